@@ -1,0 +1,122 @@
+"""Attention: how is softmax(q k^T * scale + bias) v computed, for each kind of bias?
+
+Two paths, one meaning:
+
+    dense   the specification. Bias and softmax in float32, written out row by row: queries go in chunks, and each chunk is
+            computed again in backward, so that memory is O(chunk * S) however long the text.
+    sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
+            u is appended to the queries as further columns, w to the keys, and the kernel never knows.
+
+What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into
+two bf16 parts that add up to its float32 value, and products of parts get columns of their own. A term that is constant
+along a row (w = 1) cancels in the softmax, yet it stays: the backward pass multiplies the rounding residue of a row by the
+size of the bias, and only with both halves of a difference present does autograd subtract that residue again.
+
+Legend: B batch, H heads, T queries, S keys (S >= T, the queries are the last T tokens), D head size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from errors import InputError
+
+PATHS = ("auto", "sdpa", "dense")
+CHUNK_ELEMENTS = 2**23  # logits of one dense chunk: 32 MB in float32
+
+
+def choose(path: str, encoding) -> str:
+    """The path that `encoding` takes where the user asked for `path`: "sdpa" or "dense".
+
+    Raises InputError for a path that the encoding cannot take.
+    """
+    fused = encoding.score is None or encoding.factors is not None
+    if path not in PATHS:
+        raise InputError(f"unknown attention path '{path}': choose one of {' '.join(PATHS)}")
+    if path == "sdpa" and not fused:
+        raise InputError(f"attention: sdpa cannot compute the bias of {type(encoding).__name__}, which has no factors: "
+                         "choose auto or dense")
+    return "sdpa" if fused and path != "dense" else "dense"
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str) -> Tensor:
+    """Causal attention with the bias of `encoding`: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
+
+    q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
+    """
+    if path == "dense":
+        return dense(q, k, v, encoding.score, q_states, k_states, scale)
+    assert q.size(2) == k.size(2), "SDPA's causal mask aligns to the upper left: as many queries as keys"
+    if encoding.score is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    return factored(q, k, v, encoding.factors(q_states, k_states), scale)
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, score, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
+    """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
+    B, H, T, _ = q.shape
+    S = k.size(2)
+    rows = max(16, CHUNK_ELEMENTS // (B * H * S))
+    chunks = []
+    for start in range(0, T, rows):
+        stop = min(start + rows, T)
+        seen = S - T + stop  # keys that the last query of the chunk sees
+        arguments = (q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen],
+                     tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states),
+                     tuple(s[..., :seen] for s in k_states), score, scale)
+        if torch.is_grad_enabled():
+            chunks.append(checkpoint(_dense_rows, *arguments, use_reentrant=False))
+        else:
+            chunks.append(_dense_rows(*arguments))
+    return torch.cat(chunks, 2)
+
+
+def _dense_rows(q, k, v, q_states, k_states, score, scale):
+    """Rows of `dense`: the last query sees the last key."""
+    with torch.autocast(q.device.type, enabled=False):
+        wide = torch.promote_types(q.dtype, torch.float32)
+        logits = q.to(wide) @ k.to(wide).mT * scale  # (B, H, T, S)
+        if score is not None:
+            logits = logits + bias(score, q_states, k_states, heads=q.size(1))
+        T, S = logits.shape[-2:]
+        future = torch.ones(T, S, dtype=torch.bool, device=q.device).triu(S - T + 1)
+        return (logits.masked_fill(future, -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
+
+
+def bias(score, q_states: tuple, k_states: tuple, heads: int) -> Tensor:
+    """The matrix B of an encoding's score, future keys included: (B|1, H|1, T, S) float32."""
+    h = torch.arange(heads, device=k_states[0].device)[:, None, None]
+    return score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h)
+
+
+def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float) -> Tensor:
+    """Causal SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w), w None = ones."""
+    B, H, T, D = q.shape
+    with torch.autocast(q.device.type, enabled=False):
+        columns = [column for u, w in factors for column in _columns(u / scale, w, q.dtype)]
+        pad = -(D + len(columns)) % 8  # fused kernels want head sizes in eights
+        q = torch.cat([q, *(u.expand(B, H, T)[..., None] for u, _ in columns), q.new_zeros(B, H, T, pad)], -1)
+        k = torch.cat([k, *(w.expand(B, H, T)[..., None] for _, w in columns), k.new_zeros(B, H, T, pad)], -1)
+        v = F.pad(v, (0, q.size(-1) - D))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :D]
+
+
+def _columns(u: Tensor, w: Tensor | None, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of columns in `dtype` whose products add up to u w, in float32's precision or nearly.
+
+    Gradients flow through the leading parts alone, whose partners add up to the whole other factor.
+    """
+    u_parts = _split(u, dtype)
+    if w is None:
+        return [(part, u.new_ones((), dtype=dtype)) for part in u_parts]
+    w_parts = _split(w, dtype)
+    return [(a, b) for i, a in enumerate(u_parts) for j, b in enumerate(w_parts) if i + j < 2]
+
+
+def _split(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """x as a sum of parts in `dtype`: x itself where it fits, else the rounded value and, detached, what rounding lost."""
+    first = x.to(dtype)
+    if torch.promote_types(dtype, x.dtype) == dtype:
+        return [first]
+    return [first, (x - first.to(x.dtype)).detach().to(dtype)]

@@ -1,0 +1,256 @@
+"""Tokens on their way from shards to the model: shard format, writer, reader, sampler.
+
+A data set is a folder of shards `{dataset}_{split}_{index:06d}.bin`: 256 int32 header words (magic 20240520, version 1,
+token count, zeros), then uint16 tokens, every document opened by <|endoftext|>. llm.c and modded-nanogpt read the same
+layout. Beside them `meta.json`: tokenizer, vocabulary, source, and for every split its documents, tokens and, shard by
+shard, file, tokens and SHA-256.
+
+    train = Windows(Shards("data/stdlib", "train"), length=256)     # every stretch of 257 tokens, 256 apart
+    sampler = Sampler(len(train), seed=1)
+    inputs, targets = train.batch(sampler.take(16))                 # (16, 256) int64 each
+"""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from errors import InputError
+from files import atomic, read_json, write_json
+
+MAGIC, VERSION, HEADER_WORDS = 20240520, 1, 256
+HEADER_BYTES = 4 * HEADER_WORDS
+META = "meta.json"
+AUTO_VERIFY = 10**9  # bytes: a second or two
+
+
+def tokenizer(name: str):
+    """tiktoken's encoding `name`: "gpt2", or "bytes", whose 256 tokens are the bytes of UTF-8 and need no download.
+
+    Raises InputError for other names, and where the vocabulary of gpt2 can be had neither from the network nor a cache.
+    """
+    import tiktoken
+
+    if name == "bytes":
+        return tiktoken.Encoding(name, pat_str=r"(?s).", mergeable_ranks={bytes([i]): i for i in range(256)},
+                                 special_tokens={"<|endoftext|>": 256})
+    if name != "gpt2":
+        raise InputError(f"unknown tokenizer '{name}': choose bytes or gpt2")
+    try:
+        return tiktoken.get_encoding(name)
+    except OSError as error:  # requests' errors are OSErrors
+        raise InputError(f"the gpt2 vocabulary could not be fetched ({type(error).__name__}): connect once, or set "
+                         "TIKTOKEN_CACHE_DIR to a folder that has it, or choose --tokenizer bytes") from None
+
+
+class ShardWriter:
+    """Writes the shards of one split, each whole or not at all, and takes up an interrupted preparation where it stopped.
+
+    documents must come in the same order every time. `start` is (document, token within it) of the first token that is
+    not in a finished shard yet; what `add` is given before that is passed over, so the bytes are those of one go.
+    """
+
+    def __init__(self, meta: "Meta", split: str, shard_tokens: int):
+        self.meta, self.split, self.shard_tokens = meta, split, shard_tokens
+        self.shards = meta.value["splits"].setdefault(split, {"documents": 0, "tokens": 0, "shards": []})["shards"]
+        self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
+        self.buffer = np.empty(shard_tokens, dtype="<u2")
+        self.filled = self.opened = self.document = 0  # tokens in the buffer, documents that begin there, the latest one
+
+    def add(self, document: int, offset: int, tokens: np.ndarray) -> None:
+        """The tokens of `document` (its number in the source) from its `offset`-th on."""
+        if (document, offset + len(tokens)) <= self.start:
+            return
+        if document == self.start[0] and offset < self.start[1]:
+            tokens, offset = tokens[self.start[1] - offset :], self.start[1]
+        self.document = document
+        self.opened += offset == 0
+        while len(tokens):
+            taken = tokens[: self.shard_tokens - self.filled]
+            self.buffer[self.filled : self.filled + len(taken)] = taken
+            self.filled += len(taken)
+            tokens, offset = tokens[len(taken) :], offset + len(taken)
+            if self.filled == self.shard_tokens:
+                self._flush((document, offset))
+
+    def close(self) -> None:
+        """Writes what is left as the last shard."""
+        if self.filled:
+            self._flush((self.document + 1, 0))
+
+    def _flush(self, following: tuple[int, int]) -> None:
+        path = self.meta.folder / f"{self.meta.value['dataset']}_{self.split}_{len(self.shards):06d}.bin"
+        header = np.zeros(HEADER_WORDS, dtype="<i4")
+        header[:3] = MAGIC, VERSION, self.filled
+        digest = hashlib.sha256()
+        with atomic(path) as file:
+            for content in (header, self.buffer[: self.filled]):
+                digest.update(content)
+                file.write(content)
+        self.shards.append({"file": path.name, "tokens": self.filled, "sha256": digest.hexdigest(), "next": following})
+        split = self.meta.value["splits"][self.split]
+        split["tokens"] += self.filled
+        split["documents"] += self.opened
+        self.meta.write()
+        self.filled = self.opened = 0
+
+
+class Meta:
+    """meta.json of the data set in `folder`, while it is being prepared: what is done so far.
+
+    Raises InputError where the folder holds other files, or a data set prepared otherwise than `description` says.
+    """
+
+    def __init__(self, folder: str | Path, description: dict):
+        self.folder = Path(folder)
+        self.value = {**description, "complete": False, "splits": {}}
+        if (self.folder / META).exists():
+            found = read_json(self.folder / META, f"remove {folder} and prepare it again")
+            differing = [key for key in description if found.get(key) != description[key]]
+            if differing:
+                raise InputError(f"{folder} already holds a data set with another {', '.join(differing)}: "
+                                 "choose another --out_dir, or remove it")
+            self.value = found
+        elif self.folder.is_dir() and any(self.folder.glob("*.bin")):
+            raise InputError(f"{folder} holds shards but no {META}: choose another --out_dir")
+
+    def write(self) -> None:
+        write_json(self.folder / META, self.value)
+
+    def remove(self) -> None:
+        """Takes back what was written: the shards first, so that no shard is ever without its description."""
+        for split in self.value["splits"].values():
+            for shard in split["shards"]:
+                (self.folder / shard["file"]).unlink(missing_ok=True)
+        (self.folder / META).unlink()
+
+
+class Shards:
+    """The shards of one split, memory-mapped; headers and lengths are checked here, before anything is computed.
+
+    meta: meta.json's content; total: tokens; sha256: one hash over those of all shards, the data's name in records.
+    verify: "always", "never" or "auto", whether the bytes are hashed; auto: where they are at most AUTO_VERIFY together.
+    Raises InputError for a missing, empty, truncated or mislabelled shard, and for a hashed one that was changed.
+    """
+
+    def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
+        self.folder, self.split = Path(folder), split
+        if not self.folder.is_dir():
+            raise InputError(f"data folder {folder} does not exist: make it with prepare_text.py")
+        self.meta = read_json(self.folder / META, f"prepare {folder} again")
+        try:
+            complete, splits = self.meta["complete"], self.meta["splits"]
+            self.vocab_size, self.tokenizer = int(self.meta["vocab_size"]), str(self.meta["tokenizer"])
+            shards = splits[split]["shards"] if split in splits else []
+            self.sha256 = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode()).hexdigest()
+            sizes = [(self.folder / shard["file"], int(shard["tokens"]), shard["sha256"]) for shard in shards]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{self.folder / META} is damaged ({error!r}): prepare {folder} again") from None
+        if not complete:
+            raise InputError(f"the preparation of {folder} was interrupted: run it again, it goes on where it stopped")
+        if not sizes:
+            raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
+        hashed = verify == "always" or verify == "auto" and 2 * sum(tokens for _, tokens, _ in sizes) <= AUTO_VERIFY
+        problems = [problem for size in sizes for problem in _shard_problems(*size, hashed)]
+        if problems:
+            raise InputError(*problems)
+        self.paths = [path for path, _, _ in sizes]
+        self.tokens = [np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES) for path in self.paths]
+        self.total = sum(map(len, self.tokens))
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """The vocabulary padded to a multiple of 64, as matrix units like it: 50257 -> 50304, 257 -> 320."""
+        return -(-self.vocab_size // 64) * 64
+
+
+def _shard_problems(path: Path, tokens: int, sha256: str, verify: bool) -> list[str]:
+    mend = "prepare the data again"
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            header = np.frombuffer(file.read(HEADER_BYTES), dtype="<i4")
+            digest = hashlib.sha256(header.tobytes())
+            if len(header) < HEADER_WORDS or header[0] != MAGIC:
+                return [f"{path} is no shard (its first {HEADER_BYTES} bytes are no header of ours): {mend}"]
+            if header[1] != VERSION:
+                return [f"{path} is a shard of version {header[1]}, not {VERSION}: {mend}"]
+            if not header[2]:
+                return [f"{path} is empty: {mend}"]
+            if size != HEADER_BYTES + 2 * header[2] or header[2] != tokens:
+                return [f"{path} holds {max(0, size - HEADER_BYTES) // 2} tokens, its header says {header[2]}, {META} {tokens}: {mend}"]
+            if verify:
+                while block := file.read(1 << 24):
+                    digest.update(block)
+                if digest.hexdigest() != sha256:
+                    return [f"{path} has been changed since it was written (its SHA-256 is not that in {META}): {mend}"]
+    except OSError as error:
+        return [f"{path} cannot be read ({error.strerror}): {mend}"]
+    return []
+
+
+class Windows:
+    """All stretches of length + 1 tokens, `length` apart, so that every token but a shard's first is a target once.
+
+    A window never spans two shards; a shard's remainder is dropped. Raises InputError where not one window fits.
+    """
+
+    def __init__(self, shards: Shards, length: int):
+        self.shards, self.length = shards, length
+        self.first = np.cumsum([0, *((len(tokens) - 1) // length for tokens in shards.tokens)])  # window number, by shard
+        if not len(self):
+            raise InputError(f"{shards.folder} ({shards.split}) has {shards.total} tokens, too few for one window of "
+                             f"{length} + 1: give it more text or choose a shorter context")
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def batch(self, numbers) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of the windows with these numbers: two (n, length) int64.
+
+        Raises InputError, naming shard and offset, for a token outside the vocabulary.
+        """
+        rows = np.empty((len(numbers), self.length + 1), dtype=np.int64)
+        for row, number in zip(rows, numbers):
+            shard = int(np.searchsorted(self.first, number, "right")) - 1
+            offset = (int(number) - int(self.first[shard])) * self.length
+            row[:] = self.shards.tokens[shard][offset : offset + self.length + 1]
+            if row.max() >= self.shards.vocab_size:
+                bad = int((row >= self.shards.vocab_size).argmax())
+                raise InputError(f"{self.shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
+                                 f"vocabulary of {self.shards.vocab_size}: prepare the data again")
+        windows = torch.from_numpy(rows)
+        return windows[:, :-1], windows[:, 1:]
+
+
+class Sampler:
+    """The order of training: each epoch one permutation of all windows, drawn from (seed, epoch).
+
+    The position is two integers, epoch and index within it, so that a run can stop and go on anywhere.
+    """
+
+    def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
+        self.windows, self.seed, self.epoch, self.index = windows, seed, epoch, index
+        self._shuffle()
+
+    def take(self, count: int) -> np.ndarray:
+        """The next `count` window numbers, int64, running on into the next epoch where this one ends."""
+        taken = []
+        while count:
+            part = self.order[self.index : self.index + count]
+            taken.append(part)
+            count -= len(part)
+            self.index += len(part)
+            if self.index == self.windows:
+                self.epoch, self.index = self.epoch + 1, 0
+                self._shuffle()
+        return np.concatenate(taken)
+
+    def _shuffle(self) -> None:
+        self.order = np.random.default_rng([self.seed, self.epoch]).permutation(self.windows)
+
+
+def evenly_spaced(total: int, count: int) -> np.ndarray:
+    """`count` of the numbers 0 .. total - 1 (all of them where there are no more), spread over the whole range."""
+    return np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)

@@ -1,0 +1,57 @@
+"""How does a file get onto the disk: whole, or not at all."""
+
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+from errors import InputError
+
+
+@contextmanager
+def atomic(path: str | Path):
+    """Opens `path` for writing bytes under a temporary name; syncs and renames it when the block ends well.
+
+    A crash at any moment leaves the old file or the new one, never half of one. Raises InputError where the system does
+    not let us write (no right, no space, a file in the way).
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(partial, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)  # the rename itself
+            os.close(folder)
+        finally:
+            if not path.parent.is_file():
+                partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: str | Path):
+    """Turns the system's refusals inside the block into an InputError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}: choose another folder or make room there") from error
+
+
+def write_json(path: str | Path, value) -> None:
+    with atomic(path) as file:
+        file.write(json.dumps(value, indent=1).encode() + b"\n")
+
+
+def read_json(path: str | Path, mend: str):
+    """The JSON in `path`; InputError with `mend` where there is none or it is damaged."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: {mend}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): {mend}") from None

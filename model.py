@@ -1,0 +1,189 @@
+"""The network: GPT-2 with any positional encoding in place of its learned one.
+
+    model = GPT(GPTConfig(size="small", pe="cable", vocab_size=50304, block_size=1024))
+    logits = model(tokens)              # (B, T) int64 -> (B, T, V)
+    loss = model(tokens, targets)       # mean cross-entropy in nats
+
+Any sequence length at any time: block_size is the training length, a limit only for encodings that have one (learnable).
+Names follow GPT-2's checkpoints (wte, h, ln_1, attn.c_attn, ...).
+
+Legend: B batch, T tokens, C width, H heads, D head size = C / H, V vocabulary.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import attention
+import posenc
+from errors import InputError
+
+SIZES = {  # layers, heads, width
+    "quickstart": (4, 4, 128),
+    "tiny": (6, 8, 512),
+    "small": (12, 12, 768),
+    "medium": (24, 16, 1024),
+    "large": (36, 20, 1280),
+    "xl": (48, 25, 1600),
+}
+LOGITS_CHUNK = 2**24  # elements of the largest (tokens, V) block of logits that `losses` holds at a time without gradients
+
+
+@dataclass
+class GPTConfig:
+    """What a network is; n_layer, n_head and n_embd are taken from `size` where they are None."""
+
+    size: str = "small"
+    pe: str = "cable"
+    vocab_size: int = 50304
+    block_size: int = 1024
+    n_layer: int | None = None
+    n_head: int | None = None
+    n_embd: int | None = None
+    attn_scale: float | None = None
+    attention: str = "auto"
+
+    def __post_init__(self):
+        """Fills in the size. Raises InputError with all problems at once."""
+        problems = []
+        if self.size in SIZES:
+            for name, value in zip(("n_layer", "n_head", "n_embd"), SIZES[self.size]):
+                setattr(self, name, getattr(self, name) or value)
+            if self.n_embd % self.n_head or self.n_embd // self.n_head % 2:
+                problems.append(f"n_embd {self.n_embd} gives {self.n_head} heads {self.n_embd / self.n_head:g} columns each: "
+                                f"choose an n_embd that is a multiple of {2 * self.n_head}")
+            for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
+                if getattr(self, name) < 1:
+                    problems.append(f"{name} is {getattr(self, name)}: it must be at least 1")
+        else:
+            problems.append(f"unknown size '{self.size}': choose one of {' '.join(SIZES)}")
+        try:
+            posenc.check(self.pe)
+        except InputError as error:
+            problems += error.problems
+        if problems:
+            raise InputError(*problems)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; the encoding comes with each call, for one may serve several layers."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.heads = config.n_head
+        self.scale = config.attn_scale or 1 / math.sqrt(config.n_embd // config.n_head)
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str) -> Tensor:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))  # (B, H, T, D)
+        q, k = encoding.rotate(q, k, pos)
+        with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
+            q_states, k_states = encoding.states(x.float(), pos)
+        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path)
+        return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str) -> Tensor:
+        x = x + self.attn(self.ln_1(x), pos, encoding, path)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """GPT-2: pre-norm blocks, tied embeddings, no dropout; `posenc` holds the encoding of each layer."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.posenc = posenc.build(config.pe, config.n_head, config.n_embd, config.block_size, config.n_layer)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.path = attention.choose(config.attention, self.posenc[0])
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self):
+        """Starting values, as GPT-2's; encodings set those of their own that are no Linear or Embedding.
+
+        | weights                                           | start                 |
+        | Linear and Embedding, encodings' gates included   | N(0, 0.02)            |
+        | c_proj, which writes to the residual stream       | N(0, 0.02 / sqrt(2L)) |
+        | biases                                            | 0                     |
+        | LayerNorm                                         | 1, bias 0             |
+        """
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                residual = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
+                module.weight.normal_(0, 0.02 / residual)
+            if isinstance(module, nn.Linear):
+                module.bias.zero_()
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V) of tokens (B, T) int64, or with targets (B, T) their mean cross-entropy in nats."""
+        logits = self.hidden(tokens) @ self.wte.weight.T
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context."""
+        T, limit = tokens.size(1), self.max_context
+        if limit is not None and T > limit:
+            raise InputError(f"{T} tokens of context: {self.config.pe} knows positions up to {limit} only")
+        pos = torch.arange(T, device=tokens.device)
+        x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
+        for block, encoding in zip(self.h, self.posenc):
+            x = block(x, pos, encoding, self.path)
+        return self.ln_f(x)
+
+    @torch.no_grad()
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of every token, in nats: (B, T), (B, T) -> (B, T) float32; logits never exist all at once."""
+        hidden = self.hidden(tokens).flatten(0, 1)  # (B T, C)
+        rows = max(1, LOGITS_CHUNK // self.config.vocab_size)
+        chunks = zip(hidden.split(rows), targets.flatten().split(rows))
+        return torch.cat([F.cross_entropy((x @ self.wte.weight.T).float(), y, reduction="none") for x, y in chunks]).view_as(targets)
+
+    @property
+    def max_context(self) -> int | None:
+        """The longest sequence the encoding can take, in tokens; None: no limit."""
+        return self.posenc[0].max_context
+
+    def parameter_count(self) -> int:
+        """All parameters, tied ones once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def parameter_groups(self, weight_decay: float) -> list[dict]:
+        """For AdamW: weights of Linear and Embedding decay; biases, norms and encodings' own tables and scalars do not."""
+        decayed = {m.weight for m in self.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
+        rest = [p for p in self.parameters() if p not in decayed]
+        decay = [p for p in self.parameters() if p in decayed]
+        return [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+
+    def describe(self) -> str:
+        """One line for the console."""
+        c = self.config
+        return (f"{c.size}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, {self.parameter_count() / 1e6:.2f}M parameters; "
+                f"{c.pe}, attention by {self.path}")

@@ -1,0 +1,69 @@
+"""How do records become tables? Rows and columns from the JSON that the evaluation programs write, and their printed form.
+
+A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set.
+"""
+
+import csv
+import io
+
+# The CABLE paper's order of columns; other encodings follow by name.
+ORDER = ("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
+
+
+def in_order(records: list[dict]) -> list[dict]:
+    """Records in the papers' order of encodings, then by name and run."""
+    def key(record):
+        pe = record["pe"]
+        return (ORDER.index(pe) if pe in ORDER else len(ORDER), pe, record["run"])
+    return sorted(records, key=key)
+
+
+def labels(records: list[dict]) -> list[str]:
+    """A column's name: its encoding, or its run where several runs share that."""
+    encodings = [record["pe"] for record in records]
+    return [record["pe"] if encodings.count(record["pe"]) == 1 else record["run"] for record in records]
+
+
+def perplexity(records: list[dict]) -> tuple[list[str], list[list]]:
+    """(header, rows) of perplexities, a row for each context length; None where an encoding cannot go that far."""
+    lengths = sorted({int(length) for record in records for length in record["lengths"]})
+    rows = []
+    for length in lengths:
+        entries = [record["lengths"].get(str(length)) for record in records]
+        rows.append([length, *(entry and entry["perplexity"] for entry in entries)])
+    return ["context", *labels(records)], rows
+
+
+def caption(records: list[dict]) -> str:
+    """What a table's numbers mean: protocol, data, tokens, training length, error."""
+    entries = [entry for record in records for entry in record["lengths"].values() if entry]
+    tokens = sorted({entry["tokens"] for entry in entries})
+    error = max(entry["loss_se"] for entry in entries)
+    first = records[0]
+    trained = " and ".join(str(length) for length in sorted({record["block_size"] for record in records}))
+    return (f"Perplexity of {first['data']['dataset']} ({first['data']['split']}, {first['data']['tokenizer']} tokens), trained at "
+            f"{trained} tokens. Protocol: {first['protocol']['name']}, {tokens[0]:,}"
+            + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
+            + f" tokens a length; standard error over windows at most {100 * error:.1f}%.")
+
+
+def markdown(header: list[str], rows: list[list]) -> str:
+    """An aligned Markdown table; the best (lowest) of each row in bold, "—" for None."""
+    cells = [[str(name) for name in header]]
+    for first, *values in rows:
+        numbers = [value for value in values if value is not None]
+        best = min(numbers) if len(numbers) > 1 else None
+        cells.append([f"{first:,}", *("—" if value is None else f"**{value:.2f}**" if value == best else f"{value:.2f}" for value in values)])
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def comma_separated(header: list[str], rows: list[list]) -> str:
+    """CSV with six digits; empty for None."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([first, *("" if value is None else f"{value:.6g}" for value in values)] for first, *values in rows)
+    return out.getvalue()

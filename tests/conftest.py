@@ -1,0 +1,119 @@
+"""Shared by all tests: small data, a small training run, and two encodings that are defined here and nowhere else."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import cli  # noqa: E402
+import posenc  # noqa: E402
+
+torch.set_flush_denormal(True)
+torch.set_num_threads(1)
+
+
+class Drift(posenc.Encoding):
+    """-r_h log(1 + |S_i - S_j|), S = cumsum(sigmoid(x w)): per-token states and a parameter per head, dense only."""
+
+    names = ("test-drift",)
+
+    def __init__(self, heads, width, block_size):
+        super().__init__(heads, width, block_size)
+        self.gate = nn.Linear(width, heads)
+        self.r = nn.Parameter(torch.ones(heads))
+
+    def states(self, x, pos, last=None):
+        s = F.sigmoid(self.gate(x)).mT.cumsum(-1)
+        s = s if last is None else s + last[0]
+        return (s,), (s,)
+
+    def score(self, q_states, k_states, h):
+        return -self.r[h] * (1 + (q_states[0] - k_states[0]).abs()).log()
+
+
+class Salience(posenc.Encoding):
+    """a_i b_j, two learned numbers of each token: a bias of one product, so that the fused kernel takes it."""
+
+    names = ("test-salience",)
+
+    def __init__(self, heads, width, block_size):
+        super().__init__(heads, width, block_size)
+        self.a, self.b = nn.Linear(width, heads), nn.Linear(width, heads)
+
+    def states(self, x, pos, last=None):
+        return (self.a(x).mT,), (self.b(x).mT,)
+
+    def score(self, q_states, k_states, h):
+        return q_states[0] * k_states[0]
+
+    def factors(self, q_states, k_states):
+        return ((q_states[0], k_states[0]),)
+
+
+ENCODINGS = sorted(posenc.ENCODINGS)
+TINY = ["--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd", "16", "--block_size", "16", "--micro_batch", "2",
+        "--tokens_per_step", "64", "--steps", "6", "--warmup_steps", "2", "--lr", "1e-2", "--min_lr", "1e-3", "--log_every", "2",
+        "--val_every", "3", "--val_tokens", "64", "--checkpoint_every", "2", "--device", "cpu", "--dtype", "float32"]
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A prepared data set of bytes: 12,000 for training, 3,000 for validation. Tests that damage it take a copy."""
+    import prepare_text
+
+    root = tmp_path_factory.mktemp("data")
+    (root / "text").mkdir()
+    for number in range(5):
+        text = "".join(f"{number}: line {line} of {line * line}.\n" for line in range(200))[:3000]
+        (root / "text" / f"{number}.txt").write_text(text)
+    prepare_text.main([str(root / "text"), "--out_dir", str(root / "toy"), "--val_every", "5"])
+    return root / "toy"
+
+
+@pytest.fixture(scope="session")
+def trained(data_dir, tmp_path_factory):
+    """trained("alibi"): the folder of a finished run of six steps."""
+    import train_gpt
+
+    folder, done = tmp_path_factory.mktemp("runs"), {}
+
+    def train(pe):
+        if pe not in done:
+            train_gpt.main([*TINY, "--data", str(data_dir), "--pe", pe, "--out_dir", str(folder / pe)])
+            done[pe] = folder / pe
+        return done[pe]
+
+    return train
+
+
+@pytest.fixture
+def refused(capsys):
+    """refused(main, *flags): runs a program that must refuse its input, and returns the lines it printed."""
+    def run(main, *flags):
+        with pytest.raises(SystemExit) as stop:
+            cli.run(lambda: main([str(flag) for flag in flags]))
+        lines = capsys.readouterr().err.splitlines()
+        assert stop.value.code == 2
+        assert lines and all(line.startswith("error: ") for line in lines), lines
+        return lines
+
+    return run
+
+
+def program(name, *flags, **environment):
+    """Runs a program in a process of its own, as a user does."""
+    return subprocess.run([sys.executable, str(ROOT / name), *map(str, flags)], text=True, capture_output=True, cwd=ROOT,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+
+
+def log_of(run):
+    return [json.loads(line) for line in (Path(run) / "log.jsonl").read_text().splitlines()]

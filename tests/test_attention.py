@@ -1,0 +1,155 @@
+"""Both attention paths against a float64 NumPy writing of softmax(q k^T * scale + bias) v, values and gradients."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ENCODINGS
+from numpy.testing import assert_allclose
+
+import attention
+import posenc
+from errors import InputError
+
+SCORE, FACTORS = (lambda *a: posenc.WeightedFall.score(None, *a)), (lambda *a: posenc.WeightedFall.factors(None, *a))
+NAMES = ("output", "dq", "dk", "dv", "df", "dg")
+
+
+def case(T, fall, dtype, B=1, H=2, D=32):
+    """q, k, v in `dtype` and float32 steps f >= 0, weights g >= 0, where S = -cumsum(f) falls by `fall` in all."""
+    generator = torch.Generator().manual_seed(T)
+    q, k, v = torch.randn(3, B, H, T, D, generator=generator).to(dtype)
+    f = torch.randn(B, H, T, generator=generator).relu() + 1e-3
+    g = F.softplus(torch.randn(B, H, T, generator=generator))
+    return [x.requires_grad_() for x in (q, k, v, f * (fall / f.sum(-1, keepdim=True)), g)]
+
+
+def results(path, inputs, wide=False):
+    """Output and the gradients of q, k, v, f, g of the bias g_i (S_i - S_j); wide: everything in float64."""
+    q, k, v, f, g = inputs = [(x.double() if wide else x).detach().requires_grad_() for x in inputs]
+    s, scale = -f.cumsum(-1), q.size(-1) ** -0.5
+    if path == "dense":
+        output = attention.dense(q, k, v, SCORE, (s, g), (s,), scale)
+    else:
+        output = attention.factored(q, k, v, FACTORS((s, g), (s,)), scale)
+    output.backward(torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype))
+    return dict(zip(NAMES, [output.detach(), *(x.grad for x in inputs)]))
+
+
+def errors(path, inputs):
+    """Relative errors (norms over everything) against the specification in float64."""
+    exact = results("dense", inputs, wide=True)
+    return {name: ((x.double() - exact[name]).norm() / exact[name].norm()).item() for name, x in results(path, inputs).items()}
+
+
+def numpy_attention(q, k, v, bias, scale):
+    logits = np.einsum("bhid,bhjd->bhij", q, k) * scale + bias
+    logits[..., np.triu(np.ones(logits.shape[-2:], dtype=bool), 1 + logits.shape[-1] - logits.shape[-2])] = -np.inf
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("T", [1, 7, 40])
+def test_dense_is_the_formula(T, monkeypatch):
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)  # chunks of 16 queries
+    q, k, v, f, g = case(T, 0.2 * T, torch.float64, B=2)
+    s = -f.double().cumsum(-1)
+    bias = (g.double()[..., None] * (s[..., None] - s[..., None, :])).detach().numpy()
+    expected = numpy_attention(*(x.detach().numpy() for x in (q, k, v)), bias, 0.3)
+    assert_allclose(attention.dense(q, k, v, SCORE, (s, g.double()), (s,), 0.3).detach(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_dense_takes_the_last_queries_of_more_keys():
+    q, k, v, f, g = case(40, 8, torch.float64)
+    s, g = -f.double().cumsum(-1), g.double()
+    whole = attention.dense(q, k, v, SCORE, (s, g), (s,), 0.3)
+    tail = attention.dense(q[:, :, 33:], k, v, SCORE, (s[..., 33:], g[..., 33:]), (s,), 0.3)
+    assert_allclose(tail.detach(), whole[:, :, 33:].detach(), rtol=1e-12)
+
+
+def test_dense_gradients_are_finite_differences(monkeypatch):
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+
+    def attend(q, k, v, f, g):
+        s = -f.cumsum(-1)
+        return attention.dense(q, k, v, SCORE, (s, g), (s,), 0.3)
+
+    inputs = [x.detach().double().requires_grad_() for x in case(20, 4, torch.float64, H=1, D=4)]
+    assert torch.autograd.gradcheck(attend, inputs)
+
+
+def test_dense_holds_one_chunk_at_a_time(monkeypatch):
+    """Backward computes each chunk again: no tensor the size of all logits is kept."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    kept = []
+    inputs = case(128, 8, torch.float32, D=8)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        q, k, v, f, g = inputs
+        s = -f.cumsum(-1)
+        attention.dense(q, k, v, SCORE, (s, g), (s,), 0.3)
+    assert max(kept) < 2 * 128 * 128 / 4
+
+
+@pytest.mark.parametrize("T, fall", [(1, 1), (7, 2), (257, 50), (2048, 400), (2048, 8000)])
+def test_factored_is_dense_in_float32(T, fall):
+    error = errors("sdpa", case(T, fall, torch.float32))
+    if T == 1:  # one key, weight 1: these gradients are zero
+        error = {name: error[name] for name in ("output", "dv")}
+    assert all(value <= 1e-6 + 4e-8 * fall for value in error.values()), error
+
+
+@pytest.mark.parametrize("T, fall, bounds", [  # of the output; of q, k, v; of f; of g
+    (1, 1, (5e-3, 5e-3, 0, 0)),
+    (7, 2, (5e-3, 8e-3, 0.02, 0.01)),
+    (257, 50, (5e-3, 8e-3, 0.03, 0.01)),
+    (1024, 208, (5e-3, 8e-3, 0.03, 0.01)),  # about the start of training
+    (1024, 1033, (5e-3, 8e-3, 0.04, 0.01)),
+    (1024, 4018, (5e-3, 8e-3, 0.06, 0.01)),
+    (2048, 400, (5e-3, 8e-3, 0.05, 0.02)),
+])
+def test_factored_is_dense_in_bfloat16(T, fall, bounds):
+    error = errors("sdpa", case(T, fall, torch.bfloat16, B=4 if T < 2048 else 1))
+    bounds = dict(zip(NAMES, (bounds[0], *3 * [bounds[1]], *bounds[2:])))
+    if T == 1:
+        error = {name: error[name] for name in ("output", "dv")}
+    assert all(value <= bounds[name] for name, value in error.items()), error
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_factored_output_where_the_sum_has_fallen_far(dtype):
+    """S = -8,000 at 8,192 tokens: one bf16 number there is off by up to 16."""
+    q, k, v, f, g = (x.detach() for x in case(8192, 8000, dtype, H=1))
+    s = -f.cumsum(-1)
+    output = attention.factored(q, k, v, FACTORS((s, g), (s,)), 0.18)
+    s, g = -f.double().cumsum(-1), g.double()
+    exact = attention.dense(q.double(), k.double(), v.double(), SCORE, (s, g), (s,), 0.18)
+    assert (output - exact).norm() / exact.norm() <= (5e-3 if dtype == torch.bfloat16 else 2e-4)
+
+
+@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if posenc.ENCODINGS[pe].factors or posenc.ENCODINGS[pe].score is None])
+@pytest.mark.parametrize("T", [1, 7, 65])
+def test_paths_agree_for_every_encoding(pe, T):
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 2, 12, 128, layers=1)[0]
+    x, (q, k, v) = torch.randn(2, T, 12), torch.randn(3, 2, 2, T, 6)
+    states = encoding.states(x, torch.arange(T))
+    sdpa, dense = (attention.attend(q, k, v, encoding, *states, 0.4, path) for path in ("sdpa", "dense"))
+    assert_allclose(sdpa.detach(), dense.detach(), atol=2e-6)
+
+
+def test_split_adds_up():
+    x = torch.randn(1000) * 1000
+    first, rest = attention._split(x, torch.bfloat16)
+    assert first.dtype == rest.dtype == torch.bfloat16
+    assert ((first.double() + rest.double() - x.double()) / x).abs().max() <= 2**-17
+    assert len(attention._split(x, torch.float32)) == 1
+
+
+def test_choose():
+    cable, drift = (posenc.build(pe, 2, 12, 16, layers=1)[0] for pe in ("cable", "test-drift"))
+    assert [attention.choose(path, cable) for path in attention.PATHS] == ["sdpa", "sdpa", "dense"]
+    assert attention.choose("auto", drift) == "dense"
+    with pytest.raises(InputError, match="Drift.*choose auto or dense"):
+        attention.choose("sdpa", drift)
+    with pytest.raises(InputError, match="unknown attention path 'flash'"):
+        attention.choose("flash", cable)

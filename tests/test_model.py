@@ -1,0 +1,155 @@
+"""The network: equal to Hugging Face's GPT-2, causal for every encoding, any length, and what AdamW may decay."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ENCODINGS
+from torch.testing import assert_close
+
+from errors import InputError
+from model import GPT, SIZES, GPTConfig
+
+V = 96
+
+
+def make(pe, **settings):
+    torch.manual_seed(0)
+    return GPT(GPTConfig(**{"size": "quickstart", "pe": pe, "vocab_size": V, "block_size": 32, "n_layer": 2, "n_head": 3,
+                            "n_embd": 24, **settings})).eval()
+
+
+def test_equal_to_hugging_face():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    theirs = GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ours, weights = make("learnable"), theirs.transformer.state_dict()
+    renamed = {name: weights["wpe.weight" if name.startswith("posenc") else name] for name in ours.state_dict()}
+    conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round
+    ours.load_state_dict({name: weight.T if name.endswith(conv1d) else weight for name, weight in renamed.items()})
+    tokens = torch.randint(V, (2, 32))
+    assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+    assert_close(ours(tokens, tokens), F.cross_entropy(theirs(tokens).logits.flatten(0, 1), tokens.flatten()))
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize("path", ["auto", "dense"])
+def test_future_tokens_never_move_past_logits(pe, path):
+    model = make(pe, attention=path)
+    tokens = torch.randint(V, (2, 30))
+    changed = tokens.clone()
+    changed[:, 17:] = (changed[:, 17:] + 1) % V
+    before, after = model(tokens), model(changed)
+    assert_close(after[:, :17], before[:, :17], rtol=0, atol=1e-5)
+    assert (after[:, 17:] - before[:, 17:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_any_length_up_to_the_limit(pe):
+    model = make(pe)
+    tokens = torch.randint(V, (1, 150))
+    for length in (1, 2, 32):
+        assert model(tokens[:, :length]).shape == (1, length, V)
+    if model.max_context is None:
+        assert_close(model(tokens)[:, :20], model(tokens[:, :20]), rtol=1e-4, atol=1e-5)
+    else:
+        with pytest.raises(InputError, match="learnable knows positions up to 32 only"):
+            model(tokens)
+
+
+@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe != "nope"])
+def test_order_matters(pe):
+    """With one layer and no encoding, the last logits are those of a bag of the tokens before."""
+    model, bag = make(pe, n_layer=1), make("nope", n_layer=1)
+    for module in (*model.modules(), *bag.modules()):
+        if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            torch.nn.init.normal_(module.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(20)[None]
+    turned = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
+    assert_close(bag(tokens)[:, -1], bag(turned)[:, -1], rtol=1e-4, atol=1e-4)
+    difference = (model(tokens)[:, -1] - model(turned)[:, -1]).abs().max()
+    assert difference > 1e-2 or pe == "test-salience", difference  # whose bias is made of the tokens alone
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_every_parameter_learns(pe):
+    model = make(pe)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    tokens = torch.randint(V, (4, 32))
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+def test_losses_are_the_loss_token_by_token(monkeypatch):
+    monkeypatch.setattr("model.LOGITS_CHUNK", 5 * V)
+    model, tokens = make("cable"), torch.randint(V, (3, 17))
+    losses = model.losses(tokens[:, :-1], tokens[:, 1:])
+    assert losses.shape == (3, 16)
+    assert_close(losses.mean(), model(tokens[:, :-1], tokens[:, 1:]))
+    assert_close(losses[1, 3], -model(tokens[:, :-1])[1, 3].log_softmax(-1)[tokens[1, 4]])
+
+
+@pytest.mark.parametrize("pe, undecayed", [("nope", 0), ("cable", 0), ("learnable", 0), ("test-drift", 2)])
+def test_decay_is_for_matrices_of_linear_and_embedding_only(pe, undecayed):
+    model = make(pe)
+    decay, rest = model.parameter_groups(0.1)
+    assert (decay["weight_decay"], rest["weight_decay"]) == (0.1, 0)
+    assert len(decay["params"]) + len(rest["params"]) == len(list(model.parameters()))
+    assert all(p.ndim == 2 for p in decay["params"]) and all(p.ndim == 1 for p in rest["params"])
+    gates = {"cable": 2 * 2, "learnable": 1, "test-drift": 2}.get(pe, 0)  # matrices of the encodings
+    assert len(decay["params"]) == 1 + 2 * 4 + gates
+    biases = 2 * 4 + {"cable": 2 * 2, "test-drift": 2}.get(pe, 0)
+    assert len(rest["params"]) == biases + 2 * (2 * 2 + 1) + undecayed
+
+
+def test_starting_weights_are_those_of_the_table():
+    model = make("cable", n_embd=384, n_head=6, n_layer=8)
+    assert_close(model.wte.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
+    assert_close(model.posenc[0].step.weight.std(), torch.tensor(0.02), rtol=0.1, atol=0)
+    assert_close(model.h[3].mlp.c_fc.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
+    assert_close(model.h[3].mlp.c_proj.weight.std(), torch.tensor(0.02 / 4), rtol=0.02, atol=0)
+    assert all(not m.bias.any() for m in model.modules() if isinstance(m, torch.nn.Linear | torch.nn.LayerNorm))
+    tokens = torch.randint(V, (4, 32))
+    assert abs(model(tokens, tokens.roll(1)).item() - math.log(V)) < 0.2
+
+
+@pytest.mark.parametrize("size, millions", [("small", 124.4), ("medium", 354.8), ("large", 774.0), ("xl", 1557.6)])
+def test_sizes_are_those_of_gpt2(size, millions):
+    with torch.device("meta"):
+        model = GPT(GPTConfig(size=size, pe="learnable", vocab_size=50257))
+    assert abs(model.parameter_count() / 1e6 - millions) < 0.1
+
+
+@pytest.mark.parametrize("settings, problem", [
+    ({"size": "huge"}, "unknown size 'huge': choose one of quickstart tiny small medium large xl"),
+    ({"n_embd": 100, "n_head": 8}, "n_embd 100 gives 8 heads 12.5 columns each: choose an n_embd that is a multiple of 16"),
+    ({"pe": "kable"}, "unknown positional encoding 'kable': did you mean cable"),
+    ({"n_layer": -1}, "n_layer is -1: it must be at least 1"),
+])
+def test_wrong_settings_are_told_in_one_line(settings, problem):
+    with pytest.raises(InputError) as error:
+        GPTConfig(**settings)
+    assert len(error.value.problems) == 1 and problem in error.value.problems[0]
+
+
+def test_all_problems_are_told_together():
+    with pytest.raises(InputError) as error:
+        GPTConfig(n_embd=100, n_head=8, pe="kable", block_size=0)
+    assert len(error.value.problems) == 3
+
+
+def test_attn_scale():
+    model, tokens = make("nope"), torch.randint(V, (1, 9))
+    same = make("nope", attn_scale=8**-0.5)  # the default: one over the root of the head size
+    other = make("nope", attn_scale=1.0)
+    assert torch.equal(model(tokens), same(tokens))
+    assert not torch.equal(model(tokens), other(tokens))
+
+
+def test_sizes_have_whole_heads():
+    assert all(width % heads == 0 for _, heads, width in SIZES.values())

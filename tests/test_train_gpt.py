@@ -1,0 +1,228 @@
+"""Training as its user does it: what a run leaves behind, going on after an interruption, and every input it must refuse."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from conftest import ENCODINGS, ROOT, TINY, log_of, program
+
+import runs
+import train_gpt
+from train_gpt import Config, learning_rate
+
+
+def digest(state) -> str:
+    """A hash over every tensor and number in nested state, in order."""
+    total = hashlib.sha256()
+
+    def add(value):
+        if isinstance(value, dict):
+            for key, item in value.items():
+                total.update(str(key).encode())
+                add(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                add(item)
+        elif isinstance(value, torch.Tensor):
+            total.update(value.contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else str(value.item()).encode())
+        else:
+            total.update(str(value).encode())
+
+    add(state)
+    return total.hexdigest()
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_every_encoding_trains(pe, trained):
+    losses = [record["loss"] for record in log_of(trained(pe)) if record["kind"] == "val"]
+    assert len(losses) == 2 and losses[1] < losses[0] < 5.8
+
+
+@pytest.mark.parametrize("pe", ["cable", "test-drift"])
+def test_training_learns_the_text(pe, data_dir, tmp_path):
+    train_gpt.main([*TINY, "--steps", "60", "--lr", "2e-2", "--tokens_per_step", "512", "--micro_batch", "32", "--val_every", "60",
+                    "--data", str(data_dir), "--pe", pe, "--out_dir", str(tmp_path / "run")])
+    assert [record["loss"] for record in log_of(tmp_path / "run") if record["kind"] == "val"][-1] < 2.2
+
+
+def test_log_holds_what_was_done(trained):
+    records = log_of(trained("cable"))
+    assert [(record["kind"], record["step"]) for record in records] == [
+        ("start", 0), ("train", 2), ("val", 3), ("train", 4), ("train", 6), ("val", 6)]
+    assert {"command", "commit", "torch", "device", "data", "parameters"} <= records[0].keys()
+    assert {"loss", "lr", "grad_norm", "ms", "tokens_per_second"} <= records[1].keys()
+    assert records[2]["tokens"] == 64
+
+
+def test_config_on_disk_is_the_resolved_one(trained):
+    config = yaml.safe_load((trained("cable") / "config.yaml").read_text())
+    assert config.keys() == Config.__dataclass_fields__.keys() - {"resume"}
+    assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
+
+
+def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path):
+    """Gradients of 4 sequences in one pass and in four differ by rounding only."""
+    for micro_batch in (1, 4):
+        train_gpt.main([*TINY, "--steps", "2", "--micro_batch", str(micro_batch), "--data", str(data_dir), "--out_dir", str(tmp_path / str(micro_batch))])
+    one, four = (log_of(tmp_path / name) for name in ("1", "4"))
+    assert abs(one[1]["loss"] - four[1]["loss"]) < 1e-5 and abs(one[1]["grad_norm"] / four[1]["grad_norm"] - 1) < 1e-4
+    weights = [runs.load_checkpoint(tmp_path / name)["model"] for name in ("1", "4")]
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-3) for name in weights[0])
+
+
+def test_learning_rate_warms_up_and_falls_as_a_cosine():
+    config = Config(steps=110, warmup_steps=10, lr=1.0, min_lr=0.1, tokens_per_step=16 * 1024)
+    assert [learning_rate(step, config) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert learning_rate(60, config) == pytest.approx(0.55) and learning_rate(110, config) == pytest.approx(0.1)
+    assert learning_rate(35, config) == pytest.approx(0.1 + 0.9 * (1 + 0.5**0.5) / 2)
+
+
+LONG = ["--steps", "8", "--block_size", "64", "--tokens_per_step", "4096", "--micro_batch", "16"]  # 64 of 185 windows a step
+
+
+def test_resumed_in_a_new_process_it_equals_never_having_stopped(data_dir, tmp_path, monkeypatch):
+    flags = [*TINY, *LONG, "--data", str(data_dir), "--pe", "cable"]
+    done = program("train_gpt.py", *flags, "--out_dir", tmp_path / "whole")
+    assert done.returncode == 0, done.stderr
+
+    stops = program_interrupted_after_save(2, *flags, "--out_dir", tmp_path / "parts")  # step 4, in the second epoch
+    assert stops.returncode == 130 and stops.stderr == "interrupted\n"
+    assert runs.load_checkpoint(tmp_path / "parts")["step"] == 4
+    assert log_of(tmp_path / "parts")[-1]["step"] == 4
+    with open(tmp_path / "parts" / "log.jsonl", "a") as log:  # steps after the checkpoint, the last cut off in writing
+        log.write('{"kind": "train", "step": 6, "loss": 0}\n{"kind": "tr')
+    done = program("train_gpt.py", *flags, "--out_dir", tmp_path / "parts", "--resume")
+    assert done.returncode == 0 and "from step 4" in done.stdout, done.stderr
+
+    whole, parts = (runs.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    assert whole["sampler"] == parts["sampler"] and whole["sampler"]["epoch"] == 2
+    assert digest(whole["model"]) == digest(parts["model"])
+    assert digest(whole["optimizer"]) == digest(parts["optimizer"])
+    losses = [[(r["step"], r["loss"]) for r in log_of(tmp_path / name) if r["kind"] != "start"] for name in ("whole", "parts")]
+    assert losses[0] == losses[1]
+
+
+def program_interrupted_after_save(saves, *flags):
+    """train_gpt.py in a process of its own, stopped as by Ctrl-C when it has saved so many times."""
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+import cli, runs, train_gpt
+save, count = runs.Run.save, []
+def save_and_stop(self, **checkpoint):
+    save(self, **checkpoint)
+    count.append(1)
+    if len(count) == {saves}:
+        raise KeyboardInterrupt
+runs.Run.save = save_and_stop
+cli.run(train_gpt.main)
+"""
+    return subprocess.run([sys.executable, "-c", code, *map(str, flags)], text=True, capture_output=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def test_resume_of_a_finished_run_does_nothing(trained, data_dir, capsys):
+    run = trained("rope")
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    train_gpt.main([*TINY, "--data", str(data_dir), "--pe", "rope", "--out_dir", str(run), "--resume"])
+    assert "is trained already: 6 of 6 steps" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_resume_of_nothing_starts(data_dir, tmp_path, capsys):
+    train_gpt.main([*TINY, "--steps", "1", "--data", str(data_dir), "--out_dir", str(tmp_path / "run"), "--resume"])
+    assert "starting at step 0" in capsys.readouterr().out
+
+
+def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, tmp_path):
+    out = tmp_path / "run"
+
+    def lines(*flags):
+        return refused(train_gpt.main, *TINY, "--data", data_dir, "--out_dir", out, *flags)
+
+    assert lines("--pe", "cabel") == ["error: unknown positional encoding 'cabel': did you mean cable? choose one of "
+                                      + " ".join(ENCODINGS)]
+    assert "unknown size 'smal'" in lines("--size", "smal")[0]
+    assert "n_embd 100 gives 3 heads" in lines("--n_embd", 100, "--n_head", 3)[0]
+    assert "tokens_per_step 100 is no multiple of micro_batch 2 x block_size 16 = 32" in lines("--tokens_per_step", 100)[0]
+    assert len(lines("--steps", 0, "--lr", -1, "--pe", "x", "--size", "y")) == 4
+    assert lines("--stepz", 4, "--learning_rate", 1)[0] == "error: flag --stepz is unknown: did you mean steps?"
+    assert "Expected a int. Got value: many" in lines("--steps", "many")[0]
+    assert "fp8" in lines("--dtype", "fp8")[0]
+    assert "--steps: expected one argument" in lines("--steps")[0]
+    config = tmp_path / "config.yaml"
+    for text, told in (("stepz: 3\nsedd: 1", ["key stepz is unknown: did you mean steps?", "key sedd is unknown: did you mean seed?"]),
+                       ("steps: [1", ["is not YAML"]), ("- 1", ["must hold lines of the form 'name: value'"]),
+                       ("steps: many", ["Got value: many"])):
+        config.write_text(text)
+        found = lines("--config", config)
+        assert len(found) == len(told) and all(b in a for a, b in zip(found, told)), found
+    assert "cannot be read" in lines("--config", tmp_path / "none.yaml")[0]
+    assert "there is no CUDA device here" in lines("--device", "cuda")[0]
+    assert "unknown device 'gpu'" in lines("--device", "gpu")[0]
+    assert "does not exist: make it with prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
+    assert "too few for one window of 4096 + 1" in lines("--block_size", 4096, "--tokens_per_step", 8192)[0]
+    assert "sdpa cannot compute the bias of Drift" in lines("--pe", "test-drift", "--attention", "sdpa")[0]
+    assert not out.exists()
+
+
+def test_damaged_data_is_told_before_anything_is_written(refused, data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "toy")
+    with open(tmp_path / "toy" / "toy_train_000000.bin", "r+b") as shard:
+        shard.seek(2000)
+        shard.write(b"?")
+    lines = refused(train_gpt.main, *TINY, "--data", tmp_path / "toy", "--out_dir", tmp_path / "run")
+    assert "toy_train_000000.bin has been changed" in lines[0] and not (tmp_path / "run").exists()
+
+
+def test_folders_that_cannot_be_taken(refused, trained, data_dir, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained("cable"), run)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+
+    def lines(*flags):
+        return refused(train_gpt.main, *TINY, "--data", data_dir, "--out_dir", run, *flags)
+
+    assert "already holds a run: go on with it by --resume, or choose another --out_dir" in lines()[0]
+    assert [line.split(" was ")[1] for line in lines("--resume", "--pe", "alibi", "--n_layer", 3)] == [
+        "trained with n_layer 2, not 3: give the same, or choose another --out_dir",
+        "trained with pe cable, not alibi: give the same, or choose another --out_dir"]
+    other = tmp_path / "toy"
+    shutil.copytree(data_dir, other)
+    meta = json.loads((other / "meta.json").read_text())
+    meta["splits"]["train"]["shards"] = meta["splits"]["val"]["shards"]
+    (other / "meta.json").write_text(json.dumps(meta))
+    assert "was trained on other data than" in lines("--resume", "--data", other)[0]
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+    content = (run / "checkpoint.pt").read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"not a checkpoint"):
+        (run / "checkpoint.pt").write_bytes(damaged)
+        assert "checkpoint.pt is damaged or no checkpoint" in lines("--resume")[0]
+    torch.save({"model": {}}, run / "checkpoint.pt")
+    assert "is not a checkpoint of this program" in lines("--resume")[0]
+    torch.save(torch.nn.Linear(2, 2), run / "checkpoint.pt")  # would run code on loading
+    assert "is damaged or no checkpoint" in lines("--resume")[0]
+
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("...")
+    assert "holds other files" in lines("--out_dir", tmp_path / "thesis")[0]
+    assert "cannot write" in lines("--out_dir", tmp_path / "thesis" / "chapter1.tex" / "run")[0]
+
+
+def test_a_full_disk_is_told_and_the_old_checkpoint_stays(refused, trained, data_dir, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(trained("cable"), run)
+    checkpoint = runs.load_checkpoint(run)
+    content = (run / "checkpoint.pt").read_bytes()
+    monkeypatch.setattr("files.open", lambda path, mode: open("/dev/full", mode), raising=False)
+    taken = runs.Run.__new__(runs.Run)
+    taken.folder, taken.config, taken.data = run, checkpoint["config"], checkpoint["data"]
+    lines = refused(lambda _: taken.save(**checkpoint))
+    assert "cannot write" in lines[0] and "No space left on device" in lines[0]
+    assert (run / "checkpoint.pt").read_bytes() == content
