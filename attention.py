@@ -45,61 +45,99 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
     """
-    if path == "dense":
-        return dense(q, k, v, encoding.score, q_states, k_states, scale)
-    assert q.size(2) == k.size(2), "SDPA's causal mask aligns to the upper left: as many queries as keys"
-    if encoding.score is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    return factored(q, k, v, encoding.factors(q_states, k_states), scale)
+    if encoding.score is None and path == "sdpa":
+        return _causal_sdpa(q, k, v, scale)
+    # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
+    shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states) and encoding.score is not None
+    if not torch.is_grad_enabled() and (q.size(2) == 1 if path == "sdpa" else shared):
+        return masked(q, k, v, encoding, q_states, k_states, scale)
+    if path == "sdpa":
+        return factored(q, k, v, encoding.factors(q_states, k_states), scale)
+    return dense(q, k, v, encoding, q_states, k_states, scale)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, score, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
+def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
     """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
-    B, H, T, _ = q.shape
-    S = k.size(2)
-    rows = max(16, CHUNK_ELEMENTS // (B * H * S))
     chunks = []
-    for start in range(0, T, rows):
-        stop = min(start + rows, T)
-        seen = S - T + stop  # keys that the last query of the chunk sees
-        arguments = (q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen],
-                     tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states),
-                     tuple(s[..., :seen] for s in k_states), score, scale)
+    for chunk in _row_chunks(q, k, v, q_states, k_states):
         if torch.is_grad_enabled():
-            chunks.append(checkpoint(_dense_rows, *arguments, use_reentrant=False))
+            chunks.append(checkpoint(_dense_rows, *chunk, encoding, scale, use_reentrant=False))
         else:
-            chunks.append(_dense_rows(*arguments))
+            chunks.append(_dense_rows(*chunk, encoding, scale))
     return torch.cat(chunks, 2)
 
 
-def _dense_rows(q, k, v, q_states, k_states, score, scale):
+def _row_chunks(q, k, v, q_states, k_states):
+    """(q, k, v, q_states, k_states) of a few queries at a time and of the keys that they see."""
+    B, H, T, _ = q.shape
+    S = k.size(2)
+    rows = max(16, CHUNK_ELEMENTS // (B * H * S))
+    for start in range(0, T, rows):
+        stop = min(start + rows, T)
+        seen = S - T + stop  # keys that the last query of the chunk sees
+        yield (q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen],
+               tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., :seen] for s in k_states))
+
+
+def _dense_rows(q, k, v, q_states, k_states, encoding, scale):
     """Rows of `dense`: the last query sees the last key."""
     with torch.autocast(q.device.type, enabled=False):
         wide = torch.promote_types(q.dtype, torch.float32)
         logits = q.to(wide) @ k.to(wide).mT * scale  # (B, H, T, S)
-        if score is not None:
-            logits = logits + bias(score, q_states, k_states, heads=q.size(1))
-        T, S = logits.shape[-2:]
-        future = torch.ones(T, S, dtype=torch.bool, device=q.device).triu(S - T + 1)
-        return (logits.masked_fill(future, -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
+        if encoding.score is not None:
+            logits = logits + bias(encoding, q_states, k_states, q.size(1), q.size(2))
+        return (logits.masked_fill(_future(q, k), -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
 
 
-def bias(score, q_states: tuple, k_states: tuple, heads: int) -> Tensor:
-    """The matrix B of an encoding's score, future keys included: (B|1, H|1, T, S) float32."""
-    h = torch.arange(heads, device=k_states[0].device)[:, None, None]
-    return score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h)
+def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int) -> Tensor:
+    """The matrix B of the last `queries` tokens, future keys included: (B|1, H|1, T, S) float32.
+
+    A bias of distance alone is computed once for each distance; its gradient is summed along diagonals by unfold.
+    """
+    h = torch.arange(heads, device=k_states[0].device)
+    if encoding.by_distance is not None:
+        S = k_states[0].size(-1)
+        distances = torch.arange(S - 1, -queries, -1, device=h.device).clamp(min=0).float()  # of the last query, then earlier ones
+        return encoding.by_distance(distances, h[:, None]).unfold(1, S, 1).flip(1)[None]
+    return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
+
+
+def _future(q: Tensor, k: Tensor) -> Tensor:
+    """(T, S) bool: keys that lie after a query, where the last query is at the last key."""
+    T, S = q.size(2), k.size(2)
+    return torch.ones(T, S, dtype=torch.bool, device=q.device).triu(S - T + 1)
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
+    """The fused kernel with the rows of the bias as its mask, a few queries at a time; without gradients."""
+    chunks = []
+    for q, k, v, q_states, k_states in _row_chunks(q, k, v, q_states, k_states):
+        with torch.autocast(q.device.type, enabled=False):
+            rows = bias(encoding, q_states, k_states, q.size(1), q.size(2)).masked_fill(_future(q, k), -torch.inf)
+            rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
+            chunks.append(F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale))
+    return torch.cat(chunks, 2)
+
+
+def _causal_sdpa(q, k, v, scale):
+    """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
+    if q.size(2) == k.size(2):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    mask = ~_future(q, k) if q.size(2) > 1 else None
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
 def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float) -> Tensor:
     """Causal SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w), w None = ones."""
     B, H, T, D = q.shape
+    S = k.size(2)
     with torch.autocast(q.device.type, enabled=False):
         columns = [column for u, w in factors for column in _columns(u / scale, w, q.dtype)]
         pad = -(D + len(columns)) % 8  # fused kernels want head sizes in eights
         q = torch.cat([q, *(u.expand(B, H, T)[..., None] for u, _ in columns), q.new_zeros(B, H, T, pad)], -1)
-        k = torch.cat([k, *(w.expand(B, H, T)[..., None] for _, w in columns), k.new_zeros(B, H, T, pad)], -1)
+        k = torch.cat([k, *(w.expand(B, H, S)[..., None] for _, w in columns), k.new_zeros(B, H, S, pad)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :D]
+        return _causal_sdpa(q, k, v, scale)[..., :D]
 
 
 def _columns(u: Tensor, w: Tensor | None, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:

@@ -61,7 +61,7 @@ class GPTConfig:
         else:
             problems.append(f"unknown size '{self.size}': choose one of {' '.join(SIZES)}")
         try:
-            posenc.check(self.pe)
+            posenc.parse(self.pe)
         except InputError as error:
             problems += error.problems
         if problems:
@@ -78,11 +78,14 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str) -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: "LayerCache | None") -> Tensor:
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))  # (B, H, T, D)
         q, k = encoding.rotate(q, k, pos)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
-            q_states, k_states = encoding.states(x.float(), pos)
+            q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
+        if past:
+            k, v, *k_states = past.extend(k, v, *k_states)
+            k_states = tuple(k_states)
         y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
@@ -105,9 +108,47 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str) -> Tensor:
-        x = x + self.attn(self.ln_1(x), pos, encoding, path)
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: "LayerCache | None") -> Tensor:
+        x = x + self.attn(self.ln_1(x), pos, encoding, path, past)
         return x + self.mlp(self.ln_2(x))
+
+
+class LayerCache:
+    """Keys, values and key states of one layer's past, in buffers of a fixed size that the first `extend` allocates."""
+
+    def __init__(self, capacity: int):
+        self.capacity, self.length, self.buffers = capacity, 0, None
+
+    def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
+        """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views."""
+        new = [k, v, *(state[..., None] for state in k_states)]
+        T = k.size(2)
+        if self.buffers is None:
+            self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
+        for buffer, x in zip(self.buffers, new):
+            buffer[:, :, self.length : self.length + T] = x
+        self.length += T
+        k, v, *k_states = (buffer[:, :, : self.length] for buffer in self.buffers)
+        return [k, v, *(state[..., 0] for state in k_states)]
+
+    def last(self) -> tuple[Tensor, ...] | None:
+        """The key states of the latest token, each (B|1, H|1, 1); None at the start of a sequence."""
+        return tuple(buffer[:, :, self.length - 1, None, 0] for buffer in self.buffers[2:]) if self.length else None
+
+
+class Cache:
+    """What a GPT remembers of a sequence that it reads piece by piece, up to `capacity` tokens; for use without gradients.
+
+    model(tokens[:, :100], cache=cache), then model(tokens[:, 100:], cache=cache): the logits are those of one call.
+    """
+
+    def __init__(self, model: "GPT", capacity: int):
+        self.layers = [LayerCache(capacity) for _ in model.h]
+        self.capacity = capacity
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length
 
 
 class GPT(nn.Module):
@@ -140,22 +181,27 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear):
                 module.bias.zero_()
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V) of tokens (B, T) int64, or with targets (B, T) their mean cross-entropy in nats."""
-        logits = self.hidden(tokens) @ self.wte.weight.T
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Logits (B, T, V) of tokens (B, T) int64, or with targets (B, T) their mean cross-entropy in nats.
+
+        cache: holds the tokens that these follow, and takes them in.
+        """
+        logits = self.hidden(tokens, cache) @ self.wte.weight.T
         if targets is None:
             return logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    def hidden(self, tokens: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context."""
-        T, limit = tokens.size(1), self.max_context
-        if limit is not None and T > limit:
-            raise InputError(f"{T} tokens of context: {self.config.pe} knows positions up to {limit} only")
-        pos = torch.arange(T, device=tokens.device)
+        first = cache.length if cache else 0
+        stop, limit = first + tokens.size(1), self.max_context
+        if limit is not None and stop > limit:
+            raise InputError(f"{stop} tokens of context: {self.config.pe} knows positions up to {limit} only")
+        assert cache is None or stop <= cache.capacity and not torch.is_grad_enabled()
+        pos = torch.arange(first, stop, device=tokens.device)
         x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
-        for block, encoding in zip(self.h, self.posenc):
-            x = block(x, pos, encoding, self.path)
+        for layer, (block, encoding) in enumerate(zip(self.h, self.posenc)):
+            x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None)
         return self.ln_f(x)
 
     @torch.no_grad()
@@ -170,6 +216,11 @@ class GPT(nn.Module):
     def max_context(self) -> int | None:
         """The longest sequence the encoding can take, in tokens; None: no limit."""
         return self.posenc[0].max_context
+
+    def project(self) -> None:
+        """After each optimizer step: the encodings' parameters back into their bounds."""
+        for encoding in self.posenc:
+            encoding.project()
 
     def parameter_count(self) -> int:
         """All parameters, tied ones once."""

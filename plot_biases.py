@@ -65,10 +65,10 @@ def biases(model: GPT, tokens: torch.Tensor, layer: int) -> tuple[torch.Tensor, 
     hook = model.h[layer].attn.register_forward_pre_hook(lambda _, arguments: seen.extend(arguments))
     model(tokens)
     hook.remove()
-    x, pos, encoding, _ = seen
+    x, pos, encoding, *_ = seen
     q_states, k_states = encoding.states(x, pos)
     T, heads = tokens.size(1), model.config.n_head
-    bias = attention.bias(encoding.score, q_states, k_states, heads).expand(1, heads, T, T)[0]
+    bias = attention.bias(encoding, q_states, k_states, heads, T).expand(1, heads, T, T)[0]
     bias = bias.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), torch.nan)
     falls = None
     if isinstance(encoding, WeightedFall):

@@ -5,21 +5,26 @@ it does touch:
 
     embed    token embeddings, once per model                            learnable, sinusoidal
     rotate   queries and keys, in every layer                            rope
-    score    attention logits: each token carries a few numbers, its     alibi, cable
+    score    attention logits: each token carries a few numbers, its     alibi, kerple, fire, cable, fox, ...
              *states*, and the bias of a pair is one elementwise formula
              of the query's states, the key's, and the head's parameters
 
 To add one, write a class with `names` here (or anywhere that is imported) and train with `--pe NAME`; attention, training,
 evaluation and the whole test suite take it from there. `factors` is an offer of speed: where the bias is a short sum of
-products u_i * w_j it runs inside the stock fused kernel (attention.py), otherwise the exact dense path is taken.
+products u_i * w_j it runs inside the stock fused kernel (attention.py), otherwise the exact dense path is taken. Biases of
+distance alone are subclasses of ByDistance and give `by_distance` in place of states and score.
 
     encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)    # one instance per layer
+    encodings = posenc.build("fire:width=16", ...)                                      # options are constructor keywords
+    encodings = posenc.build("rope+cable", ...)                                         # several at once
 
 Legend: B batch, H heads, T queries, S keys, D head size, C width; query i, key j <= i, distance d = i - j.
 Biases are added after the logits are scaled. Sources: CABLE = Veisi et al. 2025; the others are named at each class.
 """
 
 import difflib
+import inspect
+import itertools
 import math
 
 import torch
@@ -47,8 +52,8 @@ class Encoding(nn.Module):
         super().__init_subclass__(**kwargs)
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 
-    def __init__(self, heads: int, width: int, block_size: int):
-        """heads per layer, model width C, block_size: the training length in tokens."""
+    def __init__(self, heads: int, channels: int, block_size: int):
+        """heads per layer, channels: the model's width C, block_size: the training length in tokens."""
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
@@ -76,6 +81,14 @@ class Encoding(nn.Module):
     """factors(q_states, k_states) -> pairs (u, w), u (B|1, H|1, T) and w (B|1, H|1, S) float32, whose products u_i * w_j
     add up to the score; w = None stands for ones. None (the attribute): the bias has no such form."""
 
+    by_distance = None
+    """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d >= 0 float32 and
+    heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
+
+    def project(self) -> None:
+        """After each optimizer step: puts parameters back within their bounds. (A clamp in the graph would stop their
+        gradients instead, and freeze a head for good.)"""
+
 
 class NoPE(Encoding):
     """No positional encoding: only the causal mask tells positions apart (Haviv et al. 2022; Kazemnejad et al. 2024)."""
@@ -92,9 +105,9 @@ class Learnable(Encoding):
     names = ("learnable",)
     scope = "model"
 
-    def __init__(self, heads, width, block_size):
-        super().__init__(heads, width, block_size)
-        self.table = nn.Embedding(block_size, width)
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.table = nn.Embedding(block_size, channels)
         self.max_context = block_size
 
     def embed(self, x, pos):
@@ -161,8 +174,8 @@ class ALiBi(WeightedFall):
 
     names = ("alibi",)
 
-    def __init__(self, heads, width, block_size):
-        super().__init__(heads, width, block_size)
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
         below = 1 << heads.bit_length() - 1
         n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
         slopes = torch.exp2(-8 * n.double() / below).float()
@@ -183,15 +196,224 @@ class Cable(WeightedFall):
 
     names = ("cable",)
 
-    def __init__(self, heads, width, block_size):
-        super().__init__(heads, width, block_size)
-        self.step = nn.Linear(width, heads)  # w_c
-        self.weight = nn.Linear(width, heads)  # w_s
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.step = nn.Linear(channels, heads)  # w_c
+        self.weight = nn.Linear(channels, heads)  # w_s
 
     def states(self, x, pos, last=None):
         s = -F.relu(self.step(x)).mT.cumsum(-1)  # (B, H, T)
         s = s if last is None else s + last[0]
         return (s, F.softplus(self.weight(x)).mT), (s,)
+
+
+class CableNW(WeightedFall):
+    """S_i - S_j, S as in `cable`: CABLE without the weight g (CABLE, eq. 5, there CABLE_NW)."""
+
+    names = ("cable-nw",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.step = nn.Linear(channels, heads)
+
+    def states(self, x, pos, last=None):
+        s = -F.relu(self.step(x)).mT.cumsum(-1)  # (B, H, T)
+        s = s if last is None else s + last[0]
+        return (s, s.new_ones(1, 1, 1)), (s,)
+
+
+class Fox(WeightedFall):
+    """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)): the forget gate of the Forgetting Transformer (Lin et al. 2025).
+
+    As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version (its eqs. 2-4), the weights' sign turned.
+    """
+
+    names = ("fox", "cable-v1")
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.gate = nn.Linear(channels, heads)
+
+    def states(self, x, pos, last=None):
+        s = F.logsigmoid(self.gate(x)).mT.cumsum(-1)  # (B, H, T)
+        s = s if last is None else s + last[0]
+        return (s, s.new_ones(1, 1, 1)), (s,)
+
+
+class KCable(Cable):
+    """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6): a gentler slope for shallow models."""
+
+    names = ("k-cable",)
+    factors = None
+
+    def score(self, q_states, k_states, h):
+        return -super().score(q_states, k_states, h).square().log1p()
+
+
+class ByDistance(Encoding):
+    """The family of biases that depend on the distance d = i - j >= 0 and the head alone."""
+
+    def states(self, x, pos, last=None):
+        p = pos.float()[None, None]  # (1, 1, T)
+        return (p,), (p,)
+
+    def score(self, q_states, k_states, h):
+        return self.by_distance((q_states[0] - k_states[0]).clamp(min=0), h)
+
+
+class T5(ByDistance):
+    """r_h[bucket(d)]: T5's buckets, exact up to half of them, then logarithmic up to max_distance (Raffel et al. 2020).
+
+    Learned, r ~ N(0, 0.02), one table for all layers, as in T5.
+    """
+
+    names = ("t5",)
+    scope = "model"
+
+    def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
+        super().__init__(heads, channels, block_size)
+        self.buckets, self.max_distance = buckets, max_distance
+        self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
+
+    def by_distance(self, d, h):
+        exact = self.buckets // 2
+        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.buckets - exact)
+        return self.table[h, torch.where(d < exact, d, far.floor().clamp(max=self.buckets - 1)).long()]
+
+
+class T5Clip(ByDistance):
+    """r_h[min(d, k)], a learned bias for every distance: the CABLE paper's wording of T5's bias, where distances beyond the
+    training length take the last one's. r ~ N(0, 0.02); k is block_size - 1 unless given.
+    """
+
+    names = ("t5-clip",)
+
+    def __init__(self, heads, channels, block_size, *, k: int | None = None):
+        super().__init__(heads, channels, block_size)
+        self.k = block_size - 1 if k is None else k
+        self.table = nn.Parameter(0.02 * torch.randn(heads, self.k + 1))
+
+    def by_distance(self, d, h):
+        return self.table[h, d.clamp(max=self.k).long()]
+
+
+class Kerple(ByDistance):
+    """-r1 log(1 + r2 d), r1 ~ U(0, 2), r2 ~ U(0, 1), both kept >= 0.01 (Chi et al. 2022, the logarithmic variant)."""
+
+    names = ("kerple",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.r1 = nn.Parameter(2 * torch.rand(heads))
+        self.r2 = nn.Parameter(torch.rand(heads))
+        self.project()
+
+    def by_distance(self, d, h):
+        return -self.r1[h] * (self.r2[h] * d).log1p()
+
+    @torch.no_grad()
+    def project(self):
+        self.r1.clamp_(min=0.01)
+        self.r2.clamp_(min=0.01)
+
+
+class KerplePower(ByDistance):
+    """-r1 d^r2, r1 ~ U(0, 1) kept >= 0.01, r2 ~ U(0, 2) kept in [0.01, 2] (Chi et al. 2022, the power variant)."""
+
+    names = ("kerple-power",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.r1 = nn.Parameter(torch.rand(heads))
+        self.r2 = nn.Parameter(2 * torch.rand(heads))
+        self.project()
+
+    def by_distance(self, d, h):
+        return -self.r1[h] * d ** self.r2[h]
+
+    @torch.no_grad()
+    def project(self):
+        self.r1.clamp_(min=0.01)
+        self.r2.clamp_(0.01, 2)
+
+
+class FIRE(Encoding):
+    """f(psi(d) / psi(max(L, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H with ReLU (Li et al. 2024, eqs. 5-7).
+
+    Learned: f, c from 0.1 on, and L as a multiple of `threshold`, from 1 on. No function of distance alone: beyond L, a
+    query's own position stretches the scale.
+    """
+
+    names = ("fire",)
+
+    def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
+        super().__init__(heads, channels, block_size)
+        self.threshold = threshold
+        self.c = nn.Parameter(torch.tensor(0.1))
+        self.multiplier = nn.Parameter(torch.tensor(1.0))
+        # The MLP starts as torch's Linear does: with small weights and no biases, half of its units would never fire.
+        self.w1, self.b1 = (nn.Parameter(torch.empty(width).uniform_(-1, 1)) for _ in range(2))
+        self.w2, self.b2 = (nn.Parameter(torch.empty(*shape).uniform_(-1, 1) / width**0.5) for shape in ((heads, width), (heads,)))
+
+    def states(self, x, pos, last=None):
+        p = pos.float()[None, None]  # (1, 1, T)
+        return (p,), (p,)
+
+    def score(self, q_states, k_states, h):
+        (i,), (j,) = q_states, k_states
+        longest = torch.maximum(i, (self.threshold * self.multiplier).abs())
+        ratio = (self.c.abs() * (i - j).clamp(min=0)).log1p() / (self.c.abs() * longest).log1p()
+        hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
+        heads = h.flatten()
+        return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
+
+
+class Composition(Encoding):
+    """Several encodings at once, as in `rope+cable`: embeddings and rotations in turn, biases added up."""
+
+    def __init__(self, parts: list[Encoding], channels: int):
+        nn.Module.__init__(self)
+        self.parts = nn.ModuleList(parts)
+        limits = [part.max_context for part in parts if part.max_context is not None]
+        self.max_context = min(limits, default=None)
+        biased = [part for part in parts if part.score is not None]
+        if not biased:
+            self.score = None
+        if not biased or any(part.factors is None for part in biased):
+            self.factors = None
+        first = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)  # one token, to see how many states it carries
+        self.counts = [[len(states) for states in part.states(*first)] for part in parts]
+
+    def embed(self, x, pos):
+        for part in self.parts:
+            x = part.embed(x, pos)
+        return x
+
+    def rotate(self, q, k, pos):
+        for part in self.parts:
+            q, k = part.rotate(q, k, pos)
+        return q, k
+
+    def states(self, x, pos, last=None):
+        lasts = [None] * len(self.parts) if last is None else [keys for _, _, keys in self._split((), last)]
+        states = [part.states(x, pos, own) for part, own in zip(self.parts, lasts)]
+        return sum((q for q, _ in states), ()), sum((k for _, k in states), ())
+
+    def score(self, q_states, k_states, h):
+        return sum(part.score(q, k, h) for part, q, k in self._split(q_states, k_states) if part.score is not None)
+
+    def factors(self, q_states, k_states):
+        return sum((tuple(part.factors(q, k)) for part, q, k in self._split(q_states, k_states) if part.score is not None), ())
+
+    def project(self):
+        for part in self.parts:
+            part.project()
+
+    def _split(self, q_states, k_states):
+        """(part, its query states, its key states) of all parts."""
+        q_states, k_states = iter(q_states), iter(k_states)
+        return [(part, tuple(itertools.islice(q_states, q)), tuple(itertools.islice(k_states, k)))
+                for part, (q, k) in zip(self.parts, self.counts)]
 
 
 def angles(pos: Tensor, width: int) -> Tensor:
@@ -200,20 +422,47 @@ def angles(pos: Tensor, width: int) -> Tensor:
     return pos.double()[:, None] * 10000 ** (-i / width)
 
 
-def build(name: str, heads: int, width: int, block_size: int, layers: int) -> nn.ModuleList:
-    """The encodings of a model: one per layer, or the same one for all layers where its scope is "model".
+def build(spec: str, heads: int, width: int, block_size: int, layers: int) -> nn.ModuleList:
+    """The encodings of a model, one for each layer; a part of scope "model" is the same instance in all of them.
 
-    Raises InputError for a name that no encoding has.
+    spec: "NAME", "NAME:option=value,option=value", or several joined by "+". Raises InputError as `parse` does.
     """
-    check(name)
-    cls = ENCODINGS[name]
-    instances = 1 if cls.scope == "model" else layers
-    return nn.ModuleList([cls(heads, width, block_size) for _ in range(instances)] * (layers // instances))
+    parts = []  # for each part of the spec, its instance in every layer
+    for cls, options in parse(spec):
+        instances = 1 if cls.scope == "model" else layers
+        parts.append([cls(heads, width, block_size, **options) for _ in range(instances)] * (layers // instances))
+    if len(parts) == 1:
+        return nn.ModuleList(parts[0])
+    return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts))
 
 
-def check(name: str) -> None:
-    """Raises InputError, naming the nearest encoding, where `name` is none."""
-    if name not in ENCODINGS:
-        near = difflib.get_close_matches(name, ENCODINGS, 1)
-        mend = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}")
+def parse(spec: str) -> list[tuple[type[Encoding], dict]]:
+    """The classes of a spec, each with its options. Raises InputError, all problems at once, for unknown names and options,
+    values of the wrong type, and parts that would act on the same place.
+    """
+    parsed, problems = [], []
+    for part in spec.split("+"):
+        name, _, words = part.partition(":")
+        if name not in ENCODINGS:
+            near = difflib.get_close_matches(name, ENCODINGS, 1)
+            mend = f"did you mean {near[0]}? " if near else ""
+            problems.append(f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}")
+            continue
+        cls, options = ENCODINGS[name], {}
+        known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        for word in filter(None, words.split(",")):
+            option, _, value = word.partition("=")
+            if option not in known:
+                problems.append(f"{name} has no option '{option}': " + (f"choose from {' '.join(known)}" if known else "it has none"))
+            elif not (value.isascii() and value.isdigit() and int(value)):
+                problems.append(f"{name}: {option} is '{value}': it must be a whole number of at least 1, as in {name}:{option}=8")
+            else:
+                options[option] = int(value)
+        parsed.append((cls, options))
+    for place in ("embed", "rotate"):
+        acting = [cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)]
+        if len(acting) > 1:
+            problems.append(f"{' and '.join(acting)} cannot be combined, both {place}: choose one of them")
+    if problems:
+        raise InputError(*problems)
+    return parsed

@@ -47,7 +47,7 @@ class Config:
     n_embd: int | None = None
     """width, likewise"""
     pe: str = "cable"
-    """positional encoding (posenc.py)"""
+    """positional encoding (posenc.py), options after a colon, several joined by +: cable, fire:width=16, rope+cable"""
     block_size: int = 1024
     """training length in tokens"""
     attn_scale: float | None = None
@@ -198,6 +198,7 @@ def main(argv=None):
                 loss_sum += loss.detach()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
             optimizer.step()
+            model.project()
             optimizer.zero_grad(set_to_none=True)
             step += 1
 

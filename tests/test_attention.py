@@ -11,7 +11,7 @@ import attention
 import posenc
 from errors import InputError
 
-SCORE, FACTORS = (lambda *a: posenc.WeightedFall.score(None, *a)), (lambda *a: posenc.WeightedFall.factors(None, *a))
+FALL = posenc.WeightedFall(heads=2, channels=1, block_size=1)  # the bias g_i (S_i - S_j), S and g given
 NAMES = ("output", "dq", "dk", "dv", "df", "dg")
 
 
@@ -29,9 +29,9 @@ def results(path, inputs, wide=False):
     q, k, v, f, g = inputs = [(x.double() if wide else x).detach().requires_grad_() for x in inputs]
     s, scale = -f.cumsum(-1), q.size(-1) ** -0.5
     if path == "dense":
-        output = attention.dense(q, k, v, SCORE, (s, g), (s,), scale)
+        output = attention.dense(q, k, v, FALL, (s, g), (s,), scale)
     else:
-        output = attention.factored(q, k, v, FACTORS((s, g), (s,)), scale)
+        output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), scale)
     output.backward(torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype))
     return dict(zip(NAMES, [output.detach(), *(x.grad for x in inputs)]))
 
@@ -56,14 +56,14 @@ def test_dense_is_the_formula(T, monkeypatch):
     s = -f.double().cumsum(-1)
     bias = (g.double()[..., None] * (s[..., None] - s[..., None, :])).detach().numpy()
     expected = numpy_attention(*(x.detach().numpy() for x in (q, k, v)), bias, 0.3)
-    assert_allclose(attention.dense(q, k, v, SCORE, (s, g.double()), (s,), 0.3).detach(), expected, rtol=1e-9, atol=1e-12)
+    assert_allclose(attention.dense(q, k, v, FALL, (s, g.double()), (s,), 0.3).detach(), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_dense_takes_the_last_queries_of_more_keys():
     q, k, v, f, g = case(40, 8, torch.float64)
     s, g = -f.double().cumsum(-1), g.double()
-    whole = attention.dense(q, k, v, SCORE, (s, g), (s,), 0.3)
-    tail = attention.dense(q[:, :, 33:], k, v, SCORE, (s[..., 33:], g[..., 33:]), (s,), 0.3)
+    whole = attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
+    tail = attention.dense(q[:, :, 33:], k, v, FALL, (s[..., 33:], g[..., 33:]), (s,), 0.3)
     assert_allclose(tail.detach(), whole[:, :, 33:].detach(), rtol=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_dense_gradients_are_finite_differences(monkeypatch):
 
     def attend(q, k, v, f, g):
         s = -f.cumsum(-1)
-        return attention.dense(q, k, v, SCORE, (s, g), (s,), 0.3)
+        return attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
 
     inputs = [x.detach().double().requires_grad_() for x in case(20, 4, torch.float64, H=1, D=4)]
     assert torch.autograd.gradcheck(attend, inputs)
@@ -86,7 +86,7 @@ def test_dense_holds_one_chunk_at_a_time(monkeypatch):
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         q, k, v, f, g = inputs
         s = -f.cumsum(-1)
-        attention.dense(q, k, v, SCORE, (s, g), (s,), 0.3)
+        attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
     assert max(kept) < 2 * 128 * 128 / 4
 
 
@@ -120,21 +120,45 @@ def test_factored_output_where_the_sum_has_fallen_far(dtype):
     """S = -8,000 at 8,192 tokens: one bf16 number there is off by up to 16."""
     q, k, v, f, g = (x.detach() for x in case(8192, 8000, dtype, H=1))
     s = -f.cumsum(-1)
-    output = attention.factored(q, k, v, FACTORS((s, g), (s,)), 0.18)
+    output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), 0.18)
     s, g = -f.double().cumsum(-1), g.double()
-    exact = attention.dense(q.double(), k.double(), v.double(), SCORE, (s, g), (s,), 0.18)
+    exact = attention.dense(q.double(), k.double(), v.double(), FALL, (s, g), (s,), 0.18)
     assert (output - exact).norm() / exact.norm() <= (5e-3 if dtype == torch.bfloat16 else 2e-4)
 
 
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if posenc.ENCODINGS[pe].factors or posenc.ENCODINGS[pe].score is None])
+@pytest.mark.parametrize("pe", ENCODINGS)
 @pytest.mark.parametrize("T", [1, 7, 65])
-def test_paths_agree_for_every_encoding(pe, T):
+@pytest.mark.parametrize("gradients", [True, False])
+def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
+    """The last T of 65 tokens as queries, whatever path is taken, against the specification."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 128, layers=1)[0]
-    x, (q, k, v) = torch.randn(2, T, 12), torch.randn(3, 2, 2, T, 6)
-    states = encoding.states(x, torch.arange(T))
-    sdpa, dense = (attention.attend(q, k, v, encoding, *states, 0.4, path) for path in ("sdpa", "dense"))
-    assert_allclose(sdpa.detach(), dense.detach(), atol=2e-6)
+    x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
+    q_states, k_states = encoding.states(x, torch.arange(65))
+    q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
+    expected = attention.dense(q, k, v, encoding, q_states, k_states, 0.4).detach()
+    with torch.set_grad_enabled(gradients):
+        for path in ("dense", "sdpa")[: 1 if encoding.score and not encoding.factors else 2]:
+            assert_allclose(attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path).detach(), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("pe", ["kerple", "t5", "t5-clip", "kerple-power", "fire"])
+def test_gradients_of_static_biases(pe, monkeypatch):
+    """Summed along diagonals by unfold, in chunks, against autograd through the formula pair by pair."""
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    x, (q, k, v) = torch.randn(1, 50, 12), torch.randn(3, 3, 2, 50, 6)
+    (i,), (j,) = encoding.states(x, torch.arange(50))
+    score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(2)[:, None, None])
+    plain = ((q @ k.mT * 0.4 + score).masked_fill(torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf)).softmax(-1) @ v
+    weights, parameters = torch.randn(plain.shape), list(encoding.parameters())
+    expected = torch.autograd.grad((plain * weights).sum(), parameters)
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    chunked = attention.dense(q, k, v, encoding, (i,), (j,), 0.4)
+    for ours, theirs in zip(torch.autograd.grad((chunked * weights).sum(), parameters), expected):
+        assert ours.abs().max() > 0 or pe == "fire"
+        assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_split_adds_up():

@@ -9,7 +9,7 @@ from conftest import ENCODINGS
 from torch.testing import assert_close
 
 from errors import InputError
-from model import GPT, SIZES, GPTConfig
+from model import GPT, SIZES, Cache, GPTConfig
 
 V = 96
 
@@ -57,7 +57,7 @@ def test_any_length_up_to_the_limit(pe):
     if model.max_context is None:
         assert_close(model(tokens)[:, :20], model(tokens[:, :20]), rtol=1e-4, atol=1e-5)
     else:
-        with pytest.raises(InputError, match="learnable knows positions up to 32 only"):
+        with pytest.raises(InputError, match="knows positions up to 32 only"):
             model(tokens)
 
 
@@ -80,9 +80,62 @@ def test_every_parameter_learns(pe):
     model = make(pe)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
+    model.project()
     tokens = torch.randint(V, (4, 32))
     model(tokens[:, :-1], tokens[:, 1:]).backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+def read_in_chunks(model, tokens, chunk, capacity):
+    cache = Cache(model, capacity)
+    with torch.no_grad():
+        return torch.cat([model(part, cache=cache) for part in tokens.split(chunk, 1)], 1)
+
+
+def lively(pe, **settings):
+    """A model whose attention and encoding matter: weights far from their small start."""
+    model = make(pe, block_size=100, **settings)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and "wte" not in name:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return model
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize("path", ["auto", "dense"])
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_cached_logits_are_those_of_one_pass(pe, path, chunk):
+    model = lively(pe, attention=path)
+    tokens = torch.randint(V, (2, 90))
+    assert_close(read_in_chunks(model, tokens, chunk, capacity=100), model(tokens), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_cached_logits_in_bfloat16_are_as_good_as_those_of_the_dense_path(pe, chunk):
+    """Errors against float32, over all logits; each path rounds at other places, so they are compared as a whole."""
+    model, tokens = lively(pe), torch.randint(V, (2, 90))
+    dense = lively(pe, attention="dense")
+    dense.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        exact = dense(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            errors = [(logits.float() - exact).norm().item()
+                      for logits in (read_in_chunks(model, tokens, chunk, capacity=90), dense(tokens))]
+    assert errors[0] <= 1.25 * errors[1], errors
+
+
+def test_cache_is_allocated_once():
+    model, cache = make("rope+cable"), None
+    cache = Cache(model, 50)
+    with torch.no_grad():
+        model(torch.randint(V, (1, 10)), cache=cache)
+        before = [buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers]
+        for _ in range(40):
+            model(torch.randint(V, (1, 1)), cache=cache)
+        assert [buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers] == before and cache.length == 50
+        with pytest.raises(AssertionError):
+            model(torch.randint(V, (1, 1)), cache=cache)
 
 
 def test_losses_are_the_loss_token_by_token(monkeypatch):
@@ -128,7 +181,7 @@ def test_sizes_are_those_of_gpt2(size, millions):
 @pytest.mark.parametrize("settings, problem", [
     ({"size": "huge"}, "unknown size 'huge': choose one of quickstart tiny small medium large xl"),
     ({"n_embd": 100, "n_head": 8}, "n_embd 100 gives 8 heads 12.5 columns each: choose an n_embd that is a multiple of 16"),
-    ({"pe": "kable"}, "unknown positional encoding 'kable': did you mean cable"),
+    ({"pe": "cabel"}, "unknown positional encoding 'cabel': did you mean cable"),
     ({"n_layer": -1}, "n_layer is -1: it must be at least 1"),
 ])
 def test_wrong_settings_are_told_in_one_line(settings, problem):

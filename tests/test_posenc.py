@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS
+from conftest import ENCODINGS, NAMES
 from numpy.testing import assert_allclose
 
 import attention
@@ -20,6 +20,7 @@ def make(pe, heads=H, width=C, block_size=64):
     encoding = posenc.build(pe, heads, width, block_size, layers=1)[0]
     for parameter in encoding.parameters():  # no zero biases: they would hide a mistake
         torch.nn.init.normal_(parameter, std=0.5)
+    encoding.project()
     return encoding
 
 
@@ -28,7 +29,7 @@ def dense_bias(encoding, x, heads=H):
     if encoding.score is None:
         return None
     q_states, k_states = encoding.states(x, torch.arange(x.size(1)))
-    bias = attention.bias(encoding.score, q_states, k_states, heads)
+    bias = attention.bias(encoding, q_states, k_states, heads, x.size(1))
     return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
 
 
@@ -53,19 +54,188 @@ def alibi_bias(encoding, x):
     return np.broadcast_to(-slopes[:, None, None] * (i - j), (B, H, T, T))
 
 
-BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "alibi": alibi_bias, "cable": cable_bias}
+def cable_nw_bias(encoding, x):
+    f = np.maximum(linear(encoding.step, x), 0)
+    return pairs(lambda i, j: -f[:, j + 1 : i + 1].sum(1))
 
 
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if not pe.startswith("test-")])
+def fox_bias(encoding, x):
+    """The Forgetting Transformer: the log of the product of the gates between key and query."""
+    gates = 1 / (1 + np.exp(-linear(encoding.gate, x)))
+    return pairs(lambda i, j: np.log(gates[:, j + 1 : i + 1].prod(1)))
+
+
+def pairs(bias_of):
+    """(B, H, T, T) of bias_of(i, j) -> (B, H), or (H,), for the past."""
+    bias = np.zeros((B, H, T, T))
+    for i in range(T):
+        for j in range(i + 1):
+            bias[:, :, i, j] = bias_of(i, j)
+    return bias
+
+
+def numbers(parameter):
+    return parameter.detach().double().numpy()
+
+
+def t5_bias(encoding, x):
+    """Raffel et al. 2020, section 2.1 and its code: half of the buckets for single distances, half logarithmic."""
+    def bucket(d):
+        return d if d < 16 else min(31, 16 + int(math.log(d / 16) / math.log(128 / 16) * 16))
+    return pairs(lambda i, j: numbers(encoding.table)[:, bucket(i - j)])
+
+
+def t5_clip_bias(encoding, x):
+    return pairs(lambda i, j: numbers(encoding.table)[:, min(i - j, 63)])
+
+
+def kerple_bias(encoding, x):
+    return pairs(lambda i, j: -numbers(encoding.r1) * np.log(1 + numbers(encoding.r2) * (i - j)))
+
+
+def kerple_power_bias(encoding, x):
+    return pairs(lambda i, j: -numbers(encoding.r1) * (i - j) ** numbers(encoding.r2))
+
+
+def fire_bias(encoding, x):
+    w1, b1, w2, b2, c = (numbers(getattr(encoding, name)) for name in ("w1", "b1", "w2", "b2", "c"))
+    threshold = abs(encoding.threshold * numbers(encoding.multiplier))
+
+    def bias(i, j):
+        ratio = math.log(abs(c) * (i - j) + 1) / math.log(abs(c) * max(threshold, i) + 1)
+        return w2 @ np.maximum(w1 * ratio + b1, 0) + b2
+    return pairs(bias)
+
+
+BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "alibi": alibi_bias, "cable": cable_bias,
+          "cable-nw": cable_nw_bias, "fox": fox_bias, "cable-v1": fox_bias,
+          "k-cable": lambda encoding, x: -np.log(cable_bias(encoding, x) ** 2 + 1), "t5": t5_bias, "t5-clip": t5_clip_bias,
+          "kerple": kerple_bias, "kerple-power": kerple_power_bias, "fire": fire_bias}
+
+
+@pytest.mark.parametrize("pe", [pe for pe in NAMES if not pe.startswith("test-")] + ["fire:threshold=16"])
 def test_bias_is_that_of_the_formula(pe):
-    assert pe in BIASES, "write the formula of a new encoding here"
+    assert pe.split(":")[0] in BIASES, "write the formula of a new encoding here"
     encoding, x = make(pe), torch.randn(B, T, C)
+    formula = BIASES[pe.split(":")[0]]
     bias = dense_bias(encoding, x)
-    if BIASES[pe] is None:
+    if formula is None:
         assert bias is None
     else:
         causal = np.tril(np.ones((T, T)))
-        assert_allclose(bias * causal, BIASES[pe](encoding, x.double().numpy()) * causal, rtol=1e-5, atol=1e-5)
+        assert_allclose(bias * causal, formula(encoding, x.double().numpy()) * causal, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power"])
+def test_bias_by_distance_is_the_score_pair_by_pair(pe):
+    encoding, x = make(pe), torch.randn(1, T, C)
+    (i,), (j,) = encoding.states(x, torch.arange(T))
+    score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(H)[:, None, None]).detach()
+    assert_allclose(np.tril(dense_bias(encoding, x)), np.tril(score), rtol=1e-6)
+
+
+def test_t5_is_that_of_transformers():
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distances = torch.arange(2000)
+    theirs = T5Attention._relative_position_bucket(-distances, bidirectional=False, num_buckets=32, max_distance=128)
+    encoding = make("t5")
+    ours = encoding.by_distance(distances.float(), torch.arange(H)[:, None])
+    assert_allclose(ours.detach(), encoding.table[:, theirs].detach())
+
+
+def test_alibi_is_that_of_transformers():
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    for heads in (4, 8, 12, 25):
+        theirs = build_alibi_tensor(torch.ones(1, T), heads, torch.float32)[:, 0]  # slope times key position
+        ours = dense_bias(make("alibi", heads=heads, width=heads), torch.randn(1, T, heads), heads)[0, :, -1]
+        assert_allclose(ours, theirs - theirs[:, -1:], rtol=1e-5, atol=1e-6)
+
+
+def test_rope_is_that_of_transformers():
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    q, k = torch.randn(2, B, H, T, C // H)
+    rotary = LlamaRotaryEmbedding(LlamaConfig(hidden_size=C, num_attention_heads=H, max_position_embeddings=T, rope_theta=10000.0))
+    theirs = apply_rotary_pos_emb(q, k, *rotary(q, torch.arange(T)[None]))
+    for ours, expected in zip(make("rope").rotate(q, k, torch.arange(T)), theirs):
+        assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_fox_and_the_first_cable_differ_by_the_sign_of_their_weights():
+    """cumsum(-Softplus(x w)), CABLE version 1, is cumsum(log sigmoid(-x w))."""
+    assert posenc.ENCODINGS["fox"] is posenc.ENCODINGS["cable-v1"]
+    fox, x = make("fox"), torch.randn(B, T, C)
+    (s, _), _ = fox.states(x, torch.arange(T))
+    expected = -np.cumsum(np.log1p(np.exp(-linear(fox.gate, x.double().numpy()))), 1)
+    assert_allclose(s.mT.detach(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pe", ["kerple", "kerple-power"])
+def test_kerple_starts_and_stays_within_its_bounds(pe):
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 10_000, C, 64, layers=1)[0]
+    top1, top2 = {"kerple": (2, 1), "kerple-power": (1, 2)}[pe]
+    for parameter, top in ((encoding.r1, top1), (encoding.r2, top2)):
+        assert 0.01 <= parameter.min() and 0.98 * top < parameter.max() <= top
+        assert abs(parameter.mean() - top / 2) < 0.02 * top
+    with torch.no_grad():
+        encoding.r1.fill_(-1)
+        encoding.r2.fill_(3)
+    encoding.project()
+    assert (encoding.r1 == np.float32(0.01)).all() and (encoding.r2 == (2 if pe == "kerple-power" else 3)).all()
+
+
+def test_options_are_constructor_keywords():
+    assert make("fire:width=5").w1.shape == (5,)
+    assert make("t5-clip:k=7").table.shape == (H, 8) and make("t5-clip").table.shape == (H, 64)
+    assert make("t5:buckets=8,max_distance=32").table.shape == (H, 8)
+
+
+def test_composition_rotates_and_biases():
+    both, (rope, cable) = make("rope+cable"), (make("rope"), make("cable"))
+    cable.load_state_dict(both.parts[1].state_dict())
+    x, pos = torch.randn(B, T, C), torch.arange(T)
+    q, k = torch.randn(2, B, H, T, 6)
+    assert all(torch.equal(a, b) for a, b in zip(both.rotate(q, k, pos), rope.rotate(q, k, pos)))
+    assert_allclose(dense_bias(both, x), dense_bias(cable, x))
+    assert both.factors is not None and make("rope+kerple").factors is None and make("rope+learnable").score is None
+
+
+def test_composition_adds_biases():
+    both = make("kerple+cable+t5-clip")
+    x = torch.randn(B, T, C)
+    expected = sum(np.tril(dense_bias(part, x)) for part in both.parts)
+    assert_allclose(np.tril(dense_bias(both, x)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_composition_shares_what_the_model_shares():
+    layers = posenc.build("learnable+cable", H, C, 16, layers=3)
+    assert len({id(layer.parts[0]) for layer in layers}) == 1 and len({id(layer.parts[1]) for layer in layers}) == 3
+    assert layers[0].max_context == 16
+
+
+@pytest.mark.parametrize("spec, told", [
+    ("cabel", "unknown positional encoding 'cabel': did you mean cable"),
+    ("rope+", "unknown positional encoding ''"),
+    ("fire:depth=3", "fire has no option 'depth': choose from width threshold"),
+    ("cable:k=3", "cable has no option 'k': it has none"),
+    ("t5-clip:k=many", "t5-clip: k is 'many': it must be a whole number of at least 1, as in t5-clip:k=8"),
+    ("t5-clip:k=0", "k is '0'"), ("t5-clip:k", "k is ''"),
+    ("learnable+sinusoidal", "learnable and sinusoidal cannot be combined, both embed: choose one of them"),
+])
+def test_wrong_specs_are_told(spec, told):
+    with pytest.raises(InputError) as error:
+        posenc.build(spec, H, C, 16, layers=1)
+    assert len(error.value.problems) == 1 and told in error.value.problems[0]
+
+
+def test_all_problems_of_a_spec_are_told_together():
+    with pytest.raises(InputError) as error:
+        posenc.parse("fire:depth=3+rope+rope+cabel")
+    assert len(error.value.problems) == 3
 
 
 def test_learnable_adds_its_table():
@@ -115,11 +285,11 @@ def test_cable_of_unit_steps_and_alibi_weights_is_alibi_to_the_bit():
     pos = torch.arange(1000)
     s = -torch.ones(1, H, 1000).cumsum(-1)
     g = alibi.slopes.expand(1, H, 1000)
-    expected = attention.bias(alibi.score, *alibi.states(torch.randn(1, 1000, C), pos), H)
-    assert torch.equal(attention.bias(cable.score, (s, g), (s,), H), expected)
+    expected = attention.bias(alibi, *alibi.states(torch.randn(1, 1000, C), pos), H, 1000)
+    assert torch.equal(attention.bias(cable, (s, g), (s,), H, 1000), expected)
 
 
-@pytest.mark.parametrize("pe", ["alibi", "cable"])
+@pytest.mark.parametrize("pe", ["alibi", "cable", "cable-nw", "fox", "k-cable", "kerple", "kerple-power"])
 def test_bias_penalises_distance(pe):
     bias = dense_bias(make(pe), torch.randn(B, T, C))
     assert (np.diff(bias, axis=-1)[..., np.tril(np.ones((T, T - 1)), -1).astype(bool)] >= 0).all()  # nearer keys, higher bias
@@ -139,7 +309,7 @@ def test_states_go_on_from_the_last_token(pe):
             assert torch.equal(first, all_of) and torch.equal(second, all_of)  # a number of the head's, not the token's
 
 
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if posenc.ENCODINGS[pe].factors])
+@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if make(pe).factors])
 def test_factors_add_up_to_the_score(pe):
     encoding, x = make(pe), torch.randn(B, T, C)
     q_states, k_states = encoding.states(x, torch.arange(T))
@@ -150,8 +320,3 @@ def test_factors_add_up_to_the_score(pe):
 def test_one_instance_for_all_layers_or_one_each():
     assert len({id(encoding) for encoding in posenc.build("learnable", H, C, 16, layers=3)}) == 1
     assert len({id(encoding) for encoding in posenc.build("cable", H, C, 16, layers=3)}) == 3
-
-
-def test_unknown_name_names_the_nearest():
-    with pytest.raises(InputError, match="'cabel': did you mean cable"):
-        posenc.build("cabel", H, C, 16, layers=1)
