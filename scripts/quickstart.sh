@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
-# The paper's effect on real text: trains four positional encodings at 256 tokens, tests them at up to 4,096.
+# The paper's effect on real text: trains positional encodings at 256 tokens of context, tests them at up to 4,096.
 #
-#     bash scripts/quickstart.sh                   # further flags go to train_gpt.py, as in --steps 100
+#     bash scripts/quickstart.sh                                      # further flags go to train_gpt.py, as in --steps 100
+#     ENCODINGS="cable fox rope+fox" bash scripts/quickstart.sh       # other encodings
 #
-# Cost: 4 runs x 2.05M tokens (0.8M parameters), minutes on two CPU cores. Done parts are not repeated, interrupted ones
-# go on. OUT is the folder of the results, DATA that of the shards, EVAL_TOKENS how much text each context is tested on.
+# Cost: 2.05M tokens for each encoding (0.8M parameters), minutes on two CPU cores. Done parts are not repeated, interrupted
+# ones go on. OUT is the folder of the results, DATA that of the shards, EVAL_TOKENS how much text each context is tested on.
 
 source "$(dirname "$0")/common.sh"
+ENCODINGS=${ENCODINGS:-cable alibi rope sinusoidal}
 OUT=${OUT:-runs/quickstart} DATA=${DATA:-data/stdlib} EVAL_TOKENS=${EVAL_TOKENS:-131072}
 install requirements.txt
 
 python prepare_text.py --out_dir "$DATA"
-for pe in cable alibi rope sinusoidal; do
-    python train_gpt.py --config configs/quickstart.yaml --data "$DATA" --pe $pe --out_dir "$OUT/$pe" --resume "$@"
+runs=()
+for pe in $ENCODINGS; do
+    python train_gpt.py --config configs/quickstart.yaml --data "$DATA" --pe "$pe" --out_dir "$OUT/$pe" --resume "$@"
+    runs+=("$OUT/$pe")
 done
-python eval_extrapolation.py "$OUT"/{cable,alibi,rope,sinusoidal} --data "$DATA" --lengths 1x,2x,4x,8x,16x --max_tokens "$EVAL_TOKENS"
-python report.py "$OUT"/*/eval_*.json --out_dir "$OUT"
-echo "A continuation by the CABLE model:"
-python sample.py "$OUT/cable" --prompt "def read(self, path):" --max_new_tokens 300
+python eval_extrapolation.py "${runs[@]}" --data "$DATA" --lengths 1x,2x,4x,8x,16x --max_tokens "$EVAL_TOKENS"
+python report.py "${runs[@]/%//eval_$(basename "$DATA")_val.json}" --out_dir "$OUT"
+echo "A continuation by the model with ${runs[0]##*/}:"
+python sample.py "${runs[0]}" --prompt "def read(self, path):" --max_new_tokens 300
