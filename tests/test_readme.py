@@ -1,0 +1,47 @@
+"""The README's code runs, its new encoding trains, and its table of encodings is the registry."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+import posenc
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_table_of_encodings_is_the_registry():
+    rows = re.findall(r"^\| (`.*?) \|", README.split("## The encodings")[1].split("##")[0], re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([a-z][\w-]*)`", row)}
+    assert listed == {name for name in posenc.ENCODINGS if not name.startswith("test-")}
+
+
+def test_house_lists_every_module_and_program():
+    house = README.split("## The house")[1].split("##")[0]
+    assert {path.name for path in ROOT.glob("*.py")} == set(re.findall(r"`(\w+\.py)`", house))
+
+
+def test_code_for_a_model_of_your_own_runs():
+    scope = {}
+    exec(BLOCKS[1], scope)
+    assert scope["y"].shape == (2, 8, 300, 64) and scope["path"] == "sdpa"
+
+
+def test_the_new_encoding_trains(data_dir, tmp_path):
+    """In a process of its own, so that it is an encoding of no other test."""
+    flags = ["--size", "quickstart", "--n_embd", "16", "--block_size", "16", "--micro_batch", "4", "--tokens_per_step", "64", "--steps", "3",
+             "--val_tokens", "64", "--data", str(data_dir), "--pe", "recency", "--out_dir", str(tmp_path / "run"), "--device", "cpu"]
+    code = f"{BLOCKS[0]}\nimport train_gpt\ntrain_gpt.main({flags})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0 and "recency, attention by dense" in done.stdout, done.stderr
+    weights = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["model"]
+    assert (weights["posenc.0.r"] != 1).all()
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\((results/[^)]+)\)", README))
+def test_pictures_are_there(path):
+    assert (ROOT / path).exists()
