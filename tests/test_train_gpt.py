@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 import yaml
-from conftest import ENCODINGS, ROOT, TINY, log_of, program
+from conftest import ENCODINGS, NAMES, ROOT, TINY, log_of, program
 
 import runs
 import train_gpt
@@ -146,7 +146,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
         return refused(train_gpt.main, *TINY, "--data", data_dir, "--out_dir", out, *flags)
 
     assert lines("--pe", "cabel") == ["error: unknown positional encoding 'cabel': did you mean cable? choose one of "
-                                      + " ".join(ENCODINGS)]
+                                      + " ".join(NAMES)]
     assert "unknown size 'smal'" in lines("--size", "smal")[0]
     assert "n_embd 100 gives 3 heads" in lines("--n_embd", 100, "--n_head", 3)[0]
     assert "tokens_per_step 100 is no multiple of micro_batch 2 x block_size 16 = 32" in lines("--tokens_per_step", 100)[0]
