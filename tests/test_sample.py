@@ -1,12 +1,17 @@
-"""Continuations: the likeliest tokens, the same ones for the same seed, and refusals."""
+"""Continuations: the likeliest tokens, batches that are what each prompt gives alone, the same text for the same seed."""
+
+import io
 
 import numpy as np
 import pytest
 import torch
+from conftest import ENCODINGS
 
 import data
 import runs
 import sample
+
+CPU = torch.device("cpu")
 
 
 def text(capsys, *flags):
@@ -15,15 +20,71 @@ def text(capsys, *flags):
     return capsys.readouterr().out.split("\n", 1)[1]  # without the line about the device
 
 
-@pytest.mark.parametrize("pe", ["cable", "learnable"])  # learnable: only the last 16 tokens fit
-def test_temperature_zero_takes_the_likeliest_token(pe, trained, capsys):
-    out = text(capsys, trained(pe), "--prompt", "1: line 7", "--max_new_tokens", 30, "--temperature", 0)
-    model, _ = runs.load_model(trained(pe), torch.device("cpu"))
-    tokens = [256, *b"1: line 7"]
-    while len(tokens) < 40 and tokens[-1] != 256 or len(tokens) == 10:
-        context = tokens[-16:] if pe == "learnable" else tokens
-        tokens.append(int(model(torch.tensor([context]))[0, -1, :257].argmax()))
-    assert out.rstrip("\n") == bytes(token for token in tokens if token < 256).decode(errors="replace").rstrip("\n")
+def tokens_of(model, prompts, **settings):
+    """The new tokens of every prompt."""
+    config = sample.Config(run=["x"], **settings)
+    rows = [[] for _ in prompts]
+    for new in sample.generate(model, prompts, config, 257, 256, CPU, torch.float32):
+        for row, token in new.items():
+            rows[row].append(token)
+    return rows
+
+
+def likeliest(model, prompt, count):
+    """Greedy decoding by one pass over everything for each token."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + count:
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1, :257].argmax()))
+        if tokens[-1] == 256:
+            return tokens[len(prompt) : -1]
+    return tokens[len(prompt) :]
+
+
+@pytest.fixture
+def model(trained):
+    """model("cable"): a trained model whose likeliest tokens are far from a tie and vary."""
+    def load(pe):
+        model, _ = runs.load_model(trained(pe), CPU)
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=0.3)
+        return model
+    return load
+
+
+@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if "learnable" not in pe])
+def test_temperature_zero_takes_the_likeliest_tokens(pe, model):
+    prompt = [256, *b"1: line 7"]
+    expected = likeliest(model(pe), prompt, 40)  # far beyond the training length of 16
+    assert tokens_of(model(pe), [prompt], temperature=0, max_new_tokens=40) == [expected]
+
+
+def test_a_longest_context_is_read_again_by_halves(model):
+    """learnable knows 16 positions: when they are full, the last 8 tokens are the new start."""
+    learnable, prompt = model("learnable"), [256, *b"1: line 7"]
+    learnable.wte.weight.data[256] = 0  # never the end
+    tokens, start = list(prompt), 0
+    for _ in range(30):
+        if len(tokens) - start > 16:
+            start = len(tokens) - 8
+        tokens.append(int(learnable(torch.tensor([tokens[start:]]))[0, -1, :257].argmax()))
+    assert tokens_of(learnable, [prompt], temperature=0, max_new_tokens=30) == [tokens[len(prompt) :]]
+    assert len(tokens_of(learnable, [prompt * 5], temperature=0, max_new_tokens=30)[0]) == 30
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope+fox", "kerple"])
+def test_a_batch_is_each_prompt_alone(pe, model):
+    prompts = [[256, *b"12: l"], [256], [256, *b"1: line 7 of 49."]]
+    together = tokens_of(model(pe), prompts, temperature=0, max_new_tokens=20)
+    assert together == [likeliest(model(pe), prompt, 20) for prompt in prompts]
+
+
+def test_long_prompts_are_read_in_pieces(model, monkeypatch):
+    prompt = [256, *b"1: line 7 of 49. 2: line 8"]
+    whole = tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9)
+    monkeypatch.setattr(sample, "PREFILL", 4)
+    assert tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9) == whole
 
 
 def test_seed_decides(trained, capsys):
@@ -36,38 +97,70 @@ def test_top_k_one_is_temperature_zero(trained, capsys):
     assert text(capsys, *flags, "--top_k", 1) == text(capsys, *flags, "--temperature", 0)
 
 
-def test_choices_follow_the_models_distribution(trained):
-    """The first token of 1,500 seeds against softmax(logits / temperature)."""
-    model, _ = runs.load_model(trained("cable"), torch.device("cpu"))
-    prompt = [256, *b"1: line 1"]
-    counts = np.zeros(257)
-    for seed in range(1500):
-        config = sample.Config(max_new_tokens=1, temperature=0.05, seed=seed)
-        counts[next(sample.generate(model, prompt, config, 257, torch.device("cpu"), torch.float32))] += 1
-    expected = (model(torch.tensor([prompt]))[0, -1, :257] / 0.05).softmax(0).detach().double().numpy()
-    assert np.abs(counts / 1500 - expected).sum() / 2 < 0.06  # total variation
+def drawn(logits, **settings):
+    """Shares of the tokens drawn from one row of logits, 20,000 times."""
+    config, generator = sample.Config(run=["x"], **settings), torch.Generator().manual_seed(0)
+    tokens = sample.choose(torch.tensor(logits).expand(20_000, -1), config, generator)
+    return torch.bincount(tokens, minlength=len(logits)).numpy() / 20_000
 
 
-def test_the_end_of_a_document_ends_it(trained, capsys, monkeypatch):
-    monkeypatch.setattr(sample, "generate", lambda *_: iter([104, 105, 256, 120]))
-    assert text(capsys, trained("cable")) == "hi\n"
+LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("settings, shares", [
+    ({"temperature": 1}, [0.1, 0.4, 0.2, 0.3]),
+    ({"temperature": 0.5}, np.square([0.1, 0.4, 0.2, 0.3]) / 0.3),
+    ({"temperature": 1, "top_k": 2}, [0, 4 / 7, 0, 3 / 7]),
+    ({"temperature": 1, "top_k": 10}, [0.1, 0.4, 0.2, 0.3]),
+    ({"temperature": 1, "top_p": 0.5}, [0, 4 / 7, 0, 3 / 7]),  # 0.4 is not enough, with 0.3 it is
+    ({"temperature": 1, "top_p": 0.0}, [0, 1, 0, 0]),
+    ({"temperature": 1, "top_k": 3, "top_p": 0.8}, [0, 4 / 9, 2 / 9, 3 / 9]),  # the share of what top_k leaves
+    ({"temperature": 0}, [0, 1, 0, 0]),
+])
+def test_choices_follow_the_distribution(settings, shares):
+    assert np.abs(drawn(LOGITS.astype(np.float32), **settings) - shares).max() < 0.012  # three standard errors
+
+
+def test_the_end_of_a_document_ends_it(model):
+    cable = model("cable")
+    cable.wte.weight.data[256] = 100 * cable.ln_f.weight.data  # the likeliest token, wherever the norm's mean is positive
+    cable.ln_f.bias.data.fill_(1)
+    assert tokens_of(cable, [[256], [256, 65]], temperature=0, max_new_tokens=20) == [[], []]
+
+
+def test_a_prompt_file_is_a_batch(trained, capsys, tmp_path):
+    (tmp_path / "prompts.txt").write_text("1: line\n2\n")
+    out = text(capsys, trained("cable"), "--prompt_file", tmp_path / "prompts.txt", "--max_new_tokens", 5, "--temperature", 0)
+    assert out.startswith("--- 1\n1: line") and "\n--- 2\n2" in out
+
+
+def test_interactive_asks_until_the_input_ends(trained, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("1: line\n2\n"))
+    out = text(capsys, trained("cable"), "--interactive", "--max_new_tokens", 3)
+    assert out.count("prompt> ") == 3 and "1: line" in out and "\n" in out
 
 
 def test_characters_of_several_bytes_are_whole(trained, capsys, monkeypatch):
-    monkeypatch.setattr(sample, "generate", lambda *_: iter("é😀".encode()))
+    monkeypatch.setattr(sample, "generate", lambda *_: iter({0: byte} for byte in "é😀".encode()))
     assert text(capsys, trained("cable")) == "é😀\n"
 
 
 def test_refusals(refused, trained, tmp_path):
+    run = trained("cable")
     assert "name one run" in refused(sample.main)[0]
     assert "does not exist" in refused(sample.main, tmp_path)[0]
-    assert "temperature is -1.0: it must be at least 0" in refused(sample.main, trained("cable"), "--temperature", -1)[0]
-    assert "top_k is 0: it must be at least 1" in refused(sample.main, trained("cable"), "--top_k", 0)[0]
+    assert refused(sample.main, run, "--temperature", -1, "--top_k", 0) == [
+        "error: temperature is -1.0: it must be at least 0", "error: top_k is 0: it must be at least 1"]
+    assert "exclude each other" in refused(sample.main, run, "--prompt", "a", "--interactive")[0]
+    assert "cannot be read" in refused(sample.main, run, "--prompt_file", tmp_path / "none")[0]
+    (tmp_path / "empty").write_text("")
+    assert "is empty" in refused(sample.main, run, "--prompt_file", tmp_path / "empty")[0]
 
 
-def test_vocabulary_padding_is_no_token(trained):
-    model, checkpoint = runs.load_model(trained("cable"), torch.device("cpu"))
-    assert checkpoint["gpt"]["vocab_size"] == 320
-    model.wte.weight.data[257:] = 100 * model.ln_f.weight.data + 100  # the padding would win every time
-    tokens = sample.generate(model, [256], sample.Config(max_new_tokens=20), data.tokenizer("bytes").n_vocab, torch.device("cpu"), torch.float32)
-    assert max(tokens) < 257
+def test_vocabulary_padding_is_no_token(model, trained):
+    cable, checkpoint = model("cable"), runs.load_checkpoint(trained("cable"))
+    assert checkpoint["gpt"]["vocab_size"] == 320 and data.tokenizer("bytes").n_vocab == 257
+    cable.wte.weight.data[257:] = 100 * cable.ln_f.weight.data  # the padding would win every time
+    cable.ln_f.bias.data.fill_(1)
+    (tokens,) = tokens_of(cable, [[256]], max_new_tokens=20)
+    assert max(tokens, default=0) < 257
