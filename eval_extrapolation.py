@@ -65,7 +65,10 @@ def main(argv=None):
 def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """The record of one checkpoint, with every length asked for."""
     model, checkpoint = load_model(run, device, config.attention)
-    shards = Shards(config.data or checkpoint["config"]["data"], config.split)
+    folder = config.data or checkpoint["config"]["data"]
+    if folder is None:
+        raise InputError(f"{run} was not trained here: name the data by --data")
+    shards = Shards(folder, config.split)
     if shards.tokenizer != checkpoint["data"]["tokenizer"]:
         raise InputError(f"{shards.folder} holds {shards.tokenizer} tokens, {run} was trained on "
                          f"{checkpoint['data']['tokenizer']} tokens: name other --data")

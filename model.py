@@ -79,8 +79,7 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: "LayerCache | None") -> Tensor:
-        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))  # (B, H, T, D)
-        q, k = encoding.rotate(q, k, pos)
+        q, k, v = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
         if past:
@@ -88,6 +87,11 @@ class Attention(nn.Module):
             k_states = tuple(k_states)
         y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
+
+    def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, rotated, and values: (B, T, C) -> three (B, H, T, D)."""
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))
+        return *encoding.rotate(q, k, pos), v
 
 
 class MLP(nn.Module):
@@ -163,6 +167,29 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.path = attention.choose(config.attention, self.posenc[0])
         self.init_weights()
+
+    @classmethod
+    def from_pretrained(cls, name: str) -> "GPT":
+        """Hugging Face's GPT-2 weights: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" from the hub, or a folder saved by it.
+
+        Needs transformers. The logits are theirs; raises InputError where there is no such model, or it is no GPT-2.
+        """
+        try:
+            from transformers import GPT2LMHeadModel
+        except ImportError:
+            raise InputError("GPT-2's weights are read by transformers: pip install transformers") from None
+        try:
+            theirs = GPT2LMHeadModel.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise InputError(f"no GPT-2 model at '{name}' ({' '.join(str(error).split())[:120]}): name a folder with config.json and "
+                             "model.safetensors, or gpt2, gpt2-medium, gpt2-large or gpt2-xl with a network at hand") from None
+        c, weights = theirs.config, theirs.transformer.state_dict()
+        model = cls(GPTConfig(pe="learnable", vocab_size=c.vocab_size, block_size=c.n_positions, n_layer=c.n_layer, n_head=c.n_head,
+                              n_embd=c.n_embd))
+        conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round
+        renamed = {name: weights["wpe.weight" if name.startswith("posenc") else name] for name in model.state_dict()}
+        model.load_state_dict({name: weight.T if name.endswith(conv1d) else weight for name, weight in renamed.items()})
+        return model
 
     @torch.no_grad()
     def init_weights(self):

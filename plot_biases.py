@@ -1,13 +1,17 @@
-"""Draws the bias that a trained model adds between the tokens of a text: every head of one layer, and how steeply each
-token lets the bias fall.
+"""Draws what a trained model's positional encoding does to the attention between the tokens of a text: every head of a
+layer, and how steeply each token lets the bias fall.
 
     python plot_biases.py runs/quickstart/cable --text "def double(x): return 2 * x" --out biases.png
+    python plot_biases.py runs/quickstart/rope --layer 0 --out scores.png
 
-Upper row: B[i, j], query token i down, key token j across; dark is far below zero. Lower row: S[j-1] - S[j], by how much
-token j pushes everything before it away; a tall bar closes the view on the past, none keeps it open.
+Upper row: query token i down, key token j across. The bias B[i, j]; for encodings that add none (rope, sinusoidal, ...), or
+with --scores, the whole score before the softmax, q k^T * scale + B. Lower row, for the family of alibi, cable and fox:
+S[j-1] - S[j], by how much token j pushes everything before it away; a tall bar closes the view on the past, none keeps it
+open. The paper's figures 4 and 8 to 15.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -18,7 +22,7 @@ import device as devices
 from errors import InputError
 from files import atomic
 from model import GPT
-from posenc import WeightedFall
+from posenc import Composition, WeightedFall
 from runs import load_model
 
 
@@ -32,85 +36,104 @@ class Config:
     """text to look at, some dozens of tokens"""
     layer: int = -1
     """layer, from 0; negative ones count from the last"""
+    scores: bool = False
+    """draw the scores with the bias in them, not the bias"""
     out: str = "biases.png"
-    """picture to write"""
+    """picture to write, .png"""
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint"))
     if len(config.run) != 1:
         raise InputError("name one run: python plot_biases.py runs/NAME")
+    if Path(config.out).suffix != ".png":
+        raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
     device, _ = devices.choose("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device)
     layers, pe = len(model.h), checkpoint["gpt"]["pe"]
     if not -layers <= config.layer < layers:
         raise InputError(f"layer {config.layer}: the model has {layers}: choose 0 to {layers - 1}")
-    if model.posenc[0].score is None:
-        raise InputError(f"{pe} adds no bias to the logits: there is nothing to draw")
     encoding = data.tokenizer(checkpoint["data"]["tokenizer"])
     tokens = encoding.encode_ordinary(config.text)
     if len(tokens) < 2:
         raise InputError("the text has no two tokens: give a longer --text")
-    labels = [encoding.decode([token]) for token in tokens]
-    bias, falls = biases(model, torch.tensor([tokens]), config.layer)
+    bias, scores, falls = look(model, torch.tensor([tokens]), config.layer)
+    drawn, what = (scores, "attention scores") if bias is None or config.scores else (bias, "bias added to the attention scores")
+    labels = [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
     with atomic(config.out) as file:
-        plot(bias.numpy(), falls if falls is None else falls.numpy(), labels, f"{pe}, layer {config.layer % layers} (of {layers}, from 0)", file)
+        plot(drawn.numpy(), falls if falls is None else falls.numpy(), labels, f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}", file)
     print(f"written: {config.out}")
 
 
 @torch.no_grad()
-def biases(model: GPT, tokens: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """B (H, T, T), NaN for future keys, and where the bias is a fall along the text, the fall at each token (H, T)."""
+def look(model: GPT, tokens: torch.Tensor, layer: int) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+    """(bias, scores, falls) of one layer for tokens (1, T): two (H, T, T), NaN for future keys, and (H, T).
+
+    bias is None for an encoding that adds none, falls where no S falls along the text.
+    """
     seen = []
     hook = model.h[layer].attn.register_forward_pre_hook(lambda _, arguments: seen.extend(arguments))
     model(tokens)
     hook.remove()
     x, pos, encoding, *_ = seen
-    q_states, k_states = encoding.states(x, pos)
     T, heads = tokens.size(1), model.config.n_head
-    bias = attention.bias(encoding, q_states, k_states, heads, T).expand(1, heads, T, T)[0]
-    bias = bias.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), torch.nan)
-    falls = None
-    if isinstance(encoding, WeightedFall):
-        s = k_states[0].expand(1, heads, T)[0]
-        falls = -s.diff(dim=-1, prepend=s[:, :1])
-    return bias, falls
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    q, k, _ = model.h[layer].attn.qkv(x, pos, encoding)
+    scores = (q @ k.mT)[0] * model.h[layer].attn.scale
+    bias = falls = None
+    if encoding.score is not None:
+        q_states, k_states = encoding.states(x, pos)
+        bias = attention.bias(encoding, q_states, k_states, heads, T).expand(1, heads, T, T)[0].masked_fill(future, torch.nan)
+        scores = scores + bias
+        parts = encoding.split(q_states, k_states) if isinstance(encoding, Composition) else [(encoding, q_states, k_states)]
+        for part, _, keys in parts:
+            if isinstance(part, WeightedFall):
+                s = keys[0].expand(1, heads, T)[0]
+                falls = -s.diff(dim=-1, prepend=s[:, :1])
+    return bias, scores.masked_fill(future, torch.nan), falls
 
 
-def plot(bias, falls, labels, title, file) -> None:
+def plot(matrices, falls, labels, title, file) -> None:
+    """matrices (H, T, T), falls (H, T) or None: four heads a row of pictures."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    heads, T, _ = bias.shape
-    rows = 1 if falls is None else 2
-    figure, axes = pyplot.subplots(rows, heads, figsize=(3.1 * heads + 0.6, 3.3 if rows == 1 else 4.6), squeeze=False,
-                                   height_ratios=[3, 1][:rows], layout="constrained")
-    names = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
-    size = min(7, 240 / T)
+    heads, T, _ = matrices.shape
+    columns = min(4, heads)
+    kinds = 1 if falls is None else 2  # rows of axes for each row of heads
+    rows = -(-heads // columns)
+    figure, axes = pyplot.subplots(rows * kinds, columns, squeeze=False, figsize=(3.1 * columns + 0.6, (3.3, 4.6)[kinds - 1] * rows),
+                                   height_ratios=[3, 1][:kinds] * rows, layout="constrained")
+    for unused in axes.flat[:]:
+        unused.set_visible(False)
+    font = {"fontsize": min(7, 240 / T), "family": "monospace"}
     for head in range(heads):
-        top = axes[0, head]
-        image = top.imshow(bias[head], cmap="magma", interpolation="nearest")
+        row, column = divmod(head, columns)
+        top = axes[row * kinds, column]
+        top.set_visible(True)
+        image = top.imshow(matrices[head], cmap="magma", interpolation="nearest")
         figure.colorbar(image, ax=top, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
         top.set_title(f"head {head}", fontsize=10)
-        top.set_yticks(range(T), names, fontsize=size, family="monospace")
-        top.set_xticks(range(T), names, fontsize=size, family="monospace")
+        top.set_yticks(range(T), labels, **font)
+        top.set_xticks(range(T), labels, **font)
         top.spines[:].set_visible(False)
         top.tick_params(length=0, pad=1)
         if falls is not None:
-            below = axes[1, head]
+            below = axes[row * kinds + 1, column]
+            below.set_visible(True)
             below.bar(range(T), falls[head], color="#0072b2", width=0.8)
-            below.set_xticks(range(T), names, fontsize=size, family="monospace")
-            below.set_xlim(-0.5, T - 0.5)
-            below.set_ylim(0, max(1e-6, float(falls.max())) * 1.05)
+            below.set_xticks(range(T), labels, **font)
+            below.set(xlim=(-0.5, T - 0.5), ylim=(0, max(1e-6, float(falls.max())) * 1.05))
             below.tick_params(axis="y", labelsize=7)
             below.tick_params(axis="x", length=0, pad=1)
             below.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("query")
-    if falls is not None:
-        axes[1, 0].set_ylabel("fall at the token", fontsize=8)
-    figure.suptitle(f"bias added to the attention logits: {title}", fontsize=11)
+        if column == 0:
+            top.set_ylabel("query")
+            if falls is not None:
+                below.set_ylabel("fall at the token", fontsize=8)
+    figure.suptitle(title, fontsize=11)
     figure.savefig(file, format="png", dpi=150)
     pyplot.close(figure)
 

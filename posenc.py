@@ -395,21 +395,21 @@ class Composition(Encoding):
         return q, k
 
     def states(self, x, pos, last=None):
-        lasts = [None] * len(self.parts) if last is None else [keys for _, _, keys in self._split((), last)]
+        lasts = [None] * len(self.parts) if last is None else [keys for _, _, keys in self.split((), last)]
         states = [part.states(x, pos, own) for part, own in zip(self.parts, lasts)]
         return sum((q for q, _ in states), ()), sum((k for _, k in states), ())
 
     def score(self, q_states, k_states, h):
-        return sum(part.score(q, k, h) for part, q, k in self._split(q_states, k_states) if part.score is not None)
+        return sum(part.score(q, k, h) for part, q, k in self.split(q_states, k_states) if part.score is not None)
 
     def factors(self, q_states, k_states):
-        return sum((tuple(part.factors(q, k)) for part, q, k in self._split(q_states, k_states) if part.score is not None), ())
+        return sum((tuple(part.factors(q, k)) for part, q, k in self.split(q_states, k_states) if part.score is not None), ())
 
     def project(self):
         for part in self.parts:
             part.project()
 
-    def _split(self, q_states, k_states):
+    def split(self, q_states, k_states):
         """(part, its query states, its key states) of all parts."""
         q_states, k_states = iter(q_states), iter(k_states)
         return [(part, tuple(itertools.islice(q_states, q)), tuple(itertools.islice(k_states, k)))

@@ -100,6 +100,7 @@ def trained(data_dir, tmp_path_factory):
 def refused(capsys):
     """refused(main, *flags): runs a program that must refuse its input, and returns the lines it printed."""
     def run(main, *flags):
+        capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             cli.run(lambda: main([str(flag) for flag in flags]))
         lines = capsys.readouterr().err.splitlines()

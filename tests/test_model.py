@@ -1,6 +1,7 @@
 """The network: equal to Hugging Face's GPT-2, causal for every encoding, any length, and what AdamW may decay."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -20,20 +21,30 @@ def make(pe, **settings):
                             "n_embd": 24, **settings})).eval()
 
 
-def test_equal_to_hugging_face():
+def test_equal_to_hugging_face(tmp_path):
+    """GPT-2 with random weights, saved by transformers and loaded here: equal logits and loss."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(1)
     theirs = GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3)).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    ours, weights = make("learnable"), theirs.transformer.state_dict()
-    renamed = {name: weights["wpe.weight" if name.startswith("posenc") else name] for name in ours.state_dict()}
-    conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round
-    ours.load_state_dict({name: weight.T if name.endswith(conv1d) else weight for name, weight in renamed.items()})
+    theirs.save_pretrained(tmp_path)
+    ours = GPT.from_pretrained(str(tmp_path)).eval()
     tokens = torch.randint(V, (2, 32))
     assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
     assert_close(ours(tokens, tokens), F.cross_entropy(theirs(tokens).logits.flatten(0, 1), tokens.flatten()))
+
+
+def test_pretrained_models_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match="no GPT-2 model at .*: name a folder with config.json"):
+        GPT.from_pretrained(str(tmp_path))
+
+
+def test_without_transformers_the_mend_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match="pip install transformers"):
+        GPT.from_pretrained("gpt2")
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
