@@ -12,7 +12,8 @@ two bf16 parts that add up to its float32 value, and products of parts get colum
 along a row (w = 1) cancels in the softmax, yet it stays: the backward pass multiplies the rounding residue of a row by the
 size of the bias, and only with both halves of a difference present does autograd subtract that residue again.
 
-Legend: B batch, H heads, T queries, S keys (S >= T, the queries are the last T tokens), D head size.
+Legend: B batch, H heads, T queries, S keys, D head size. Query number t is token `first` + t and sees the keys up to itself;
+where `first` is not given, the queries are the last T of the S tokens.
 """
 
 import torch
@@ -40,17 +41,22 @@ def choose(path: str, encoding) -> str:
     return "sdpa" if fused and path != "dense" else "dense"
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
+           first: Tensor | None = None) -> Tensor:
     """Causal attention with the bias of `encoding`: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
+    first: int64 (1,), without gradients and for few queries: keys after the queries are there, whatever they hold.
     """
+    if first is not None:
+        return _masked_rows(q, k, v, q_states, k_states, encoding, scale, first)
     if encoding.score is None and path == "sdpa":
         return _causal_sdpa(q, k, v, scale)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
     shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states) and encoding.score is not None
     if not torch.is_grad_enabled() and (q.size(2) == 1 if path == "sdpa" else shared):
-        return masked(q, k, v, encoding, q_states, k_states, scale)
+        chunks = _row_chunks(q, k, v, q_states, k_states)
+        return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2)) for chunk in chunks], 2)
     if path == "sdpa":
         return factored(q, k, v, encoding.factors(q_states, k_states), scale)
     return dense(q, k, v, encoding, q_states, k_states, scale)
@@ -85,45 +91,46 @@ def _dense_rows(q, k, v, q_states, k_states, encoding, scale):
         wide = torch.promote_types(q.dtype, torch.float32)
         logits = q.to(wide) @ k.to(wide).mT * scale  # (B, H, T, S)
         if encoding.score is not None:
-            logits = logits + bias(encoding, q_states, k_states, q.size(1), q.size(2))
-        return (logits.masked_fill(_future(q, k), -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
+            logits = logits + bias(encoding, q_states, k_states, q.size(1), q.size(2), k.size(2) - q.size(2))
+        return (logits.masked_fill(_future(q, k, k.size(2) - q.size(2)), -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
 
 
-def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int) -> Tensor:
-    """The matrix B of the last `queries` tokens, future keys included: (B|1, H|1, T, S) float32.
+def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, first: int | Tensor = 0) -> Tensor:
+    """The matrix B of `queries` tokens from token `first` on, future keys included: (B|1, H|1, T, S) float32.
 
     A bias of distance alone is computed once for each distance; its gradient is summed along diagonals by unfold.
     """
     h = torch.arange(heads, device=k_states[0].device)
     if encoding.by_distance is not None:
         S = k_states[0].size(-1)
-        distances = torch.arange(S - 1, -queries, -1, device=h.device).clamp(min=0).float()  # of the last query, then earlier ones
+        last = first + queries - 1
+        distances = (last - torch.arange(S + queries - 1, device=h.device)).clamp(min=0).float()  # of the last query, then earlier ones
         return encoding.by_distance(distances, h[:, None]).unfold(1, S, 1).flip(1)[None]
     return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
 
 
-def _future(q: Tensor, k: Tensor) -> Tensor:
-    """(T, S) bool: keys that lie after a query, where the last query is at the last key."""
-    T, S = q.size(2), k.size(2)
-    return torch.ones(T, S, dtype=torch.bool, device=q.device).triu(S - T + 1)
+def _future(q: Tensor, k: Tensor, first: int | Tensor) -> Tensor:
+    """(T, S) bool: keys that lie after a query."""
+    i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
+    return j > (first + i)[:, None]
 
 
-def masked(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
-    """The fused kernel with the rows of the bias as its mask, a few queries at a time; without gradients."""
-    chunks = []
-    for q, k, v, q_states, k_states in _row_chunks(q, k, v, q_states, k_states):
-        with torch.autocast(q.device.type, enabled=False):
-            rows = bias(encoding, q_states, k_states, q.size(1), q.size(2)).masked_fill(_future(q, k), -torch.inf)
-            rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
-            chunks.append(F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale))
-    return torch.cat(chunks, 2)
+def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first):
+    """The fused kernel with the rows of the bias as its mask; without gradients."""
+    with torch.autocast(q.device.type, enabled=False):
+        future = _future(q, k, first)
+        if encoding.score is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=~future, scale=scale)
+        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first).masked_fill(future, -torch.inf)
+        rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
 
 def _causal_sdpa(q, k, v, scale):
     """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
     if q.size(2) == k.size(2):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    mask = ~_future(q, k) if q.size(2) > 1 else None
+    mask = ~_future(q, k, k.size(2) - q.size(2)) if q.size(2) > 1 else None
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 

@@ -85,7 +85,7 @@ class Attention(nn.Module):
         if past:
             k, v, *k_states = past.extend(k, v, *k_states)
             k_states = tuple(k_states)
-        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path)
+        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, pos if past and past.position is not None else None)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
     def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,25 +118,37 @@ class Block(nn.Module):
 
 
 class LayerCache:
-    """Keys, values and key states of one layer's past, in buffers of a fixed size that the first `extend` allocates."""
+    """Keys, values and key states of one layer's past, in buffers of a fixed size that the first `extend` allocates.
+
+    position: int64 (1,), where the next token goes, once shapes are fixed (Cache.fix_shapes); until then None.
+    """
 
     def __init__(self, capacity: int):
-        self.capacity, self.length, self.buffers = capacity, 0, None
+        self.capacity, self.length, self.buffers, self.position = capacity, 0, None, None
 
     def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
-        """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views."""
+        """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views.
+
+        With fixed shapes T is 1 and the whole buffers are returned, what lies after the token included.
+        """
         new = [k, v, *(state[..., None] for state in k_states)]
-        T = k.size(2)
-        if self.buffers is None:
-            self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
-        for buffer, x in zip(self.buffers, new):
-            buffer[:, :, self.length : self.length + T] = x
-        self.length += T
-        k, v, *k_states = (buffer[:, :, : self.length] for buffer in self.buffers)
+        if self.position is not None:
+            for buffer, x in zip(self.buffers, new):
+                buffer.index_copy_(2, self.position, x.to(buffer.dtype))
+            k, v, *k_states = self.buffers
+        else:
+            if self.buffers is None:
+                self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
+            start, self.length = self.length, self.length + k.size(2)
+            for buffer, x in zip(self.buffers, new):
+                buffer[:, :, start : self.length] = x
+            k, v, *k_states = (buffer[:, :, : self.length] for buffer in self.buffers)
         return [k, v, *(state[..., 0] for state in k_states)]
 
     def last(self) -> tuple[Tensor, ...] | None:
         """The key states of the latest token, each (B|1, H|1, 1); None at the start of a sequence."""
+        if self.position is not None:
+            return tuple(buffer.index_select(2, self.position - 1)[..., 0] for buffer in self.buffers[2:])
         return tuple(buffer[:, :, self.length - 1, None, 0] for buffer in self.buffers[2:]) if self.length else None
 
 
@@ -144,15 +156,22 @@ class Cache:
     """What a GPT remembers of a sequence that it reads piece by piece, up to `capacity` tokens; for use without gradients.
 
     model(tokens[:, :100], cache=cache), then model(tokens[:, 100:], cache=cache): the logits are those of one call.
+    After fix_shapes(), tokens come one at a time, and GPT.decode has the same shapes at every step, so that it compiles.
     """
 
     def __init__(self, model: "GPT", capacity: int):
         self.layers = [LayerCache(capacity) for _ in model.h]
-        self.capacity = capacity
+        self.capacity, self.position = capacity, None
 
     @property
     def length(self) -> int:
+        """Tokens taken in; with fixed shapes, `position` counts on."""
         return self.layers[0].length
+
+    def fix_shapes(self) -> None:
+        self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
+        for layer in self.layers:
+            layer.position = self.position
 
 
 class GPT(nn.Module):
@@ -225,7 +244,16 @@ class GPT(nn.Module):
         if limit is not None and stop > limit:
             raise InputError(f"{stop} tokens of context: {self.config.pe} knows positions up to {limit} only")
         assert cache is None or stop <= cache.capacity and not torch.is_grad_enabled()
-        pos = torch.arange(first, stop, device=tokens.device)
+        return self._blocks(tokens, torch.arange(first, stop, device=tokens.device), cache)
+
+    def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V) after one more token of each row, (B, 1), with a cache of fixed shapes. Up to its capacity: unchecked,
+        as the position is known to the device alone."""
+        logits = self._blocks(tokens, cache.position, cache)[:, 0] @ self.wte.weight.T
+        cache.position += 1
+        return logits
+
+    def _blocks(self, tokens, pos, cache):
         x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc)):
             x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None)

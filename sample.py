@@ -48,6 +48,8 @@ class Config:
     """choose among the likeliest tokens that make up this share of the probability only"""
     seed: int = 1
     """of the choices"""
+    compile: bool = False
+    """compile the step of one token, which pays on a GPU and for many tokens"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -125,16 +127,24 @@ def generate(model: GPT, prompts: list[list[int]], config: Config, vocab_size: i
     texts, goals = [list(prompt) for prompt in prompts], [len(prompt) + config.max_new_tokens for prompt in prompts]
     running = set(range(len(texts))) if config.max_new_tokens else set()
     capacity = min(max(goals), model.max_context or max(goals))
-    start, cache = 0, Cache(model, capacity)  # it holds the tokens from `start` on
+    decode = torch.compile(model.decode, fullgraph=True) if config.compile else None
+    start, held, cache = 0, 0, Cache(model, capacity)  # the cache holds the `held` tokens from `start` on
     length = min(map(len, texts))
     while running:
         if length - start > capacity:
-            start, cache = length - max(1, capacity // 2), Cache(model, capacity)
-        unread = torch.tensor([text[start + cache.length : length] for text in texts], device=device)
+            start, held, cache = length - max(1, capacity // 2), 0, Cache(model, capacity)
+        unread = torch.tensor([text[start + held : length] for text in texts], device=device)
         with devices.autocast(device, dtype):
-            for part in unread.split(PREFILL, 1):
-                last = model.hidden(part, cache)[:, -1]  # (B, C)
-            logits = (last @ model.wte.weight.T)[:, :vocab_size].float().cpu()  # the padding of the vocabulary is no token
+            if decode and held:
+                if cache.position is None:
+                    cache.fix_shapes()
+                logits = decode(unread, cache)
+            else:
+                for part in unread.split(PREFILL, 1):
+                    last = model.hidden(part, cache)[:, -1]  # (B, C)
+                logits = last @ model.wte.weight.T
+        held = length - start
+        logits = logits[:, :vocab_size].float().cpu()  # the padding of the vocabulary is no token
         new = {}
         for row, token in enumerate(choose(logits, config, generator).tolist()):
             if len(texts[row]) == length:  # its prompt is read; ended rows go on unseen, the batch keeps its shape

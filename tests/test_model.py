@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ENCODINGS
+from torch._dynamo.testing import CompileCounter
 from torch.testing import assert_close
 
 from errors import InputError
@@ -134,6 +135,22 @@ def test_cached_logits_in_bfloat16_are_as_good_as_those_of_the_dense_path(pe, ch
             errors = [(logits.float() - exact).norm().item()
                       for logits in (read_in_chunks(model, tokens, chunk, capacity=90), dense(tokens))]
     assert errors[0] <= 1.25 * errors[1], errors
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_decoding_in_fixed_shapes_compiles_once(pe):
+    """One graph without breaks for all steps, and the logits of one pass."""
+    torch._dynamo.reset()
+    compilations = CompileCounter()
+    model, tokens = lively(pe), torch.randint(V, (2, 50))
+    cache = Cache(model, 70)
+    decode = torch.compile(model.decode, fullgraph=True, backend=compilations)
+    with torch.no_grad():
+        model(tokens[:, :30], cache=cache)
+        cache.fix_shapes()
+        logits = [decode(tokens[:, i, None], cache) for i in range(30, 50)]
+        assert_close(torch.stack(logits, 1), model(tokens)[:, 30:], rtol=0, atol=1e-4)
+    assert compilations.frame_count == 1
 
 
 def test_cache_is_allocated_once():

@@ -80,6 +80,15 @@ def test_a_batch_is_each_prompt_alone(pe, model):
     assert together == [likeliest(model(pe), prompt, 20) for prompt in prompts]
 
 
+@pytest.mark.parametrize("pe", ["rope+cable", "learnable"])  # learnable: read again by halves, more than once
+def test_compiled_it_writes_the_same(pe, model, monkeypatch):
+    prompts = [[256, *b"12: l"], [256, *b"1: line"]]
+    expected = tokens_of(model(pe), prompts, temperature=0, max_new_tokens=40)
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled(function, backend="eager", **options))
+    assert tokens_of(model(pe), prompts, temperature=0, max_new_tokens=40, compile=True) == expected
+
+
 def test_long_prompts_are_read_in_pieces(model, monkeypatch):
     prompt = [256, *b"1: line 7 of 49. 2: line 8"]
     whole = tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9)
