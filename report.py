@@ -56,35 +56,46 @@ def main(argv=None):
     print(f"\nwritten: {out / 'perplexity.md'}, {out / 'perplexity.csv'}, {out / 'perplexity.png'}")
 
 
-def judge(records: list[dict]) -> list[tuple[str, str, str]]:
-    """The claims on extrapolation with their criteria, fixed beforehand: (claim, what was measured, verdict).
+# What the papers say of perplexity at 16 times the training length over that at the training length: fixed beforehand.
+FAR = (("cable", "<=", 1.02, "CABLE"), ("cable-nw", "<=", 1.05, "CABLE"), ("k-cable", "<=", 1.05, "CABLE"),
+       ("alibi", "<=", 1.1, "Press et al., CABLE"), ("kerple", "<=", 1.05, "Chi et al."), ("kerple-power", "<=", 1.05, "Chi et al."),
+       ("fox", "<=", 1.05, "Lin et al."), ("rope", ">", 2, "CABLE"), ("sinusoidal", ">", 2, "CABLE"), ("t5", ">", 2, "CABLE"),
+       ("t5-clip", ">", 2, "CABLE"), ("fire", ">", 2, "CABLE"))
+# Encodings whose perplexity is said to be below that of the others at these multiples of the training length.
+BELOW = (("cable", tuple(pe for pe in tables.ORDER if pe != "cable"), (4, 8, 16), "CABLE"), ("cable-nw", ("alibi",), (1, 4, 16), "CABLE"),
+         ("k-cable", ("cable",), (1, 4, 16), "CABLE, shallow models"), ("rope+cable", ("rope", "cable"), (1, 16), "a question of ours"),
+         ("rope+fox", ("rope", "fox"), (1, 16), "a question of ours"))
 
-    Contexts are in multiples of the training length; a claim whose numbers are missing is "not measured".
+
+def judge(records: list[dict]) -> list[tuple[str, str, str]]:
+    """The claims on extrapolation of the encodings that are here: (claim, what was measured, "holds" or "fails").
+
+    Where several runs share an encoding, their mean loss counts. A claim whose numbers are missing is "not measured".
     """
-    perplexity = {}  # (encoding, multiple of the training length) -> perplexity
+    losses = {}  # (encoding, multiple of the training length) -> losses
     for record in records:
         for length, entry in record["lengths"].items():
             if entry and int(length) % record["block_size"] == 0:
-                perplexity[record["pe"], int(length) // record["block_size"]] = entry["perplexity"]
+                losses.setdefault((record["pe"], int(length) // record["block_size"]), []).append(math.log(entry["perplexity"]))
+    perplexity = {key: math.exp(sum(values) / len(values)) for key, values in losses.items()}
+    here = {record["pe"] for record in records}
 
     verdicts = []
-    for pe, relation, bound in (("cable", "<=", 1.02), ("rope", ">", 2), ("sinusoidal", ">", 2)):
-        claim = f"{pe}: perplexity at 16x over that at 1x {relation} {bound}"
-        if {(pe, 1), (pe, 16)} <= perplexity.keys():
-            ratio = perplexity[pe, 16] / perplexity[pe, 1]
-            holds = ratio <= bound if relation == "<=" else ratio > bound
-            verdicts.append((claim, f"{ratio:.3f}", "holds" if holds else "fails"))
-        else:
-            verdicts.append((claim, "no numbers", "not measured"))
-
-    far = sorted({multiple for _, multiple in perplexity if multiple >= 4})
-    rivals = {pe: [perplexity.get((pe, multiple), math.inf) for multiple in far] for pe, _ in perplexity if pe != "cable"}
-    claim = "cable: lowest perplexity of all at 4x and beyond"
-    if far and rivals and all(("cable", multiple) in perplexity for multiple in far):
-        margins = [min(column) / perplexity["cable", multiple] for multiple, *column in zip(far, *rivals.values())]
-        verdicts.append((claim, f"next best is {min(margins):.3f} times as high, at least", "holds" if min(margins) > 1 else "fails"))
-    else:
-        verdicts.append((claim, "no numbers", "not measured"))
+    for pe, relation, bound, source in FAR:
+        if pe in here:
+            claim, measured, holds = f"{pe}: perplexity at 16x over that at 1x {relation} {bound} ({source})", "no numbers", None
+            if {(pe, 1), (pe, 16)} <= perplexity.keys():
+                ratio = perplexity[pe, 16] / perplexity[pe, 1]
+                measured, holds = f"{ratio:.3f}", ratio <= bound if relation == "<=" else ratio > bound
+            verdicts.append((claim, measured, {None: "not measured", True: "holds", False: "fails"}[holds]))
+    for pe, rivals, multiples, source in BELOW:
+        rivals = [rival for rival in rivals if rival in here]
+        if pe in here and rivals:
+            claim = f"{pe}: lower than {', '.join(rivals)} at {', '.join(f'{multiple}x' for multiple in multiples)} ({source})"
+            margins = [perplexity[rival, multiple] / perplexity[pe, multiple] for rival in rivals for multiple in multiples
+                       if {(rival, multiple), (pe, multiple)} <= perplexity.keys()]
+            measured = f"the others at least {min(margins):.3f} times as high" if margins else "no numbers"
+            verdicts.append((claim, measured, "not measured" if not margins else "holds" if min(margins) > 1 else "fails"))
     return verdicts
 
 

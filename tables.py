@@ -8,6 +8,7 @@ import io
 
 # The CABLE paper's order of columns; other encodings follow by name.
 ORDER = ("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
+WIDE = 10  # columns
 
 
 def in_order(records: list[dict]) -> list[dict]:
@@ -48,12 +49,14 @@ def caption(records: list[dict]) -> str:
 
 
 def markdown(header: list[str], rows: list[list]) -> str:
-    """An aligned Markdown table; the best (lowest) of each row in bold, "—" for None."""
+    """An aligned Markdown table; the best (lowest) of each row in bold, "—" for None. Wide ones are turned round."""
     cells = [[str(name) for name in header]]
     for first, *values in rows:
         numbers = [value for value in values if value is not None]
         best = min(numbers) if len(numbers) > 1 else None
         cells.append([f"{first:,}", *("—" if value is None else f"**{value:.2f}**" if value == best else f"{value:.2f}" for value in values)])
+    if len(header) > WIDE:
+        cells = [list(column) for column in zip(*cells)]
     widths = [max(map(len, column)) for column in zip(*cells)]
     lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")

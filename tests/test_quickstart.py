@@ -35,7 +35,7 @@ def test_quickstart(tmp_path):
     assert again.returncode == 0, output
     assert "cable is trained already: 8 of 8 steps" in output
     assert f"from step {steps}" in output or steps == 8
-    for line in ("| context |", "|   4,096 |", "cable: perplexity at 16x over that at 1x <= 1.02", "def read(self, path):"):
+    for line in ("| context |", "|   4,096 |", "cable: perplexity at 16x over that at 1x <= 1.02 (CABLE)", "def read(self, path):"):
         assert line in output, output
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*") if path.name != "perplexity.md"}
     assert {"perplexity.png", "perplexity.csv", "eval_stdlib_val.json"} <= {path.name for path in written}

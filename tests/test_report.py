@@ -52,17 +52,38 @@ def test_files(tmp_path, capsys):
     assert (tmp_path / "out" / "perplexity.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_wide_tables_are_turned_round():
+    records = [record(f"e{n:02}", {256: 4.0 + n, 512: 9.0 - n}) for n in range(10)]
+    lines = tables.markdown(*tables.perplexity(records)).splitlines()
+    assert len(lines) == 12 and lines[0].split() == ["|", "context", "|", "256", "|", "512", "|"]
+    assert lines[2].split() == ["|", "e00", "|", "**4.00**", "|", "9.00", "|"]
+    assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.00**", "|"]
+
+
 def verdicts(*records):
     return [verdict for _, _, verdict in report.judge(list(records))]
 
 
-def test_claims():
-    good = [record("cable", {256: 4.0, 1024: 4.0, 4096: 4.08}), record("rope", {256: 4.0, 1024: 5.0, 4096: 8.01}),
+def test_claims_of_the_quick_start():
+    """cable <= 1.02, rope and sinusoidal > 2, and cable the lowest at 4x and beyond."""
+    good = [record("cable", {256: 4.0, 1024: 4.0, 4096: 4.08}), record("rope", {256: 3.9, 1024: 5.0, 4096: 8.01}),
             record("sinusoidal", {256: 4.0, 1024: 9.0, 4096: 8.01})]
     assert verdicts(*good) == ["holds"] * 4
     assert verdicts(record("cable", {256: 4.0, 1024: 4.0, 4096: 4.09}), *good[1:]) == ["fails", "holds", "holds", "holds"]
     assert verdicts(good[0], record("rope", {256: 4.0, 1024: 3.9, 4096: 7.99}), good[2]) == ["holds", "fails", "holds", "fails"]
-    assert verdicts(good[0]) == ["holds", "not measured", "not measured", "not measured"]
+    assert verdicts(good[0]) == ["holds"] and verdicts(record("rope", {256: 4.0})) == ["not measured"]
+
+
+def test_an_encoding_is_compared_with_those_that_are_here():
+    records = [record("rope", {256: 4.0, 4096: 9.0}), record("cable", {256: 4.2, 4096: 4.1}), record("rope+cable", {256: 3.9, 4096: 4.0})]
+    claim, measured, verdict = report.judge(records)[-1]
+    assert claim.startswith("rope+cable: lower than rope, cable at 1x, 16x")
+    assert (measured, verdict) == ("the others at least 1.025 times as high", "holds")
+
+
+def test_several_runs_of_an_encoding_count_by_their_mean_loss():
+    records = [record("rope", {256: 4.0, 4096: 4.0}, run="a"), record("rope", {256: 4.0, 4096: 36.0}, run="b")]
+    assert report.judge(records) == [("rope: perplexity at 16x over that at 1x > 2 (CABLE)", "3.000", "holds")]
 
 
 def test_refusals(refused, tmp_path):
