@@ -51,6 +51,23 @@ def test_training_learns_the_text(pe, data_dir, tmp_path):
     assert [record["loss"] for record in log_of(tmp_path / "run") if record["kind"] == "val"][-1] < 2.2
 
 
+@pytest.mark.parametrize("pe", ["cable", "rope+fox", "t5"])
+def test_bfloat16_trains_as_float32_does(pe, trained, data_dir, tmp_path):
+    train_gpt.main([*TINY, "--data", str(data_dir), "--pe", pe, "--out_dir", str(tmp_path / "run"), "--dtype", "bfloat16"])
+    half, full = (log_of(run) for run in (tmp_path / "run", trained(pe)))
+    assert [record["step"] for record in half] == [record["step"] for record in full]
+    for a, b in zip(half[1:], full[1:]):
+        assert a["loss"] != b["loss"] and a["loss"] == pytest.approx(b["loss"], rel=0.01)
+
+
+def test_kerple_stays_within_its_bounds(data_dir, tmp_path):
+    train_gpt.main([*TINY, "--lr", "1", "--data", str(data_dir), "--pe", "kerple-power", "--out_dir", str(tmp_path / "run")])
+    weights = runs.load_checkpoint(tmp_path / "run")["model"]
+    bounded = [weights[f"posenc.{layer}.{name}"] for layer in (0, 1) for name in ("r1", "r2")]
+    assert min(r.min() for r in bounded) >= 0.0099 and max(weights[f"posenc.{layer}.r2"].max() for layer in (0, 1)) <= 2
+    assert any((r <= 0.0101).any() or (r >= 2).any() for r in bounded)  # steps of 1 do reach them
+
+
 def test_log_holds_what_was_done(trained):
     records = log_of(trained("cable"))
     assert [(record["kind"], record["step"]) for record in records] == [
