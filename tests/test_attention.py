@@ -81,13 +81,17 @@ def test_dense_gradients_are_finite_differences(monkeypatch):
 def test_dense_holds_one_chunk_at_a_time(monkeypatch):
     """Backward computes each chunk again: no tensor the size of all logits is kept."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    kept = []
-    inputs = case(128, 8, torch.float32, D=8)
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        q, k, v, f, g = inputs
-        s = -f.cumsum(-1)
-        attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
-    assert max(kept) < 2 * 128 * 128 / 4
+    kept = {}  # storage -> bytes
+    q, k, v, f, g = case(128, 8, torch.float32, D=8)
+    s = -f.cumsum(-1)
+
+    def keep(x):
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        output = attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
+    assert output.requires_grad and 0 < sum(kept.values()) < 4 * 2 * 128 * 128 / 2  # less than the logits alone
 
 
 @pytest.mark.parametrize("T, fall", [(1, 1), (7, 2), (257, 50), (2048, 400), (2048, 8000)])
@@ -167,6 +171,13 @@ def test_split_adds_up():
     assert first.dtype == rest.dtype == torch.bfloat16
     assert ((first.double() + rest.double() - x.double()) / x).abs().max() <= 2**-17
     assert len(attention._split(x, torch.float32)) == 1
+
+
+def test_columns_multiply_to_float32_precision():
+    u, w = torch.randn(2, 1000) * 100
+    pairs = attention._columns(u, w, torch.bfloat16)
+    total = sum(a.double() * b.double() for a, b in pairs)
+    assert len(pairs) == 3 and ((total - u.double() * w.double()) / (u * w)).abs().max() <= 2**-14
 
 
 def test_choose():
