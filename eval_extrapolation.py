@@ -75,7 +75,8 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     lengths = parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     windows = {length: Windows(shards, length) for length in lengths}
     counts = {length: min(len(windows[length]), (config.max_tokens or shards.total) // length) for length in lengths}
-    problems = [f"max_tokens {config.max_tokens} is less than one window of {length}: raise it" for length in lengths if not counts[length]]
+    problems = [f"max_tokens {config.max_tokens} is less than one window of {length}: raise it"
+                for length in lengths if not counts[length]]
     if problems:
         raise InputError(*problems)
 
@@ -95,8 +96,10 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     if not missing:
         print(f"{run}: evaluated already, see {path}")
     for length in missing:
-        reachable = model.max_context is None or length <= model.max_context
-        record["lengths"][str(length)] = segments(model, windows[length], counts[length], device, dtype, record["run"]) if reachable else None
+        entry = None  # past the end of a learned table
+        if model.max_context is None or length <= model.max_context:
+            entry = segments(model, windows[length], counts[length], device, dtype, record["run"])
+        record["lengths"][str(length)] = entry
         record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
         write_json(path, {**record, "provenance": provenance(device)})
     return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}

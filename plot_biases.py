@@ -60,8 +60,9 @@ def main(argv=None):
     bias, scores, falls = look(model, torch.tensor([tokens]), config.layer)
     drawn, what = (scores, "attention scores") if bias is None or config.scores else (bias, "bias added to the attention scores")
     labels = [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
+    title = f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:
-        plot(drawn.numpy(), falls if falls is None else falls.numpy(), labels, f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}", file)
+        plot(drawn.numpy(), None if falls is None else falls.numpy(), labels, title, file)
     print(f"written: {config.out}")
 
 

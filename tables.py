@@ -54,7 +54,8 @@ def markdown(header: list[str], rows: list[list]) -> str:
     for first, *values in rows:
         numbers = [value for value in values if value is not None]
         best = min(numbers) if len(numbers) > 1 else None
-        cells.append([f"{first:,}", *("—" if value is None else f"**{value:.2f}**" if value == best else f"{value:.2f}" for value in values)])
+        printed = ["—" if value is None else f"**{value:.2f}**" if value == best else f"{value:.2f}" for value in values]
+        cells.append([f"{first:,}", *printed])
     if len(header) > WIDE:
         cells = [list(column) for column in zip(*cells)]
     widths = [max(map(len, column)) for column in zip(*cells)]

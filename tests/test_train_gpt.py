@@ -86,7 +86,8 @@ def test_config_on_disk_is_the_resolved_one(trained):
 def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path):
     """Gradients of 4 sequences in one pass and in four differ by rounding only."""
     for micro_batch in (1, 4):
-        train_gpt.main([*TINY, "--steps", "2", "--micro_batch", str(micro_batch), "--data", str(data_dir), "--out_dir", str(tmp_path / str(micro_batch))])
+        train_gpt.main([*TINY, "--steps", "2", "--micro_batch", str(micro_batch), "--data", str(data_dir),
+                        "--out_dir", str(tmp_path / str(micro_batch))])
     one, four = (log_of(tmp_path / name) for name in ("1", "4"))
     assert abs(one[1]["loss"] - four[1]["loss"]) < 1e-5 and abs(one[1]["grad_norm"] / four[1]["grad_norm"] - 1) < 1e-4
     weights = [runs.load_checkpoint(tmp_path / name)["model"] for name in ("1", "4")]
