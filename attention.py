@@ -3,7 +3,8 @@
 Two paths, one meaning:
 
     dense   the specification. Bias and softmax in float32, written out row by row: queries go in chunks, and each chunk is
-            computed again in backward, so that memory is O(chunk * S) however long the text.
+            computed again in backward, so that memory is O(chunk * S) however long the text. On a CPU without gradients, rows
+            that the whole batch shares become the mask of the fused kernel.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
 

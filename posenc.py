@@ -153,6 +153,12 @@ class WeightedFall(Encoding):
     Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded.
     """
 
+    @staticmethod
+    def sum_on(steps, last):
+        """S of steps (B, T, H), going on from that of the last token: (B, H, T)."""
+        s = steps.mT.cumsum(-1)
+        return s if last is None else s + last[0]
+
     def score(self, q_states, k_states, h):
         (s_i, g_i), (s_j,) = q_states, k_states
         return g_i * (s_i - s_j)
@@ -202,8 +208,7 @@ class Cable(WeightedFall):
         self.weight = nn.Linear(channels, heads)  # w_s
 
     def states(self, x, pos, last=None):
-        s = -F.relu(self.step(x)).mT.cumsum(-1)  # (B, H, T)
-        s = s if last is None else s + last[0]
+        s = self.sum_on(-F.relu(self.step(x)), last)
         return (s, F.softplus(self.weight(x)).mT), (s,)
 
 
@@ -217,8 +222,7 @@ class CableNW(WeightedFall):
         self.step = nn.Linear(channels, heads)
 
     def states(self, x, pos, last=None):
-        s = -F.relu(self.step(x)).mT.cumsum(-1)  # (B, H, T)
-        s = s if last is None else s + last[0]
+        s = self.sum_on(-F.relu(self.step(x)), last)
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
@@ -235,8 +239,7 @@ class Fox(WeightedFall):
         self.gate = nn.Linear(channels, heads)
 
     def states(self, x, pos, last=None):
-        s = F.logsigmoid(self.gate(x)).mT.cumsum(-1)  # (B, H, T)
-        s = s if last is None else s + last[0]
+        s = self.sum_on(F.logsigmoid(self.gate(x)), last)
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
