@@ -68,7 +68,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: 
     chunks = []
     for chunk in _row_chunks(q, k, v, q_states, k_states):
         if torch.is_grad_enabled():
-            chunks.append(checkpoint(_dense_rows, *chunk, encoding, scale, use_reentrant=False))
+            chunks.append(checkpoint(_dense_rows, *chunk, encoding, scale, use_reentrant=False, preserve_rng_state=False))
         else:
             chunks.append(_dense_rows(*chunk, encoding, scale))
     return torch.cat(chunks, 2)

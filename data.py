@@ -11,6 +11,8 @@ shard, file, tokens and SHA-256.
 """
 
 import hashlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +208,11 @@ class Windows:
     def __len__(self) -> int:
         return int(self.first[-1])
 
+    def place(self, number: int) -> tuple[int, int]:
+        """The shard of a window, counted from 0, and the token in it that the window begins with."""
+        shard = int(np.searchsorted(self.first, number, "right")) - 1
+        return shard, (int(number) - int(self.first[shard])) * self.length
+
     def batch(self, numbers) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets of the windows with these numbers: two (n, length) int64.
 
@@ -213,8 +220,7 @@ class Windows:
         """
         rows = np.empty((len(numbers), self.length + 1), dtype=np.int64)
         for row, number in zip(rows, numbers):
-            shard = int(np.searchsorted(self.first, number, "right")) - 1
-            offset = (int(number) - int(self.first[shard])) * self.length
+            shard, offset = self.place(number)
             row[:] = self.shards.tokens[shard][offset : offset + self.length + 1]
             if row.max() >= self.shards.vocab_size:
                 bad = int((row >= self.shards.vocab_size).argmax())
@@ -249,6 +255,41 @@ class Sampler:
 
     def _shuffle(self) -> None:
         self.order = np.random.default_rng([self.seed, self.epoch]).permutation(self.windows)
+
+
+def stream(windows: Windows, sampler: Sampler, sequences: int, micro_batch: int, rank: int = 0, processes: int = 1):
+    """Endless micro-batches of process `rank`: (window numbers, inputs, targets, the sampler's position after their step).
+
+    A step takes the sampler's next `sequences` windows, the same ones whatever the number of processes; each process takes
+    an equal stretch of them, micro_batch at a time.
+    """
+    share = sequences // processes
+    while True:
+        numbers = sampler.take(sequences)[rank * share : (rank + 1) * share]
+        position = {"epoch": sampler.epoch, "index": sampler.index}
+        for start in range(0, share, micro_batch):
+            chunk = numbers[start : start + micro_batch]
+            yield chunk, *windows.batch(chunk), position
+
+
+def ahead(batches, device: torch.device, depth: int = 2):
+    """What `batches` yields, read `depth` items ahead by a thread; for a GPU, tensors are put into pinned memory there and sent off
+    without waiting for them to arrive."""
+    def fetch():
+        item = next(batches)
+        return [x.pin_memory() if pinned and isinstance(x, torch.Tensor) else x for x in item]
+
+    pinned = device.type == "cuda"
+    with ThreadPoolExecutor(1) as thread:
+        waiting = deque(thread.submit(fetch) for _ in range(depth))
+        try:
+            while True:
+                item = waiting.popleft().result()
+                waiting.append(thread.submit(fetch))
+                yield [x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x for x in item]
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def evenly_spaced(total: int, count: int) -> np.ndarray:

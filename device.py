@@ -5,20 +5,30 @@
 """
 
 import contextlib
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from errors import InputError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# TFLOP/s of dense products of bfloat16 (of float16 where it has none), accumulated in float32: the makers' data sheets.
+PEAK_TFLOPS = {"B200": 2250, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "GH200": 989, "A100": 312, "A40": 150,
+               "A10": 125, "A10G": 70, "L40S": 362, "L40": 181, "L4": 121, "A6000": 155, "V100": 125, "T4": 65, "RTX 5090": 209,
+               "RTX 4090": 165, "RTX 3090": 71}
 
 
-def choose(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
-    """device: auto, cpu, cuda or cuda:N; dtype: auto, float32 or bfloat16 (weights stay float32, autocast does the rest).
+def choose(device: str, dtype: str, local_rank: int | None = None) -> tuple[torch.device, torch.dtype]:
+    """device: auto, cpu, cuda or cuda:N; dtype: auto or one of DTYPES (weights stay float32, autocast does the rest).
 
     auto takes a GPU where there is one, and bfloat16 where the hardware computes in it: emulated on a CPU it is slower than
-    float32, at worst hundreds of times. Raises InputError for a device that is not there.
+    float32, at worst hundreds of times. A GPU without it computes in float16. local_rank: which of several GPUs is this
+    process's, where it is one of several processes. Raises InputError for a device that is not there.
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no CUDA device here: choose cpu or auto")
@@ -30,12 +40,16 @@ def choose(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
         raise InputError(f"--device {device}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0")
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device '{device}' is not supported: choose auto, cpu or cuda")
+    if chosen.type == "cuda" and local_rank is not None:
+        if chosen.index is not None:
+            raise InputError(f"--device {device}: several processes take a GPU each: choose cuda or auto")
+        chosen = torch.device("cuda", local_rank)
     # Steep biases make denormal attention weights, which slow a CPU down fourfold; threads inherit this from here.
     torch.set_flush_denormal(True)
     hardware = bfloat16_in_hardware(chosen)
-    name = ("bfloat16" if hardware else "float32") if dtype == "auto" else dtype
-    why = f"{'has' if hardware else 'has no'} bfloat16 in hardware"
-    print(f"device {describe(chosen)}, {name} ({why})" if dtype == "auto" else f"device {describe(chosen)}, {name}")
+    name = dtype if dtype != "auto" else "bfloat16" if hardware else "float16" if chosen.type == "cuda" else "float32"
+    why = f" ({'has' if hardware else 'has no'} bfloat16 in hardware)" if dtype == "auto" else ""
+    print(f"device {describe(chosen)}, {name}{why}")
     return chosen, DTYPES[name]
 
 
@@ -60,3 +74,54 @@ def autocast(device: torch.device, dtype: torch.dtype):
     if dtype == torch.float32:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype)
+
+
+def deterministic() -> None:
+    """The same bits again from the same input, also on a GPU; an operation that cannot raises an error. Before any CUDA work."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of torch's random numbers on the CPU and, where it computes, on the GPU."""
+    return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """What the device could compute at most, in FLOP/s; None where that is not known."""
+    if device.type != "cuda" or dtype == torch.float32:
+        return None
+    return named_peak(torch.cuda.get_device_name(device))
+
+
+def named_peak(name: str) -> float | None:
+    """PEAK_TFLOPS of a device's full name, in FLOP/s: the first entry, all of whose words it holds."""
+    words = set(re.split(r"[^\w]+", name))
+    return next((1e12 * tflops for known, tflops in PEAK_TFLOPS.items() if words >= set(known.split())), None)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory in use so far, in bytes: on a GPU that of tensors, on a CPU that of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:
+    """The largest of the ascending candidates for which `attempt` does not run out of GPU memory; None if all do."""
+    low, high = -1, len(candidates)  # indices of one that fits (or none) and of one that does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            attempt(candidates[middle])
+            low = middle
+        except torch.OutOfMemoryError:
+            high = middle
+        torch.cuda.empty_cache()
+    return candidates[low] if low >= 0 else None

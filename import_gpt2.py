@@ -31,11 +31,11 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("model", "name on the hub, or a folder that transformers saved"))
     if len(config.model) != 1:
         raise InputError("name one model: python import_gpt2.py gpt2")
-    run = Run(config.out_dir, {"pretrained": config.model[0], "data": None, "seed": None}, {"sha256": None, "tokenizer": "gpt2"},
-              resume=False, may_differ=set())
+    run = Run(config.out_dir, {"pretrained": config.model[0], "data": None, "seed": None}, {"sha256": None, "tokenizer": "gpt2"})
+    run.find(resume=False, may_differ=set())
     model = GPT.from_pretrained(config.model[0])
-    run.begin()
-    run.save(model=model.state_dict(), optimizer={}, step=0, sampler={}, rng=torch.get_rng_state(), gpt=dataclasses.asdict(model.config))
+    run.begin(torch.device("cpu"))
+    run.save(model=model.state_dict(), optimizer={}, scaler={}, step=0, sampler={}, rng=[], gpt=dataclasses.asdict(model.config))
     print(f"{config.out_dir}: {model.describe()}")
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import attention
 import posenc
@@ -29,7 +30,7 @@ SIZES = {  # layers, heads, width
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
-LOGITS_CHUNK = 2**24  # elements of the largest (tokens, V) block of logits that `losses` holds at a time without gradients
+LOGITS_CHUNK = 2**24  # elements of the largest (tokens, V) block of logits held at a time: 64 MB in float32
 
 
 @dataclass
@@ -185,6 +186,7 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.path = attention.choose(config.attention, self.posenc[0])
+        self.activation_checkpointing = False  # True: blocks are computed again in backward, instead of kept
         self.init_weights()
 
     @classmethod
@@ -232,10 +234,10 @@ class GPT(nn.Module):
 
         cache: holds the tokens that these follow, and takes them in.
         """
-        logits = self.hidden(tokens, cache) @ self.wte.weight.T
+        hidden = self.hidden(tokens, cache)
         if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            return hidden @ self.wte.weight.T
+        return mean_cross_entropy(hidden.flatten(0, 1), self.wte.weight, targets.flatten())
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context."""
@@ -256,16 +258,16 @@ class GPT(nn.Module):
     def _blocks(self, tokens, pos, cache):
         x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc)):
-            x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None)
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, pos, encoding, self.path, None, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None)
         return self.ln_f(x)
 
     @torch.no_grad()
     def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of every token, in nats: (B, T), (B, T) -> (B, T) float32; logits never exist all at once."""
-        hidden = self.hidden(tokens).flatten(0, 1)  # (B T, C)
-        rows = max(1, LOGITS_CHUNK // self.config.vocab_size)
-        chunks = zip(hidden.split(rows), targets.flatten().split(rows))
-        return torch.cat([F.cross_entropy((x @ self.wte.weight.T).float(), y, reduction="none") for x, y in chunks]).view_as(targets)
+        return cross_entropies(self.hidden(tokens).flatten(0, 1), self.wte.weight, targets.flatten()).view_as(targets)
 
     @property
     def max_context(self) -> int | None:
@@ -281,6 +283,10 @@ class GPT(nn.Module):
         """All parameters, tied ones once."""
         return sum(p.numel() for p in self.parameters())
 
+    def flops_per_token(self, context: int) -> float:
+        """Of training, forward and backward: 6 N + 12 L C T, N all parameters, the tied embedding once (PaLM, appendix B)."""
+        return 6 * self.parameter_count() + 12 * self.config.n_layer * self.config.n_embd * context
+
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """For AdamW: weights of Linear and Embedding decay; biases, norms and encodings' own tables and scalars do not."""
         decayed = {m.weight for m in self.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
@@ -293,3 +299,27 @@ class GPT(nn.Module):
         c = self.config
         return (f"{c.size}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, {self.parameter_count() / 1e6:.2f}M parameters; "
                 f"{c.pe}, attention by {self.path}")
+
+
+def mean_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Mean of -log softmax(x weight^T)[target] in nats: (N, C), (V, C), (N,) int64 -> () float32; products in autocast's dtype.
+
+    Many logits never exist all at once: torch's own fused loss (from 2.13 on) takes them in chunks, as we do without it.
+    """
+    if len(x) * len(weight) <= LOGITS_CHUNK or not hasattr(F, "linear_cross_entropy"):
+        return cross_entropies(x, weight, targets).mean()
+    if torch.is_autocast_enabled(x.device.type):  # which it does not heed
+        x, weight = (y.to(torch.get_autocast_dtype(x.device.type)) for y in (x, weight))
+    return F.linear_cross_entropy(x, weight, targets, options=torch.nn.LinearCrossEntropyOptions()).float()
+
+
+def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """-log softmax(x weight^T)[target] of each row, (N,) float32, LOGITS_CHUNK logits at a time, computed again in backward."""
+    def chunk(x, weight, targets):
+        return F.cross_entropy((x @ weight.T).float(), targets, reduction="none")
+
+    rows = max(1, LOGITS_CHUNK // len(weight))
+    chunks = zip(x.split(rows), targets.split(rows))
+    if len(x) <= rows:
+        return chunk(x, weight, targets)
+    return torch.cat([checkpoint(chunk, a, weight, b, use_reentrant=False, preserve_rng_state=False) for a, b in chunks])

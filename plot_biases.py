@@ -15,14 +15,12 @@ from pathlib import Path
 
 import torch
 
-import attention
+import biases
 import cli
 import data
 import device as devices
 from errors import InputError
 from files import atomic
-from model import GPT
-from posenc import Composition, WeightedFall
 from runs import load_model
 
 
@@ -57,41 +55,19 @@ def main(argv=None):
     tokens = encoding.encode_ordinary(config.text)
     if len(tokens) < 2:
         raise InputError("the text has no two tokens: give a longer --text")
-    bias, scores, falls = look(model, torch.tensor([tokens]), config.layer)
-    drawn, what = (scores, "attention scores") if bias is None or config.scores else (bias, "bias added to the attention scores")
+    with torch.no_grad():
+        layer = biases.layers(model, torch.tensor([tokens]))[config.layer]
+        bias, falls, T, heads = layer.bias(), layer.falls(), len(tokens), model.config.n_head
+        drawn, what = bias, "bias added to the attention scores"
+        if bias is None or config.scores:
+            drawn, what = layer.scores(), "attention scores"
+        drawn = drawn.expand(1, heads, T, T)[0].masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), torch.nan)
+        falls = None if falls is None else falls.expand(1, heads, T)[0].numpy()
     labels = [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
     title = f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:
-        plot(drawn.numpy(), None if falls is None else falls.numpy(), labels, title, file)
+        plot(drawn.numpy(), falls, labels, title, file)
     print(f"written: {config.out}")
-
-
-@torch.no_grad()
-def look(model: GPT, tokens: torch.Tensor, layer: int) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-    """(bias, scores, falls) of one layer for tokens (1, T): two (H, T, T), NaN for future keys, and (H, T).
-
-    bias is None for an encoding that adds none, falls where no S falls along the text.
-    """
-    seen = []
-    hook = model.h[layer].attn.register_forward_pre_hook(lambda _, arguments: seen.extend(arguments))
-    model(tokens)
-    hook.remove()
-    x, pos, encoding, *_ = seen
-    T, heads = tokens.size(1), model.config.n_head
-    future = torch.ones(T, T, dtype=torch.bool).triu(1)
-    q, k, _ = model.h[layer].attn.qkv(x, pos, encoding)
-    scores = (q @ k.mT)[0] * model.h[layer].attn.scale
-    bias = falls = None
-    if encoding.score is not None:
-        q_states, k_states = encoding.states(x, pos)
-        bias = attention.bias(encoding, q_states, k_states, heads, T).expand(1, heads, T, T)[0].masked_fill(future, torch.nan)
-        scores = scores + bias
-        parts = encoding.split(q_states, k_states) if isinstance(encoding, Composition) else [(encoding, q_states, k_states)]
-        for part, _, keys in parts:
-            if isinstance(part, WeightedFall):
-                s = keys[0].expand(1, heads, T)[0]
-                falls = -s.diff(dim=-1, prepend=s[:, :1])
-    return bias, scores.masked_fill(future, torch.nan), falls
 
 
 def plot(matrices, falls, labels, title, file) -> None:

@@ -1,12 +1,15 @@
 """What is a run on disk? A folder that tells all about it:
 
-    config.yaml      every setting, resolved: `--config` takes it back
-    log.jsonl        a record per log step, flushed at once; {"kind": "start" | "train" | "val", ...}
-    checkpoint.pt    weights, optimizer, step, sampler position, random state, config; replaced atomically
-    eval_*.json      records of the programs that ask a question about it
+    config.yaml             every setting, resolved: `--config` takes it back
+    log.jsonl               a record per log step, flushed at once; {"kind": "start" | "train" | "val" | "stop", "step", ...}
+    checkpoint_0001000.pt   after step 1,000: weights, optimizer, scaler, step, sampler position, random states, config; written
+                            atomically, the newest few are kept, and the newest stands for the run
+    eval_*.json             records of the programs that ask a question about it
+    wandb/                  what goes to Weights & Biases as well, if asked for
 
-    run = Run("runs/cable", config, data, resume=True, may_differ={"device"})      # looks at the folder, or says what is wrong
-    run.begin()                                                                    # takes it
+    run = Run("runs/cable", config, data)
+    checkpoint = run.find(resume=True, may_differ={"device"})       # looks at the folder, or says what is wrong
+    run.begin(device)                                               # takes it
     model, checkpoint = load_model("runs/cable", device)
 """
 
@@ -19,6 +22,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -26,85 +30,154 @@ import torch
 import yaml
 
 import device as devices
+import posenc
 from errors import InputError
 from files import atomic, writing
 from model import GPT, GPTConfig
 
-CHECKPOINT, CONFIG, LOG = "checkpoint.pt", "config.yaml", "log.jsonl"
-FORMAT = "gpt checkpoint 1"
-KEYS = {"format", "model", "optimizer", "step", "sampler", "rng", "gpt", "config", "data"}
+CHECKPOINT, CONFIG, LOG = "checkpoint_{:07d}.pt", "config.yaml", "log.jsonl"
+FORMAT = "gpt checkpoint 2"
+KEYS = {"format", "model", "optimizer", "scaler", "step", "sampler", "rng", "gpt", "config", "data"}
 
 
 class Run:
-    """A training run's folder: looked at when made, written to from `begin` on.
+    """A training run's folder: `find` looks at it, `begin` takes it, `log` and `save` write to it.
 
-    config: the run's settings; may_differ: those that need not agree with the ones the folder's run began with.
-    data: {"sha256", "tokenizer"} of the training data. checkpoint: where `resume` found one, its content, else None.
-    Raises InputError where the folder holds another run, and as soon as it cannot be written.
+    config: the run's settings; data: {"sha256", "tokenizer"} of the training data. keep: how many checkpoints stay.
+    writes: False in all processes but one. Raises InputError as soon as the folder cannot be written.
     """
 
-    def __init__(self, folder: str | Path, config: dict, data: dict, resume: bool, may_differ: set[str]):
-        self.folder, self.config, self.data = Path(folder), config, data
-        self.checkpoint = None
-        if (self.folder / CONFIG).exists() or (self.folder / CHECKPOINT).exists():
-            if not resume:
-                raise InputError(f"{folder} already holds a run: go on with it by --resume, or choose another --out_dir")
-            if (self.folder / CHECKPOINT).exists():
-                self.checkpoint = load_checkpoint(self.folder)
-                found, mend = self.checkpoint["config"], "give the same, or choose another --out_dir"
-                problems = [f"--resume: {folder} was trained with {key} {found.get(key)}, not {value}: {mend}"
-                            for key, value in config.items() if key not in may_differ and found.get(key) != value]
-                if self.checkpoint["data"] != data:
-                    problems.append(f"--resume: {folder} was trained on other data than {config['data']}: {mend}")
-                if problems:
-                    raise InputError(*problems)
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
-            raise InputError(f"{folder} holds other files: choose another --out_dir")
+    def __init__(self, folder: str | Path, config: dict, data: dict, keep: int = 1, wandb_project: str | None = None, writes: bool = True):
+        self.folder, self.config, self.data, self.keep, self.writes = Path(folder), config, data, keep, writes
+        self.wandb_project, self.wandb = wandb_project, None
+        self.step = -1  # of the checkpoint that training goes on from
+        if wandb_project:
+            _wandb()
 
-    def begin(self) -> None:
-        """Takes the folder: writes the config, and opens the log after the checkpoint's step."""
+    def find(self, resume: bool, may_differ: set[str]) -> dict | None:
+        """The newest checkpoint's content, for a run to go on; None where there is nothing yet.
+
+        may_differ: settings that need not agree with those that the run began with. Raises InputError where the folder holds
+        another run, or this one without `resume`.
+        """
+        found = checkpoints(self.folder)
+        if not found and not (self.folder / CONFIG).exists():
+            if self.folder.is_dir() and any(self.folder.iterdir()):
+                raise InputError(f"{self.folder} holds other files: choose another --out_dir")
+            return None
+        if not resume:
+            raise InputError(f"{self.folder} already holds a run: go on with it by --resume, or choose another --out_dir")
+        if not found:
+            return None
+        checkpoint = load_checkpoint(self.folder)
+        mend = "give the same, or choose another --out_dir"
+        problems = [f"--resume: {self.folder} was trained with {key} {checkpoint['config'].get(key)}, not {value}: {mend}"
+                    for key, value in self.config.items() if key not in may_differ and checkpoint["config"].get(key) != value]
+        if checkpoint["data"] != self.data:
+            problems.append(f"--resume: {self.folder} was trained on other data than {self.config['data']}: {mend}")
+        if problems:
+            raise InputError(*problems)
+        self.step = checkpoint["step"]
+        return checkpoint
+
+    def begin(self, device: torch.device, **facts) -> None:
+        """Takes the folder: writes the config, and opens the log after the checkpoint's step with a record of who goes on."""
+        if not self.writes:
+            return
         with atomic(self.folder / CONFIG) as file:
             file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
-        self._cut_log(self.checkpoint["step"] if self.checkpoint else -1)
+        kept = self._cut_log()
         with writing(self.folder / LOG):
             self._log = open(self.folder / LOG, "a", encoding="utf-8")
+        run_id = json.loads(kept[0])["id"] if kept else uuid.uuid4().hex[:8]
+        self.log("start", max(0, self.step), id=run_id, **facts, **provenance(device))
+        if self.wandb_project:
+            self.wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config)
 
-    def _cut_log(self, step: int) -> None:
-        """Forgets what was logged after the checkpoint: those steps are taken again."""
-        path = self.folder / LOG
+    def _cut_log(self) -> list[str]:
+        """Forgets what was logged after the checkpoint: those steps are taken again. Returns the lines that stay."""
+        path, kept = self.folder / LOG, []
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= self.step]
             with atomic(path) as file:
-                file.write("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step).encode())
+                file.write("".join(kept).encode())
+        return kept
 
     def log(self, kind: str, step: int, **values) -> None:
+        """Numbers, and lists of them that hold one for each layer."""
+        if not self.writes:
+            return
         with writing(self.folder / LOG):
             self._log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             self._log.flush()
+        if self.wandb:
+            flat = {f"{kind}/{key}": value for key, value in values.items() if not isinstance(value, list)}
+            layers = {f"{kind}/{key}/{layer}": x for key, value in values.items() if isinstance(value, list)
+                      for layer, x in enumerate(value)}
+            self.wandb.log({"step": step, **flat, **layers})
 
     def save(self, **checkpoint) -> None:
-        """Replaces the checkpoint; on the disk there is always a whole one."""
+        """Writes the checkpoint of checkpoint["step"], then removes all but the newest `keep`; there is always a whole one."""
+        if not self.writes:
+            return
         checkpoint |= {"format": FORMAT, "config": self.config, "data": self.data}
         assert set(checkpoint) == KEYS
-        with atomic(self.folder / CHECKPOINT) as file:
+        with atomic(self.folder / CHECKPOINT.format(checkpoint["step"])) as file:
             torch.save(checkpoint, file)
+        for old in checkpoints(self.folder)[: -self.keep]:
+            old.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        if self.wandb:
+            self.wandb.finish()
+
+
+def _wandb():
+    try:
+        import wandb
+    except ImportError:
+        raise InputError("--wandb_project needs wandb: pip install wandb") from None
+    return wandb
+
+
+def _start_wandb(project, folder, run_id, config):
+    """The same run again where it goes on. WANDB_MODE=offline keeps everything in the folder, for `wandb sync`."""
+    wandb = _wandb()
+    try:
+        run = wandb.init(project=project, name=folder.name, id=run_id, dir=folder, config=config, resume="allow")
+    except wandb.errors.Error as error:
+        raise InputError(f"wandb: {' '.join(str(error).split())}: log in by `wandb login`, or set WANDB_MODE=offline") from None
+    run.define_metric("*", step_metric="step")
+    return run
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """The checkpoints in a run's folder, the newest last."""
+    return sorted(Path(folder).glob("checkpoint_*.pt"), key=lambda path: int(path.stem.rpartition("_")[2]))
 
 
 def checkpoint_path(run: str | Path) -> Path:
-    """The checkpoint of a run's folder; a file stands for itself."""
-    return Path(run) / CHECKPOINT if Path(run).is_dir() else Path(run)
+    """The newest checkpoint of a run's folder; a file stands for itself. Raises InputError where there is none."""
+    if Path(run).is_file():
+        return Path(run)
+    found = checkpoints(run)
+    if not found:
+        raise InputError(f"{run} holds no checkpoint: train first, or name the folder of a run" if Path(run).is_dir() else
+                         f"{run} does not exist: train first, or name the folder of a run")
+    return found[-1]
 
 
 def load_checkpoint(run: str | Path) -> dict:
     """A checkpoint's content, tensors on the CPU. Raises InputError where there is none, or not a whole one of ours."""
     path = checkpoint_path(run)
+    others = [other for other in checkpoints(path.parent) if other != path]
+    mend = f"remove it to go on from {others[-1]}" if others else "train again, or name another"
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: train first, or name the run's folder") from None
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{path} is damaged or no checkpoint ({reason}): train again, or name another") from None
+        raise InputError(f"{path} is damaged or no checkpoint ({reason}): {mend}") from None
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT or set(checkpoint) != KEYS:
         raise InputError(f"{path} is not a checkpoint of this program: name the folder of a run by train_gpt.py")
     return checkpoint
@@ -125,6 +198,28 @@ def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
     except RuntimeError as error:
         raise InputError(f"the weights in {run} are those of another model ({' '.join(str(error).split())[:200]}): "
                          "name another run") from None
+
+
+def start_from(model: GPT, run: str | Path, tokenizer: str) -> None:
+    """Weights of another run, for a training of its own on other data or at another length.
+
+    Raises InputError where model, encoding or tokens are others, and for tables that belong to another training length.
+    """
+    checkpoint = load_checkpoint(run)
+    old, new = GPTConfig(**checkpoint["gpt"]), model.config
+    problems = [f"--init_from: {run} has {name} {getattr(old, name)}, not {getattr(new, name)}: give the same"
+                for name in ("n_layer", "n_head", "n_embd", "vocab_size") if getattr(old, name) != getattr(new, name)]
+    if [name for name, _ in posenc.parse(old.pe)] != [name for name, _ in posenc.parse(new.pe)]:
+        problems.append(f"--init_from: {run} has pe {old.pe}, not {new.pe}: give the same")
+    if checkpoint["data"]["tokenizer"] != tokenizer:
+        problems.append(f"--init_from: {run} was trained on {checkpoint['data']['tokenizer']} tokens, not {tokenizer}: choose other data")
+    tables = {name: value.shape for name, value in model.posenc.state_dict(prefix="posenc.").items()}
+    if not problems and any(checkpoint["model"][name].shape != shape for name, shape in tables.items() if name in checkpoint["model"]):
+        problems.append(f"--init_from: the tables of {old.pe} in {run} are made for the training length {old.block_size}, not "
+                        f"{new.block_size}: give --block_size {old.block_size}, or an encoding without a length limit")
+    if problems:
+        raise InputError(*problems)
+    load_weights(model, checkpoint["model"], run)
 
 
 def sha256_of(path: str | Path) -> str:

@@ -3,25 +3,33 @@
     python prepare_text.py                                                              # -> data/stdlib
     python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable
     python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable --resume
+    python train_gpt.py --config configs/fineweb-edu_medium.yaml --dry_run              # what would it cost?
+    torchrun --standalone --nproc_per_node=8 train_gpt.py --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
-Settings: the defaults below < the YAML file of --config < flags. The run's folder is described in runs.py.
+Settings: the defaults below < the YAML file of --config < flags. The run's folder is described in runs.py. The order of the
+data and the size of a step do not depend on the number of processes. SIGTERM and Ctrl-C: a checkpoint after the step, and the end.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+import biases
 import cli
 import device as devices
-from data import Sampler, Shards, Windows, evenly_spaced
+import distributed
+from data import Sampler, Shards, Windows, ahead, evenly_spaced, stream
 from errors import InputError
 from model import GPT, GPTConfig
-from runs import Run, load_weights, provenance
+from runs import Run, load_weights, start_from
 
 
 @dataclass
@@ -37,6 +45,10 @@ class Config:
     """folder of the run"""
     resume: bool = False
     """go on with the run in out_dir, if it holds one"""
+    init_from: str | None = None
+    """run whose weights to begin with, at another training length or on other data"""
+    dry_run: bool = False
+    """print what the training would cost, and do nothing"""
     # model
     size: str = "small"
     """quickstart, tiny, small, medium, large or xl"""
@@ -58,9 +70,9 @@ class Config:
     steps: int = 19_000
     """optimizer steps in all"""
     tokens_per_step: int = 524_288
-    """tokens of one optimizer step: a multiple of micro_batch x block_size"""
-    micro_batch: int = 16
-    """sequences of one forward and backward pass"""
+    """tokens of one optimizer step: a multiple of micro_batch x block_size x processes"""
+    micro_batch: int | Literal["auto"] = 16
+    """sequences of one forward and backward pass in each process; auto: the most that fit into the GPU uncompiled"""
     lr: float = 6e-4
     """highest learning rate"""
     min_lr: float = 6e-5
@@ -86,19 +98,28 @@ class Config:
     """tokens of one validation, at block_size"""
     checkpoint_every: int = 1000
     """steps between checkpoints"""
+    keep_checkpoints: int = 2
+    """how many of them are kept, the newest"""
+    wandb_project: str | None = None
+    """log to this project of Weights & Biases too; WANDB_MODE=offline keeps the log in out_dir"""
     # hardware
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """of matrix products; auto: bfloat16 where the hardware has it, float16 on GPUs without, float32 on CPUs without"""
+    compile: bool | None = None
+    """torch.compile; none: on GPUs"""
+    activation_checkpointing: bool = False
+    """compute each layer again in backward instead of keeping it: less memory, about a third more time"""
+    deterministic: bool = False
+    """the same bits in every run on a GPU, for some loss of speed; CPUs give them anyway"""
 
     def __post_init__(self):
-        problems = [f"{name} is {getattr(self, name)}: it must be at least {least}" for name, least in
-                    (("steps", 1), ("micro_batch", 1), ("block_size", 1), ("warmup_steps", 0), ("log_every", 1), ("val_every", 1),
-                     ("val_tokens", 1), ("checkpoint_every", 1), ("seed", 0), ("lr", 0), ("min_lr", 0)) if getattr(self, name) < least]
-        if not problems and self.tokens_per_step % (self.micro_batch * self.block_size):
-            problems.append(f"tokens_per_step {self.tokens_per_step} is no multiple of micro_batch {self.micro_batch} x "
-                            f"block_size {self.block_size} = {self.micro_batch * self.block_size}: change one of them")
+        least = {"steps": 1, "block_size": 1, "tokens_per_step": 1, "warmup_steps": 0, "log_every": 1, "val_every": 1, "val_tokens": 1,
+                 "checkpoint_every": 1, "keep_checkpoints": 1, "seed": 0, "lr": 0, "min_lr": 0}
+        least |= {} if self.micro_batch == "auto" else {"micro_batch": 1}
+        problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
+                    if getattr(self, name) < value]
         try:
             self.gpt_config(vocab_size=64)
         except InputError as error:
@@ -110,10 +131,19 @@ class Config:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
         return GPTConfig(**{name: getattr(self, name) for name in names}, vocab_size=vocab_size)
 
+    def sequences(self, processes: int) -> int:
+        """Windows of one optimizer step. Raises InputError where they cannot be shared out equally."""
+        factors = {"micro_batch": 1 if self.micro_batch == "auto" else self.micro_batch, "block_size": self.block_size, "processes": processes}
+        unit = math.prod(factors.values())
+        if self.tokens_per_step % unit:
+            raise InputError(f"tokens_per_step {self.tokens_per_step} is no multiple of "
+                             f"{' x '.join(f'{name} {value}' for name, value in factors.items())} = {unit}: change one of them")
+        return self.tokens_per_step // self.block_size
+
 
 # What may change when a run goes on: nothing here moves a weight by more than rounding.
-MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "micro_batch", "log_every", "val_every", "val_tokens",
-              "checkpoint_every", "device", "dtype"}
+MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "micro_batch", "log_every", "val_every", "val_tokens", "checkpoint_every",
+              "keep_checkpoints", "wandb_project", "device", "dtype", "compile", "activation_checkpointing", "deterministic"}
 
 
 def learning_rate(step: int, config: Config) -> float:
@@ -124,9 +154,60 @@ def learning_rate(step: int, config: Config) -> float:
     return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * done)) / 2
 
 
+def plan(config: Config, mfu: float = 0.4) -> str:
+    """What the training costs, worked out without a GPU, and without the data where they are not there yet."""
+    train = Windows(Shards(config.data, "train", "never"), config.block_size) if Path(config.data).is_dir() else None
+    with torch.device("meta"):
+        model = GPT(config.gpt_config(train.shards.padded_vocab_size if train else GPTConfig.vocab_size))
+    tokens, parameters = config.steps * config.tokens_per_step, model.parameter_count()
+    per_token = model.flops_per_token(config.block_size)
+    epochs = f"{config.sequences(1) * config.steps / len(train):.2f} epochs of {train.shards.total:,}" if train else \
+        f"{config.data} is not there yet, a vocabulary of {model.config.vocab_size} is assumed"
+    hours = {name: per_token * tokens / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600 for name in ("H100", "A100", "RTX 4090")}
+    return "\n".join([
+        model.describe(),
+        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens ({epochs})",
+        f"{per_token * tokens:.3g} FLOPs: {per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}",
+        f"hours at {mfu:.0%} MFU: " + ", ".join(f"{n} {name} {value / n:.1f}" for name, value in hours.items() for n in (1, 8)),
+        f"disk: {12 * parameters / 1e9:.2f} GB a checkpoint, {1 + config.keep_checkpoints} of them while one is written"])
+
+
+def fitting_micro_batch(model: GPT, share: int, device: torch.device, dtype: torch.dtype, processes) -> int:
+    """The largest divisor of a process's `share` of sequences that fits into the memory of every process's GPU."""
+    def attempt(sequences):
+        model.zero_grad()
+        tokens = torch.zeros(sequences, model.config.block_size, dtype=torch.int64, device=device)
+        reserved = torch.empty(2 * model.parameter_count(), device=device)  # AdamW's moments, which come later
+        with devices.autocast(device, dtype):
+            loss = model(tokens, tokens)
+        loss.backward()
+        del reserved
+
+    found = devices.largest_that_fits(attempt, [n for n in range(1, share + 1) if share % n == 0])
+    model.zero_grad()
+    found = min(processes.gather(found or 0))
+    if not found:
+        raise InputError(f"not one sequence of {model.config.block_size} tokens fits into the GPU: choose a smaller size or block_size, "
+                         "or --activation_checkpointing")
+    return found
+
+
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__)
-    device, dtype = devices.choose(config.device, config.dtype)
+    with distributed.joined() as processes:
+        config = cli.parse(Config, argv, __doc__)
+        if config.dry_run:
+            print(plan(config))
+        else:
+            train(config, processes)
+
+
+def train(config: Config, processes: distributed.Processes) -> None:
+    sequences = config.sequences(processes.count)
+    if config.deterministic:
+        devices.deterministic()
+    device, dtype = devices.choose(config.device, config.dtype, processes.local_rank if processes.count > 1 else None)
+    if config.micro_batch == "auto" and device.type != "cuda":
+        raise InputError("micro_batch auto measures the memory of a GPU: give a number")
 
     # Data
     train_shards, val_shards = (Shards(config.data, split, config.verify_data) for split in ("train", "val"))
@@ -134,97 +215,148 @@ def main(argv=None):
     val = Windows(val_shards, config.block_size)
     val_windows = evenly_spaced(len(val), max(1, config.val_tokens // config.block_size))
 
+    # Run: a new one, or the one to go on with
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("resume", "dry_run")}
+    data = {"sha256": train_shards.sha256, "tokenizer": train_shards.tokenizer}
+    run = Run(config.out_dir, settings, data, config.keep_checkpoints, config.wandb_project, writes=processes.rank == 0)
+    checkpoint = run.find(config.resume, MAY_DIFFER)
+
     # Model
     torch.manual_seed(config.seed)
     gpt_config = config.gpt_config(train_shards.padded_vocab_size)
-    model = GPT(gpt_config).to(device)
+    model = GPT(gpt_config)
+    model.activation_checkpointing = config.activation_checkpointing
+    if checkpoint:
+        load_weights(model, checkpoint["model"], config.out_dir)
+    elif config.init_from:
+        start_from(model, config.init_from, train_shards.tokenizer)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameter_groups(config.weight_decay), lr=config.lr,
                                   betas=(config.beta1, config.beta2), fused=True)
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)  # otherwise it passes everything through
     print(model.describe())
-
-    # Run: a new one, or the one to go on with
-    settings = dataclasses.asdict(config)
-    del settings["resume"]
-    data = {"sha256": train_shards.sha256, "tokenizer": train_shards.tokenizer}
-    run = Run(config.out_dir, settings, data, config.resume, MAY_DIFFER)
-    step, position = 0, {}
-    if run.checkpoint:
-        load_weights(model, run.checkpoint["model"], config.out_dir)
-        optimizer.load_state_dict(run.checkpoint["optimizer"])
-        torch.set_rng_state(run.checkpoint["rng"])
-        step, position = run.checkpoint["step"], run.checkpoint["sampler"]
+    step, position = 0, {"epoch": 0, "index": 0}
+    if checkpoint:
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scaler.load_state_dict(checkpoint["scaler"])
+        if processes.rank < len(checkpoint["rng"]):
+            devices.set_random_state(checkpoint["rng"][processes.rank], device)
+        step, position = checkpoint["step"], checkpoint["sampler"]
+        del checkpoint  # as large as the model and its optimizer
     elif config.resume:
         print(f"{config.out_dir} holds no checkpoint yet: starting at step 0")
-    sampler = Sampler(len(train), config.seed, **position)
     if step == config.steps:
         print(f"{config.out_dir} is trained already: {step} of {config.steps} steps")
         return
-    sequences = config.tokens_per_step // config.block_size
+    processes.barrier()  # all have looked at the folder: now it may change
+    micro_batch = config.micro_batch
+    if micro_batch == "auto":
+        micro_batch = run.config["micro_batch"] = fitting_micro_batch(model, sequences // processes.count, device, dtype, processes)
+    accumulation = sequences // processes.count // micro_batch
     print(f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
-          f"{config.tokens_per_step:,} tokens, from step {step}")
-    run.begin()
-    run.log("start", step, parameters=model.parameter_count(), data=train_shards.sha256, **provenance(device))
+          f"{config.tokens_per_step:,} tokens, from step {step}: {processes.count} x {accumulation} micro-batches of {micro_batch} sequences")
+    run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256)
+    forward = torch.compile(model) if config.compile or config.compile is None and device.type == "cuda" else model
+    if processes.count > 1:
+        forward = DistributedDataParallel(forward, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def save():
-        run.save(model=model.state_dict(), optimizer=optimizer.state_dict(), step=step, rng=torch.get_rng_state(),
-                 sampler={"epoch": sampler.epoch, "index": sampler.index}, gpt=dataclasses.asdict(gpt_config))
+        run.save(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), step=step, sampler=position,
+                 rng=processes.gather(devices.random_state(device)), gpt=dataclasses.asdict(gpt_config))
 
-    def validate() -> float:
+    def validate() -> dict:
+        """Mean loss over the validation windows, and what the encoding's bias does on the first of them."""
         model.eval()
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        for numbers in torch.from_numpy(val_windows).split(config.micro_batch):
+        total, summary = torch.zeros((), dtype=torch.float64, device=device), {}
+        for numbers in torch.from_numpy(val_windows[processes.rank :: processes.count]).split(micro_batch):
             inputs, targets = (x.to(device) for x in val.batch(numbers.numpy()))
             with devices.autocast(device, dtype):
                 total += model.losses(inputs, targets).sum(dtype=torch.float64)
+                summary = summary or biases.summary(model, inputs)
         model.train()
-        return total.item() / (len(val_windows) * config.block_size)
+        tokens = len(val_windows) * config.block_size
+        return {"loss": processes.sum(total).item() / tokens, "tokens": tokens, **summary}
+
+    def explain(fault: int) -> str:
+        """What a loss or gradient norm that is no number came from; fault: how many steps after `since`."""
+        bad = [number for numbers, loss in zip(taken[fault * accumulation :], losses[fault]) for number in numbers if not loss.isfinite()]
+        what = "loss" if not mean_losses[fault].isfinite() else "gradient norm"
+        windows = sum(processes.gather([int(number) for number in bad]), [])
+        where = "; ".join(f"{train_shards.paths[shard].name} from token {token:,}" for shard, token in map(train.place, windows[:4]))
+        return (f"the {what} of step {since + fault + 1} is no finite number"
+                + (f" (micro-batch with windows {where}{' and more' * (len(windows) > 4)})" if windows else " (its losses are)")
+                + f": nothing was saved since step {saved}; train again with a lower --lr, or look at these texts")
 
     # Training
     model.train()
-    seconds, since = 0.0, step  # of training alone, and the step they are counted from
-    loss_sum = torch.zeros((), device=device)
-    with tqdm(total=config.steps, initial=step, desc=config.pe, unit="step", disable=None, dynamic_ncols=True) as bar:
-        while step < config.steps:
+    width = len(str(config.steps))
+    peak, flops = devices.peak_flops(device, dtype), model.flops_per_token(config.block_size)
+    seconds, since, saved = 0.0, step, step  # seconds: of training alone, since the last log line at step `since`
+    losses = torch.zeros(config.log_every, accumulation, device=device)  # of this process, for the steps since then; so that
+    norms = torch.zeros(config.log_every, device=device)  # the host asks the device for numbers at log lines only
+    taken = []  # the window numbers that they belong to
+    batches = ahead(stream(train, Sampler(len(train), config.seed, **position), sequences, micro_batch, processes.rank, processes.count), device)
+    with (contextlib.closing(batches), distributed.Signals() as signals,
+          tqdm(total=config.steps, initial=step, desc=config.pe, unit="step", disable=True if processes.rank else None, dynamic_ncols=True) as bar):
+        stop = False
+        while step < config.steps and not stop:
             begun = time.perf_counter()
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, config)
-            windows = sampler.take(sequences)
-            micro_batches = [windows[i : i + config.micro_batch] for i in range(0, sequences, config.micro_batch)]
-            for numbers in micro_batches:
-                inputs, targets = (x.to(device, non_blocking=True) for x in train.batch(numbers))
-                with devices.autocast(device, dtype):
-                    loss = model(inputs, targets) / len(micro_batches)
-                loss.backward()
-                loss_sum += loss.detach()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
-            optimizer.step()
+            for micro in range(accumulation):
+                numbers, inputs, targets, position = next(batches)
+                taken.append(numbers)
+                last_micro = micro == accumulation - 1
+                with contextlib.nullcontext() if last_micro or processes.count == 1 else forward.no_sync():
+                    with devices.autocast(device, dtype):
+                        loss = forward(inputs, targets)
+                    scaler.scale(loss / accumulation).backward()
+                losses[step - since, micro] = loss.detach()
+            scaler.unscale_(optimizer)
+            norms[step - since] = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            scaler.step(optimizer)
+            scaler.update()
             model.project()
             optimizer.zero_grad(set_to_none=True)
             step += 1
 
+            stop = processes.any(signals.received is not None)
             last = step == config.steps
-            if step % config.log_every == 0 or last:
-                loss, norm = (loss_sum / (step - since)).item(), norm.item()  # waits for the device
+            saves = stop or last or step % config.checkpoint_every == 0
+            if saves or step % config.log_every == 0:
+                mean_losses = processes.sum(losses[: step - since].mean(1)) / processes.count
+                sound = mean_losses.isfinite() & (norms[: step - since].isfinite() | scaler.is_enabled())  # which skips such steps
+                if not sound.all():  # waits for the device
+                    raise InputError(explain(int(sound.int().argmin())))
                 seconds += time.perf_counter() - begun
                 ms = 1000 * seconds / (step - since)
-                speed = 1000 * config.tokens_per_step / ms
-                lr = optimizer.param_groups[0]["lr"]
+                values = {"loss": mean_losses.mean().item(), "lr": optimizer.param_groups[0]["lr"], "grad_norm": norms[step - since - 1].item(),
+                          "ms": ms, "tokens_per_second": 1000 * config.tokens_per_step / ms, "memory": devices.peak_memory(device)}
+                if peak:
+                    values["mfu"] = values["tokens_per_second"] * flops / (peak * processes.count)
                 minutes, rest = divmod(round((config.steps - step) * ms / 1000), 60)
-                bar.write(f"step {step:>{len(str(config.steps))}}/{config.steps} | loss {loss:.4f} | lr {lr:.2e} | norm {norm:.2f} | "
-                          f"{ms:.0f} ms | {speed:,.0f} tokens/s | left {minutes}:{rest:02}")
-                run.log("train", step, loss=loss, lr=lr, grad_norm=norm, ms=ms, tokens_per_second=speed)
+                bar.write(f"step {step:>{width}}/{config.steps} | loss {values['loss']:.4f} | lr {values['lr']:.2e} | "
+                          f"norm {values['grad_norm']:.2f} | {ms:.0f} ms | {values['tokens_per_second']:,.0f} tokens/s | "
+                          + (f"MFU {values['mfu']:.1%} | " if peak else "")
+                          + f"{values['memory'] / 1e9:.1f} GB | left {minutes // 60}:{minutes % 60:02}:{rest:02}")
+                run.log("train", step, **values)
                 seconds, since = 0.0, step
-                loss_sum.zero_()
+                taken.clear()
             else:
                 seconds += time.perf_counter() - begun
-            if step % config.val_every == 0 or last:
-                val_loss = validate()
-                bar.write(f"step {step:>{len(str(config.steps))}}/{config.steps} | val loss {val_loss:.4f} | "
-                          f"perplexity {math.exp(val_loss):.3f}")
-                run.log("val", step, loss=val_loss, tokens=len(val_windows) * config.block_size)
-            if step % config.checkpoint_every == 0 or last:
+            if not stop and (last or step % config.val_every == 0):
+                values = validate()
+                seen = " ".join(f"{window:.0f}" for window in values.get("window", []))
+                bar.write(f"step {step:>{width}}/{config.steps} | val loss {values['loss']:.4f} | perplexity {math.exp(values['loss']):.3f}"
+                          + (f" | effective window by layer {seen}" if seen else ""))
+                run.log("val", step, **values)
+            if saves:
                 save()
+                saved = step
             bar.update()
+    if stop and not last:
+        print(f"stopped by a signal after step {step}, which is saved: --resume goes on")
+    run.end()
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_record_says_where_it_comes_from(run, data_dir):
     evaluate(folder, "--lengths", "16", "--max_tokens", 640)
     record = record_of(folder)
     assert (record["run"], record["pe"], record["step"], record["block_size"]) == ("cable", "cable", 6, 16)
-    assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint.pt")
+    assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
     assert record["data"] == {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": data.Shards(data_dir, "val").sha256}
     assert record["protocol"] == {"name": "segments", "max_tokens": 640}
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
@@ -114,7 +114,7 @@ def test_dense_path_gives_the_same(run):
 def test_refusals(refused, run, tmp_path):
     folder, main = run("cable"), eval_extrapolation.main
     assert "no run named" in refused(main)[0]
-    assert "checkpoint.pt does not exist: train first" in refused(main, tmp_path)[0]
+    assert "holds no checkpoint: train first" in refused(main, tmp_path)[0]
     assert "give token counts or multiples" in refused(main, folder, "--lengths", "16,many")[0]
     assert "give token counts or multiples" in refused(main, folder, "--lengths", "0")[0]
     assert "too few for one window of 4096 + 1" in refused(main, folder, "--lengths", 4096)[0]

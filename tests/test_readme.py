@@ -38,7 +38,7 @@ def test_the_new_encoding_trains(data_dir, tmp_path):
     code = f"{BLOCKS[0]}\nimport train_gpt\ntrain_gpt.main({flags})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 0 and "recency, attention by dense" in done.stdout, done.stderr
-    weights = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["model"]
+    weights = torch.load(tmp_path / "run" / "checkpoint_0000003.pt", weights_only=True)["model"]
     assert (weights["posenc.0.r"] != 1).all()
 
 

@@ -79,7 +79,7 @@ def test_log_holds_what_was_done(trained):
 
 def test_config_on_disk_is_the_resolved_one(trained):
     config = yaml.safe_load((trained("cable") / "config.yaml").read_text())
-    assert config.keys() == Config.__dataclass_fields__.keys() - {"resume"}
+    assert config.keys() == Config.__dataclass_fields__.keys() - {"resume", "dry_run"}
     assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
 
 
@@ -167,7 +167,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
                                       + " ".join(NAMES)]
     assert "unknown size 'smal'" in lines("--size", "smal")[0]
     assert "n_embd 100 gives 3 heads" in lines("--n_embd", 100, "--n_head", 3)[0]
-    assert "tokens_per_step 100 is no multiple of micro_batch 2 x block_size 16 = 32" in lines("--tokens_per_step", 100)[0]
+    assert "tokens_per_step 100 is no multiple of micro_batch 2 x block_size 16 x processes 1 = 32" in lines("--tokens_per_step", 100)[0]
     assert len(lines("--steps", 0, "--lr", -1, "--pe", "x", "--size", "y")) == 4
     assert lines("--stepz", 4, "--learning_rate", 1)[0] == "error: flag --stepz is unknown: did you mean steps?"
     assert "Expected a int. Got value: many" in lines("--steps", "many")[0]
@@ -218,13 +218,13 @@ def test_folders_that_cannot_be_taken(refused, trained, data_dir, tmp_path):
     assert "was trained on other data than" in lines("--resume", "--data", other)[0]
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
-    content = (run / "checkpoint.pt").read_bytes()
+    content = (run / "checkpoint_0000006.pt").read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"not a checkpoint"):
-        (run / "checkpoint.pt").write_bytes(damaged)
-        assert "checkpoint.pt is damaged or no checkpoint" in lines("--resume")[0]
-    torch.save({"model": {}}, run / "checkpoint.pt")
+        (run / "checkpoint_0000006.pt").write_bytes(damaged)
+        assert "checkpoint_0000006.pt is damaged or no checkpoint" in lines("--resume")[0] and "checkpoint_0000004.pt" in lines("--resume")[0]
+    torch.save({"model": {}}, run / "checkpoint_0000006.pt")
     assert "is not a checkpoint of this program" in lines("--resume")[0]
-    torch.save(torch.nn.Linear(2, 2), run / "checkpoint.pt")  # would run code on loading
+    torch.save(torch.nn.Linear(2, 2), run / "checkpoint_0000006.pt")  # would run code on loading
     assert "is damaged or no checkpoint" in lines("--resume")[0]
 
     (tmp_path / "thesis").mkdir()
@@ -237,10 +237,9 @@ def test_a_full_disk_is_told_and_the_old_checkpoint_stays(refused, trained, data
     run = tmp_path / "run"
     shutil.copytree(trained("cable"), run)
     checkpoint = runs.load_checkpoint(run)
-    content = (run / "checkpoint.pt").read_bytes()
+    content = (run / "checkpoint_0000006.pt").read_bytes()
     monkeypatch.setattr("files.open", lambda path, mode: open("/dev/full", mode), raising=False)
-    taken = runs.Run.__new__(runs.Run)
-    taken.folder, taken.config, taken.data = run, checkpoint["config"], checkpoint["data"]
+    taken = runs.Run(run, checkpoint["config"], checkpoint["data"])
     lines = refused(lambda _: taken.save(**checkpoint))
     assert "cannot write" in lines[0] and "No space left on device" in lines[0]
-    assert (run / "checkpoint.pt").read_bytes() == content
+    assert (run / "checkpoint_0000006.pt").read_bytes() == content

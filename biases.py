@@ -1,0 +1,82 @@
+"""What does a model's positional encoding do to a text: the bias between its tokens, how steeply it falls, how far it sees."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import attention
+from model import GPT, Attention
+from posenc import Composition, Encoding, WeightedFall
+
+
+@dataclass
+class Layer:
+    """One attention layer as it reads tokens (B, T): its module, encoding, normalised input (B, T, C), positions, states."""
+
+    attn: Attention
+    encoding: Encoding
+    x: Tensor
+    pos: Tensor
+
+    @property
+    def states(self) -> tuple[tuple, tuple]:
+        return self.encoding.states(self.x.float(), self.pos)
+
+    def bias(self) -> Tensor | None:
+        """B of every pair, future keys included: (B|1, H|1, T, T); None for encodings that add none."""
+        if self.encoding.score is None:
+            return None
+        return attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
+
+    def scores(self) -> Tensor:
+        """What the softmax is taken of, q k^T * scale + B: (B, H, T, T)."""
+        q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
+        bias = self.bias()
+        return q @ k.mT * self.attn.scale + (0 if bias is None else bias)
+
+    def falls(self) -> Tensor | None:
+        """S[j-1] - S[j] of every token, (B|1, H|1, T): how far it pushes everything before it; None where no S falls."""
+        if self.encoding.score is None:
+            return None
+        parts = self.encoding.split(*self.states) if isinstance(self.encoding, Composition) else [(self.encoding, *self.states)]
+        falling = (k_states[0] for part, _, k_states in parts if isinstance(part, WeightedFall))
+        return next((-s.diff(dim=-1, prepend=s[..., :1]) for s in falling), None)
+
+
+@torch.no_grad()
+def layers(model: GPT, tokens: Tensor) -> list[Layer]:
+    """Every layer of the model while it reads tokens (B, T)."""
+    seen = []
+
+    def note(attn, arguments):
+        x, pos, encoding, *_ = arguments
+        seen.append(Layer(attn, encoding, x, pos))
+
+    hooks = [block.attn.register_forward_pre_hook(note) for block in model.h]
+    model.hidden(tokens)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+@torch.no_grad()
+def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
+    """What the last of tokens (B, T) sees, by layer, mean over texts and heads; empty for encodings without a bias.
+
+    slope: by how much the bias falls per token over the whole context, in nats. window: exp of the entropy of softmax(bias),
+    the number of tokens that it would in effect attend to if all queries and keys were alike: T without any fall.
+    """
+    found = layers(model, tokens)
+    if found[0].encoding.score is None:
+        return {}
+    last, result = tokens.size(1) - 1, {"slope": [], "window": []}
+    for layer in found:
+        q_states, k_states = layer.states
+        q_states = tuple(s[..., -1:] for s in q_states)
+        row = attention.bias(layer.encoding, q_states, k_states, layer.attn.heads, 1, first=last)[..., 0, :]  # (B|1, H|1, T)
+        weights = row.softmax(-1)
+        entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
+        result["slope"].append(((row[..., -1] - row[..., 0]) / max(1, last)).mean().item())
+        result["window"].append(entropy.exp().mean().item())
+    return result

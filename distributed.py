@@ -1,0 +1,98 @@
+"""How do several processes train as one?
+
+    torchrun --standalone --nproc_per_node=8 train_gpt.py ...       # sets RANK, LOCAL_RANK, WORLD_SIZE and where they meet
+
+    with distributed.joined() as processes:     # the processes torchrun started, or this one alone
+        total = processes.sum(tensor)           # over all of them; NCCL for tensors on GPUs, gloo for those in memory
+        if processes.any(signals.received): ...
+
+Process 0 alone prints and writes. A user's mistake found by several is told once. The processes agree on signals and random
+states through gloo, so that no GPU is ever waited for.
+"""
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from errors import InputError
+
+
+@dataclass
+class Processes:
+    """This process's number among all, its number on this machine, and how many there are in all."""
+
+    rank: int = 0
+    local_rank: int = 0
+    count: int = 1
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all processes, in place."""
+        if self.count > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        return bool(self.sum(torch.tensor(int(flag)))) if self.count > 1 else flag
+
+    def gather(self, value) -> list:
+        """The value of every process, by rank; anything that pickles."""
+        values = [value]
+        if self.count > 1:
+            values *= self.count
+            dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        self.any(False)
+
+
+@contextlib.contextmanager
+def joined():
+    """The processes of this training, joined for the length of the block; what all but process 0 print is dropped."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield Processes()
+        return
+    processes = Processes(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
+    if torch.cuda.is_available():
+        if processes.local_rank >= torch.cuda.device_count():
+            raise InputError(f"process {processes.local_rank} of this machine finds {torch.cuda.device_count()} GPUs only: "
+                             "start as many processes as there are GPUs (--nproc_per_node)")
+        torch.cuda.set_device(processes.local_rank)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    with contextlib.ExitStack() as stack:
+        if processes.rank:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+        try:
+            yield processes
+        except InputError as error:
+            raise InputError(*(problem for problem in error.problems if _first_to_tell(problem))) from None
+        dist.destroy_process_group()
+
+
+def _first_to_tell(problem: str) -> bool:
+    return dist.distributed_c10d._get_default_store().add(f"told: {problem}", 1) == 1
+
+
+class Signals:
+    """SIGTERM and SIGINT inside the block: noted in `received`, for the block to end when it can; a second one acts as ever."""
+
+    def __enter__(self):
+        self.received, self.before = None, {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number, frame):
+        self.received = signal.Signals(number).name
+        self._restore()
+
+    def _restore(self):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def __exit__(self, *_):
+        self._restore()
