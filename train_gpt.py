@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
@@ -133,7 +134,8 @@ class Config:
 
     def sequences(self, processes: int) -> int:
         """Windows of one optimizer step. Raises InputError where they cannot be shared out equally."""
-        factors = {"micro_batch": 1 if self.micro_batch == "auto" else self.micro_batch, "block_size": self.block_size, "processes": processes}
+        micro_batch = 1 if self.micro_batch == "auto" else self.micro_batch
+        factors = {"micro_batch": micro_batch, "block_size": self.block_size, "processes": processes}
         unit = math.prod(factors.values())
         if self.tokens_per_step % unit:
             raise InputError(f"tokens_per_step {self.tokens_per_step} is no multiple of "
@@ -192,6 +194,13 @@ def fitting_micro_batch(model: GPT, share: int, device: torch.device, dtype: tor
     return found
 
 
+def blame(losses: torch.Tensor, taken: list, windows: Windows, processes) -> str:
+    """The micro-batches, of any process, whose losses are no finite numbers; taken: the window numbers of this process's."""
+    mine = [int(number) for numbers, loss in zip(taken, losses) if not loss.isfinite() for number in numbers]
+    found = [f"{windows.shards.paths[shard].name} at token {token}" for shard, token in map(windows.place, sum(processes.gather(mine), []))]
+    return f", in the micro-batch with {', '.join(found[:8])}{' ...' * (len(found) > 8)}" if found else ""
+
+
 def main(argv=None):
     with distributed.joined() as processes:
         config = cli.parse(Config, argv, __doc__)
@@ -231,6 +240,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
     elif config.init_from:
         start_from(model, config.init_from, train_shards.tokenizer)
     model.to(device)
+    torch.manual_seed(config.seed + processes.rank)  # from here on each process draws numbers of its own
     optimizer = torch.optim.AdamW(model.parameter_groups(config.weight_decay), lr=config.lr,
                                   betas=(config.beta1, config.beta2), fused=True)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)  # otherwise it passes everything through
@@ -254,11 +264,11 @@ def train(config: Config, processes: distributed.Processes) -> None:
         micro_batch = run.config["micro_batch"] = fitting_micro_batch(model, sequences // processes.count, device, dtype, processes)
     accumulation = sequences // processes.count // micro_batch
     print(f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
-          f"{config.tokens_per_step:,} tokens, from step {step}: {processes.count} x {accumulation} micro-batches of {micro_batch} sequences")
+          f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}")
     run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256)
     forward = torch.compile(model) if config.compile or config.compile is None and device.type == "cuda" else model
     if processes.count > 1:
-        forward = DistributedDataParallel(forward, broadcast_buffers=False, gradient_as_bucket_view=True)
+        forward = DistributedDataParallel(forward, gradient_as_bucket_view=True)
 
     def save():
         run.save(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), step=step, sampler=position,
@@ -268,24 +278,15 @@ def train(config: Config, processes: distributed.Processes) -> None:
         """Mean loss over the validation windows, and what the encoding's bias does on the first of them."""
         model.eval()
         total, summary = torch.zeros((), dtype=torch.float64, device=device), {}
-        for numbers in torch.from_numpy(val_windows[processes.rank :: processes.count]).split(micro_batch):
-            inputs, targets = (x.to(device) for x in val.batch(numbers.numpy()))
+        share = np.array_split(val_windows, processes.count)[processes.rank]
+        for start in range(0, len(share), micro_batch):
+            inputs, targets = (x.to(device) for x in val.batch(share[start : start + micro_batch]))
             with devices.autocast(device, dtype):
                 total += model.losses(inputs, targets).sum(dtype=torch.float64)
                 summary = summary or biases.summary(model, inputs)
         model.train()
         tokens = len(val_windows) * config.block_size
         return {"loss": processes.sum(total).item() / tokens, "tokens": tokens, **summary}
-
-    def explain(fault: int) -> str:
-        """What a loss or gradient norm that is no number came from; fault: how many steps after `since`."""
-        bad = [number for numbers, loss in zip(taken[fault * accumulation :], losses[fault]) for number in numbers if not loss.isfinite()]
-        what = "loss" if not mean_losses[fault].isfinite() else "gradient norm"
-        windows = sum(processes.gather([int(number) for number in bad]), [])
-        where = "; ".join(f"{train_shards.paths[shard].name} from token {token:,}" for shard, token in map(train.place, windows[:4]))
-        return (f"the {what} of step {since + fault + 1} is no finite number"
-                + (f" (micro-batch with windows {where}{' and more' * (len(windows) > 4)})" if windows else " (its losses are)")
-                + f": nothing was saved since step {saved}; train again with a lower --lr, or look at these texts")
 
     # Training
     model.train()
@@ -295,9 +296,11 @@ def train(config: Config, processes: distributed.Processes) -> None:
     losses = torch.zeros(config.log_every, accumulation, device=device)  # of this process, for the steps since then; so that
     norms = torch.zeros(config.log_every, device=device)  # the host asks the device for numbers at log lines only
     taken = []  # the window numbers that they belong to
-    batches = ahead(stream(train, Sampler(len(train), config.seed, **position), sequences, micro_batch, processes.rank, processes.count), device)
+    sampler = Sampler(len(train), config.seed, **position)
+    batches = ahead(stream(train, sampler, sequences, micro_batch, processes.rank, processes.count), device)
+    hidden = True if processes.rank else None  # None: where standard error is no terminal
     with (contextlib.closing(batches), distributed.Signals() as signals,
-          tqdm(total=config.steps, initial=step, desc=config.pe, unit="step", disable=True if processes.rank else None, dynamic_ncols=True) as bar):
+          tqdm(total=config.steps, initial=step, desc=config.pe, unit="step", disable=hidden, dynamic_ncols=True) as bar):
         stop = False
         while step < config.steps and not stop:
             begun = time.perf_counter()
@@ -327,11 +330,15 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 mean_losses = processes.sum(losses[: step - since].mean(1)) / processes.count
                 sound = mean_losses.isfinite() & (norms[: step - since].isfinite() | scaler.is_enabled())  # which skips such steps
                 if not sound.all():  # waits for the device
-                    raise InputError(explain(int(sound.int().argmin())))
+                    first = int(sound.int().argmin())
+                    suspects = blame(losses[first], taken[first * accumulation :], train, processes)
+                    raise InputError(f"the {'gradient norm' if mean_losses[first].isfinite() else 'loss'} of step {since + first + 1} is no "
+                                     f"finite number{suspects}: the checkpoint of step {saved} is the last; train again with a lower --lr")
                 seconds += time.perf_counter() - begun
                 ms = 1000 * seconds / (step - since)
-                values = {"loss": mean_losses.mean().item(), "lr": optimizer.param_groups[0]["lr"], "grad_norm": norms[step - since - 1].item(),
-                          "ms": ms, "tokens_per_second": 1000 * config.tokens_per_step / ms, "memory": devices.peak_memory(device)}
+                values = {"loss": mean_losses.mean().item(), "lr": optimizer.param_groups[0]["lr"],
+                          "grad_norm": norms[step - since - 1].item(), "ms": ms, "tokens_per_second": 1000 * config.tokens_per_step / ms,
+                          "memory": devices.peak_memory(device)}
                 if peak:
                     values["mfu"] = values["tokens_per_second"] * flops / (peak * processes.count)
                 minutes, rest = divmod(round((config.steps - step) * ms / 1000), 60)
