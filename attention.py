@@ -162,7 +162,8 @@ def _columns(u: Tensor, w: Tensor | None, dtype: torch.dtype) -> list[tuple[Tens
 
 def _split(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
     """x as a sum of parts in `dtype`: x itself where it fits, else the rounded value and, detached, what rounding lost."""
-    first = x.to(dtype)
     if torch.promote_types(dtype, x.dtype) == dtype:
-        return [first]
-    return [first, (x - first.to(x.dtype)).detach().to(dtype)]
+        return [x.to(dtype)]
+    limit = torch.finfo(dtype).max  # float16 ends at 65,504: a bias as large means "do not look there" all the same
+    first = x.clamp(-limit, limit).to(dtype)
+    return [first, (x - first.to(x.dtype)).detach().clamp(-limit, limit).to(dtype)]

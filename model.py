@@ -30,7 +30,7 @@ SIZES = {  # layers, heads, width
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
-LOGITS_CHUNK = 2**24  # elements of the largest (tokens, V) block of logits held at a time: 64 MB in float32
+LOGITS_CHUNK = 2**26  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
 
 
 @dataclass
@@ -237,7 +237,7 @@ class GPT(nn.Module):
         hidden = self.hidden(tokens, cache)
         if targets is None:
             return hidden @ self.wte.weight.T
-        return mean_cross_entropy(hidden.flatten(0, 1), self.wte.weight, targets.flatten())
+        return MeanCrossEntropy.apply(hidden.flatten(0, 1), self.wte.weight, targets.flatten())
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context."""
@@ -301,25 +301,38 @@ class GPT(nn.Module):
                 f"{c.pe}, attention by {self.path}")
 
 
-def mean_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Mean of -log softmax(x weight^T)[target] in nats: (N, C), (V, C), (N,) int64 -> () float32; products in autocast's dtype.
-
-    Many logits never exist all at once: torch's own fused loss (from 2.13 on) takes them in chunks, as we do without it.
-    """
-    if len(x) * len(weight) <= LOGITS_CHUNK or not hasattr(F, "linear_cross_entropy"):
-        return cross_entropies(x, weight, targets).mean()
-    if torch.is_autocast_enabled(x.device.type):  # which it does not heed
-        x, weight = (y.to(torch.get_autocast_dtype(x.device.type)) for y in (x, weight))
-    return F.linear_cross_entropy(x, weight, targets, options=torch.nn.LinearCrossEntropyOptions()).float()
-
-
 def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(x weight^T)[target] of each row, (N,) float32, LOGITS_CHUNK logits at a time, computed again in backward."""
-    def chunk(x, weight, targets):
-        return F.cross_entropy((x @ weight.T).float(), targets, reduction="none")
+    """-log softmax(x weight^T)[target] of each row in nats: (N, C), (V, C), (N,) int64 -> (N,) float32; without gradients."""
+    return torch.cat([F.cross_entropy((rows @ weight.T).float(), y, reduction="none") for rows, y in _chunks(x, targets, len(weight))])
 
-    rows = max(1, LOGITS_CHUNK // len(weight))
-    chunks = zip(x.split(rows), targets.split(rows))
-    if len(x) <= rows:
-        return chunk(x, weight, targets)
-    return torch.cat([checkpoint(chunk, a, weight, b, use_reentrant=False, preserve_rng_state=False) for a, b in chunks])
+
+def _chunks(x, targets, vocab_size):
+    rows = max(1, LOGITS_CHUNK // vocab_size)
+    return zip(x.split(rows), targets.split(rows))
+
+
+class MeanCrossEntropy(torch.autograd.Function):
+    """The mean of `cross_entropies`, () float32, with gradients: worked out chunk by chunk on the way forward, while the chunk's
+    logits are there, so that all logits never are, nor have to be computed twice. Products are of autocast's dtype, sums float32.
+
+    (torch 2.13's linear_cross_entropy, which also works in chunks, rounds the loss itself to bfloat16, an error of up to 0.4%.)
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, targets):
+        losses, x_grads, weight_grad = [], [], torch.zeros_like(weight)
+        for rows, y in _chunks(x, targets[:, None], len(weight)):
+            log_p = (rows @ weight.T).float().log_softmax(-1)
+            losses.append(-log_p.gather(1, y))
+            grad = log_p.exp()  # of the logits, times N: divided last, or float16 would lose it
+            grad = grad.scatter(1, y, grad.gather(1, y) - 1)
+            x_grads.append((grad @ weight).float())
+            weight_grad += grad.T @ rows
+        ctx.save_for_backward(torch.cat(x_grads), weight_grad)
+        return torch.cat(losses).mean()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x_grad, weight_grad = ctx.saved_tensors
+        grad = grad / len(x_grad)
+        return x_grad * grad, weight_grad * grad, None

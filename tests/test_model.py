@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from conftest import ENCODINGS
 from torch._dynamo.testing import CompileCounter
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from errors import InputError
-from model import GPT, SIZES, Cache, GPTConfig
+from model import GPT, SIZES, Cache, GPTConfig, MeanCrossEntropy, cross_entropies
 
 V = 96
 
@@ -96,6 +97,88 @@ def test_every_parameter_learns(pe):
     tokens = torch.randint(V, (4, 32))
     model(tokens[:, :-1], tokens[:, 1:]).backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+def gradients(model, call=None, tokens=None):
+    """Loss and gradients of every parameter for the same tokens."""
+    tokens = torch.randint(V, (4, 33), generator=torch.Generator().manual_seed(3)) if tokens is None else tokens
+    model.zero_grad()
+    loss = (model if call is None else call)(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+    return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("dtype, exact", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_loss_in_chunks_is_the_plain_one(rows, dtype, exact, monkeypatch):
+    """Value and gradients, chunks of 1, 7 and all of 128 rows, a thousand times as large as a mean would be on the way back."""
+    monkeypatch.setattr("model.LOGITS_CHUNK", rows * V)
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, 24, generator=generator).requires_grad_() for n in (128, V))
+    targets = torch.randint(V, (128,), generator=generator)
+    plain = F.cross_entropy(x.double() @ weight.double().T, targets)
+    expected = torch.autograd.grad(1000 * plain, (x, weight))
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        ours = MeanCrossEntropy.apply(x, weight, targets)
+        assert ours.dtype == torch.float32 and ours.item() == pytest.approx(plain.item(), rel=exact / 10)
+        assert_close(cross_entropies(x, weight, targets).mean(), ours)
+    for found, right in zip(torch.autograd.grad(1000 * ours, (x, weight)), expected):
+        assert found.dtype == torch.float32 and (found - right).norm() <= exact * right.norm()
+
+
+def test_loss_never_holds_all_logits(monkeypatch):
+    monkeypatch.setattr("model.LOGITS_CHUNK", 8 * V)
+    x, weight = torch.randn(500, 24, requires_grad=True), torch.randn(V, 24, requires_grad=True)
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            nonlocal largest
+            result = function(*arguments, **(options or {}))
+            for y in result if isinstance(result, tuple | list) else [result]:
+                largest = max(largest, y.numel() if isinstance(y, torch.Tensor) else 0)
+            return result
+
+    with Watch():
+        MeanCrossEntropy.apply(x, weight, torch.randint(V, (500,))).backward()
+    assert largest == 500 * 24  # the gradient of x; logits would be four times that
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_activation_checkpointing_changes_nothing_but_memory(pe):
+    model = lively(pe)
+    plain = gradients(model)
+    model.activation_checkpointing = True
+    blocks = []
+    model.h[0].register_forward_pre_hook(lambda *_: blocks.append(1))
+    for ours, theirs in zip(gradients(model), plain):
+        assert_close(ours, theirs)
+    assert len(blocks) == 2  # once more in backward
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_training_compiles_to_one_graph(pe):
+    """Without a break, so without a wait for the device either; values and gradients are those of eager mode."""
+    model = lively(pe)
+    backend = "inductor" if pe == "k-cable" else "aot_eager"  # whose backward stumbles there, over a stride of softplus
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for ours, theirs in zip(gradients(model, compiled), gradients(model)):
+        assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_flops_are_those_of_the_matrix_products():
+    """6 N + 12 L C T a token, against torch's own count of a forward and backward pass; N counts 2 flops, 3 times, a weight."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = make("nope", attention="dense", n_embd=48, block_size=64)
+    tokens = torch.randint(V, (1, 64))
+    with FlopCounterMode(display=False) as counter:
+        model(tokens, tokens).backward()
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    recomputed = 2 * 2 * 48 * 64  # the logits of attention, by the dense path's checkpoints: 2 C T a layer
+    assert counter.get_total_flops() / 64 == 6 * matrices + 12 * 2 * 48 * 64 + recomputed
+    assert model.flops_per_token(64) == 6 * model.parameter_count() + 12 * 2 * 48 * 64
 
 
 def read_in_chunks(model, tokens, chunk, capacity):

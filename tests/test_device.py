@@ -1,0 +1,53 @@
+"""Names of GPUs and what they can compute, the search for the largest batch, and states of random numbers."""
+
+import pytest
+import torch
+
+import device
+
+
+@pytest.mark.parametrize("name, tflops", [
+    ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA H100 NVL", 835), ("NVIDIA H200", 989), ("NVIDIA GH200 480GB", 989),
+    ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA A100-PCIE-40GB", 312), ("NVIDIA A10G", 70), ("NVIDIA A10", 125), ("NVIDIA L4", 121),
+    ("NVIDIA L40S", 362), ("Tesla V100-SXM2-16GB", 125), ("Tesla T4", 65), ("NVIDIA GeForce RTX 4090", 165), ("NVIDIA RTX A6000", 155),
+    ("NVIDIA GeForce GTX 1080 Ti", None), ("AMD Instinct MI300X", None),
+])
+def test_peak_is_looked_up_by_name(name, tflops):
+    assert device.named_peak(name) == (tflops and tflops * 1e12)
+
+
+def test_peak_of_a_cpu_is_not_known():
+    assert device.peak_flops(torch.device("cpu"), torch.bfloat16) is None
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 6, 64, 100])
+def test_largest_that_fits(limit):
+    tried = []
+
+    def attempt(n):
+        tried.append(n)
+        if n > limit:
+            raise torch.OutOfMemoryError
+
+    candidates = [1, 2, 4, 8, 16, 32, 64]
+    assert device.largest_that_fits(attempt, candidates) == max((n for n in candidates if n <= limit), default=None)
+    assert len(tried) <= 3  # of seven: half of what is left each time
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    with pytest.raises(ZeroDivisionError):
+        device.largest_that_fits(lambda n: n / 0, [1, 2])
+
+
+def test_random_state_comes_back():
+    state = device.random_state(torch.device("cpu"))
+    first = torch.rand(3)
+    torch.rand(5)
+    device.set_random_state(state, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_memory_is_counted_in_bytes():
+    before = device.peak_memory(torch.device("cpu"))
+    block = torch.ones(before // 4 + 10_000_000)  # more than there was, so that it must show
+    assert before > 50e6 and before + 0.9 * 4 * block.numel() < device.peak_memory(torch.device("cpu")) < 4 * before + 1e9
