@@ -170,7 +170,7 @@ def plan(config: Config, mfu: float = 0.4) -> str:
         model.describe(),
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens ({epochs})",
         f"{per_token * tokens:.3g} FLOPs: {per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}",
-        f"hours at {mfu:.0%} MFU: " + ", ".join(f"{n} {name} {value / n:.1f}" for name, value in hours.items() for n in (1, 8)),
+        f"hours at {mfu:.0%} MFU: " + ", ".join(f"{n} {name} {value / n:.2f}" for name, value in hours.items() for n in (1, 8)),
         f"disk: {12 * parameters / 1e9:.2f} GB a checkpoint, {1 + config.keep_checkpoints} of them while one is written"])
 
 

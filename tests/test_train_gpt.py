@@ -145,7 +145,7 @@ def test_dry_run_counts_and_does_nothing(data_dir, tmp_path, capsys):
     assert f"N = {n:,}" in output and "19,000 steps of 524,288 tokens = 9,961,472,000 tokens" in output
     flops = (6 * n + 12 * 24 * 1024 * 1024) * 9_961_472_000
     assert f"{flops:.3g} FLOPs" in output
-    assert f"1 H100 {flops / (0.4 * 989e12) / 3600:.1f}, 8 H100 {flops / 8 / (0.4 * 989e12) / 3600:.1f}" in output
+    assert f"1 H100 {flops / (0.4 * 989e12) / 3600:.2f}, 8 H100 {flops / 8 / (0.4 * 989e12) / 3600:.2f}" in output
     assert f"{12 * n / 1e9:.2f} GB a checkpoint" in output and "is not there yet" in output
     assert not (tmp_path / "run").exists()
     train_gpt.main([*TINY, "--data", str(data_dir), "--dry_run"])

@@ -1,0 +1,32 @@
+"""The configs are the papers' settings: their token arithmetic, worked out again."""
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from train_gpt import Config
+
+FILES = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_config_is_valid_and_holds_deltas_only(path):
+    values = yaml.safe_load(path.read_text())
+    config = Config(**values)
+    assert not [name for name, value in values.items() if getattr(Config(), name) == value and name not in ("size", "micro_batch")]
+    config.sequences(processes=1 if path.stem == "quickstart" else 8)
+
+
+@pytest.mark.parametrize("size, steps, epochs", [("tiny", 9000, 10), ("small", 5000, 5), ("medium", 3000, 3)])
+def test_wikitext103_has_the_papers_epochs(size, steps, epochs):
+    config = Config(**yaml.safe_load((ROOT / f"configs/wikitext103_{size}.yaml").read_text()))
+    assert (config.size, config.steps, config.block_size) == (size, steps, 1024)
+    assert config.steps * config.tokens_per_step / 118e6 == pytest.approx(epochs, rel=0.12)
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "medium"])
+def test_fineweb_edu_is_one_epoch_of_10b(size):
+    config = Config(**yaml.safe_load((ROOT / f"configs/fineweb-edu_{size}.yaml").read_text()))
+    assert (config.size, config.steps, config.tokens_per_step, config.lr, config.min_lr, config.warmup_steps) == (
+        size, 19000, 524288, 6e-4, 6e-5, 750)
+    assert config.steps * config.tokens_per_step == pytest.approx(9.9e9, rel=0.01)
