@@ -6,6 +6,7 @@ flags. `parse` checks names and types, the program checks meaning; `run` prints 
 
 import dataclasses
 import difflib
+import json
 import re
 import sys
 
@@ -37,6 +38,7 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
     parser.add_class_arguments(config_class, None, skip={positional[0]} if positional else set())
 
+    argv = _gather(argv, [name for name, kind in fields.items() if kind == list[str]])
     argv = [f"{word}=true" if fields.get(word[2:]) is bool and next_word not in ("true", "false") else word
             for word, next_word in zip(argv, [*argv[1:], ""])]  # --resume means --resume true
     names = [word[2:].split("=")[0] for word in argv if word.startswith("--")]
@@ -64,6 +66,18 @@ def run(main) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _gather(argv: list[str], lists: list[str]) -> list[str]:
+    """--source a b means --source=["a", "b"]: the words up to the next flag."""
+    gathered, values = [], None
+    for word in argv:
+        if word.startswith("--"):
+            values = [] if word[2:] in lists else None
+            gathered.append(word if values is None else (word, values))
+        else:
+            (gathered if values is None else values).append(word)
+    return [word if isinstance(word, str) else f"{word[0]}={json.dumps(word[1])}" for word in gathered]
 
 
 def _unknown(where: str, name: str, fields) -> str:

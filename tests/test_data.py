@@ -123,16 +123,16 @@ def change(path, at, content):
 
 
 @pytest.mark.parametrize("damage, told", [
-    (lambda shard: shard.unlink(), "cannot be read (No such file or directory): prepare"),
+    (lambda shard: shard.unlink(), "does not exist: run the preparation again"),
     (lambda shard: shard.write_bytes(b""), "is no shard"),
-    (lambda shard: shard.write_bytes(shard.read_bytes()[:-2]), "holds 99 tokens, its header says 100, meta.json 100: prepare"),
+    (lambda shard: shard.write_bytes(shard.read_bytes()[:-2]), "holds 99 tokens, its header says 100, meta.json 100: remove it and run the preparation again"),
     (lambda shard: change(shard, 8, (90).to_bytes(4, "little")), "holds 100 tokens, its header says 90, meta.json 100"),
     (lambda shard: change(shard, 8, (0).to_bytes(4, "little")), "is empty"),
     (lambda shard: change(shard, 0, b"\x01"), "is no shard"),
     (lambda shard: change(shard, 4, b"\x07"), "is a shard of version 7, not 1"),
     (lambda shard: change(shard, 1024, b"\x09"), "has been changed since it was written"),
-    (lambda shard: shutil.copy(shard.with_name("toy_train_000002.bin"), shard), "meta.json 100: prepare"),
-    (lambda shard: (shard.parent / "meta.json").unlink(), "meta.json does not exist: prepare"),
+    (lambda shard: shutil.copy(shard.with_name("toy_train_000002.bin"), shard), "meta.json 100: remove it and run the preparation again"),
+    (lambda shard: [path.unlink() for path in shard.parent.iterdir()], "meta.json does not exist: prepare"),
     (lambda shard: (shard.parent / "meta.json").write_text('{"complete'), "meta.json cannot be read"),
     (lambda shard: (shard.parent / "meta.json").write_text("[]"), "meta.json is damaged"),
     (lambda shard: (shard.parent / "meta.json").write_text('{"complete": true, "splits": {}, "vocab_size": 5, "tokenizer": "x"}'),

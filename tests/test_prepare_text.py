@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+import corpus
 import data
 import prepare_text
 
@@ -64,7 +65,7 @@ def test_rows_of_tables_are_documents(tmp_path, kind):
 
 @pytest.mark.parametrize("line", ["abc\n", "aé😀"])  # with line ends, and with characters of one, two and four bytes without
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
-    monkeypatch.setattr(prepare_text, "PIECE", 50)
+    monkeypatch.setattr(corpus, "PIECE", 50)
     text = line * 300
     (tmp_path / "long.txt").write_bytes(text.encode())
     pieces = list(prepare_text.text_document(tmp_path / "long.txt", 0, len(text.encode())))
@@ -112,7 +113,7 @@ def test_done_is_done(tmp_path, capsys):
 
 
 def test_the_embedded_corpus_is_the_standard_library_without_tests():
-    files = prepare_text.standard_library()
+    files = corpus.standard_library()
     names = {path.name for path in files}
     assert {"argparse.py", "typing.py", "decoder.py"} <= names
     assert len(files) > 300 and sum(path.stat().st_size for path in files) > 5_000_000
@@ -141,7 +142,7 @@ def test_refusals(tmp_path, refused, data_dir):
         f"error: source {tmp_path / 'no.txt'} does not exist", f"error: source {tmp_path / 'nor.txt'} does not exist"]
     assert "no text, jsonl or parquet files there" in refused(main, tmp_path / "empty", *out)[0]
     assert "--text_column from body" in refused(main, tmp_path / "other.jsonl", *out)[0]
-    assert "bad.jsonl cannot be read as json" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
+    assert "bad.jsonl cannot be read (" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
     assert "val_every is 1" in refused(main, a, "--val_every", 1, *out)[0]
     assert "flag --tokeniser is unknown: did you mean tokenizer?" in refused(main, a, "--tokeniser", "gpt2")[0]
     assert "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
