@@ -8,7 +8,6 @@ prepare: a jsonl or parquet file becomes shards on the disk, by the code that pr
 counted; told are medians. Timed are opening the file, reading, decompressing, tokenising, hashing, writing and syncing.
 """
 
-import json
 import os
 import statistics
 import tempfile
@@ -64,26 +63,24 @@ def prepare(config: Config) -> dict:
     encoding = data.tokenizer(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source) if config.source else _embedded_corpus(Path(folder) / "stdlib.parquet")
-        kind = corpus.table_kind(source)
-        if not kind or not source.is_file():
+        if not corpus.table_kind(source) or not source.is_file():
             raise InputError(f"{source} is no jsonl or parquet file that is there: name another --source")
-        load = {"path": kind, "data_files": str(source), "split": "train"}
+        load = corpus.local([source])
         texts = [text for _, text in corpus.rows(str(source), config.text_column, load)]
 
-        def pipeline(out: Path) -> None:
-            writer = data.ShardWriter(data.Meta(out, {"dataset": "bench"}), "train", 10**8)
-            documents = ((writer, number, corpus.pieces(text))
-                         for number, text in corpus.rows(str(source), config.text_column, load, on_mark=writer.mark))
-            corpus.write(writer.meta, [writer], documents, encoding, mend="give another --source")
-
+        if not texts:
+            raise InputError(f"{source} holds no rows: name another --source")
         seconds = {"pipeline": [], "tiktoken": []}
         for round_ in range(config.repeats + 1):  # the first one warms up
-            for name, run in (("pipeline", lambda: pipeline(Path(folder) / str(round_))),
-                              ("tiktoken", lambda: encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count()))):
-                begun = time.perf_counter()
-                run()
-                seconds[name].append(time.perf_counter() - begun)
-        tokens = json.loads((Path(folder) / "0" / data.META).read_text())["splits"]["train"]["tokens"]
+            begun = time.perf_counter()
+            writer = data.ShardWriter(data.Meta(Path(folder) / str(round_), {"dataset": "bench"}), "train", 10**8)
+            rows = corpus.rows(str(source), config.text_column, load, on_mark=writer.mark)
+            corpus.tokenise(((writer, number, corpus.pieces(text)) for number, text in rows), encoding, [writer])
+            seconds["pipeline"].append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+            seconds["tiktoken"].append(time.perf_counter() - begun)
+        tokens = writer.meta.value["splits"]["train"]["tokens"]
     rates = {name: tokens / statistics.median(counted[1:]) for name, counted in seconds.items()}
     ratio = rates["pipeline"] / rates["tiktoken"]
     print(f"prepare, {source.name}, {config.tokenizer}, {os.cpu_count()} cores, median of {config.repeats}: "

@@ -118,12 +118,20 @@ def tokenise(documents, encoding, writers: list[data.ShardWriter], total: int | 
         writer.close()
 
 
+def local(files: list[Path]) -> dict:
+    """The arguments of datasets.load_dataset for files of one kind on this disk: tables, or text, a row per line."""
+    kind = table_kind(files[0]) or "text"
+    chunk = {"chunksize": PIECE} if kind == "json" else {}  # `datasets` reads the first chunk twice, and all before it goes on
+    return {"path": kind, "data_files": [str(path) for path in files], "split": "train", **chunk}
+
+
 def rows(name: str, column: str, load: dict, mark=(0, None), on_mark=lambda number, state: None, mend="mend it, or leave it out"):
     """(number, text) of each row of a table, on this disk or streamed from the hub, from `mark` on.
 
     name: of the table, in messages; load: the arguments of datasets.load_dataset. on_mark: called with (number of the row
-    that comes next, a state in JSON) now and then; both together are a `mark` that a later call can begin at, which reads
-    at most the rows of one file again (all of them under another version of `datasets`, whose states may differ).
+    that comes next, a state in JSON) now and then; both together are a `mark` that a later call can begin at. That one reads
+    the file again that holds the mark, and no earlier ones but where it lies at the file's beginning; all of them under
+    another version of `datasets`, whose states may differ.
     Raises InputError where rows cannot be had.
     """
     import datasets

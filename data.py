@@ -197,7 +197,7 @@ class Shards:
             raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
         hashed = verify == "always" or verify == "auto" and 2 * sum(tokens for _, tokens, _ in sizes) <= AUTO_VERIFY
         problems = [problem for path, tokens, sha256 in sizes
-                    for problem in shard_problems(path, tokens, sha256 if hashed and not bare else None)]
+                    for problem in (shard_problems(path) if bare else shard_problems(path, tokens, sha256 if hashed else None))]
         if problems:
             raise InputError(*problems)
         self.paths = [path for path, _, _ in sizes]

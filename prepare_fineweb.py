@@ -76,7 +76,7 @@ def stream(config: Config) -> None:
         if len(kinds) > 1 or None in kinds:
             raise InputError(f"{' '.join(config.source)}: files of more than one kind, or of none we know: give only .jsonl or only .parquet")
         name, mend = " ".join(config.source), "mend or remove the file"
-        load, source = {"path": kinds.pop(), "data_files": [*map(str, files)], "split": "train"}, {"files": corpus.fingerprint(files)}
+        load, source = corpus.local(files), {"files": corpus.fingerprint(files)}
     encoding, meta = corpus.begin(config.out_dir, config.tokenizer, config.shard_tokens, {**source, "text_column": config.text_column})
     writer = data.ShardWriter(meta, "val", config.shard_tokens, then="train", limit=config.shards)
     if not writer.full and writer.shards and writer.shards[-1]["tokens"] == config.shard_tokens:

@@ -85,9 +85,8 @@ def read(train_files, val_files, config, writers):
         hold_out = split == "train" and not val_files
         tails = hold_out and len(files) < config.val_every and not tables(files)  # too few documents: hold out their ends
         for path in files:
-            if kind := corpus.table_kind(path):
-                table = corpus.rows(str(path), config.text_column, {"path": kind, "data_files": str(path), "split": "train"})
-                documents = (corpus.pieces(text) for _, text in table)
+            if corpus.table_kind(path):
+                documents = (corpus.pieces(text) for _, text in corpus.rows(str(path), config.text_column, corpus.local([path])))
             elif tails:
                 cut, end = line_start(path, 1 - 1 / config.val_every), path.stat().st_size
                 documents = text_document(path, 0, cut), text_document(path, cut, end)

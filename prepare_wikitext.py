@@ -53,8 +53,7 @@ def main(argv=None):
         return data.verify(out_dir)
     if config.source:
         files = find(Path(config.source))
-        tables = {split: {"path": corpus.table_kind(paths[0]) or "text", "data_files": [*map(str, paths)], "split": "train"}
-                  for split, paths in files.items()}
+        tables = {split: corpus.local(paths) for split, paths in files.items()}
         source = {split: corpus.fingerprint(paths) for split, paths in files.items()}
     else:
         name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
@@ -91,8 +90,9 @@ def read(tables: dict[str, dict], writers: dict[str, data.ShardWriter]):
     """(writer, number, pieces of text) of every article that is not in a finished shard, split by split."""
     for split, table in tables.items():
         writer = writers[split]
-        name = " ".join(table.get("data_files", [f"{HUB} ({table.get('name')})"]))
-        for number, text in enumerate(articles(row for _, row in corpus.rows(name, "text", table))):
+        name = " ".join(table["data_files"]) if "data_files" in table else f"{HUB} ({table['name']})"
+        mend = "mend the file, or choose another --size or --variant"
+        for number, text in enumerate(articles(row for _, row in corpus.rows(name, "text", table, mend=mend))):
             if number >= writer.start[0]:
                 yield writer, number, corpus.pieces(text)
 

@@ -170,3 +170,102 @@ def test_bytes_tokenizer_is_utf8():
 def test_unknown_tokenizer():
     with pytest.raises(InputError, match="choose bytes or gpt2"):
         data.tokenizer("gpt3")
+
+
+def test_one_writer_may_serve_two_splits(tmp_path):
+    """The first shard of 100 tokens is val; the document it cuts opens train, and counts where it begins."""
+    documents = np.arange(250).reshape(10, 25)
+    meta = data.Meta(tmp_path / "toy", {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"})
+    writer = data.ShardWriter(meta, "val", 90, then="train", limit=2)
+    for number, tokens in enumerate(documents):
+        writer.add(number, 0, tokens)
+    writer.close()
+    assert writer.full and sorted(path.name for path in meta.folder.glob("*.bin")) == ["toy_train_000001.bin", "toy_val_000000.bin"]
+    assert data.tokens_of(meta.folder / "toy_train_000001.bin").tolist() == list(range(90, 180))
+    assert [(record["documents"], record["tokens"]) for record in meta.value["splits"].values()] == [(4, 90), (4, 90)]
+
+
+def test_a_shard_tells_from_where_its_source_may_be_read_on(tmp_path):
+    meta = data.Meta(tmp_path / "toy", {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"})
+    writer = data.ShardWriter(meta, "train", 60)  # shards end within documents 2, 4 and 7, and after it
+    for number in range(8):
+        if number % 4 == 0:  # two marks are set before the tokens come, as the source is read ahead
+            writer.mark(number, f"state {number}")
+            writer.mark(number + 2, f"state {number + 2}")
+        writer.add(number, 0, np.arange(25))
+    writer.close()
+    assert [shard["mark"] for shard in meta.value["splits"]["train"]["shards"]] == [
+        [2, "state 2"], [4, "state 4"], [6, "state 6"], [6, "state 6"]]
+    assert data.ShardWriter(meta, "train", 60).marks == [[6, "state 6"]]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_what_the_disk_has_lost_is_written_again(tmp_path, folder, lost):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / f"toy_train_{lost:06d}.bin").unlink()
+    meta = data.Meta(folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"})
+    assert meta.value["complete"]
+    assert data.ShardWriter(meta, "train", 100).start == [(0, 0), (3, 25), (7, 25)][lost]
+    assert not meta.value["complete"] and meta.value["splits"]["train"]["tokens"] == 100 * lost
+    write(folder, np.arange(250).reshape(10, 25), shard_tokens=100)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_verify_hashes_every_split(folder, capsys):
+    data.verify(folder)
+    assert capsys.readouterr().out == f"{folder}: 3 shards, 250 tokens, all as they were written\n"
+    change(folder / "toy_train_000001.bin", 1024, b"\x09")
+    (folder / "toy_train_000002.bin").unlink()
+    with pytest.raises(InputError) as error:
+        data.verify(folder)
+    changed, lost = error.value.problems
+    assert "000001.bin has been changed" in changed and changed.endswith("remove it and run the preparation again")
+    assert lost.endswith("000002.bin does not exist: run the preparation again, it makes what is missing")
+
+
+@pytest.mark.parametrize("content", ["[]", '{"splits": 5}'])
+def test_verify_tells_of_a_damaged_meta(folder, content):
+    (folder / "meta.json").write_text(content)
+    with pytest.raises(InputError, match="meta.json is damaged: prepare"):
+        data.verify(folder)
+
+
+def test_shards_without_meta_are_gpt2_and_said_so_once(folder, capsys):
+    shutil.copy(folder / "toy_train_000001.bin", folder / "toy_train_val_000000.bin")  # of a data set named toy_train
+    (folder / "meta.json").unlink()
+    train, val = (data.Shards(folder, split) for split in ("train", "val"))
+    assert (train.total, val.total, train.tokenizer, train.vocab_size) == (250, 100, "gpt2", 50257)
+    assert train.meta["dataset"] == "toy"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 and "taken for GPT-2 tokens (vocabulary 50257), unverified" in lines[0] and "first MB of each file" in lines[0]
+    with pytest.raises(InputError, match="has no split 'test': choose one of train val"):
+        data.Shards(folder, "test")
+    with pytest.raises(InputError, match="has no meta.json, so nothing tells what its shards must hold: read them unverified"):
+        data.Shards(folder, "train", verify="always")
+    with pytest.raises(InputError, match="meta.json does not exist: --verify needs its hashes"):
+        data.verify(folder)
+
+
+def test_shards_without_meta_are_named_by_names_headers_sizes_and_beginnings(tmp_path):
+    def name(change_, folder=tmp_path):
+        copy = write(folder / str(len(list(folder.iterdir()))) / "toy", [np.arange(1 << 20) % 500], shard_tokens=(1 << 20) - 9)
+        (copy / "meta.json").unlink()
+        change_(copy / "toy_train_000000.bin")
+        return data.Shards(copy, "train").sha256
+
+    names = [name(lambda shard: None), name(lambda shard: change(shard, 1024 + (1 << 20) - 1, b"\x09")),
+             name(lambda shard: shard.with_name("toy_train_000001.bin").unlink()),
+             name(lambda shard: shard.rename(shard.with_name("toy_train_000007.bin")))]
+    assert len(set(names)) == 4
+    assert name(lambda shard: change(shard, 1024 + (1 << 20), b"\x09")) == names[0] == name(lambda shard: None)
+
+
+def test_headers_are_checked_without_meta_too(folder):
+    (folder / "meta.json").unlink()
+    (folder / "toy_train_000000.bin").write_bytes(b"")
+    shard = folder / "toy_train_000001.bin"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(InputError) as error:
+        data.Shards(folder, "train")
+    empty, short = error.value.problems
+    assert "is no shard" in empty and "holds 99 tokens, its header says 100: remove it" in short

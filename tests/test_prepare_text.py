@@ -112,6 +112,23 @@ def test_done_is_done(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_a_lost_shard_is_made_again(tmp_path, refused, capsys):
+    for n in range(8):
+        (tmp_path / f"{n}.txt").write_text(f"{n}: some text\n" * 9)
+    flags, out = [str(tmp_path), "--val_every", "4", "--shard_tokens", "100", "--out_dir"], tmp_path / ".out"
+    prepare_text.main([*flags, str(out)])
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    prepare_text.main(["--verify", "--out_dir", str(out)])
+    assert "all as they were written" in capsys.readouterr().out
+    (out / ".out_train_000002.bin").unlink()
+    (out / ".out_val_000000.bin").write_bytes(before[".out_val_000001.bin"])
+    told = refused(prepare_text.main, "--verify", "--out_dir", out)
+    assert ["000002.bin does not exist" in told[0], "000000.bin has been changed" in told[1]] == [True, True]
+    (out / ".out_val_000000.bin").unlink()
+    prepare_text.main([*flags, str(out)])
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_the_embedded_corpus_is_the_standard_library_without_tests():
     files = corpus.standard_library()
     names = {path.name for path in files}
