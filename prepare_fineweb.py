@@ -5,7 +5,7 @@
     python prepare_fineweb.py --dataset HuggingFaceFW/fineweb --out_dir data/fineweb
     python prepare_fineweb.py --source crawl/*.parquet --out_dir data/crawl
     python prepare_fineweb.py --pretokenized kjj0/finewebedu10B-gpt2 --shards 3
-    python prepare_fineweb.py --verify
+    python prepare_fineweb.py --verify                              # are the shards what was written?
 
 Rows are streamed from the hub in their order, so that the disk holds the shards only. The first shard is the split `val`, all
 others are `train`; the document at the border is cut there, and the rest of it opens `train`. Interrupted, the same command
@@ -74,7 +74,7 @@ def stream(config: Config) -> None:
         files = corpus.find(config.source)
         kinds = {corpus.table_kind(path) for path in files}
         if len(kinds) > 1 or None in kinds:
-            raise InputError(f"{' '.join(config.source)}: files of more than one kind, or of none we know: give only .jsonl or only .parquet")
+            raise InputError(f"{' '.join(config.source)}: files of several kinds, or of none we know: give only .jsonl or only .parquet")
         name, mend = " ".join(config.source), "mend or remove the file"
         load, source = corpus.local(files), {"files": corpus.fingerprint(files)}
     encoding, meta = corpus.begin(config.out_dir, config.tokenizer, config.shard_tokens, {**source, "text_column": config.text_column})
@@ -109,10 +109,11 @@ def fetch(config: Config) -> None:
     named.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     if {match["split"] for match in named[: config.shards]} != {"val", "train"}:
         raise InputError(f"{repository} holds no shards *_val_000000.bin, *_train_000001.bin, …: {mend}")
-    wanted = {match[0]: match["split"] for match in named[: max(config.shards or len(named), len(there))]}
+    wanted = {match[0]: match["split"] for match in named[: max(config.shards or len(named), len(known))]}
     meta.value |= {"available": len(named), "splits": {}}
-    for file in wanted.keys() & there.keys():
-        meta.add(wanted[file], there[file])
+    for file in wanted:
+        if file in there:
+            meta.add(wanted[file], there[file])
     with corpus.completing(meta):
         for file in [file for file in wanted if file not in there]:
             try:

@@ -4,6 +4,7 @@
     python prepare_text.py my_book.txt --out_dir data/book          # plain text: a document per file
     python prepare_text.py corpus/*.jsonl --out_dir data/corpus --tokenizer gpt2
     python prepare_text.py folder/ --val held_out/ --out_dir data/mine
+    python prepare_text.py --verify --out_dir data/mine             # are the shards what was written?
 
 Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one document a row, also compressed). The embedded
 corpus is the Python standard library's own source code, without its tests: real text, long files, on every machine. Every

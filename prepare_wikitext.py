@@ -3,7 +3,7 @@
     python prepare_wikitext.py                                      # WikiText-103, raw text -> data/wikitext103
     python prepare_wikitext.py --size 2 --variant tokenized         # -> data/wikitext2-tokenized
     python prepare_wikitext.py --source wikitext-103-raw/           # files wiki.train.raw, wiki.valid.raw, wiki.test.raw
-    python prepare_wikitext.py --verify
+    python prepare_wikitext.py --verify                             # are the shards what was written?
 
 The text is that of the original files, every line with its spaces, whether it comes from them or from the hub's rows. An
 article begins at its title, a line ` = Title = ` between blank lines, and ends before the next one's; only the blank line at the
@@ -23,7 +23,7 @@ from errors import InputError
 
 HUB = "Salesforce/wikitext"
 SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}  # as files and the hub call them
-TITLE = re.compile(r"= (?!= )\S.*(?<! =) =")  # and not "= = Section = ="
+TITLE = re.compile(r"= (?!= )\S.* =")  # and not "= = Section = ="
 
 
 @dataclass

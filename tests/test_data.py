@@ -125,7 +125,8 @@ def change(path, at, content):
 @pytest.mark.parametrize("damage, told", [
     (lambda shard: shard.unlink(), "does not exist: run the preparation again"),
     (lambda shard: shard.write_bytes(b""), "is no shard"),
-    (lambda shard: shard.write_bytes(shard.read_bytes()[:-2]), "holds 99 tokens, its header says 100, meta.json 100: remove it and run the preparation again"),
+    (lambda shard: shard.write_bytes(shard.read_bytes()[:-2]),
+     "holds 99 tokens, its header says 100, meta.json 100: remove it and run the preparation again"),
     (lambda shard: change(shard, 8, (90).to_bytes(4, "little")), "holds 100 tokens, its header says 90, meta.json 100"),
     (lambda shard: change(shard, 8, (0).to_bytes(4, "little")), "is empty"),
     (lambda shard: change(shard, 0, b"\x01"), "is no shard"),

@@ -147,26 +147,39 @@ def test_going_on_reads_and_tokenises_only_the_rest(tmp_path, hub, monkeypatch, 
     first, state = json.loads((tmp_path / "toy" / "meta.json").read_text())["splits"]["train"]["shards"][-1]["mark"]
     after = json.loads((tmp_path / "toy" / "meta.json").read_text())["splits"]["train"]["shards"][-1]["next"][0]
     assert 40 <= first <= after < first + 4  # the first two files are behind
-    for number, texts in enumerate(FILES[:2]):  # were they read again, other bytes would come of it
-        path = next(source.glob(f"*{number}.*"))
-        size, others = path.stat().st_size, ["x" * len(text.encode()) for text in texts]
-        if kind == "hub":
-            pyarrow.parquet.write_table(pyarrow.table({"text": others, "id": range(len(others))}), path, row_group_size=7)
-        else:
-            lines = [json.dumps({"text": "", "id": n}) + "\n" for n in range(len(texts))]
-            path.write_text("".join(lines) + " " * (size - sum(map(len, lines))))
-    tokenised, pieces = [], corpus.pieces
-    monkeypatch.setattr(corpus, "pieces", lambda text: tokenised.append(text) or pieces(text))
+    path = next(source.glob("*0.*"))  # were it read again, the rows would be counted wrongly
+    if kind == "hub":
+        pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS[:3], "id": range(3)}), path)
+    else:
+        path.write_text('{"text": "", "id": 0}\n'.ljust(path.stat().st_size))
+    read, tokenised = spies(monkeypatch)
     prepare(tmp_path / "toy", *flags)
-    assert tokenised == TEXTS[after:]
+    assert (read[0], tokenised) == (first, TEXTS[after:])
     assert contents(tmp_path / "toy") == whole
+
+
+def spies(monkeypatch):
+    """Lists that fill with the numbers of the rows read and with the texts tokenised."""
+    read, tokenised, rows, pieces = [], [], corpus.rows, corpus.pieces
+    monkeypatch.setattr(corpus, "rows", lambda *args: ((read.append(number), (number, text))[1] for number, text in rows(*args)))
+    monkeypatch.setattr(corpus, "pieces", lambda text: tokenised.append(text) or pieces(text))
+    return read, tokenised
+
+
+def test_reading_ends_with_the_last_shard_that_is_wanted(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(corpus.os, "cpu_count", lambda: 1)
+    read, _ = spies(monkeypatch)
+    prepare(tmp_path / "toy", "--dataset", hub, "--shards", 2)
+    assert read[0] == 0 and len(read) < 25
 
 
 def test_a_stream_of_another_version_is_read_from_the_start(tmp_path, hub, monkeypatch):
     whole = contents(prepare(tmp_path / "whole" / "toy", "--dataset", hub))
     prepare(tmp_path / "toy", "--dataset", hub, "--shards", 5)
     monkeypatch.setattr("datasets.__version__", "1.0")
+    read, _ = spies(monkeypatch)
     prepare(tmp_path / "toy", "--dataset", hub)
+    assert read == [*range(60)]
     assert contents(tmp_path / "toy") == whole
 
 
@@ -275,9 +288,9 @@ def test_fetching_goes_on_where_it_stopped(tmp_path, repository, refused):
     repository.broken = None
     prepare_fineweb.main([*FETCH, "--out_dir", str(out)])
     (out / "made_elsewhere_train_000002.bin").unlink()
-    prepare_fineweb.main([*FETCH, "--out_dir", str(out)])
+    prepare_fineweb.main([*FETCH, "--out_dir", str(out), "--shards", "3"])  # no fewer than there were
     assert [name[-8:-4] for name in repository.fetched] == ["0000", "0001", "0002", "0003", "0004", "0005", "0002"]
-    assert contents(out)[0] == contents(whole)[0] and contents(out)[1]["splits"] == contents(whole)[1]["splits"]
+    assert contents(out)[0] == contents(whole)[0] and json.dumps(contents(out)[1]["splits"]) == json.dumps(contents(whole)[1]["splits"])
 
 
 def test_refusals_of_fetching(tmp_path, repository, refused):

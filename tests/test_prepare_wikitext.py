@@ -15,8 +15,8 @@ import prepare_wikitext
 
 EOT = 256
 ARTICLES = [
-    [" = Lobster = ", " ", " A lobster ; naïve text . ", " ", " = = Description = = ", " ", " It has claws . ", " ", " = = = Colour = = = ", " ",
-     " Blue . ", " "],
+    [" = Lobster = ", " ", " A lobster ; naïve text . ", " ", " = = Description = = ", " ", " It has claws . ", " ",
+     " = = = Colour = = = ", " ", " Blue . ", " "],
     [" = Constant k filter = ", " ", " The plots have ", " = 1 rad / s and a nominal impedance k = ", " 1 Ω . ", " ",
      " = Qualified for the next round ", " ", " * = record = ", " "],
     [" = E = mc² = ", " ", " Energy . ", " = no title , no blank before = ", " ", " = no title , no blank after = ", " More . ", " ", " "],
@@ -83,7 +83,8 @@ def test_files_give_the_tokens_of_the_hubs_rows(tmp_path, hub, ending):
             path.write_text("".join(json.dumps({"text": row}) + "\n" for row in hub_rows(lines)))
         else:
             path.write_text("".join(f"{line}\n" for line in lines))
-    out, of_hub = prepare(tmp_path / "files_out" / "toy", "--source", tmp_path / "files"), prepare(tmp_path / "hub_out" / "toy", "--size", 2)
+    out = prepare(tmp_path / "files_out" / "toy", "--source", tmp_path / "files")
+    of_hub = prepare(tmp_path / "hub_out" / "toy", "--size", 2)
     for path in of_hub.glob("*.bin"):
         assert (out / path.name).read_bytes() == path.read_bytes()
 
