@@ -78,21 +78,19 @@ def _first_to_tell(problem: str) -> bool:
 
 
 class Signals:
-    """SIGTERM and SIGINT inside the block: noted in `received`, for the block to end when it can; a second one acts as ever."""
+    """Inside the block SIGTERM and SIGINT are noted in `received`, for the block to end when it can.
+
+    Further ones change nothing, as launchers send them on to processes that the terminal or Slurm has sent them to already.
+    """
 
     def __enter__(self):
-        self.received, self.before = None, {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.before[number] = signal.signal(number, self._note)
+        self.received = False
+        self.before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def _note(self, number, frame):
-        self.received = signal.Signals(number).name
-        self._restore()
-
-    def _restore(self):
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        self.received = True
 
     def __exit__(self, *_):
-        self._restore()
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -19,10 +19,11 @@ from tqdm import tqdm
 import cli
 import device as devices
 import tables
-from data import Shards, Windows
+from data import Windows
 from errors import InputError
 from files import read_json, write_json
 from runs import checkpoint_path, load_model, provenance, sha256_of
+from shards import Shards
 
 BATCH_TOKENS = 16_384  # tokens of one forward pass, or one window where that is longer
 BINS = 256  # of the loss by position

@@ -17,7 +17,7 @@ import torch
 
 import biases
 import cli
-import data
+import corpus
 import device as devices
 from errors import InputError
 from files import atomic
@@ -51,7 +51,7 @@ def main(argv=None):
     layers, pe = len(model.h), checkpoint["gpt"]["pe"]
     if not -layers <= config.layer < layers:
         raise InputError(f"layer {config.layer}: the model has {layers}: choose 0 to {layers - 1}")
-    encoding = data.tokenizer(checkpoint["data"]["tokenizer"])
+    encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     tokens = encoding.encode_ordinary(config.text)
     if len(tokens) < 2:
         raise InputError("the text has no two tokens: give a longer --text")

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 import cli
-import data
+import corpus
 import device as devices
 from errors import InputError
 from model import GPT, Cache
@@ -79,7 +79,7 @@ def main(argv=None):
             raise InputError(f"--prompt_file {config.prompt_file} is empty: give it a prompt a line")
     device, dtype = devices.choose(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)
-    encoding = data.tokenizer(checkpoint["data"]["tokenizer"])
+    encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     if not config.interactive:
         complete(model, encoding, prompts, config, device, dtype)
         return

@@ -27,10 +27,11 @@ import biases
 import cli
 import device as devices
 import distributed
-from data import Sampler, Shards, Windows, ahead, evenly_spaced, stream
+from data import Sampler, Windows, ahead, evenly_spaced, stream
 from errors import InputError
 from model import GPT, GPTConfig
 from runs import Run, load_weights, start_from
+from shards import Shards
 
 
 @dataclass
@@ -323,7 +324,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
             optimizer.zero_grad(set_to_none=True)
             step += 1
 
-            stop = processes.any(signals.received is not None)
+            stop = processes.any(signals.received)
             last = step == config.steps
             saves = stop or last or step % config.checkpoint_every == 0
             if saves or step % config.log_every == 0:
@@ -332,8 +333,8 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 if not sound.all():  # waits for the device
                     first = int(sound.int().argmin())
                     suspects = blame(losses[first], taken[first * accumulation :], train, processes)
-                    raise InputError(f"the {'gradient norm' if mean_losses[first].isfinite() else 'loss'} of step {since + first + 1} is no "
-                                     f"finite number{suspects}: the checkpoint of step {saved} is the last; train again with a lower --lr")
+                    what = "gradient norm" if mean_losses[first].isfinite() else "loss"
+                    raise InputError(f"the {what} of step {since + first + 1} is no finite number{suspects}: the checkpoint of step {saved} is the last; train again with a lower --lr")
                 seconds += time.perf_counter() - begun
                 ms = 1000 * seconds / (step - since)
                 values = {"loss": mean_losses.mean().item(), "lr": optimizer.param_groups[0]["lr"],

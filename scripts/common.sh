@@ -2,6 +2,8 @@
 # Works from the repository's root, in the active virtual environment or in .venv, which `install` makes.
 
 set -euo pipefail
+trap 'exit 130' INT    # a training ends well when it is interrupted: it must not be taken for done, and the next one started
+trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 has_torch='import torch; v = torch.__version__.split("."); assert (int(v[0]), int(v[1])) >= (2, 11)'

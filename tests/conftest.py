@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 import cli  # noqa: E402
 import posenc  # noqa: E402
+import shards  # noqa: E402
 
 torch.set_flush_denormal(True)
 torch.set_num_threads(1)
@@ -96,6 +98,24 @@ def trained(data_dir, tmp_path_factory):
         return done[pe]
 
     return train
+
+
+def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
+    """A data set `toy` of these documents, all of them for training."""
+    meta = shards.Meta(folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": vocab_size, "source": "test"})
+    writer = shards.ShardWriter(meta, "train", shard_tokens)
+    for number, tokens in enumerate(documents):
+        writer.add(number, 0, np.asarray(tokens))
+    writer.close()
+    meta.value["complete"] = True
+    meta.write()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three shards of 100, 100 and 50 tokens: 0, 1, 2, ... in documents of 25."""
+    return write_shards(tmp_path / "toy", np.arange(250).reshape(10, 25), shard_tokens=100)
 
 
 @pytest.fixture

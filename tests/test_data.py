@@ -1,79 +1,16 @@
-"""Shards byte for byte, windows against the tokens they are cut from, the sampler, and every damage that must be told."""
-
-import json
-import shutil
+"""Windows against the tokens they are cut from, the sampler, and what each process is given."""
 
 import numpy as np
 import pytest
 import torch
+from conftest import write_shards
 
 import data
+import shards
 from errors import InputError
 
-
-def write(folder, documents, shard_tokens=1000, vocab_size=257):
-    meta = data.Meta(folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": vocab_size, "source": "test"})
-    writer = data.ShardWriter(meta, "train", shard_tokens)
-    for number, tokens in enumerate(documents):
-        writer.add(number, 0, np.asarray(tokens))
-    writer.close()
-    meta.value["complete"] = True
-    meta.write()
-    return folder
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Three shards of 100, 100 and 50 tokens: 0, 1, 2, ... in documents of 25."""
-    return write(tmp_path / "toy", np.arange(250).reshape(10, 25), shard_tokens=100)
-
-
-def test_a_shard_is_256_words_and_uint16_tokens(folder):
-    content = (folder / "toy_train_000002.bin").read_bytes()
-    header = np.frombuffer(content[:1024], dtype="<i4")
-    assert header[:3].tolist() == [20240520, 1, 50] and not header[3:].any()
-    assert np.frombuffer(content[1024:], dtype="<u2").tolist() == list(range(200, 250))
-
-
-def test_meta_counts_and_hashes(folder):
-    import hashlib
-
-    train = json.loads((folder / "meta.json").read_text())["splits"]["train"]
-    assert (train["documents"], train["tokens"]) == (10, 250)
-    assert [shard["tokens"] for shard in train["shards"]] == [100, 100, 50]
-    for shard in train["shards"]:
-        assert shard["sha256"] == hashlib.sha256((folder / shard["file"]).read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize("done", [0, 1, 2])
-def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path, folder, done):
-    """`done` shards are finished when it stops, in the middle of a document."""
-    part = tmp_path / "part"
-    meta = data.Meta(part, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"})
-    meta.write()
-    writer = data.ShardWriter(meta, "train", 100)
-    documents = np.arange(250).reshape(10, 25)
-    for number, tokens in enumerate(documents[: 4 * done + 1]):
-        writer.add(number, 0, tokens[:10])
-        writer.add(number, 10, tokens[10:])
-    before = {path: path.stat().st_mtime_ns for path in part.glob("*.bin")}
-    assert len(before) == done
-    write(part, documents, shard_tokens=100)
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())  # not written again
-    for path in folder.iterdir():
-        assert (part / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_shard_may_end_within_a_document(tmp_path):
-    whole = write(tmp_path / "whole", [np.arange(250)], shard_tokens=99)
-    meta = data.Meta(tmp_path / "part", {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"})
-    data.ShardWriter(meta, "train", 99).add(0, 0, np.arange(150))
-    part = write(tmp_path / "part", [np.arange(250)], shard_tokens=99)
-    assert [path.read_bytes() for path in sorted(whole.iterdir())] == [path.read_bytes() for path in sorted(part.iterdir())]
-
-
 def test_windows_cover_every_token_once(folder):
-    windows = data.Windows(data.Shards(folder, "train"), 7)
+    windows = data.Windows(shards.Shards(folder, "train"), 7)
     assert len(windows) == 99 // 7 + 99 // 7 + 49 // 7
     inputs, targets = windows.batch(range(len(windows)))
     assert inputs.dtype == torch.int64 and torch.equal(inputs[:, 1:], targets[:, :-1])
@@ -82,14 +19,14 @@ def test_windows_cover_every_token_once(folder):
 
 
 def test_too_little_data_for_the_length(folder):
-    assert len(data.Windows(data.Shards(folder, "train"), 99)) == 2
+    assert len(data.Windows(shards.Shards(folder, "train"), 99)) == 2
     with pytest.raises(InputError, match="has 250 tokens, too few for one window of 100 . 1: give it more text or"):
-        data.Windows(data.Shards(folder, "train"), 100)
+        data.Windows(shards.Shards(folder, "train"), 100)
 
 
 def test_token_outside_the_vocabulary_is_named(tmp_path):
-    folder = write(tmp_path / "toy", [[1, 2, 3, 4, 400, 6, 7, 8, 9]])
-    windows = data.Windows(data.Shards(folder, "train"), 4)
+    folder = write_shards(tmp_path / "toy", [[1, 2, 3, 4, 400, 6, 7, 8, 9]])
+    windows = data.Windows(shards.Shards(folder, "train"), 4)
     with pytest.raises(InputError, match=r"toy_train_000000.bin: token 400 at offset 4 is outside the vocabulary of 257"):
         windows.batch([0])
 
@@ -114,59 +51,3 @@ def test_sampler_order_does_not_depend_on_the_batch_and_goes_on_anywhere():
 def test_evenly_spaced():
     assert data.evenly_spaced(100, 4).tolist() == [0, 25, 50, 75]
     assert data.evenly_spaced(3, 10).tolist() == [0, 1, 2]
-
-
-def change(path, at, content):
-    with open(path, "r+b") as file:
-        file.seek(at)
-        file.write(content)
-
-
-@pytest.mark.parametrize("damage, told", [
-    (lambda shard: shard.unlink(), "cannot be read (No such file or directory): prepare"),
-    (lambda shard: shard.write_bytes(b""), "is no shard"),
-    (lambda shard: shard.write_bytes(shard.read_bytes()[:-2]), "holds 99 tokens, its header says 100, meta.json 100: prepare"),
-    (lambda shard: change(shard, 8, (90).to_bytes(4, "little")), "holds 100 tokens, its header says 90, meta.json 100"),
-    (lambda shard: change(shard, 8, (0).to_bytes(4, "little")), "is empty"),
-    (lambda shard: change(shard, 0, b"\x01"), "is no shard"),
-    (lambda shard: change(shard, 4, b"\x07"), "is a shard of version 7, not 1"),
-    (lambda shard: change(shard, 1024, b"\x09"), "has been changed since it was written"),
-    (lambda shard: shutil.copy(shard.with_name("toy_train_000002.bin"), shard), "meta.json 100: prepare"),
-    (lambda shard: (shard.parent / "meta.json").unlink(), "meta.json does not exist: prepare"),
-    (lambda shard: (shard.parent / "meta.json").write_text('{"complete'), "meta.json cannot be read"),
-    (lambda shard: (shard.parent / "meta.json").write_text("[]"), "meta.json is damaged"),
-    (lambda shard: (shard.parent / "meta.json").write_text('{"complete": true, "splits": {}, "vocab_size": 5, "tokenizer": "x"}'),
-     "has no split 'train'"),
-    (lambda shard: shutil.rmtree(shard.parent), "does not exist: make it with prepare_text.py"),
-])
-def test_damage_is_told_in_one_line(folder, damage, told):
-    damage(folder / "toy_train_000001.bin")
-    with pytest.raises(InputError) as error:
-        data.Shards(folder, "train")
-    assert len(error.value.problems) == 1 and told in error.value.problems[0]
-
-
-def test_several_bad_shards_are_told_together(folder):
-    for number in (0, 2):
-        (folder / f"toy_train_{number:06d}.bin").unlink()
-    with pytest.raises(InputError) as error:
-        data.Shards(folder, "train")
-    assert len(error.value.problems) == 2
-
-
-def test_hashing_can_be_turned_off(folder):
-    change(folder / "toy_train_000001.bin", 1024, b"\x09")
-    assert data.Shards(folder, "train", verify="never").total == 250
-
-
-def test_bytes_tokenizer_is_utf8():
-    encoding = data.tokenizer("bytes")
-    text = "naïve 😀\n<|endoftext|>"
-    assert encoding.encode_ordinary(text) == list(text.encode())
-    assert encoding.decode(list(text.encode())) == text
-    assert (encoding.n_vocab, encoding.eot_token) == (257, 256)
-
-
-def test_unknown_tokenizer():
-    with pytest.raises(InputError, match="choose bytes or gpt2"):
-        data.tokenizer("gpt3")

@@ -1,9 +1,12 @@
 """Several processes train as one: the same weights whatever their number, and nothing that stops them loses a step."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -12,7 +15,8 @@ from test_train_gpt import digest
 
 import distributed
 import runs
-from data import Sampler, Shards, Windows
+from data import Sampler, Windows
+from shards import Shards
 
 # A step is 16 windows of 32 tokens: an epoch has 23 steps.
 FLAGS = [*TINY, "--steps", "20", "--block_size", "32", "--tokens_per_step", "512", "--micro_batch", "4", "--checkpoint_every", "4",
@@ -85,11 +89,21 @@ def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
         assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
 
 
-def test_torchrun_starts_them(data_dir, tmp_path):
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(ROOT / "train_gpt.py"),
-                           *FLAGS, "--steps", "2", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")], text=True, capture_output=True)
-    assert done.returncode == 0 and "2 processes x 2 x 4 sequences" in done.stdout, done.stderr
-    assert [record["step"] for record in log_of(tmp_path / "run") if record["kind"] == "train"] == [2]
+def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
+    """Ctrl-C reaches torchrun and its processes, and these once more by torchrun."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", ROOT / "train_gpt.py", *FLAGS,
+               "--steps", "100000", "--data", data_dir, "--out_dir", run]
+    started = subprocess.Popen(map(str, command), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while not runs.checkpoints(run):
+        assert started.poll() is None, started.stderr.read()
+        time.sleep(0.05)
+    os.killpg(started.pid, signal.SIGINT)
+    output, errors = started.communicate(timeout=60)
+    stopped = re.search(r"stopped by a signal after step (\d+), which is saved: --resume goes on", output)
+    assert stopped, errors
+    assert runs.load_checkpoint(run)["step"] == log_of(run)[-1]["step"] == int(stopped[1])
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import ENCODINGS
 
-import data
+import shards
 import eval_extrapolation
 import runs
 
@@ -35,7 +35,7 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
     entry = record_of(folder)["lengths"][str(length)]
 
     model, _ = runs.load_model(folder, torch.device("cpu"))
-    tokens = torch.from_numpy(data.Shards(data_dir, "val").tokens[0].astype(np.int64))
+    tokens = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
     per_window, by_position = [], []
     for start in range(0, len(tokens) - length, length):
         logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
@@ -75,7 +75,7 @@ def test_record_says_where_it_comes_from(run, data_dir):
     record = record_of(folder)
     assert (record["run"], record["pe"], record["step"], record["block_size"]) == ("cable", "cable", 6, 16)
     assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
-    assert record["data"] == {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": data.Shards(data_dir, "val").sha256}
+    assert record["data"] == {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": shards.Shards(data_dir, "val").sha256}
     assert record["protocol"] == {"name": "segments", "max_tokens": 640}
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 

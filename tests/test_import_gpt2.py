@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import data
+import shards
 import eval_extrapolation
 import import_gpt2
 
@@ -25,8 +25,8 @@ def theirs(tmp_path):
 
 def test_evaluation_of_an_imported_model(theirs, tmp_path):
     tokens = np.random.default_rng(0).integers(0, 50257, 400)
-    meta = data.Meta(tmp_path / "toy", {"dataset": "toy", "tokenizer": "gpt2", "vocab_size": 50257, "source": "test"})
-    writer = data.ShardWriter(meta, "val", 1000)
+    meta = shards.Meta(tmp_path / "toy", {"dataset": "toy", "tokenizer": "gpt2", "vocab_size": 50257, "source": "test"})
+    writer = shards.ShardWriter(meta, "val", 1000)
     writer.add(0, 0, tokens)
     writer.close()
     meta.value["complete"] = True

@@ -7,14 +7,15 @@ import os
 import numpy as np
 import pytest
 
-import data
+import corpus
+import shards
 import prepare_text
 
 EOT = 256
 
 
 def documents_of(folder, split):
-    tokens = np.concatenate(data.Shards(folder, split).tokens)
+    tokens = np.concatenate(shards.Shards(folder, split).tokens)
     return [bytes(part[1:].astype(np.uint8)).decode() for part in np.split(tokens, np.flatnonzero(tokens == EOT))[1:]]
 
 
@@ -64,7 +65,7 @@ def test_rows_of_tables_are_documents(tmp_path, kind):
 
 @pytest.mark.parametrize("line", ["abc\n", "aé😀"])  # with line ends, and with characters of one, two and four bytes without
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
-    monkeypatch.setattr(prepare_text, "PIECE", 50)
+    monkeypatch.setattr(corpus, "PIECE", 50)
     text = line * 300
     (tmp_path / "long.txt").write_bytes(text.encode())
     pieces = list(prepare_text.text_document(tmp_path / "long.txt", 0, len(text.encode())))
@@ -82,7 +83,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     prepare_text.main([*flags, "--out_dir", str(tmp_path / ".whole" / "toy")])
     whole = {path.name: path.read_bytes() for path in (tmp_path / ".whole" / "toy").iterdir()}
     assert len(whole) > 8
-    flush, flushed = data.ShardWriter._flush, []
+    flush, flushed = shards.ShardWriter._flush, []
 
     def flush_and_die(self, following):
         flush(self, following)
@@ -90,7 +91,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
         if len(flushed) % 2 == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(data.ShardWriter, "_flush", flush_and_die)
+    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_die)
     for starts in range(40):
         try:
             prepare_text.main([*flags, "--out_dir", str(tmp_path / ".part" / "toy")])
@@ -111,8 +112,25 @@ def test_done_is_done(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_a_lost_shard_is_made_again(tmp_path, refused, capsys):
+    for n in range(8):
+        (tmp_path / f"{n}.txt").write_text(f"{n}: some text\n" * 9)
+    flags, out = [str(tmp_path), "--val_every", "4", "--shard_tokens", "100", "--out_dir"], tmp_path / ".out"
+    prepare_text.main([*flags, str(out)])
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    prepare_text.main(["--verify", "--out_dir", str(out)])
+    assert "all as they were written" in capsys.readouterr().out
+    (out / ".out_train_000002.bin").unlink()
+    (out / ".out_val_000000.bin").write_bytes(before[".out_val_000001.bin"])
+    told = refused(prepare_text.main, "--verify", "--out_dir", out)
+    assert "000002.bin does not exist" in told[0] and "000000.bin has been changed" in told[1]
+    (out / ".out_val_000000.bin").unlink()
+    prepare_text.main([*flags, str(out)])
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_the_embedded_corpus_is_the_standard_library_without_tests():
-    files = prepare_text.standard_library()
+    files = corpus.standard_library()
     names = {path.name for path in files}
     assert {"argparse.py", "typing.py", "decoder.py"} <= names
     assert len(files) > 300 and sum(path.stat().st_size for path in files) > 5_000_000
@@ -125,9 +143,9 @@ def test_gpt2_tokens(tmp_path):
     (tmp_path / "a.txt").write_text("Hello world<|endoftext|>")
     (tmp_path / "b.txt").write_text("val")
     prepare_text.main([str(tmp_path / "a.txt"), "--val", str(tmp_path / "b.txt"), "--tokenizer", "gpt2", "--out_dir", str(tmp_path / "out")])
-    shards = data.Shards(tmp_path / "out", "train")
-    assert shards.tokens[0][:3].tolist() == [50256, 15496, 995] and 50256 not in shards.tokens[0][1:]
-    assert shards.padded_vocab_size == 50304
+    read = shards.Shards(tmp_path / "out", "train")
+    assert read.tokens[0][:3].tolist() == [50256, 15496, 995] and 50256 not in read.tokens[0][1:]
+    assert read.padded_vocab_size == 50304
 
 
 def test_refusals(tmp_path, refused, data_dir):
@@ -141,7 +159,7 @@ def test_refusals(tmp_path, refused, data_dir):
         f"error: source {tmp_path / 'no.txt'} does not exist", f"error: source {tmp_path / 'nor.txt'} does not exist"]
     assert "no text, jsonl or parquet files there" in refused(main, tmp_path / "empty", *out)[0]
     assert "--text_column from body" in refused(main, tmp_path / "other.jsonl", *out)[0]
-    assert "bad.jsonl cannot be read as json" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
+    assert "bad.jsonl cannot be read (" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
     assert "val_every is 1" in refused(main, a, "--val_every", 1, *out)[0]
     assert "flag --tokeniser is unknown: did you mean tokenizer?" in refused(main, a, "--tokeniser", "gpt2")[0]
     assert "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
@@ -149,4 +167,4 @@ def test_refusals(tmp_path, refused, data_dir):
     assert "cannot write" in refused(main, a, "--out_dir", tmp_path / "file" / "out")[0]
     (tmp_path / "one.txt").write_text("no line end")
     assert "no text is left for the split 'val'" in refused(main, tmp_path / "one.txt", "--out_dir", tmp_path / "out3")[0]
-    assert not list((tmp_path / "out3").iterdir())
+    assert not (tmp_path / "out3").exists()

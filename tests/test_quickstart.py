@@ -7,8 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import torch
 from conftest import ROOT
+
+import runs
 
 FLAGS = ["--steps", "8", "--n_layer", "1", "--n_head", "2", "--n_embd", "16", "--val_tokens", "1024", "--checkpoint_every", "2",
          "--log_every", "2", "--lr", "1e-2"]
@@ -23,12 +24,12 @@ def start(folder):
 
 def test_quickstart(tmp_path):
     first = start(tmp_path)
-    while not (tmp_path / "runs" / "alibi" / "checkpoint.pt").exists():
+    while not runs.checkpoints(tmp_path / "runs" / "alibi"):
         assert first.poll() is None, first.stdout.read()
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    steps = torch.load(tmp_path / "runs" / "alibi" / "checkpoint.pt", weights_only=True)["step"]
+    steps = runs.load_checkpoint(tmp_path / "runs" / "alibi")["step"]
 
     again = start(tmp_path)
     output, _ = again.communicate()
@@ -44,5 +45,5 @@ def test_quickstart(tmp_path):
     output, _ = third.communicate()
     assert third.returncode == 0, output
     assert output.count("is trained already") == output.count("evaluated already") == 4 and "is prepared already" in output
-    runs = [path for path in written if path.parent.name != "runs" and path.is_file()]
-    assert len(runs) == 16 and all(path.stat().st_mtime_ns == written[path] for path in runs)
+    files = [path for path in written if path.parent.name != "runs" and path.is_file()]
+    assert len(files) == 20 and all(path.stat().st_mtime_ns == written[path] for path in files)

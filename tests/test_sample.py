@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import ENCODINGS
 
-import data
 import runs
+import corpus
 import sample
 
 CPU = torch.device("cpu")
@@ -157,7 +157,7 @@ def test_characters_of_several_bytes_are_whole(trained, capsys, monkeypatch):
 def test_refusals(refused, trained, tmp_path):
     run = trained("cable")
     assert "name one run" in refused(sample.main)[0]
-    assert "does not exist" in refused(sample.main, tmp_path)[0]
+    assert "holds no checkpoint" in refused(sample.main, tmp_path)[0]
     assert refused(sample.main, run, "--temperature", -1, "--top_k", 0) == [
         "error: temperature is -1.0: it must be at least 0", "error: top_k is 0: it must be at least 1"]
     assert "exclude each other" in refused(sample.main, run, "--prompt", "a", "--interactive")[0]
@@ -168,7 +168,7 @@ def test_refusals(refused, trained, tmp_path):
 
 def test_vocabulary_padding_is_no_token(model, trained):
     cable, checkpoint = model("cable"), runs.load_checkpoint(trained("cable"))
-    assert checkpoint["gpt"]["vocab_size"] == 320 and data.tokenizer("bytes").n_vocab == 257
+    assert checkpoint["gpt"]["vocab_size"] == 320 and corpus.tiktoken_encoding("bytes").n_vocab == 257
     cable.wte.weight.data[257:] = 100 * cable.ln_f.weight.data  # the padding would win every time
     cable.ln_f.bias.data.fill_(1)
     (tokens,) = tokens_of(cable, [[256]], max_new_tokens=20)

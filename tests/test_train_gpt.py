@@ -139,7 +139,8 @@ def test_without_wandb_the_mend_is_told(refused, data_dir, tmp_path, monkeypatch
 
 
 def test_dry_run_counts_and_does_nothing(data_dir, tmp_path, capsys):
-    train_gpt.main(["--size", "medium", "--pe", "learnable", "--data", str(tmp_path / "nodata"), "--out_dir", str(tmp_path / "run"), "--dry_run"])
+    train_gpt.main(["--size", "medium", "--pe", "learnable", "--data", str(tmp_path / "nodata"), "--out_dir", str(tmp_path / "run"),
+                    "--dry_run"])
     output = capsys.readouterr().out
     n = 50304 * 1024 + 1024 * 1024 + 24 * (12 * 1024 * 1024 + 13 * 1024) + 2 * 1024  # Radford et al. 2019; 353.8M and P
     assert f"N = {n:,}" in output and "19,000 steps of 524,288 tokens = 9,961,472,000 tokens" in output
@@ -281,7 +282,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
     assert "cannot be read" in lines("--config", tmp_path / "none.yaml")[0]
     assert "there is no CUDA device here" in lines("--device", "cuda")[0]
     assert "unknown device 'gpu'" in lines("--device", "gpu")[0]
-    assert "does not exist: make it with prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
+    assert "does not exist: make it by prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
     assert "too few for one window of 4096 + 1" in lines("--block_size", 4096, "--tokens_per_step", 8192)[0]
     assert "sdpa cannot compute the bias of Drift" in lines("--pe", "test-drift", "--attention", "sdpa")[0]
     assert not out.exists()
@@ -319,7 +320,8 @@ def test_folders_that_cannot_be_taken(refused, trained, data_dir, tmp_path):
     content = (run / "checkpoint_0000006.pt").read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"not a checkpoint"):
         (run / "checkpoint_0000006.pt").write_bytes(damaged)
-        assert "checkpoint_0000006.pt is damaged or no checkpoint" in lines("--resume")[0] and "checkpoint_0000004.pt" in lines("--resume")[0]
+        told = lines("--resume")[0]
+        assert "checkpoint_0000006.pt is damaged or no checkpoint" in told and "go on from" in told and "checkpoint_0000004.pt" in told
     torch.save({"model": {}}, run / "checkpoint_0000006.pt")
     assert "is not a checkpoint of this program" in lines("--resume")[0]
     torch.save(torch.nn.Linear(2, 2), run / "checkpoint_0000006.pt")  # would run code on loading
