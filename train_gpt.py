@@ -334,7 +334,8 @@ def train(config: Config, processes: distributed.Processes) -> None:
                     first = int(sound.int().argmin())
                     suspects = blame(losses[first], taken[first * accumulation :], train, processes)
                     what = "gradient norm" if mean_losses[first].isfinite() else "loss"
-                    raise InputError(f"the {what} of step {since + first + 1} is no finite number{suspects}: the checkpoint of step {saved} is the last; train again with a lower --lr")
+                    raise InputError(f"the {what} of step {since + first + 1} is no finite number{suspects}: the checkpoints, up to "
+                                     f"step {saved}, are untouched; train again with a lower --lr")
                 seconds += time.perf_counter() - begun
                 ms = 1000 * seconds / (step - since)
                 values = {"loss": mean_losses.mean().item(), "lr": optimizer.param_groups[0]["lr"],

@@ -177,8 +177,8 @@ def test_a_loss_that_is_no_number_stops_all_and_is_traced(data_dir, tmp_path):
     windows = Windows(Shards(data_dir, "train"), 32)
     numbers = Sampler(len(windows), seed=1).take(7 * 16)[-4:]  # step 7, the last four windows of process 1
     places = ", ".join(f"toy_train_000000.bin at token {32 * number}" for number in numbers)
-    assert lines[0] == (f"error: the loss of step 7 is no finite number, in the micro-batch with {places}: the checkpoint of step 4 "
-                        "is the last; train again with a lower --lr")
+    assert lines[0] == (f"error: the loss of step 7 is no finite number, in the micro-batch with {places}: the checkpoints, up to "
+                        "step 4, are untouched; train again with a lower --lr")
     assert [path.name for path in runs.checkpoints(run)] == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4
     assert all(x.isfinite().all() for x in weights(run, 4).values())

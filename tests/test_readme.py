@@ -45,3 +45,12 @@ def test_the_new_encoding_trains(data_dir, tmp_path):
 @pytest.mark.parametrize("path", re.findall(r"\]\((results/[^)]+)\)", README))
 def test_pictures_are_there(path):
     assert (ROOT / path).exists()
+
+
+def test_the_cost_is_what_the_program_prints(capsys, monkeypatch):
+    import train_gpt
+
+    monkeypatch.chdir(ROOT / "tests")  # where there are no data
+    told = README.split("--pe rope --dry_run\n\n")[1].split("\n\n")[0]
+    train_gpt.main(["--config", str(ROOT / "configs" / "fineweb-edu_medium.yaml"), "--pe", "rope", "--dry_run"])
+    assert capsys.readouterr().out.splitlines() == [line.strip() for line in told.splitlines()]
