@@ -51,3 +51,52 @@ def test_sampler_order_does_not_depend_on_the_batch_and_goes_on_anywhere():
 def test_evenly_spaced():
     assert data.evenly_spaced(100, 4).tolist() == [0, 25, 50, 75]
     assert data.evenly_spaced(3, 10).tolist() == [0, 1, 2]
+
+
+def take(batches, count):
+    return [next(batches) for _ in range(count)]
+
+
+@pytest.mark.parametrize("processes, micro_batch", [(1, 6), (1, 2), (2, 3), (2, 1), (3, 2)])
+def test_processes_share_every_step(folder, processes, micro_batch):
+    """Steps of six windows: whoever takes which, together they are the sampler's next six, and all know where it stands."""
+    windows = data.Windows(shards.Shards(folder, "train"), 7)
+    sampler, micro_batches = data.Sampler(len(windows), seed=3), 6 // processes // micro_batch
+    streams = [data.stream(windows, data.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes) for rank in range(processes)]
+    for _ in range(9):  # 54 windows: more than one epoch of 34
+        parts = [take(stream, micro_batches) for stream in streams]
+        numbers = [part[0] for process in parts for part in process]
+        assert [len(part) for part in numbers] == [micro_batch] * (6 // micro_batch)
+        assert np.concatenate(numbers).tolist() == sampler.take(6).tolist()
+        for part_numbers, inputs, targets, position in (part for process in parts for part in process):
+            assert torch.equal(inputs, windows.batch(part_numbers)[0]) and torch.equal(targets, windows.batch(part_numbers)[1])
+            assert position == {"epoch": sampler.epoch, "index": sampler.index}
+
+
+def test_reading_ahead_changes_no_order_and_hides_no_error():
+    def batches():
+        for number in range(5):
+            yield [number, torch.tensor([number])]
+        raise InputError("token 400 is outside the vocabulary")
+
+    read = data.ahead(batches(), torch.device("cpu"))
+    assert [(number, tensor.item()) for number, tensor in take(read, 5)] == [(n, n) for n in range(5)]
+    with pytest.raises(InputError, match="token 400"):
+        next(read)
+
+
+def test_reading_ahead_is_ahead_and_ends():
+    """While the first batch is in use, the second and third are being read; closed, nothing is read any more."""
+    import itertools
+    import threading
+
+    asked = []
+    read = data.ahead(([asked.append(n)] for n in itertools.count()), torch.device("cpu"), depth=2)
+    next(read)
+    for _ in range(1000):
+        if len(asked) == 3:
+            break
+        threading.Event().wait(0.01)
+    assert asked == [0, 1, 2]
+    read.close()
+    assert len(asked) == 3 and not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]

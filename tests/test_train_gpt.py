@@ -72,6 +72,25 @@ def test_compiled_and_checkpointed_it_trains_the_same(trained, data_dir, tmp_pat
     assert not any(name.startswith("_orig_mod") for name in runs.load_checkpoint(tmp_path / "run")["model"])
 
 
+def test_activation_checkpointing_is_turned_on(data_dir, tmp_path, monkeypatch):
+    blocks, checkpoint = [], torch.utils.checkpoint.checkpoint
+    monkeypatch.setattr("model.checkpoint", lambda block, *rest, **options: blocks.append(block) or checkpoint(block, *rest, **options))
+    for flags, count in (([], 0), (["--activation_checkpointing"], 2 * 2)):  # two layers, two micro-batches
+        train_gpt.main([*TINY, "--steps", "1", "--data", str(data_dir), "--out_dir", str(tmp_path / f"run{count}"), *flags])
+        assert len(blocks) == count
+
+
+def test_loss_scaling_goes_on_where_it_was(data_dir, tmp_path):
+    flags = [*TINY, "--data", str(data_dir), "--dtype", "float16"]
+    train_gpt.main([*flags, "--out_dir", str(tmp_path / "whole")])
+    stopped = program_interrupted_after_save(2, *flags, "--out_dir", tmp_path / "parts")
+    assert stopped.returncode == 130, stopped.stderr
+    train_gpt.main([*flags, "--out_dir", str(tmp_path / "parts"), "--resume"])
+    whole, parts = (runs.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    assert whole["scaler"] == parts["scaler"] and 0 < whole["scaler"]["_growth_tracker"] <= 6
+    assert digest(whole["model"]) == digest(parts["model"])
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_the_newest_checkpoints_are_kept(keep, data_dir, tmp_path):
     run = tmp_path / "run"
@@ -136,6 +155,26 @@ def test_without_wandb_the_mend_is_told(refused, data_dir, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "wandb", None)
     lines = refused(train_gpt.main, *TINY, "--data", data_dir, "--out_dir", tmp_path / "run", "--wandb_project", "tests")
     assert lines == ["error: --wandb_project needs wandb: pip install wandb"] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("limit, found", [(100, 12), (5, 4), (1, 1)])
+def test_the_largest_micro_batch_that_fits_is_found(limit, found, monkeypatch):
+    """The largest divisor of a process's 12 sequences, and the least that any process finds."""
+    forward = train_gpt.GPT.forward
+
+    def small_memory(self, tokens, targets):
+        if len(tokens) > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, tokens, targets)
+
+    monkeypatch.setattr(train_gpt.GPT, "forward", small_memory)
+    model = train_gpt.GPT(train_gpt.GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8))
+    processes = train_gpt.distributed.Processes()
+    assert train_gpt.fitting_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes) == found
+    assert all(parameter.grad is None for parameter in model.parameters())
+    monkeypatch.setattr(train_gpt.distributed.Processes, "gather", lambda self, value: [value, 0])
+    with pytest.raises(runs.InputError, match="not one sequence of 8 tokens fits into the GPU"):
+        train_gpt.fitting_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes)
 
 
 def test_dry_run_counts_and_does_nothing(data_dir, tmp_path, capsys):
