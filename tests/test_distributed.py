@@ -81,7 +81,12 @@ def noisy(data_dir, tmp_path_factory):
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
-    results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run")
+    late = """
+        import time, runs
+        find = runs.Run.find
+        runs.Run.find = lambda *a, **k: (time.sleep(rank), find(*a, **k))[1]  # process 0 must not take the folder before all looked
+    """
+    results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", code=late)
     assert f"{count} processes x {4 // count} x 4 sequences" in succeeded(results)
     assert all(output == "" for _, output, _ in results[1:])  # process 0 alone speaks
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))

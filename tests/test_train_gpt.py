@@ -133,6 +133,10 @@ def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
         f"error: --init_from: {trained('alibi')} has n_layer 2, not 3: give the same",
         f"error: --init_from: {trained('alibi')} has pe alibi, not rope: give the same"]
     assert "holds no checkpoint" in lines("rope", "--init_from", tmp_path)[0]
+    other = shutil.copytree(data_dir, tmp_path / "data")
+    (other / "meta.json").write_text((other / "meta.json").read_text().replace('"bytes"', '"other"'))
+    assert lines("rope", "--init_from", trained("rope"), "--data", other) == [
+        f"error: --init_from: {trained('rope')} was trained on bytes tokens, not other: choose other data"]
     assert not (tmp_path / "run").exists()
     train_gpt.main([*TINY, *longer, "--data", str(data_dir), "--pe", "t5-clip:k=15", "--init_from", str(trained("t5-clip")),
                     "--out_dir", str(tmp_path / "run")])  # its table as it was
