@@ -9,6 +9,7 @@ A document is (writer, number, pieces of text): the writer of its split, its num
 """
 
 import hashlib
+import logging
 import os
 import sysconfig
 import time
@@ -156,6 +157,8 @@ def rows(name: str, column: str, load: dict, mark=(0, None), on_mark=lambda numb
     import datasets
 
     datasets.disable_progress_bars()
+    for handler in logging.getLogger("datasets").handlers:
+        handler.addFilter(_no_error)  # we tell of errors ourselves, in one line
     with reading(name, mend):
         table = datasets.load_dataset(**load, streaming=True).with_format("arrow")
         number, state = mark if mark[1] and mark[1]["datasets"] == datasets.__version__ else (0, None)
@@ -168,6 +171,10 @@ def rows(name: str, column: str, load: dict, mark=(0, None), on_mark=lambda numb
             yield from enumerate(texts, number)
             number += len(texts)
             on_mark(number, {"datasets": datasets.__version__, "stream": table.state_dict()})
+
+
+def _no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
 
 
 @contextmanager

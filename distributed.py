@@ -69,7 +69,10 @@ def joined():
         try:
             yield processes
         except InputError as error:
-            raise InputError(*(problem for problem in error.problems if _first_to_tell(problem))) from None
+            problems = [problem for problem in error.problems if _first_to_tell(problem)]
+            if not torch.cuda.is_available():  # NCCL would wait for processes that know of no error
+                dist.destroy_process_group()
+            raise InputError(*problems) from None
         dist.destroy_process_group()
 
 
