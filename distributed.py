@@ -77,7 +77,10 @@ def joined():
 
 
 def _first_to_tell(problem: str) -> bool:
-    return dist.distributed_c10d._get_default_store().add(f"told: {problem}", 1) == 1
+    try:
+        return dist.distributed_c10d._get_default_store().add(f"told: {problem}", 1) == 1
+    except RuntimeError:  # whoever kept the store has ended: better twice than never
+        return True
 
 
 class Signals:
