@@ -43,14 +43,18 @@ def choose(path: str, encoding) -> str:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
-           first: Tensor | None = None) -> Tensor:
+           first: Tensor | None = None, reach: int | None = None) -> Tensor:
     """Causal attention with the bias of `encoding`: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
     first: int64 (1,), without gradients and for few queries: keys after the queries are there, whatever they hold.
+    reach: without gradients: keys this far back or further are not seen.
     """
     if first is not None:
         return _masked_rows(q, k, v, q_states, k_states, encoding, scale, first)
+    if reach is not None:
+        chunks = _row_chunks(q, k, v, q_states, k_states, reach)
+        return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach) for chunk in chunks], 2)
     if encoding.score is None and path == "sdpa":
         return _causal_sdpa(q, k, v, scale)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
@@ -74,16 +78,16 @@ def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: 
     return torch.cat(chunks, 2)
 
 
-def _row_chunks(q, k, v, q_states, k_states):
+def _row_chunks(q, k, v, q_states, k_states, reach=None):
     """(q, k, v, q_states, k_states) of a few queries at a time and of the keys that they see."""
     B, H, T, _ = q.shape
     S = k.size(2)
     rows = max(16, CHUNK_ELEMENTS // (B * H * S))
     for start in range(0, T, rows):
         stop = min(start + rows, T)
-        seen = S - T + stop  # keys that the last query of the chunk sees
-        yield (q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen],
-               tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., :seen] for s in k_states))
+        seen = slice(max(0, S - T + start - reach + 1) if reach else 0, S - T + stop)  # by any query of the chunk
+        yield (q[:, :, start:stop], k[:, :, seen], v[:, :, seen],
+               tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., seen] for s in k_states))
 
 
 def _dense_rows(q, k, v, q_states, k_states, encoding, scale):
@@ -93,7 +97,7 @@ def _dense_rows(q, k, v, q_states, k_states, encoding, scale):
         logits = q.to(wide) @ k.to(wide).mT * scale  # (B, H, T, S)
         if encoding.score is not None:
             logits = logits + bias(encoding, q_states, k_states, q.size(1), q.size(2), k.size(2) - q.size(2))
-        return (logits.masked_fill(_future(q, k, k.size(2) - q.size(2)), -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
+        return (logits.masked_fill(_unseen(q, k, k.size(2) - q.size(2)), -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
 
 
 def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, first: int | Tensor = 0) -> Tensor:
@@ -110,19 +114,20 @@ def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, f
     return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
 
 
-def _future(q: Tensor, k: Tensor, first: int | Tensor) -> Tensor:
-    """(T, S) bool: keys that lie after a query."""
+def _unseen(q: Tensor, k: Tensor, first: int | Tensor, reach: int | None = None) -> Tensor:
+    """(T, S) bool: keys that lie after a query, or as far back as `reach` or further."""
     i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
-    return j > (first + i)[:, None]
+    distance = (first + i)[:, None] - j
+    return distance < 0 if reach is None else (distance < 0) | (distance >= reach)
 
 
-def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first):
+def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, reach=None):
     """The fused kernel with the rows of the bias as its mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
-        future = _future(q, k, first)
+        unseen = _unseen(q, k, first, reach)
         if encoding.score is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=~future, scale=scale)
-        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first).masked_fill(future, -torch.inf)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=~unseen, scale=scale)
+        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first).masked_fill(unseen, -torch.inf)
         rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
@@ -131,7 +136,7 @@ def _causal_sdpa(q, k, v, scale):
     """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
     if q.size(2) == k.size(2):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    mask = ~_future(q, k, k.size(2) - q.size(2)) if q.size(2) > 1 else None
+    mask = ~_unseen(q, k, k.size(2) - q.size(2)) if q.size(2) > 1 else None
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 

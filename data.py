@@ -37,20 +37,25 @@ class Windows:
         return shard, (int(number) - int(self.first[shard])) * self.length
 
     def batch(self, numbers) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of the windows with these numbers: two (n, length) int64.
+        """Inputs and targets of the windows with these numbers, as `rows` gives them."""
+        return rows(self.shards, map(self.place, numbers), self.length)
 
-        Raises InputError, naming shard and offset, for a token outside the vocabulary.
-        """
-        rows = np.empty((len(numbers), self.length + 1), dtype=np.int64)
-        for row, number in zip(rows, numbers):
-            shard, offset = self.place(number)
-            row[:] = self.shards.tokens[shard][offset : offset + self.length + 1]
-            if row.max() >= self.shards.vocab_size:
-                bad = int((row >= self.shards.vocab_size).argmax())
-                raise InputError(f"{self.shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
-                                 f"vocabulary of {self.shards.vocab_size}: prepare the data again")
-        windows = torch.from_numpy(rows)
-        return windows[:, :-1], windows[:, 1:]
+
+def rows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of `length` tokens from each place (shard, first token) on: two (n, length) int64.
+
+    Raises InputError, naming shard and offset, for a token outside the vocabulary.
+    """
+    found = []
+    for shard, offset in places:
+        row = shards.tokens[shard][offset : offset + length + 1].astype(np.int64)
+        if row.max() >= shards.vocab_size:
+            bad = int((row >= shards.vocab_size).argmax())
+            raise InputError(f"{shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
+                             f"vocabulary of {shards.vocab_size}: prepare the data again")
+        found.append(row)
+    windows = torch.from_numpy(np.stack(found))
+    return windows[:, :-1], windows[:, 1:]
 
 
 class Sampler:

@@ -1,10 +1,21 @@
 """How does perplexity change with the length of context, far beyond the training length?
 
     python eval_extrapolation.py runs/quickstart/cable runs/quickstart/rope --lengths 256,512,1024,2048,4096
+    python eval_extrapolation.py runs/medium/cable --lengths 1x,128x --stride 512 --windows 20
+    python eval_extrapolation.py runs/medium/cable --protocol same-targets --windows 500
+    python eval_extrapolation.py runs/medium/cable --lengths 131072 --cache_window 4096
 
-Protocol `segments`, the CABLE paper's: the split is cut into windows of L inputs, consecutive and not overlapping, each
-predicted from its own start on; the mean is over all predicted tokens. Every checkpoint gets a JSON record beside it,
-eval_{dataset}_{split}.json, renewed after each length; lengths that it holds already are not computed again.
+Protocols, each with its text chosen before anything is computed:
+
+    segments        the CABLE paper's: the split is cut into windows of L inputs, consecutive and not overlapping, each predicted
+                    from its own start on; the mean is over all tokens. --stride S < L: windows begin S tokens apart, and every token
+                    is predicted once, from at least L - S tokens before it (but for those at the very beginning).
+    same-targets    the last --targets tokens of windows as long as the longest context, predicted from the last L tokens of them:
+                    the targets never change, only the context grows. --targets 1 --windows 1000: the Sandwich paper's protocol.
+
+--max_tokens and --windows take windows of the longest context, their starts evenly spaced over the split, and all lengths are tested
+on the text in them. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
+Every checkpoint gets a JSON record beside it, renewed after each length; lengths that it holds already are not computed again.
 """
 
 import math
@@ -19,7 +30,7 @@ from tqdm import tqdm
 import cli
 import device as devices
 import tables
-from data import Windows
+from data import Windows, evenly_spaced, rows
 from errors import InputError
 from files import read_json, write_json
 from runs import checkpoint_path, load_model, provenance, sha256_of
@@ -27,6 +38,7 @@ from shards import Shards
 
 BATCH_TOKENS = 16_384  # tokens of one forward pass, or one window where that is longer
 BINS = 256  # of the loss by position
+BLOCKS = 1024  # of neighbouring windows, whose mean losses are kept: for the standard error, and to compare checkpoints
 
 
 @dataclass
@@ -41,14 +53,33 @@ class Config:
     """which split of it"""
     lengths: str = "512,1024,2048,4096,8192,15360"
     """contexts in tokens, separated by commas; 1x,2x,... are multiples of the training length"""
+    protocol: Literal["segments", "same-targets"] = "segments"
+    """what is predicted from what"""
+    stride: int | None = None
+    """segments: tokens between the starts of windows; none: their length"""
+    targets: int = 256
+    """same-targets: how many tokens at the end of a window are predicted"""
     max_tokens: int | None = None
-    """look at the first so many tokens of the split only"""
+    """take as many windows of the longest context as have so many tokens together; none: all there are"""
+    windows: int | None = None
+    """take so many windows of the longest context; same-targets: they overlap where the split is too short"""
+    cache_window: int | None = None
+    """how many tokens each sees, itself included, as from a key-value cache of that size; none: all"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """of matrix products; auto: bfloat16 where the hardware has it"""
     attention: Literal["auto", "sdpa", "dense"] = "auto"
     """how attention is computed (attention.py)"""
+
+    def __post_init__(self):
+        least = {"stride": 1, "targets": 1, "max_tokens": 1, "windows": 1, "cache_window": 1}
+        problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
+                    if getattr(self, name) is not None and getattr(self, name) < value]
+        if self.stride and self.protocol != "segments":
+            problems.append("--stride belongs to the protocol segments: leave it out")
+        if problems:
+            raise InputError(*problems)
 
 
 def main(argv=None):
@@ -74,20 +105,17 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
         raise InputError(f"{shards.folder} holds {shards.tokenizer} tokens, {run} was trained on "
                          f"{checkpoint['data']['tokenizer']} tokens: name other --data")
     lengths = parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    windows = {length: Windows(shards, length) for length in lengths}
-    counts = {length: min(len(windows[length]), (config.max_tokens or shards.total) // length) for length in lengths}
-    problems = [f"max_tokens {config.max_tokens} is less than one window of {length}: raise it"
-                for length in lengths if not counts[length]]
-    if problems:
-        raise InputError(*problems)
+    protocol, regions = regions_of(shards, lengths, config)
 
-    path = checkpoint_path(run).parent / f"eval_{shards.meta['dataset']}_{config.split}.json"
+    parts = ["eval", shards.meta["dataset"], config.split, *(["same-targets"] if config.protocol == "same-targets" else []),
+             *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else [])]
+    path = checkpoint_path(run).parent / f"{'_'.join(parts)}.json"
     identity = {
         "pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
         "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "parameters": model.parameter_count(),
         "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path,
         "data": {"dataset": shards.meta["dataset"], "split": config.split, "tokenizer": shards.tokenizer, "sha256": shards.sha256},
-        "protocol": {"name": "segments", "max_tokens": config.max_tokens}}
+        "protocol": protocol, "cache_window": config.cache_window}
     record = {"run": Path(run).name, **identity, "lengths": {}}
     if path.exists():
         found = read_json(path, "remove it")
@@ -99,7 +127,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     for length in missing:
         entry = None  # past the end of a learned table
         if model.max_context is None or length <= model.max_context:
-            entry = segments(model, windows[length], counts[length], device, dtype, record["run"])
+            entry = measure(model, shards, windows_of(regions, length, config), length, protocol, config, device, dtype, record["run"])
         record["lengths"][str(length)] = entry
         record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
         write_json(path, {**record, "provenance": provenance(device)})
@@ -117,27 +145,75 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
     return sorted(lengths)
 
 
-def segments(model, windows: Windows, count: int, device, dtype, name: str) -> dict:
-    """Loss over the first `count` windows: float64 sums of every token's cross-entropy in nats.
+def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict, list[tuple[int, int, int]]]:
+    """What the record says of the protocol, and the stretches of text that all lengths share: (shard, first token, inputs).
 
-    loss_se is the standard error over windows; by_position the mean loss of equal stretches of the window.
+    These are windows of the longest context, evenly spaced, or, where nothing caps the work of `segments`, the whole split.
     """
-    per_batch = max(1, BATCH_TOKENS // windows.length)
-    losses, by_position = [], torch.zeros(windows.length, dtype=torch.float64)
-    with tqdm(total=count * windows.length, desc=f"{name} at {windows.length:,}", unit="token", unit_scale=True, disable=None) as bar:
-        for start in range(0, count, per_batch):
-            inputs, targets = (x.to(device) for x in windows.batch(range(start, min(start + per_batch, count))))
-            with devices.autocast(device, dtype):
-                loss = model.losses(inputs, targets).double().cpu()  # (n, length)
-            losses.append(loss.mean(1))
-            by_position += loss.sum(0)
-            bar.update(loss.numel())
-    losses = torch.cat(losses).numpy()
-    mean, width = losses.mean(), -(-windows.length // BINS)
-    error = losses.std(ddof=1) / math.sqrt(count) if count > 1 else math.nan
-    bins = [part.mean().item() for part in (by_position / count).split(width)]
-    return {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": count,
-            "tokens": count * windows.length, "by_position": {"width": width, "loss": bins}}
+    longest, same_targets = lengths[-1], config.protocol == "same-targets"
+    whole = Windows(shards, longest)
+    problems = [f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"] * (
+        config.max_tokens is not None and config.max_tokens < longest)
+    problems += [f"targets {config.targets} is more than the context {lengths[0]}: lower --targets or leave out that length"] * (
+        same_targets and config.targets > lengths[0])
+    problems += [f"stride {config.stride} is more than the context {lengths[0]}: lower --stride"] * ((config.stride or 0) > lengths[0])
+    if problems:
+        raise InputError(*problems)
+    protocol = {"name": config.protocol, "stride": config.stride, "targets": config.targets if same_targets else None}
+    if not same_targets and config.max_tokens is None and config.windows is None:
+        return protocol | {"span": None, "spans": None, "overlap": 0.0}, [
+            (shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
+    count = min(config.windows or len(whole), (config.max_tokens or shards.total) // longest)
+    if same_targets:
+        sizes = np.cumsum([0, *(max(0, len(tokens) - longest) for tokens in shards.tokens)])  # starts there are, by shard
+        starts = np.linspace(0, sizes[-1], config.windows or count, endpoint=False).astype(np.int64)
+        in_shard = np.searchsorted(sizes, starts, "right") - 1
+        places = [(int(shard), int(start - sizes[shard])) for shard, start in zip(in_shard, starts)]
+        spacing = sizes[-1] / len(places)
+    else:
+        places = [whole.place(number) for number in evenly_spaced(len(whole), count)]
+        spacing = longest
+    return protocol | {"span": longest, "spans": len(places), "overlap": round(max(0.0, 1 - spacing / longest), 4)}, [
+        (shard, offset, longest) for shard, offset in places]
+
+
+def windows_of(regions: list[tuple[int, int, int]], length: int, config: Config) -> list[tuple[int, int, int]]:
+    """(shard, first token, how many of the last inputs' targets count) of every window of `length` inputs."""
+    if config.protocol == "same-targets":
+        return [(shard, offset + inputs - length, config.targets) for shard, offset, inputs in regions]
+    stride = config.stride or length
+    return [(shard, start, length if start == offset else stride) for shard, offset, inputs in regions
+            for start in range(offset, offset + inputs - length + 1, stride)]
+
+
+def measure(model, shards, windows, length, protocol, config, device, dtype, name) -> dict:
+    """Loss over the windows at one length: float64 sums of every counted token's cross-entropy in nats.
+
+    loss_se is the standard error over blocks of neighbouring windows, of one window each where these are few and do not overlap;
+    by_position: the mean loss of equal stretches of the window, from position `first` on.
+    """
+    per_batch = max(1, BATCH_TOKENS // length)
+    sums, counts = np.zeros(len(windows)), np.array([counted for _, _, counted in windows])
+    by_position, seen = np.zeros(length), np.zeros(length)
+    with tqdm(total=int(counts.sum()), desc=f"{name} at {length:,}", unit="token", unit_scale=True, disable=None) as bar:
+        for counted in np.unique(counts):
+            for batch in np.array_split(same := np.flatnonzero(counts == counted), -(-len(same) // per_batch)):
+                inputs, targets = (x.to(device) for x in rows(shards, [windows[n][:2] for n in batch], length))
+                with devices.autocast(device, dtype):
+                    loss = model.losses(inputs, targets[:, -counted:], config.cache_window).double().cpu().numpy()  # (n, counted)
+                sums[batch] = loss.sum(1)
+                by_position[-counted:] += loss.sum(0)
+                seen[-counted:] += len(batch)
+                bar.update(loss.size)
+    overlapping = math.ceil(1 / (1 - protocol["overlap"])) if config.protocol == "same-targets" else -(-length // (config.stride or length))
+    blocks = np.array_split(np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping)))
+    means = np.array([sums[block].sum() / counts[block].sum() for block in blocks])
+    mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
+    error = means.std(ddof=1) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
+    curve = by_position[first:] / seen[first:]
+    return {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": len(windows),
+            "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {
+                "first": first, "width": width, "loss": [float(curve[start : start + width].mean()) for start in range(0, len(curve), width)]}}
 
 
 if __name__ == "__main__":

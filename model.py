@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import posenc
+from cache import Cache, LayerCache
 from errors import InputError
 
 SIZES = {  # layers, heads, width
@@ -30,6 +31,7 @@ SIZES = {  # layers, heads, width
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
+READ = 1024  # tokens that pass through the network at a time where a cache lets them
 LOGITS_CHUNK = 2**26  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
 
 
@@ -79,14 +81,15 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: "LayerCache | None") -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None) -> Tensor:
         q, k, v = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
         if past:
             k, v, *k_states = past.extend(k, v, *k_states)
             k_states = tuple(k_states)
-        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, pos if past and past.position is not None else None)
+        first, reach = (pos if past.position is not None else None, past.window) if past else (None, None)
+        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
     def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,66 +116,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: "LayerCache | None") -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None) -> Tensor:
         x = x + self.attn(self.ln_1(x), pos, encoding, path, past)
         return x + self.mlp(self.ln_2(x))
-
-
-class LayerCache:
-    """Keys, values and key states of one layer's past, in buffers of a fixed size that the first `extend` allocates.
-
-    position: int64 (1,), where the next token goes, once shapes are fixed (Cache.fix_shapes); until then None.
-    """
-
-    def __init__(self, capacity: int):
-        self.capacity, self.length, self.buffers, self.position = capacity, 0, None, None
-
-    def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
-        """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views.
-
-        With fixed shapes T is 1 and the whole buffers are returned, what lies after the token included.
-        """
-        new = [k, v, *(state[..., None] for state in k_states)]
-        if self.position is not None:
-            for buffer, x in zip(self.buffers, new):
-                buffer.index_copy_(2, self.position, x.to(buffer.dtype))
-            k, v, *k_states = self.buffers
-        else:
-            if self.buffers is None:
-                self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
-            start, self.length = self.length, self.length + k.size(2)
-            for buffer, x in zip(self.buffers, new):
-                buffer[:, :, start : self.length] = x
-            k, v, *k_states = (buffer[:, :, : self.length] for buffer in self.buffers)
-        return [k, v, *(state[..., 0] for state in k_states)]
-
-    def last(self) -> tuple[Tensor, ...] | None:
-        """The key states of the latest token, each (B|1, H|1, 1); None at the start of a sequence."""
-        if self.position is not None:
-            return tuple(buffer.index_select(2, self.position - 1)[..., 0] for buffer in self.buffers[2:])
-        return tuple(buffer[:, :, self.length - 1, None, 0] for buffer in self.buffers[2:]) if self.length else None
-
-
-class Cache:
-    """What a GPT remembers of a sequence that it reads piece by piece, up to `capacity` tokens; for use without gradients.
-
-    model(tokens[:, :100], cache=cache), then model(tokens[:, 100:], cache=cache): the logits are those of one call.
-    After fix_shapes(), tokens come one at a time, and GPT.decode has the same shapes at every step, so that it compiles.
-    """
-
-    def __init__(self, model: "GPT", capacity: int):
-        self.layers = [LayerCache(capacity) for _ in model.h]
-        self.capacity, self.position = capacity, None
-
-    @property
-    def length(self) -> int:
-        """Tokens taken in; with fixed shapes, `position` counts on."""
-        return self.layers[0].length
-
-    def fix_shapes(self) -> None:
-        self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
-        for layer in self.layers:
-            layer.position = self.position
 
 
 class GPT(nn.Module):
@@ -245,7 +191,7 @@ class GPT(nn.Module):
         stop, limit = first + tokens.size(1), self.max_context
         if limit is not None and stop > limit:
             raise InputError(f"{stop} tokens of context: {self.config.pe} knows positions up to {limit} only")
-        assert cache is None or stop <= cache.capacity and not torch.is_grad_enabled()
+        assert cache is None or (cache.capacity is None or stop <= cache.capacity) and not torch.is_grad_enabled()
         return self._blocks(tokens, torch.arange(first, stop, device=tokens.device), cache)
 
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
@@ -265,9 +211,20 @@ class GPT(nn.Module):
         return self.ln_f(x)
 
     @torch.no_grad()
-    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of every token, in nats: (B, T), (B, T) -> (B, T) float32; logits never exist all at once."""
-        return cross_entropies(self.hidden(tokens).flatten(0, 1), self.wte.weight, targets.flatten()).view_as(targets)
+    def losses(self, tokens: Tensor, targets: Tensor, cache_window: int | None = None) -> Tensor:
+        """Cross-entropies in nats, (B, t) float32, of the targets (B, t) of the last t of tokens (B, T); logits never exist all at once.
+
+        cache_window: no token sees another that far back or further; memory does not grow with T then.
+        """
+        first, losses = tokens.size(1) - targets.size(1), []
+        cache = Cache(self, window=cache_window) if cache_window else None
+        for start in range(0, tokens.size(1), READ if cache else tokens.size(1)):
+            part = tokens[:, start : start + READ] if cache else tokens
+            hidden, skipped = self.hidden(part, cache), max(0, first - start)
+            if skipped < part.size(1):
+                y = targets[:, start + skipped - first :][:, : part.size(1) - skipped]
+                losses.append(cross_entropies(hidden[:, skipped:].flatten(0, 1), self.wte.weight, y.flatten()).view_as(y))
+        return torch.cat(losses, 1)
 
     @property
     def max_context(self) -> int | None:

@@ -20,7 +20,8 @@ import cli
 import corpus
 import device as devices
 from errors import InputError
-from model import GPT, Cache
+from cache import Cache
+from model import GPT
 from runs import load_model
 
 PREFILL = 1024  # tokens of a prompt read at a time

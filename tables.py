@@ -20,9 +20,21 @@ def in_order(records: list[dict]) -> list[dict]:
 
 
 def labels(records: list[dict]) -> list[str]:
-    """A column's name: its encoding, or its run where several runs share that."""
-    encodings = [record["pe"] for record in records]
-    return [record["pe"] if encodings.count(record["pe"]) == 1 else record["run"] for record in records]
+    """A column's name: its encoding, or its run where several runs share that, and the size of its cache if it has an end."""
+    caches = ["" if record.get("cache_window") is None else f", cache {record['cache_window']:,}" for record in records]
+    encodings = [record["pe"] + cache for record, cache in zip(records, caches)]
+    return [encoding if encodings.count(encoding) == 1 else record["run"] + cache
+            for record, encoding, cache in zip(records, encodings, caches)]
+
+
+def protocol(record: dict) -> str:
+    """The protocol of a record in words."""
+    found = record["protocol"]
+    if found.get("stride"):
+        return f"segments, {found['stride']:,} tokens apart"
+    if found.get("targets"):
+        return f"same-targets, the last {found['targets']:,} of {found['spans']:,} windows that overlap by {found['overlap']:.0%}"
+    return found["name"]
 
 
 def perplexity(records: list[dict]) -> tuple[list[str], list[list]]:
@@ -43,7 +55,7 @@ def caption(records: list[dict]) -> str:
     first = records[0]
     trained = " and ".join(str(length) for length in sorted({record["block_size"] for record in records}))
     return (f"Perplexity of {first['data']['dataset']} ({first['data']['split']}, {first['data']['tokenizer']} tokens), trained at "
-            f"{trained} tokens. Protocol: {first['protocol']['name']}, {tokens[0]:,}"
+            f"{trained} tokens. Protocol: {protocol(first)}, {tokens[0]:,}"
             + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
             + f" tokens a length; standard error over windows at most {100 * error:.1f}%.")
 

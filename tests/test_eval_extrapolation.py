@@ -46,7 +46,100 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
     assert entry["loss"] == pytest.approx(np.mean(per_window), abs=1e-5)
     assert entry["loss_se"] == pytest.approx(np.std(per_window, ddof=1) / math.sqrt(len(per_window)), rel=1e-3)
     assert entry["perplexity"] == pytest.approx(math.exp(np.mean(per_window)), rel=1e-5)
-    assert entry["by_position"] == {"width": 1, "loss": pytest.approx(np.mean(by_position, 0), abs=1e-5)}
+    assert entry["by_position"] == {"first": 0, "width": 1, "loss": pytest.approx(np.mean(by_position, 0), abs=1e-5)}
+
+
+def token_losses(folder, tokens, start, length):
+    """The loss of each target of one window, from a forward pass of its own."""
+    model, _ = runs.load_model(folder, torch.device("cpu"))
+    with torch.no_grad():
+        logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
+    return (-logits[torch.arange(length), tokens[start + 1 : start + length + 1]]).numpy()
+
+
+@pytest.fixture
+def val_tokens(data_dir):
+    return torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
+
+
+def test_a_stride_scores_every_token_once_with_more_before_it(run, val_tokens):
+    folder = run("rope")
+    evaluate(folder, "--lengths", 48, "--stride", 20)
+    entry = json.loads((folder / "eval_toy_val_stride20.json").read_text())["lengths"]["48"]
+    expected, by_position = [], [[] for _ in range(48)]
+    for start in range(0, len(val_tokens) - 48, 20):
+        counted = 20 if start else 48
+        losses = token_losses(folder, val_tokens, start, 48)[-counted:]
+        expected.append(losses)
+        for position, loss in zip(range(48 - counted, 48), losses):
+            by_position[position].append(loss)
+    assert (entry["windows"], entry["tokens"]) == (len(expected), sum(map(len, expected)))
+    assert entry["loss"] == pytest.approx(np.concatenate(expected).mean(), abs=1e-5)
+    assert entry["by_position"]["loss"] == pytest.approx([np.mean(losses) for losses in by_position], abs=1e-5)
+    blocks = np.array_split(np.arange(len(expected)), len(expected) // 3)  # 48 / 20: windows three apart share nothing
+    means = [np.concatenate([expected[n] for n in block]).mean() for block in blocks]
+    assert entry["loss_se"] == pytest.approx(np.std(means, ddof=1) / math.sqrt(len(means)), rel=1e-3)
+
+
+@pytest.mark.parametrize("targets", [1, 7])
+def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
+    """100 windows of 64 from 3,001 tokens overlap: they begin 29.37 tokens apart, 2,937 starts in all."""
+    folder = run("cable")
+    evaluate(folder, "--lengths", "8,64", "--protocol", "same-targets", "--targets", targets, "--windows", 100)
+    record = json.loads((folder / "eval_toy_val_same-targets.json").read_text())
+    assert record["protocol"] == {"name": "same-targets", "stride": None, "targets": targets, "span": 64, "spans": 100,
+                                  "overlap": round(1 - 29.37 / 64, 4)}
+    starts = [int(29.37 * n) for n in range(100)]
+    for length in (8, 64):
+        expected = [token_losses(folder, val_tokens, start + 64 - length, length)[-targets:] for start in starts]
+        entry = record["lengths"][str(length)]
+        assert (entry["windows"], entry["tokens"]) == (100, 100 * targets)
+        assert entry["loss"] == pytest.approx(np.mean(expected), abs=1e-5)
+        assert entry["by_position"]["first"] == length - targets and len(entry["by_position"]["loss"]) == targets
+        means = [np.mean([expected[n] for n in block]) for block in np.array_split(np.arange(100), 100 // 3)]
+        assert entry["blocks"] == pytest.approx(means, abs=1e-5)
+        assert entry["loss_se"] == pytest.approx(np.std(means, ddof=1) / math.sqrt(33), rel=1e-3)
+
+
+def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_tokens, monkeypatch):
+    """Three windows of 100 out of thirty, and shorter ones within them."""
+    folder, seen = run("alibi"), {}
+    rows = eval_extrapolation.rows
+    monkeypatch.setattr(eval_extrapolation, "rows", lambda s, places, length: seen.setdefault(length, []).extend(places) or rows(s, places, length))
+    evaluate(folder, "--lengths", "25,40,100", "--windows", 3)
+    assert seen[100] == [(0, 0), (0, 1000), (0, 2000)]
+    assert seen[25] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 25, 50, 75)]
+    assert seen[40] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 40)]
+
+
+@pytest.mark.parametrize("flags, ending", [([], ""), (["--stride", 8], "_stride8"), (["--protocol", "same-targets", "--targets", 9], "_same-targets")])
+def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags, ending):
+    """A model whose bias falls by hundreds within 24 tokens, and one that sees everything."""
+    steep, even = run("cable"), run("nope")
+    for folder in (steep, even):
+        path = runs.checkpoint_path(folder)
+        checkpoint = torch.load(path, weights_only=True)
+        for name, value in checkpoint["model"].items():
+            if name.endswith("step.bias"):
+                value += 30.0
+        torch.save(checkpoint, path)
+        for more, name in (([], ""), (["--cache_window", 24], "_cache24")):
+            evaluate(folder, "--lengths", "16,200", *flags, *more)
+    for folder, equal in ((steep, True), (even, False)):
+        without, with_ = (json.loads((folder / f"eval_toy_val{ending}{name}.json").read_text()) for name in ("", "_cache24"))
+        assert (without["cache_window"], with_["cache_window"]) == (None, 24)
+        assert with_["lengths"]["16"]["loss"] == pytest.approx(without["lengths"]["16"]["loss"], abs=1e-6)
+        assert (abs(with_["lengths"]["200"]["loss"] - without["lengths"]["200"]["loss"]) < 1e-6) == equal
+
+
+def test_captions_tell_the_protocol(run, capsys):
+    folder = run("cable")
+    for flags, told in ((["--stride", 8], "Protocol: segments, 8 tokens apart, "), (["--protocol", "same-targets", "--targets", 4, "--windows", 200],
+                        "Protocol: same-targets, the last 4 of 200 windows that overlap by 53%, 800 tokens a length")):
+        evaluate(folder, "--lengths", "16,32", *flags)
+        assert told in capsys.readouterr().out
+    evaluate(folder, "--lengths", "16,32", "--cache_window", 8)
+    assert "| context | cable, cache 8 |" in capsys.readouterr().out
 
 
 def test_positions_are_binned_where_there_are_many(run):
@@ -76,14 +169,14 @@ def test_record_says_where_it_comes_from(run, data_dir):
     assert (record["run"], record["pe"], record["step"], record["block_size"]) == ("cable", "cable", 6, 16)
     assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
     assert record["data"] == {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": shards.Shards(data_dir, "val").sha256}
-    assert record["protocol"] == {"name": "segments", "max_tokens": 640}
+    assert record["protocol"] == {"name": "segments", "stride": None, "targets": None, "span": 16, "spans": 40, "overlap": 0}
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
 def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     folder, computed = run("cable"), []
-    segments = eval_extrapolation.segments
-    monkeypatch.setattr(eval_extrapolation, "segments", lambda *a: computed.append(a[1].length) or segments(*a))
+    measure = eval_extrapolation.measure
+    monkeypatch.setattr(eval_extrapolation, "measure", lambda *a: computed.append(a[3]) or measure(*a))
     evaluate(folder, "--lengths", "32,16")
     evaluate(folder, "--lengths", "16,64")
     assert computed == [16, 32, 64] and list(record_of(folder)["lengths"]) == ["16", "32", "64"]

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from errors import InputError
-from model import GPT, SIZES, Cache, GPTConfig, MeanCrossEntropy, cross_entropies
+from cache import Cache
+from model import GPT, SIZES, GPTConfig, MeanCrossEntropy, cross_entropies
 
 V = 96
 
@@ -142,6 +143,33 @@ def test_loss_never_holds_all_logits(monkeypatch):
     with Watch():
         MeanCrossEntropy.apply(x, weight, torch.randint(V, (500,))).backward()
     assert largest == 500 * 24  # the gradient of x; logits would be four times that
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize("window", [1, 9, 200])
+def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
+    """Chunks of 16 through a cache of `window` tokens, against attention written out with every pair in one matrix."""
+    model, tokens, written = lively(pe), torch.randint(V, (2, 70)), []
+
+    def plain(q, k, v, encoding, q_states, k_states, scale, *_):
+        distance = torch.arange(70)[:, None] - torch.arange(70)
+        logits = q @ k.mT * scale
+        if encoding.score is not None:
+            logits = logits + encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states),
+                                             torch.arange(3)[:, None, None])
+        return logits.masked_fill((distance < 0) | (distance >= window), -torch.inf).softmax(-1) @ v
+
+    monkeypatch.setattr("model.READ", 16)
+    monkeypatch.setattr("attention.CHUNK_ELEMENTS", 1)
+    ours = model.losses(tokens, tokens, window)
+    caches = []
+    monkeypatch.setattr("model.Cache", lambda *a, **k: caches.append(Cache(*a, **k)) or caches[-1])
+    assert_close(model.losses(tokens, tokens[:, -20:], window), ours[:, -20:])
+    assert all(buffer.size(2) <= window - 1 + 16 for layer in caches[0].layers for buffer in layer.buffers)
+    monkeypatch.setattr("attention.attend", plain)
+    with torch.no_grad():
+        expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
+    assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
