@@ -205,15 +205,15 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
                 by_position[-counted:] += loss.sum(0)
                 seen[-counted:] += len(batch)
                 bar.update(loss.size)
-    overlapping = math.ceil(1 / (1 - protocol["overlap"])) if config.protocol == "same-targets" else -(-length // (config.stride or length))
+    overlapping = math.ceil(1 / (1 - protocol["overlap"])) if protocol["targets"] else -(-length // (config.stride or length))
     blocks = np.array_split(np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping)))
     means = np.array([sums[block].sum() / counts[block].sum() for block in blocks])
     mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
     error = means.std(ddof=1) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
     curve = by_position[first:] / seen[first:]
+    bins = [float(curve[start : start + width].mean()) for start in range(0, len(curve), width)]
     return {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": len(windows),
-            "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {
-                "first": first, "width": width, "loss": [float(curve[start : start + width].mean()) for start in range(0, len(curve), width)]}}
+            "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
 
 
 if __name__ == "__main__":

@@ -105,14 +105,16 @@ def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_toke
     """Three windows of 100 out of thirty, and shorter ones within them."""
     folder, seen = run("alibi"), {}
     rows = eval_extrapolation.rows
-    monkeypatch.setattr(eval_extrapolation, "rows", lambda s, places, length: seen.setdefault(length, []).extend(places) or rows(s, places, length))
+    monkeypatch.setattr(eval_extrapolation, "rows", lambda shards, places, length: seen.setdefault(length, []).extend(places)
+                        or rows(shards, places, length))
     evaluate(folder, "--lengths", "25,40,100", "--windows", 3)
     assert seen[100] == [(0, 0), (0, 1000), (0, 2000)]
     assert seen[25] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 25, 50, 75)]
     assert seen[40] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 40)]
 
 
-@pytest.mark.parametrize("flags, ending", [([], ""), (["--stride", 8], "_stride8"), (["--protocol", "same-targets", "--targets", 9], "_same-targets")])
+@pytest.mark.parametrize("flags, ending", [
+    ([], ""), (["--stride", 8], "_stride8"), (["--protocol", "same-targets", "--targets", 9], "_same-targets")])
 def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags, ending):
     """A model whose bias falls by hundreds within 24 tokens, and one that sees everything."""
     steep, even = run("cable"), run("nope")
@@ -135,7 +137,7 @@ def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags
 def test_captions_tell_the_protocol(run, capsys):
     folder = run("cable")
     for flags, told in ((["--stride", 8], "Protocol: segments, 8 tokens apart, "), (["--protocol", "same-targets", "--targets", 4, "--windows", 200],
-                        "Protocol: same-targets, the last 4 of 200 windows that overlap by 53%, 800 tokens a length")):
+                        "Protocol: same-targets, the last 4 of 200 windows that overlap by 54%, 800 tokens a length")):
         evaluate(folder, "--lengths", "16,32", *flags)
         assert told in capsys.readouterr().out
     evaluate(folder, "--lengths", "16,32", "--cache_window", 8)

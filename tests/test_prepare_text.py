@@ -142,7 +142,8 @@ def test_gpt2_tokens(tmp_path):
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     (tmp_path / "a.txt").write_text("Hello world<|endoftext|>")
     (tmp_path / "b.txt").write_text("val")
-    prepare_text.main([str(tmp_path / "a.txt"), "--val", str(tmp_path / "b.txt"), "--tokenizer", "gpt2", "--out_dir", str(tmp_path / "out")])
+    prepare_text.main([str(tmp_path / "a.txt"), "--val", str(tmp_path / "b.txt"), "--tokenizer", "gpt2",
+                       "--out_dir", str(tmp_path / "out")])
     read = shards.Shards(tmp_path / "out", "train")
     assert read.tokens[0][:3].tolist() == [50256, 15496, 995] and 50256 not in read.tokens[0][1:]
     assert read.padded_vocab_size == 50304
