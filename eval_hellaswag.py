@@ -63,6 +63,8 @@ class Config:
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
     device, dtype = devices.choose(config.device, config.dtype)
+    for run in config.runs:
+        checkpoint_path(run)  # is there, or nothing need be fetched
     examples = load_examples(config.source)
     records = tables.in_order([evaluate(run, examples, config, device, dtype) for run in config.runs])
     print()
@@ -86,8 +88,8 @@ def load_examples(source: str | None) -> list[dict]:
         texts, endings, label = [row.get(key) for key in ("activity_label", "ctx_a", "ctx_b")], row.get("endings"), str(row.get("label"))
         if not (isinstance(endings, list) and all(isinstance(text, str) for text in texts + endings)
                 and label.isdecimal() and int(label) < len(endings)):
-            raise InputError(f"{name}: example {number} is none of HellaSwag's: give activity_label, ctx_a, ctx_b, endings, and as label the "
-                             "number of the right one, from 0 on (the split test has no labels)")
+            raise InputError(f"{name}: example {number} is none of HellaSwag's: give activity_label, ctx_a, ctx_b, endings, and as label "
+                             "the number of the right one, from 0 on (the split test has no labels)")
         activity, a, b = texts
         examples.append({"context": preprocess(f"{activity}: {a} {b.capitalize()}"),
                          "endings": [preprocess(ending) for ending in endings], "label": int(label)})

@@ -42,8 +42,9 @@ inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")  # docu
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 ```
 
-Made with transformers {transformers}. {limit} `generate` keeps keys and values in transformers' cache; a batch with padding is read
-anew for every token. `dtype=torch.bfloat16` works; the weights of encoding and norms stay float32.
+Made with transformers {transformers}. {limit}
+`generate` keeps keys and values in transformers' cache; a batch with padding is read anew for every token.
+`dtype=torch.bfloat16` works; the weights of encoding and norms stay float32.
 
 ## Citation
 
@@ -94,7 +95,8 @@ def main(argv=None):
         name=out.resolve().name, pe=ours.config.pe, description=model.model.describe().split(";")[0], block_size=ours.config.block_size,
         step=checkpoint["step"], tokenizer=encoding.name, sha256=sha256_of(checkpoint_path(run)), transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        limit=f"Contexts up to {ours.max_context} tokens." if limit else "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.")
+        limit=f"Contexts up to {ours.max_context} tokens." if limit else
+        "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.")
 
     transformers.utils.logging.disable_progress_bar()
     partial = out.resolve().with_name(out.resolve().name + ".partial")
@@ -117,8 +119,8 @@ def relative(source: str) -> str:
     """
     names = "|".join(MODULES)
     source = re.sub(rf"^from ({names}) import", r"from .\1 import", source, flags=re.MULTILINE)
-    return re.sub(rf"^import ({names})$", r"from . import \1  # and, for transformers to find the file:\nfrom .\1 import __name__ as _", source,
-                  flags=re.MULTILINE)
+    twice = r"from . import \1  # and, for transformers to find the file:\nfrom .\1 import __name__ as _"
+    return re.sub(rf"^import ({names})$", twice, source, flags=re.MULTILINE)
 
 
 def tokenizer_of(encoding):

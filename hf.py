@@ -39,7 +39,8 @@ class PosencForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = GPT(GPTConfig(**{f.name: getattr(config, f.name) for f in dataclasses.fields(GPTConfig)}))
         first = {}  # parameter -> its first name; an encoding of scope "model" is one and the same in all layers
-        self._tied_weights_keys = {name: first[p] for name, p in self.named_parameters(remove_duplicate=False) if first.setdefault(p, name) != name}
+        self._tied_weights_keys = {name: first[parameter] for name, parameter in self.named_parameters(remove_duplicate=False)
+                                   if first.setdefault(parameter, name) != name}
         self.post_init()
 
     def _init_weights(self, module):

@@ -106,7 +106,7 @@ def test_answers_known_beforehand(run, tmp_path, capsys):
 
 def test_lengths_are_characters_not_tokens():
     logs = [[-6.0, -4.0]]
-    assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", "éé"], "label": 0}])["acc_norm"] == 1  # -1.5 and -2; by bytes, -1.5 and -1
+    assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", "éé"], "label": 0}])["acc_norm"] == 1  # -1.5, -2; of bytes, -1
     assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", ""], "label": 0}])["acc_norm"] == 1
     assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", "éé"], "label": 1}]) == {
         "acc": 1, "acc_se": None, "acc_norm": 0, "acc_norm_se": None}

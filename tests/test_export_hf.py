@@ -18,11 +18,12 @@ import corpus
 import eval_hellaswag
 import export_hf
 import runs
+from errors import InputError
 
 EXPORTED = [pe for pe in ENCODINGS if "test-" not in pe]
 PROMPT = [256, *b"1: line"]
 LOADED = """
-import logging, pathlib, sys, warnings
+import logging, pathlib, sys
 import torch, transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
@@ -61,6 +62,7 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
             logits = model(**batch).logits
             result[f"padded {side}"] = [logits[i][batch["attention_mask"][i].bool()] for i in range(2)]
         result["unpadded"] = [model(torch.tensor([row])).logits[0] for row in rows]
+    result["end"] = model.generation_config.eos_token_id
     result["loss"] = model(tokens, labels=tokens).loss.item()
     again = folder.with_name(folder.name + " again")  # what fine-tuning does
     model.save_pretrained(sys.argv[2] + "/" + again.name)
@@ -114,6 +116,7 @@ def test_a_loaded_folder_is_the_model(pe, folders, loaded):
         assert torch.allclose(result[found], logits, rtol=1e-5, atol=1e-5), found
     assert torch.allclose(result["last"], logits[:, -2:], rtol=1e-5, atol=1e-5)
     assert not any(result["report"].values()) and not [line for line in result["said"] if "initialized" in line], result
+    assert result["end"] == 256
     assert result["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5)
     assert (result["half"] - logits).abs().max() < 0.05 * logits.abs().max()
     assert "torch.bfloat16" in result["dtypes"] and result["half text"] == len(PROMPT) + 3
@@ -153,7 +156,7 @@ def test_readme_of_the_export_loads_it(folders):
 def test_gpt2_tokenizer_is_tiktokens():
     try:
         gpt2 = corpus.tiktoken_encoding("gpt2")
-    except export_hf.InputError:
+    except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = export_hf.tokenizer_of(gpt2)
     text = (ROOT / "README.md").read_text() + (ROOT / "posenc.py").read_text() + " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
@@ -192,7 +195,7 @@ def test_lm_eval_finds_what_eval_hellaswag_finds(pe, folders, tmp_path, monkeypa
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     source, run = tmp_path / "scenes.jsonl", folders[0] / pe
     source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
-    task = yaml.load((Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function utils.process_docs", ""), yaml.SafeLoader)
+    task = yaml.safe_load((Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function", ""))
     task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"validation": str(source)}}, "training_split": None, "tag": None,
              "process_docs": utils.process_docs}
     theirs = lm_eval.simple_evaluate("hf", {"pretrained": str(folders[1] / pe), "trust_remote_code": True}, [task], device="cpu",
