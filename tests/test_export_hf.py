@@ -134,6 +134,16 @@ def test_generate_writes_the_likeliest_tokens(pe, folders, loaded):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(result[f"padded {side}"], result["unpadded"])), side
 
 
+def test_padding_that_cannot_be_read_is_refused(folders):
+    import hf
+
+    model, tokens = hf.PosencForCausalLM.from_pretrained(folders[1] / "cable"), torch.tensor([[256, 1, 2, 3]])
+    with pytest.raises(ValueError, match="padding between tokens"):
+        model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]]))
+    with torch.no_grad(), pytest.raises(ValueError, match="cannot be read piece by piece"):
+        model(tokens, attention_mask=torch.tensor([[0, 1, 1, 1]]), past_key_values=model(tokens, use_cache=True).past_key_values)
+
+
 def test_copies_import_nothing_of_the_repository(folders):
     names = {path.stem for path in ROOT.glob("*.py")}
     for path in (folders[1] / "cable").glob("*.py"):
