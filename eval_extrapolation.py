@@ -32,8 +32,8 @@ import device as devices
 import tables
 from data import Windows, evenly_spaced, rows
 from errors import InputError
-from files import read_json, write_json
-from runs import checkpoint_path, load_model, provenance, sha256_of
+from files import write_json
+from runs import checkpoint_path, earlier_record, identity_of, load_model, provenance
 from shards import Shards
 
 BATCH_TOKENS = 16_384  # tokens of one forward pass, or one window where that is longer
@@ -111,16 +111,11 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
              *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else [])]
     path = checkpoint_path(run).parent / f"{'_'.join(parts)}.json"
     identity = {
-        "pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
-        "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "parameters": model.parameter_count(),
-        "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path,
+        **identity_of(run, model, checkpoint, dtype),
         "data": {"dataset": shards.meta["dataset"], "split": config.split, "tokenizer": shards.tokenizer, "sha256": shards.sha256},
         "protocol": protocol, "cache_window": config.cache_window}
-    record = {"run": Path(run).name, **identity, "lengths": {}}
-    if path.exists():
-        found = read_json(path, "remove it")
-        if all(found.get(key) == value for key, value in identity.items()):
-            record["lengths"] = found["lengths"]
+    found = earlier_record(path, identity) or {"lengths": {}}
+    record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
     missing = [length for length in lengths if str(length) not in record["lengths"]]
     if not missing:
         print(f"{run}: evaluated already, see {path}")

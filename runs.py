@@ -32,7 +32,7 @@ import yaml
 import device as devices
 import posenc
 from errors import InputError
-from files import atomic, writing
+from files import atomic, read_json, writing
 from model import GPT, GPTConfig
 
 CHECKPOINT, CONFIG, LOG = "checkpoint_{:07d}.pt", "config.yaml", "log.jsonl"
@@ -220,6 +220,19 @@ def start_from(model: GPT, run: str | Path, tokenizer: str) -> None:
     if problems:
         raise InputError(*problems)
     load_weights(model, checkpoint["model"], run)
+
+
+def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
+    """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
+    return {"pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
+            "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "parameters": model.parameter_count(),
+            "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path}
+
+
+def earlier_record(path: Path, identity: dict) -> dict | None:
+    """The record in `path` where it is one of the same identity: its numbers need not be computed again."""
+    found = read_json(path, "remove it") if path.exists() else {}
+    return found if all(found.get(key) == value for key, value in identity.items()) else None
 
 
 def sha256_of(path: str | Path) -> str:

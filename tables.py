@@ -1,6 +1,7 @@
 """How do records become tables? Rows and columns from the JSON that the evaluation programs write, and their printed form.
 
-A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set.
+A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of
+eval_hellaswag.py its accuracy.
 """
 
 import csv
@@ -60,6 +61,15 @@ def caption(records: list[dict]) -> str:
             + f" tokens a length; standard error over windows at most {100 * error:.1f}%.")
 
 
+def accuracy(records: list[dict]) -> list[list[str]]:
+    """Rows of a table of eval_hellaswag.py's records, header first: percent right, with standard errors."""
+    def percent(record, metric):
+        error = record[f"{metric}_se"]
+        return f"{100 * record[metric]:.2f} ± " + ("—" if error is None else f"{100 * error:.2f}")
+    return [["", "acc", "acc_norm", "examples"], *([label, percent(record, "acc"), percent(record, "acc_norm"), f"{record['examples']:,}"]
+                                                   for label, record in zip(labels(records), records))]
+
+
 def markdown(header: list[str], rows: list[list]) -> str:
     """An aligned Markdown table; the best (lowest) of each row in bold, "—" for None. Wide ones are turned round."""
     cells = [[str(name) for name in header]]
@@ -70,6 +80,11 @@ def markdown(header: list[str], rows: list[list]) -> str:
         cells.append([f"{first:,}", *printed])
     if len(header) > WIDE:
         cells = [list(column) for column in zip(*cells)]
+    return aligned(cells)
+
+
+def aligned(cells: list[list[str]]) -> str:
+    """A Markdown table of these rows, the first of them its header."""
     widths = [max(map(len, column)) for column in zip(*cells)]
     lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
