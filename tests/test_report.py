@@ -60,13 +60,6 @@ def test_wide_tables_are_turned_round():
     assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.00**", "|"]
 
 
-def test_labels_are_spread_around_their_lines():
-    assert report.spread([0, 20, 40], gap=10) == [0, 20, 40]
-    assert report.spread([0, 0], gap=10) == [-5, 5]
-    places = report.spread([0, 1, 2, 3, 50], gap=10)
-    assert all(b - a > 9.8 for a, b in zip(places, places[1:])) and sum(places[:4]) / 4 == pytest.approx(1.5, abs=0.5)
-
-
 def verdicts(*records):
     return [verdict for _, _, verdict in report.judge(list(records))]
 
