@@ -94,7 +94,8 @@ class Config:
         problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in (*TURNS, "prepare")]
         if not self.what:
             problems.append(f"name what to measure: {known}")
-        problems += [f"{name} is {getattr(self, name)}: it must be at least 1" for name in ("micro_batch", "repeats") if getattr(self, name) < 1]
+        problems += [f"{name} is {getattr(self, name)}: it must be at least 1" for name in ("micro_batch", "repeats")
+                     if getattr(self, name) < 1]
         if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
             problems.append(f"context '{self.context}': give token counts of at least 2, as in 512,1024")
         for pe in self.names():
@@ -165,6 +166,8 @@ def main(argv=None):
         if config.out:
             write_json(config.out, record)
 
+    if config.out:
+        write_json(config.out, record)  # a path that cannot be written shows before anything is measured
     for name in config.what:
         if name == "prepare":
             keep(name, prepare(config))
@@ -179,9 +182,11 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype)
     compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
     result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
               "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
-    torch._dynamo.config.recompile_limit = 8 * len(config.names())  # a model of every encoding runs the same code
+    if compiles:
+        torch._dynamo.config.recompile_limit = 8 * len(config.names())  # a model of every encoding runs the same code
     for context in config.contexts():
-        torch.compiler.reset()  # a second context must not make the compiler give up fixed shapes
+        if compiles:
+            torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
         setting = Setting(config.model, config.micro_batch, context, device, dtype, compiles)
         try:
             turns = {key: turn for pe in config.names() for key, turn in TURNS[name](setting, pe).items()}
@@ -225,7 +230,7 @@ def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | 
 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     model = setting.network(pe, block_size=setting.context).train()
-    optimizer = torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
+    optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
     forward = setting.compiled(model)
     inputs, targets = setting.batch(model.config.vocab_size)
@@ -238,6 +243,11 @@ def train(setting: Setting, pe: str) -> dict[str, Turn]:
         return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(step, setting.device)
 
     return {pe: Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))}
+
+
+def optimizer_of(model: GPT) -> torch.optim.Optimizer:
+    """That of train_gpt.py with its default settings, at the highest learning rate."""
+    return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
 
 
 def optimizer_step(model: GPT, forward: Callable, optimizer, scaler, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> None:
@@ -332,7 +342,8 @@ def _size(tensors) -> int:
     return sum(x.nbytes for x in tensors)
 
 
-TURNS = {"train": train, "attention": attend, "generate": generate, "eval": evaluate}  # (setting, encoding) -> those that take turns, by name
+# Name on the command line -> its function of setting and encoding: those that take turns, by name.
+TURNS = {"train": train, "attention": attend, "generate": generate, "eval": evaluate}
 
 
 def prepare(config: Config) -> dict:

@@ -6,7 +6,7 @@ import tables
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666", "#000000")
 # Ticks of an axis, times powers of ten: the first of these that gives three of them.
-STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n * unit for n in range(round(1 / unit), round(10 / unit))] for unit in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)))
+STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
 
 
 def perplexity(records: list[dict], file) -> None:
