@@ -1,30 +1,62 @@
-"""Measures how fast the programs of this repository are.
+"""Measures how fast the programs of this repository are, and what each encoding costs.
 
+    python bench.py train attention generate eval --encodings cable,alibi,fox --context 512,1024 --out results/bench/tiny.json
+    python bench.py train --encodings cable,t5 --context 1024,4096 --model medium --micro_batch 8 --device cuda --out train.json
     python bench.py prepare                                         # the embedded corpus, in a parquet file
     python bench.py prepare --source corpus.jsonl.xz --out prepare.json
+    python report.py results/bench/tiny.json --out_dir results/bench
+
+train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
+attention: attention alone, forward and backward, from the layer's projection and normalised input to its heads' outputs, with
+all that the encoding adds: rotating, building its states, its bias. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
+the dense path of every encoding that has a faster one.
+generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
+eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
+
+What is compared takes turns, A B C A B C, after one round that is not counted; `rope` and `nope` are always there. Speeds are
+those of the median turn. A ratio is the median over rounds of the speed over the other's in the same round, which a machine that
+slows down for a while leaves as it is. Memory is taken afterwards, in a turn of its own: weights, gradients and AdamW's moments with
+all that the turn adds (attention: what it adds; generate: the cache), as PyTorch's allocators count it, on a CPU too.
 
 prepare: a jsonl or parquet file becomes shards on the disk, by the code that prepares data, against tiktoken's own
 `encode_ordinary_batch` on all cores, which gets the same texts in memory. The two take turns, after one round that is not
 counted; told are medians. Timed are opening the file, reading, decompressing, tokenising, hashing, writing and syncing.
 """
 
+import collections
 import os
+import re
 import statistics
 import tempfile
 import time
+from cache import Cache
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
 
+import attention
 import cli
 import corpus
-import shards
+import decoding
+import device as devices
+import posenc
 import runs
+import shards
+import tables
 from errors import InputError
 from files import write_json
+from model import GPT, GPTConfig
+
+BASELINES = ("rope", "nope")  # measured whatever else is
+NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
+SEED = 1
 
 
 @dataclass
@@ -32,7 +64,21 @@ class Config:
     """Settings of a measurement."""
 
     what: list[str] = field(default_factory=list)
-    """what to measure: prepare"""
+    """what to measure: train, attention, generate, eval, prepare"""
+    encodings: str = "cable"
+    """positional encodings beside rope and nope, separated by commas"""
+    context: str = "1024"
+    """contexts in tokens, separated by commas"""
+    model: str = "tiny"
+    """size of the model: quickstart, tiny, small, medium, large or xl"""
+    micro_batch: int = 4
+    """train, attention, eval: sequences of one pass"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """of matrix products; auto: bfloat16 where the hardware has it, float16 on GPUs without, float32 on CPUs without"""
+    compile: bool | None = None
+    """torch.compile; none: as the programs do, train and attention on GPUs, the others not"""
     source: str | None = None
     """prepare: jsonl or parquet file of texts; none: the embedded corpus"""
     text_column: str = "text"
@@ -44,18 +90,261 @@ class Config:
     out: str | None = None
     """JSON file of the numbers, with hardware and versions"""
 
+    def __post_init__(self):
+        known = ", ".join((*TURNS, "prepare"))
+        problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in (*TURNS, "prepare")]
+        if not self.what:
+            problems.append(f"name what to measure: {known}")
+        problems += [f"{name} is {getattr(self, name)}: it must be at least 1" for name in ("micro_batch", "repeats")
+                     if getattr(self, name) < 1]
+        if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
+            problems.append(f"context '{self.context}': give token counts of at least 2, as in 512,1024")
+        for pe in self.names():
+            try:
+                GPTConfig(size=self.model, pe=pe)
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(*dict.fromkeys(problems))
+
+    def contexts(self) -> list[int]:
+        return sorted({int(word) for word in self.context.split(",")})
+
+    def names(self) -> list[str]:
+        """The encodings, each once; a comma followed by `option=` belongs to one of them."""
+        return list(dict.fromkeys((*BASELINES, *re.split(r",(?!\w+=)", self.encodings))))
+
+
+@dataclass
+class Setting:
+    """What all turns of a benchmark have in common."""
+
+    model: str
+    micro_batch: int
+    context: int
+    device: torch.device
+    dtype: torch.dtype
+    compile: bool
+
+    def network(self, pe: str, block_size: int) -> GPT:
+        torch.manual_seed(SEED)
+        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size)).to(self.device)
+
+    def batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """Random inputs and targets, (B, T) each."""
+        torch.manual_seed(SEED)
+        tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def compiled(self, function: Callable) -> Callable:
+        return torch.compile(function) if self.compile else function
+
+
+@dataclass
+class Turn:
+    """One of those that take turns."""
+
+    ready: Callable[[], Callable[[], object]]
+    """makes a turn ready, outside the clock, and returns what is timed"""
+    tokens: int
+    """of a turn"""
+    memory: Callable[[], int]
+    """bytes"""
+    flops: float | None = None
+    """of a token, where they count"""
+
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join(BENCHMARKS)))
-    problems = [f"'{name}' is not measured here: choose from {', '.join(BENCHMARKS)}" for name in config.what if name not in BENCHMARKS]
-    if problems or not config.what:
-        raise InputError(*problems or [f"name what to measure: {', '.join(BENCHMARKS)}"])
-    if config.repeats < 1:
-        raise InputError(f"repeats is {config.repeats}: it must be at least 1")
-    results = {name: BENCHMARKS[name](config) for name in config.what}
+    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join((*TURNS, "prepare"))))
+    device, dtype = torch.device("cpu"), torch.float32
+    if any(name in TURNS for name in config.what):
+        device, dtype = devices.choose(config.device, config.dtype)
+    record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
+              "datasets": version("datasets")}
+
+    def keep(name, result):
+        record[name] = result
+        if config.out:
+            write_json(config.out, record)
+
     if config.out:
-        write_json(config.out, {**results, **runs.provenance(torch.device("cpu")), "cores": os.cpu_count(),
-                                "tiktoken": version("tiktoken"), "datasets": version("datasets")})
+        write_json(config.out, record)  # a path that cannot be written shows before anything is measured
+    for name in config.what:
+        if name == "prepare":
+            keep(name, prepare(config))
+        else:
+            for result in measure(name, config, device, dtype):  # renewed after each context
+                keep(name, result)
+            print(f"\n{tables.speeds_text(name, result)}\n")
+
+
+def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype):
+    """Yields the record of benchmark `name`, once for each context that is done."""
+    compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
+    result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
+              "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
+    if compiles:
+        torch._dynamo.config.recompile_limit = 8 * len(config.names())  # a model of every encoding runs the same code
+    for context in config.contexts():
+        if compiles:
+            torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
+        setting = Setting(config.model, config.micro_batch, context, device, dtype, compiles)
+        try:
+            turns = {key: turn for pe in config.names() for key, turn in TURNS[name](setting, pe).items()}
+            seconds = rounds({key: turn.ready for key, turn in turns.items()}, config.repeats, device, f"{name} at {context:,}")
+            entries = {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in turns.items()}
+        except torch.OutOfMemoryError:
+            raise InputError(f"{name} at {context:,} tokens does not fit into the GPU: fewer --encodings at a time, which all stay there, "
+                             "a smaller --micro_batch or a shorter --context") from None
+        result["contexts"][str(context)] = dict.fromkeys(config.names()) | entries  # None: past the encoding's longest context
+        yield result
+
+
+def rounds(turns: dict[str, Callable[[], Callable]], repeats: int, device: torch.device, label: str) -> dict[str, list[float]]:
+    """Seconds of what each turn made ready, by name: all take turns, `repeats` rounds after one that is not counted."""
+    def now():
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    seconds = {name: [] for name in turns}
+    with tqdm(total=(repeats + 1) * len(turns), desc=label, unit="turn", disable=None, leave=False) as bar:
+        for _ in range(repeats + 1):
+            for name, ready in turns.items():
+                timed = ready()
+                begun = now()
+                timed()
+                seconds[name].append(now() - begun)
+                bar.update()
+    return {name: counted[1:] for name, counted in seconds.items()}
+
+
+def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
+    """The numbers of one turn. ratios: its speed over that of others; peak: FLOP/s of the device, None where not known."""
+    rate = turn.tokens / statistics.median(seconds[name])
+    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{name} dense"}
+    return {"seconds": seconds[name], "tokens": turn.tokens, "tokens_per_second": rate,
+            "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], seconds[other]))
+                       for to, other in others.items() if other in seconds},
+            "mfu": rate * turn.flops / peak if peak and turn.flops else None, "memory": turn.memory()}
+
+
+def train(setting: Setting, pe: str) -> dict[str, Turn]:
+    model = setting.network(pe, block_size=setting.context).train()
+    optimizer = optimizer_of(model)
+    scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
+    forward = setting.compiled(model)
+    inputs, targets = setting.batch(model.config.vocab_size)
+
+    def step():
+        optimizer_step(model, forward, optimizer, scaler, inputs, targets, setting.dtype)
+
+    def memory():
+        moments = [x for state in optimizer.state.values() for x in state.values()]
+        return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(step, setting.device)
+
+    return {pe: Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))}
+
+
+def optimizer_of(model: GPT) -> torch.optim.Optimizer:
+    """That of train_gpt.py with its default settings, at the highest learning rate."""
+    return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
+
+
+def optimizer_step(model: GPT, forward: Callable, optimizer, scaler, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> None:
+    """A step of train_gpt.py from one micro-batch, (B, T) each; forward: the model, compiled or not."""
+    with devices.autocast(inputs.device, dtype):
+        loss = forward(inputs, targets)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    model.project()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def attend(setting: Setting, pe: str) -> dict[str, Turn]:
+    shape = GPTConfig(size=setting.model)
+    torch.manual_seed(SEED)
+    encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1)[0].to(setting.device)
+    x = torch.randn(setting.micro_batch, setting.context, shape.n_embd, device=setting.device, requires_grad=True)
+    projection = torch.randn(*x.shape[:2], 3 * shape.n_embd, device=setting.device, dtype=setting.dtype, requires_grad=True)
+    grad = torch.randn_like(x, dtype=setting.dtype)
+    pos = torch.arange(setting.context, device=setting.device)
+    learned = [projection, x, *encoding.parameters()]
+
+    def qkv():
+        return (y.unflatten(-1, (shape.n_head, -1)).transpose(1, 2) for y in projection.chunk(3, -1))  # (B, H, T, D) each
+
+    def plain():
+        return F.scaled_dot_product_attention(*qkv(), is_causal=True)
+
+    def encoded(path):
+        q, k, v = qkv()
+        q, k = encoding.rotate(q, k, pos)
+        return attention.attend(q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5, path)
+
+    def turn(forward):
+        forward = setting.compiled(forward)
+
+        def both():
+            torch.autograd.grad(forward().transpose(1, 2).flatten(2), learned, grad, allow_unused=True)
+
+        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device))
+
+    path = attention.choose("auto", encoding)
+    turns = {pe: turn(lambda: encoded(path))}
+    if path != "dense":
+        turns[f"{pe} dense"] = turn(lambda: encoded("dense"))
+    return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
+
+
+def generate(setting: Setting, pe: str) -> dict[str, Turn]:
+    model = setting.network(pe, GPTConfig.block_size).eval()
+    if setting.context > (model.max_context or setting.context):
+        return {}
+    new, vocab_size = min(NEW_TOKENS, setting.context // 2), model.config.vocab_size
+    sampling = decoding.Sampling(max_new_tokens=new + 1, temperature=0, compile=setting.compile)  # the prompt gives the first
+    torch.manual_seed(SEED)
+    prompt = torch.randint(vocab_size, (setting.context - new,)).tolist()
+
+    def ready():
+        steps = decoding.generate(model, [prompt], sampling, vocab_size, -1, setting.device, setting.dtype)
+        next(steps)
+        return lambda: collections.deque(steps, maxlen=0)
+
+    @torch.no_grad()
+    def memory():
+        cache = Cache(model, setting.context)
+        with devices.autocast(setting.device, setting.dtype):
+            model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=setting.device), cache)
+        return _size(buffer for layer in cache.layers for buffer in layer.buffers)
+
+    return {pe: Turn(ready, new, memory)}
+
+
+def evaluate(setting: Setting, pe: str) -> dict[str, Turn]:
+    model = setting.network(pe, GPTConfig.block_size).eval()
+    if setting.context > (model.max_context or setting.context):
+        return {}
+    inputs, targets = setting.batch(model.config.vocab_size)
+    losses = setting.compiled(model.losses)
+
+    def forward():
+        with devices.autocast(setting.device, setting.dtype):
+            losses(inputs, targets)
+
+    return {pe: Turn(lambda: forward, inputs.numel(),
+                     lambda: _size([*model.parameters(), *model.buffers()]) + devices.memory_of(forward, setting.device))}
+
+
+def _size(tensors) -> int:
+    return sum(x.nbytes for x in tensors)
+
+
+# Name on the command line -> its function of setting and encoding: those that take turns, by name.
+TURNS = {"train": train, "attention": attend, "generate": generate, "eval": evaluate}
 
 
 def prepare(config: Config) -> dict:
@@ -70,23 +359,25 @@ def prepare(config: Config) -> dict:
 
         if not texts:
             raise InputError(f"{source} holds no rows: name another --source")
-        seconds = {"pipeline": [], "tiktoken": []}
-        for round_ in range(config.repeats + 1):  # the first one warms up
-            begun = time.perf_counter()
-            writer = shards.ShardWriter(shards.Meta(Path(folder) / str(round_), {"dataset": "bench"}), "train", 10**8)
+
+        def pipeline():
+            meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), {"dataset": "bench"})
+            writer = shards.ShardWriter(meta, "train", 10**8)
             rows = corpus.rows(str(source), config.text_column, load, on_mark=writer.mark)
             corpus.tokenise(((writer, number, corpus.pieces(text)) for number, text in rows), encoding, [writer])
-            seconds["pipeline"].append(time.perf_counter() - begun)
-            begun = time.perf_counter()
+            return meta
+
+        def tiktoken():
             encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
-            seconds["tiktoken"].append(time.perf_counter() - begun)
-        tokens = writer.meta.value["splits"]["train"]["tokens"]
-    rates = {name: tokens / statistics.median(counted[1:]) for name, counted in seconds.items()}
+
+        tokens = pipeline().value["splits"]["train"]["tokens"]
+        seconds = rounds({"pipeline": lambda: pipeline, "tiktoken": lambda: tiktoken}, config.repeats, torch.device("cpu"), "prepare")
+    rates = {name: tokens / statistics.median(counted) for name, counted in seconds.items()}
     ratio = rates["pipeline"] / rates["tiktoken"]
     print(f"prepare, {source.name}, {config.tokenizer}, {os.cpu_count()} cores, median of {config.repeats}: "
           f"{rates['pipeline']:,.0f} tokens/s to shards, {rates['tiktoken']:,.0f} tokens/s by tiktoken alone, ratio {ratio:.3f}")
     return {"source": source.name, "tokenizer": config.tokenizer, "documents": len(texts), "tokens": tokens,
-            "tokens_per_second": rates, "ratio": ratio, "seconds": {name: counted[1:] for name, counted in seconds.items()}}
+            "tokens_per_second": rates, "ratio": ratio, "seconds": seconds}
 
 
 def _embedded_corpus(path: Path) -> Path:
@@ -97,9 +388,6 @@ def _embedded_corpus(path: Path) -> Path:
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in corpus.standard_library()]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
     return path
-
-
-BENCHMARKS = {"prepare": prepare}  # name on the command line -> its measurement
 
 
 if __name__ == "__main__":

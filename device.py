@@ -5,7 +5,9 @@
 """
 
 import contextlib
+import itertools
 import os
+import platform
 import re
 import resource
 import sys
@@ -69,6 +71,13 @@ def describe(device: torch.device) -> str:
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
+def processor() -> str:
+    """The name of the CPU: with the number of threads, what its speed depends on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def autocast(device: torch.device, dtype: torch.dtype):
     """Matrix products in dtype, the rest as torch's autocast rules say; nothing at all for float32."""
     if dtype == torch.float32:
@@ -111,6 +120,20 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def memory_of(call: Callable[[], object], device: torch.device) -> int:
+    """The most that tensors made during `call()` take up at a time, in bytes, beyond those that were there before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler tells on the console that it starts and stops
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        call()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in profile.kineto_results.events() if event.name() == "[memory]")
+    return max(itertools.accumulate((size for _, size in changes), initial=0))
 
 
 def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:

@@ -1,8 +1,10 @@
 """Turns the JSON records of evaluations into tables (Markdown, CSV) and a plot, and judges the paper's claims on them.
 
     python report.py runs/quickstart/*/eval_*.json --out_dir runs/quickstart
+    python report.py results/bench/*.json --out_dir results/bench
 
-Writes perplexity.md, perplexity.csv and perplexity.png.
+Writes perplexity.md, perplexity.csv and perplexity.png; of records of bench.py the same by the name of each benchmark, the plot
+showing throughput and memory against context, as the CABLE paper's figure 3.
 """
 
 import math
@@ -10,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import cli
+import figures
 import tables
 from errors import InputError
 from files import atomic, read_json
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666", "#000000")
 
 
 @dataclass
@@ -22,38 +23,66 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """JSON files written by eval_extrapolation.py"""
+    """JSON files written by eval_extrapolation.py, or by bench.py"""
     out_dir: str = "runs"
     """folder of the tables and the plot"""
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("records", "JSON files written by eval_extrapolation.py"))
+    config = cli.parse(Config, argv, __doc__, positional=("records", "JSON files written by eval_extrapolation.py, or by bench.py"))
     if not config.records:
         raise InputError("no record named: python report.py runs/*/eval_*.json")
-    records = [read_json(path, "make it with eval_extrapolation.py") for path in config.records]
-    problems = [f"{path} is no record of eval_extrapolation.py: name others"
-                for path, record in zip(config.records, records) if not isinstance(record, dict) or "lengths" not in record]
-    if not problems:
-        problems = [f"{path} has other data or another protocol than {config.records[0]}: report them apart"
-                    for path, record in zip(config.records, records)
-                    if any(record[key] != records[0][key] for key in ("data", "protocol"))]
+    records = {path: read_json(path, "make it with eval_extrapolation.py or bench.py") for path in config.records}
+    kinds = {path: "eval" if isinstance(record, dict) and "lengths" in record else
+             "bench" if isinstance(record, dict) and tables.BENCHMARKS.keys() & record.keys() else None for path, record in records.items()}
+    problems = [f"{path} is no record of eval_extrapolation.py, nor of encodings by bench.py: name others"
+                for path, kind in kinds.items() if kind is None]
+    if not problems and len(set(kinds.values())) > 1:
+        problems = ["records of eval_extrapolation.py and of bench.py do not go into one table: report them apart"]
     if problems:
         raise InputError(*problems)
-    records = tables.in_order(records)
-    header, rows = tables.perplexity(records)
-    verdicts = judge(records)
-    text = "\n".join([tables.markdown(header, rows), "", tables.caption(records), "",
-                      *(f"- {claim}: {measured}: **{verdict}**" for claim, measured, verdict in verdicts)])
+    if kinds[config.records[0]] == "eval":
+        report_perplexity(records, Path(config.out_dir))
+    else:
+        report_speeds(records, Path(config.out_dir))
+
+
+def report_perplexity(records: dict[str, dict], out: Path) -> None:
+    """Table, verdicts and plot of records of eval_extrapolation.py, by their paths."""
+    path, first = next(iter(records.items()))
+    problems = [f"{other} has other data or another protocol than {path}: report them apart"
+                for other, record in records.items() if any(record[key] != first[key] for key in ("data", "protocol"))]
+    if problems:
+        raise InputError(*problems)
+    ordered = tables.in_order(list(records.values()))
+    text = "\n".join([tables.markdown(*tables.perplexity(ordered)), "", tables.caption(ordered), "",
+                      *(f"- {claim}: {measured}: **{verdict}**" for claim, measured, verdict in judge(ordered))])
+    write(out, "perplexity", text, tables.perplexity(ordered), lambda file: figures.perplexity(ordered, file))
+
+
+def report_speeds(records: dict[str, dict], out: Path) -> None:
+    """Table and plot of each benchmark in records of bench.py, by their paths."""
+    holders = {name: [path for path, record in records.items() if name in record] for name in tables.BENCHMARKS}
+    problems = [f"{' and '.join(paths)} all hold {name}: report them apart" for name, paths in holders.items() if len(paths) > 1]
+    if problems:
+        raise InputError(*problems)
+    for name, paths in holders.items():
+        for path in paths:
+            result = records[path][name]
+            text = f"{tables.speeds_text(name, result)} {records[path]['processor']}, PyTorch {records[path]['torch']}."
+            write(out, name, text, tables.speeds(result), lambda file: figures.speeds(result, file))
+
+
+def write(out: Path, name: str, text: str, table: tuple[list[str], list[list]], plot) -> None:
+    """Prints the text, and writes it, the table as CSV and the plot; plot: a function of the file."""
     print(text)
-    out = Path(config.out_dir)
-    with atomic(out / "perplexity.md") as file:
+    with atomic(out / f"{name}.md") as file:
         file.write(text.encode() + b"\n")
-    with atomic(out / "perplexity.csv") as file:
-        file.write(tables.comma_separated(header, rows).encode())
-    with atomic(out / "perplexity.png") as file:
-        plot(records, file)
-    print(f"\nwritten: {out / 'perplexity.md'}, {out / 'perplexity.csv'}, {out / 'perplexity.png'}")
+    with atomic(out / f"{name}.csv") as file:
+        file.write(tables.comma_separated(*table).encode())
+    with atomic(out / f"{name}.png") as file:
+        plot(file)
+    print(f"\nwritten: {out / f'{name}.md'}, {out / f'{name}.csv'}, {out / f'{name}.png'}")
 
 
 # What the papers say of perplexity at 16 times the training length over that at the training length. The bounds of cable, rope
@@ -99,59 +128,6 @@ def judge(records: list[dict]) -> list[tuple[str, str, str]]:
             measured = f"the others at least {min(margins):.3f} times as high" if margins else "no numbers"
             verdicts.append((claim, measured, "not measured" if not margins else "holds" if min(margins) > 1 else "fails"))
     return verdicts
-
-
-def plot(records: list[dict], file) -> None:
-    """Perplexity against context, both axes logarithmic, every line labelled at its end, training lengths marked."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7.5, max(4.5, 0.36 * len(records))), layout="constrained")
-    lengths = sorted({int(length) for record in records for length in record["lengths"]})
-    ends = []
-    for number, (record, label) in enumerate(zip(records, tables.labels(records))):
-        points = [(int(length), entry["perplexity"]) for length, entry in record["lengths"].items() if entry]
-        colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
-        axes.plot(*zip(*points), color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.6)
-        ends.append((*points[-1], label, colour))
-    for length in {record["block_size"] for record in records}:
-        axes.axvline(length, color="0.6", linestyle=":", linewidth=1.2)
-        axes.annotate("training length", (length, 1), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points",
-                      va="top", fontsize=8, color="0.4")
-    axes.set(xscale="log", yscale="log", xlabel="context (tokens)", ylabel="perplexity")
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    highest = max(y for _, y, _, _ in ends)
-    axes.set_yticks(ticks := [t for t in (2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 300, 500, 1000, 2000, 5000)
-                              if axes.get_ylim()[0] <= t <= max(highest, axes.get_ylim()[1])], [f"{t:,}" for t in ticks])
-    axes.minorticks_off()
-    axes.margins(y=0.1)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="0.92")
-    # Labels beside the last points, pushed apart where lines end close together.
-    figure.canvas.draw()
-    for x in {x for x, *_ in ends}:
-        group = sorted((y, label, colour) for at, y, label, colour in ends if at == x)
-        heights = [axes.transData.transform((x, y))[1] * 72 / figure.dpi for y, *_ in group]  # in points
-        places = spread(heights, gap=11)
-        for (y, label, colour), height, place in zip(group, heights, places):
-            axes.annotate(label, (x, y), xytext=(16 if len(group) > 1 else 7, place - height), textcoords="offset points", va="center",
-                          color=colour, fontsize=9, fontweight="bold" if label == "cable" else None, annotation_clip=False,
-                          arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3})
-    figure.savefig(file, format="png", dpi=160)
-    pyplot.close(figure)
-
-
-def spread(heights: list[float], gap: float) -> list[float]:
-    """Ascending heights moved as little as needs be, each pair by equal shares, until they are `gap` apart (to 1%)."""
-    places = list(heights)
-    for _ in range(1000):
-        for i in range(len(places) - 1):
-            overlap = gap - (places[i + 1] - places[i])
-            if overlap > 0.01 * gap:
-                places[i], places[i + 1] = places[i] - overlap / 2, places[i + 1] + overlap / 2
-    return places
 
 
 if __name__ == "__main__":

@@ -1,23 +1,27 @@
 """How do records become tables? Rows and columns from the JSON that the evaluation programs write, and their printed form.
 
 A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of
-eval_hellaswag.py its accuracy.
+eval_hellaswag.py its accuracy; one of bench.py is the speed of several encodings at several context lengths, under the name of
+each benchmark.
 """
 
 import csv
 import io
+import statistics
 
 # The CABLE paper's order of columns; other encodings follow by name.
 ORDER = ("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
 WIDE = 10  # columns
 
 
+def place(pe: str) -> tuple[int, str]:
+    """What encodings are sorted by: the papers' order, then their names."""
+    return ORDER.index(pe) if pe in ORDER else len(ORDER), pe
+
+
 def in_order(records: list[dict]) -> list[dict]:
-    """Records in the papers' order of encodings, then by name and run."""
-    def key(record):
-        pe = record["pe"]
-        return (ORDER.index(pe) if pe in ORDER else len(ORDER), pe, record["run"])
-    return sorted(records, key=key)
+    """Records by encoding, then by run."""
+    return sorted(records, key=lambda record: (place(record["pe"]), record["run"]))
 
 
 def labels(records: list[dict]) -> list[str]:
@@ -78,13 +82,11 @@ def markdown(header: list[str], rows: list[list]) -> str:
         best = min(numbers) if len(numbers) > 1 else None
         printed = ["—" if value is None else f"**{value:.2f}**" if value == best else f"{value:.2f}" for value in values]
         cells.append([f"{first:,}", *printed])
-    if len(header) > WIDE:
-        cells = [list(column) for column in zip(*cells)]
-    return aligned(cells)
+    return aligned([list(column) for column in zip(*cells)] if len(header) > WIDE else cells)
 
 
 def aligned(cells: list[list[str]]) -> str:
-    """A Markdown table of these rows, the first of them its header."""
+    """The Markdown of a table's cells, the header first."""
     widths = [max(map(len, column)) for column in zip(*cells)]
     lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
@@ -96,5 +98,51 @@ def comma_separated(header: list[str], rows: list[list]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows([first, *("" if value is None else f"{value:.6g}" for value in values)] for first, *values in rows)
+    writer.writerows([first, *("" if value is None else value if isinstance(value, str) else f"{value:.6g}" for value in values)]
+                     for first, *values in rows)
     return out.getvalue()
+
+
+# Columns of a benchmark's table: from an entry of bench.py's record its value, and how that is printed.
+SPEED_COLUMNS = {
+    "ms": (lambda entry: 1000 * statistics.median(entry["seconds"]), "{:,.1f}"),
+    "tokens/s": (lambda entry: entry["tokens_per_second"], "{:,.0f}"),
+    "to rope": (lambda entry: entry["ratios"].get("rope"), "{:.3f}"),
+    "to nope": (lambda entry: entry["ratios"].get("nope"), "{:.3f}"),
+    "to sdpa": (lambda entry: entry["ratios"].get("sdpa"), "{:.3f}"),
+    "to dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
+    "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
+    "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
+}
+BENCHMARKS = {  # what a row of each is
+    "train": "an optimizer step, micro-batch {micro_batch}",
+    "attention": "one layer's attention alone, forward and backward, micro-batch {micro_batch}",
+    "generate": "{tokens} tokens drawn one by one, up to the context; memory of the cache",
+    "eval": "a pass without gradients, micro-batch {micro_batch}",
+}
+
+
+def speeds(result: dict) -> tuple[list[str], list[list]]:
+    """(header, rows) of one benchmark, a row for each context and encoding; None where an encoding cannot go that far.
+
+    Columns that no row has a number for are left out.
+    """
+    rows = []
+    for context, entries in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
+        for name in sorted(entries, key=lambda name: (place(name.removesuffix(" dense")), name)):
+            rows.append([int(context), name, *(entries[name] and value(entries[name]) for value, _ in SPEED_COLUMNS.values())])
+    kept = [0, 1, *(n for n in range(2, 2 + len(SPEED_COLUMNS)) if any(row[n] is not None for row in rows))]
+    header = ["context", "encoding", *SPEED_COLUMNS]
+    return [header[n] for n in kept], [[row[n] for n in kept] for row in rows]
+
+
+def speeds_text(name: str, result: dict) -> str:
+    """Markdown of one benchmark: the table, and under it what its numbers mean."""
+    header, rows = speeds(result)
+    cells = [[f"{first:,}", pe, *("—" if value is None else SPEED_COLUMNS[column][1].format(value)
+                                  for column, value in zip(header[2:], values))] for first, pe, *values in rows]
+    tokens = sorted({entry["tokens"] for entries in result["contexts"].values() for entry in entries.values() if entry})
+    row = BENCHMARKS[name].format(micro_batch=result["micro_batch"], tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
+    return (f"{aligned([header, *cells])}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
+            f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
+            "speed, above 1 is faster.")

@@ -1,12 +1,180 @@
-"""The benchmarks run, count what they measure, and say what they cannot."""
+"""The benchmarks run, count what they measure, and say what they cannot. Their speeds are no test's business."""
 
+import copy
 import json
 import math
+import re
+import time
 
 import pytest
+import torch
+from conftest import TINY
 
+import attention
 import bench
 import corpus
+import data
+import runs
+import shards
+import train_gpt
+from model import GPT, GPTConfig
+
+SMALL = ("--model", "quickstart", "--micro_batch", "2", "--repeats", "3", "--device", "cpu", "--dtype", "float32")
+NAMES = ("train", "attention", "generate", "eval")
+PLAIN = bench.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """What all benchmarks of encodings say of a few, at 8 and 12 tokens."""
+    out = tmp_path_factory.mktemp("bench") / "out.json"
+    bench.main([*NAMES, "--encodings", "cable,t5:buckets=8,max_distance=16,rope", "--context", "12,8", *SMALL, "--out", str(out)])
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_follow_from_the_seconds(record, name):
+    """Speeds and ratios worked out once more: of three rounds the median is the one in the middle."""
+    encodings = ["rope", "nope", "cable", "t5:buckets=8,max_distance=16"]
+    assert list(record[name]["contexts"]) == ["8", "12"] and record[name]["repeats"] == 3
+    for context, entries in record[name]["contexts"].items():
+        assert list(entries)[:4] == encodings
+        tokens = int(context) // 2 if name == "generate" else 2 * int(context)
+        for key, entry in entries.items():
+            assert len(entry["seconds"]) == 3 and entry["tokens"] == tokens and entry["mfu"] is None
+            assert math.isclose(entry["tokens_per_second"] * sorted(entry["seconds"])[1], tokens)
+            for to, ratio in entry["ratios"].items():
+                other = entries[f"{key} dense" if to == "dense" else to]["seconds"]
+                assert ratio == sorted(b / a for a, b in zip(entry["seconds"], other))[1]
+        assert entries["rope"]["ratios"]["rope"] == entries["nope"]["ratios"]["nope"] == 1
+
+
+def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
+    entries = record["attention"]["contexts"]["8"]
+    assert {key: set(entry["ratios"]) for key, entry in entries.items()} == {
+        **{pe: {"rope", "nope", "sdpa", "dense"} for pe in ("rope", "nope", "cable")},
+        **{key: {"rope", "nope", "sdpa"} for key in ("t5:buckets=8,max_distance=16", "sdpa", "rope dense", "nope dense", "cable dense")}}
+
+
+def test_the_record_says_what_it_ran_on(record):
+    assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
+    for name in NAMES:
+        assert (record[name]["dtype"], record[name]["compile"], record[name]["device"]) == ("float32", False, "cpu (1 threads)")
+
+
+def test_memory_is_what_the_tensors_take(record):
+    """Of the model itself: its numbers counted by hand. 4 layers, 4 heads of 32, 128 columns."""
+    parameters = GPT(GPTConfig(size="quickstart", pe="nope")).parameter_count()
+    cable = 4 * 2 * (128 + 1) * 4  # a layer's w_c and w_s, with biases
+    cache = 4 * 2 * 128 * 4  # bytes of a token: layers, keys and values, columns
+    for context, entries in {name: record[name]["contexts"]["12"] for name in NAMES}.items():
+        memory = {pe: entry["memory"] for pe, entry in entries.items()}
+        if context == "generate":
+            assert memory["nope"] == memory["rope"] == 12 * cache and memory["cable"] == 12 * (cache + 4 * 4 * 4)  # S of each head
+        if context == "train":  # weights, gradients, two moments: 16 bytes a parameter, and little more for so few tokens
+            assert 16 * parameters < memory["nope"] < 16 * parameters + 60e6 and memory["cable"] > memory["nope"] + 16 * cable
+        if context == "eval":
+            assert 4 * parameters < memory["nope"] < 4 * parameters + 60e6
+        if context == "attention":
+            assert 0 < memory["nope"] < memory["cable"]
+
+
+def test_all_take_turns():
+    """A B C A B C: what makes a turn ready is outside the clock, and the first round is not counted."""
+    calls = []
+
+    def ready(name):
+        calls.append(f"{name} ready")
+        time.sleep(0.01)
+        return lambda: calls.append(name)
+
+    seconds = bench.rounds({name: lambda name=name: ready(name) for name in "abc"}, 2, torch.device("cpu"), "")
+    assert calls == [word for name in "abc" * 3 for word in (f"{name} ready", name)]
+    assert {name: len(counted) for name, counted in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+    assert max(max(counted) for counted in seconds.values()) < 0.01
+
+
+def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
+    """b takes 2, 4, 8 and 6 s where a takes 1, 4, 2 and 1: the first round does not count; the ratio is 4, that of medians were 3."""
+    ticks, now = {"a": iter((1, 4, 2, 1)), "b": iter((2, 4, 8, 6))}, [0]
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+
+    def wait(name):
+        now[0] += next(ticks[name])
+
+    seconds = bench.rounds({name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), "")
+    assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
+    turn = bench.Turn(None, 12, lambda: 7, flops=100)
+    assert bench.entry("a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4) == {
+        "seconds": [4, 2, 1], "tokens": 12, "tokens_per_second": 6, "ratios": {"rope": 4, "dense": 0.5}, "mfu": 0.06, "memory": 7}
+
+
+def test_a_step_is_that_of_train_gpt(data_dir, tmp_path):
+    """Weights after six steps of the program, and after six of ours over the same micro-batches, at its own learning rates."""
+    train_gpt.main([*TINY, "--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
+    theirs, _ = runs.load_model(tmp_path / "run", torch.device("cpu"))
+    torch.manual_seed(1)
+    model = GPT(copy.deepcopy(theirs.config))
+    windows = data.Windows(shards.Shards(data_dir, "train"), 16)
+    batches = data.stream(windows, data.Sampler(len(windows), 1), 2, 2)
+    config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3)
+    optimizer, scaler = bench.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False)
+    for step, (_, inputs, targets, _) in zip(range(6), batches):
+        for group in optimizer.param_groups:
+            group["lr"] = train_gpt.learning_rate(step, config)
+        bench.optimizer_step(model, model, optimizer, scaler, inputs, targets, torch.float32)
+    assert all(torch.equal(ours, theirs.state_dict()[name]) for name, ours in model.state_dict().items())
+
+
+def test_attention_is_that_of_the_path_it_names(monkeypatch):
+    """Gradients reach the projection, the normalised input and the encoding; the dense turn takes the dense path."""
+    paths, grads = [], []
+    attend, grad = attention.attend, torch.autograd.grad
+    monkeypatch.setattr(attention, "attend", lambda *args: paths.append(args[-1]) or attend(*args))
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
+    for turn in bench.attend(PLAIN, "cable").values():
+        turn.ready()()
+    assert paths == ["sdpa", "dense"]
+    for fused, dense in zip(*grads):
+        torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
+    assert [tuple(g.shape) for g in grads[0]] == [(2, 8, 384), (2, 8, 128), (4, 128), (4,), (4, 128), (4,)]
+
+
+def test_generation_fills_the_context(monkeypatch):
+    """The prompt is read before the clock starts; then each token but the last one drawn is read."""
+    read = []
+    hidden = GPT.hidden
+    monkeypatch.setattr(GPT, "hidden", lambda self, x, cache: read.append((cache.length, x.size(1))) or hidden(self, x, cache))
+    timed = bench.generate(PLAIN, "rope")["rope"].ready()
+    assert read == [(0, 4)]
+    timed()
+    assert read[1:] == [(4, 1), (5, 1), (6, 1), (7, 1)]
+
+
+def test_past_the_longest_context_there_is_no_number(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(GPTConfig, "block_size", 8)
+    bench.main(["train", "generate", "eval", "--encodings", "learnable", "--context", "8,10", *SMALL, "--repeats", "1", "--out",
+                str(tmp_path / "out.json")])
+    record = json.loads((tmp_path / "out.json").read_text())
+    numbers = {name: [bool(entries["learnable"]) for entries in result["contexts"].values()] for name, result in record.items()
+               if name in NAMES}
+    assert numbers == {"train": [True, True], "generate": [True, False], "eval": [True, False]}  # trained at the context itself
+    assert len(re.findall(r"\|      10 \| learnable \|( +— \|)+\n", capsys.readouterr().out)) == 2
+
+
+def test_compiled_every_encoding_is_compiled(monkeypatch):
+    """More encodings than the compiler's own limit of graphs of one function: none falls back to running as it is."""
+    compiled, graphs = torch.compile, []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled(function, backend=backend, fullgraph=True))
+    names = "cable,cable-nw,k-cable,fox,alibi,t5,kerple"
+    config = bench.Config(what=["eval"], encodings=names, context="8,10", model="quickstart", repeats=1, compile=True)
+    *_, last = bench.measure("eval", config, torch.device("cpu"), torch.float32)
+    assert last["compile"] and len(last["contexts"]["10"]) == 9 and len(graphs) == 18
 
 
 @pytest.fixture
@@ -38,8 +206,15 @@ def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
 
 def test_refusals(source, refused, tmp_path):
     main = bench.main
-    assert "name what to measure: prepare" in refused(main)[0]
-    assert "'speed' is not measured here: choose from prepare" in refused(main, "speed")[0]
+    assert "name what to measure: train, attention, generate, eval, prepare" in refused(main)[0]
+    assert "'speed' is not measured here: choose from train" in refused(main, "speed")[0]
     assert "repeats is 0" in refused(main, "prepare", "--repeats", 0)[0]
     assert "is no jsonl or parquet file that is there" in refused(main, "prepare", "--source", tmp_path, "--tokenizer", "bytes")[0]
     assert "--text_column from body" in refused(main, "prepare", "--source", source, "--tokenizer", "bytes")[0]
+    assert "context '8,1': give token counts of at least 2" in refused(main, "train", "--context", "8,1")[0]
+    assert "context '8k': give token counts" in refused(main, "train", "--context", "8k")[0]
+    assert [line.split(":")[1] for line in refused(main, "train", "--encodings", "cabel,t5:depth=2", "--micro_batch", 0)] == [
+        " micro_batch is 0", " unknown positional encoding 'cabel'", " t5 has no option 'depth'"]
+    assert len(refused(main, "train", "--model", "huge", "--encodings", "cable,fox")) == 1
+    (tmp_path / "file").write_text("")
+    assert "cannot write" in refused(main, "eval", *SMALL, "--context", 8, "--out", tmp_path / "file" / "out.json")[0]

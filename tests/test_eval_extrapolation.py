@@ -136,8 +136,9 @@ def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags
 
 def test_captions_tell_the_protocol(run, capsys):
     folder = run("cable")
-    for flags, told in ((["--stride", 8], "Protocol: segments, 8 tokens apart, "), (["--protocol", "same-targets", "--targets", 4, "--windows", 200],
-                        "Protocol: same-targets, the last 4 of 200 windows that overlap by 54%, 800 tokens a length")):
+    same_targets = ["--protocol", "same-targets", "--targets", 4, "--windows", 200]
+    for flags, told in ((["--stride", 8], "Protocol: segments, 8 tokens apart, "),
+                        (same_targets, "Protocol: same-targets, the last 4 of 200 windows that overlap by 54%, 800 tokens a length")):
         evaluate(folder, "--lengths", "16,32", *flags)
         assert told in capsys.readouterr().out
     evaluate(folder, "--lengths", "16,32", "--cache_window", 8)

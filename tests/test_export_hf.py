@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from conftest import ENCODINGS, ROOT
-from test_sample import likeliest
+from test_decoding import likeliest
 
 import corpus
 import eval_hellaswag

@@ -34,7 +34,8 @@ def test_code_for_a_model_of_your_own_runs():
 def test_the_new_encoding_trains(data_dir, tmp_path):
     """In a process of its own, so that it is an encoding of no other test."""
     flags = ["--size", "quickstart", "--n_embd", "16", "--block_size", "16", "--micro_batch", "4", "--tokens_per_step", "64",
-             "--steps", "3", "--val_tokens", "64", "--data", str(data_dir), "--pe", "recency", "--out_dir", str(tmp_path / "run"), "--device", "cpu"]
+             "--steps", "3", "--val_tokens", "64", "--data", str(data_dir), "--pe", "recency",
+             "--out_dir", str(tmp_path / "run"), "--device", "cpu"]
     code = f"{BLOCKS[0]}\nimport train_gpt\ntrain_gpt.main({flags})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 0 and "recency, attention by dense" in done.stdout, done.stderr

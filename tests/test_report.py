@@ -60,11 +60,53 @@ def test_wide_tables_are_turned_round():
     assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.00**", "|"]
 
 
-def test_labels_are_spread_around_their_lines():
-    assert report.spread([0, 20, 40], gap=10) == [0, 20, 40]
-    assert report.spread([0, 0], gap=10) == [-5, 5]
-    places = report.spread([0, 1, 2, 3, 50], gap=10)
-    assert all(b - a > 9.8 for a, b in zip(places, places[1:])) and sum(places[:4]) / 4 == pytest.approx(1.5, abs=0.5)
+def speed(seconds, tokens=1000, memory=5e6, mfu=None, **ratios):
+    return {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / sorted(seconds)[1], "ratios": ratios, "mfu": mfu,
+            "memory": memory}
+
+
+def bench(name, contexts, micro_batch=4):
+    result = {"model": "tiny", "micro_batch": micro_batch, "device": "cpu (2 threads)", "dtype": "float32", "compile": False, "repeats": 3,
+              "contexts": contexts}
+    return {name: result, "processor": "Abacus", "torch": "2.13.0"}
+
+
+TRAIN = bench("train", {
+    "2048": {"rope": speed([0.5, 0.4, 0.9], rope=1, nope=0.95), "nope": speed([0.4, 0.4, 0.4], rope=1.05, nope=1), "learnable": None},
+    "512": {"rope": speed([0.1, 0.1, 0.1], rope=1, nope=0.5), "nope": speed([0.05, 0.05, 0.05], rope=2, nope=1),
+            "learnable": speed([0.2, 0.1, 0.3], rope=0.5, nope=0.25, memory=1234.5e6)}})
+ATTENTION = bench("attention", {"512": {
+    "cable dense": speed([1, 1, 1], sdpa=0.1), "sdpa": speed([0.1, 0.1, 0.1], sdpa=1),
+    "cable": speed([0.125] * 3, sdpa=0.8, dense=8, mfu=0.4)}})
+
+
+def test_tables_of_speeds(tmp_path, capsys):
+    """Rows by context and encoding, columns that nobody has a number for left out."""
+    for name, record in (("train", TRAIN), ("attention", ATTENTION)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    report.main([str(tmp_path / "train.json"), str(tmp_path / "attention.json"), "--out_dir", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "train.md").read_text() == """\
+| context |  encoding |    ms | tokens/s | to rope | to nope | memory (MB) |
+|--------:|----------:|------:|---------:|--------:|--------:|------------:|
+|     512 |      rope | 100.0 |   10,000 |   1.000 |   0.500 |         5.0 |
+|     512 | learnable | 200.0 |    5,000 |   0.500 |   0.250 |     1,234.5 |
+|     512 |      nope |  50.0 |   20,000 |   2.000 |   1.000 |         5.0 |
+|   2,048 |      rope | 500.0 |    2,000 |   1.000 |   0.950 |         5.0 |
+|   2,048 | learnable |     — |        — |       — |       — |           — |
+|   2,048 |      nope | 400.0 |    2,500 |   1.050 |   1.000 |         5.0 |
+
+train: an optimizer step, micro-batch 4. tiny model, float32, cpu (2 threads), not compiled. Medians of 3 rounds, in which all took \
+turns; ratios are of speed, above 1 is faster. Abacus, PyTorch 2.13.0.
+"""
+    with open(tmp_path / "out" / "attention.csv") as file:
+        assert list(csv.reader(file)) == [
+            ["context", "encoding", "ms", "tokens/s", "to sdpa", "to dense", "MFU", "memory (MB)"],
+            ["512", "cable", "125", "8000", "0.8", "8", "0.4", "5"],
+            ["512", "cable dense", "1000", "1000", "0.1", "", "", "5"],
+            ["512", "sdpa", "100", "10000", "1", "", "", "5"]]
+    assert "|     512 |       cable |   125.0 |    8,000 |   0.800 |     8.00 | 40.0% |         5.0 |" in capsys.readouterr().out
+    for name in ("train", "attention"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def verdicts(*records):
@@ -101,7 +143,11 @@ def test_refusals(refused, tmp_path):
     out = ("--out_dir", tmp_path / "out")
     assert "no record named" in refused(report.main)[0]
     assert "b.json has other data or another protocol than" in refused(report.main, tmp_path / "a.json", tmp_path / "b.json", *out)[0]
-    assert "c.json is no record of eval_extrapolation.py" in refused(report.main, tmp_path / "c.json", *out)[0]
+    assert "c.json is no record of eval_extrapolation.py, nor of encodings" in refused(report.main, tmp_path / "c.json", *out)[0]
     assert "d.json cannot be read" in refused(report.main, tmp_path / "d.json", *out)[0]
     assert "e.json does not exist" in refused(report.main, tmp_path / "e.json", *out)[0]
+    for name in ("f", "g"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(TRAIN))
+    assert "f.json and" in (line := refused(report.main, tmp_path / "f.json", tmp_path / "g.json", *out)[0]) and "all hold train" in line
+    assert "do not go into one table" in refused(report.main, tmp_path / "a.json", tmp_path / "f.json", *out)[0]
     assert not (tmp_path / "out").exists()

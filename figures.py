@@ -1,0 +1,99 @@
+"""How do records become plots? Lines over context, both axes logarithmic, every line labelled at its end."""
+
+from contextlib import contextmanager
+
+import tables
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666", "#000000")
+# Ticks of an axis, times powers of ten: the first of these that gives three of them.
+STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
+
+
+def perplexity(records: list[dict], file) -> None:
+    """Perplexity of each record of eval_extrapolation.py against context, training lengths marked, as a PNG."""
+    lines = [(label, [(int(length), entry["perplexity"]) for length, entry in record["lengths"].items() if entry])
+             for record, label in zip(records, tables.labels(records))]
+    with _drawn(file, 1, len(lines)) as (axes,):
+        lengths = sorted({int(length) for record in records for length in record["lengths"]})
+        _draw(axes, lines, lengths, "perplexity")
+        for length in {record["block_size"] for record in records}:
+            axes.axvline(length, color="0.6", linestyle=":", linewidth=1.2)
+            axes.annotate("training length", (length, 1), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points",
+                          va="top", fontsize=8, color="0.4")
+
+
+def speeds(result: dict, file) -> None:
+    """Throughput and memory of a benchmark of bench.py against context, as a PNG; the dense path's are in the table alone."""
+    contexts = sorted(map(int, result["contexts"]))
+    names = sorted({name for entries in result["contexts"].values() for name, entry in entries.items()
+                    if entry and not name.endswith(" dense")}, key=tables.place)
+
+    def lines(column):
+        value, _ = tables.SPEED_COLUMNS[column]
+        found = {name: [(context, result["contexts"][str(context)].get(name)) for context in contexts] for name in names}
+        return [(name, [(context, value(entry)) for context, entry in entries if entry]) for name, entries in found.items()]
+
+    with _drawn(file, 2, len(names)) as panels:
+        for axes, column in zip(panels, ("tokens/s", "memory (MB)")):
+            _draw(axes, lines(column), contexts, column)
+
+
+@contextmanager
+def _drawn(file, panels: int, lines: int):
+    """Panels side by side, high enough for the labels of so many lines; drawn to `file` when the block ends."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, panels, figsize=(7.5 * panels, max(4.5, 0.36 * lines)), layout="constrained", squeeze=False)
+    yield axes[0]
+    figure.savefig(file, format="png", dpi=160)
+    pyplot.close(figure)
+
+
+def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str) -> None:
+    """Lines (label, points) over the contexts that are marked on the axis."""
+    ends = []
+    for number, (label, points) in enumerate(lines):
+        colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
+        axes.plot(*zip(*points), color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.6)
+        ends.append((*points[-1], label, colour))
+    axes.set(xscale="log", yscale="log", xlabel="context (tokens)", ylabel=ylabel)
+    axes.set_xticks(contexts, [f"{context:,}" for context in contexts])
+    ticks = _ticks(*axes.get_ylim())
+    axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])
+    axes.minorticks_off()
+    axes.margins(y=0.1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.92")
+    # Labels beside the last points, pushed apart where lines end close together.
+    axes.figure.canvas.draw()
+    for x in {x for x, *_ in ends}:
+        group = sorted((y, label, colour) for at, y, label, colour in ends if at == x)
+        heights = [axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi for y, *_ in group]  # in points
+        places = spread(heights, gap=11)
+        for (y, label, colour), height, place in zip(group, heights, places):
+            axes.annotate(label, (x, y), xytext=(16 if len(group) > 1 else 7, place - height), textcoords="offset points", va="center",
+                          color=colour, fontsize=9, fontweight="bold" if label == "cable" else None, annotation_clip=False,
+                          arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3})
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the ends of an axis, three of them or more unless it is very short."""
+    for steps in STEPS:
+        ticks = [step * 10**power for power in range(-3, 12) for step in steps if low <= step * 10**power <= high]
+        if len(ticks) >= 3:
+            break
+    return ticks
+
+
+def spread(heights: list[float], gap: float) -> list[float]:
+    """Ascending heights moved as little as needs be, each pair by equal shares, until they are `gap` apart (to 1%)."""
+    places = list(heights)
+    for _ in range(1000):
+        for i in range(len(places) - 1):
+            overlap = gap - (places[i + 1] - places[i])
+            if overlap > 0.01 * gap:
+                places[i], places[i + 1] = places[i] - overlap / 2, places[i + 1] + overlap / 2
+    return places
