@@ -29,7 +29,6 @@ import re
 import statistics
 import tempfile
 import time
-from cache import Cache
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -50,6 +49,7 @@ import posenc
 import runs
 import shards
 import tables
+from cache import Cache
 from errors import InputError
 from files import write_json
 from model import GPT, GPTConfig

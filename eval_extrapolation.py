@@ -158,17 +158,17 @@ def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict
     if not same_targets and config.max_tokens is None and config.windows is None:
         return protocol | {"span": None, "spans": None, "overlap": 0.0}, [
             (shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
-    count = min(config.windows or len(whole), (config.max_tokens or shards.total) // longest)
+    count = min(config.windows or len(whole), (config.max_tokens or math.inf) // longest)
     if same_targets:
         sizes = np.cumsum([0, *(max(0, len(tokens) - longest) for tokens in shards.tokens)])  # starts there are, by shard
-        starts = np.linspace(0, sizes[-1], config.windows or count, endpoint=False).astype(np.int64)
+        starts = evenly_spaced(int(sizes[-1]), int(count))
         in_shard = np.searchsorted(sizes, starts, "right") - 1
         places = [(int(shard), int(start - sizes[shard])) for shard, start in zip(in_shard, starts)]
         spacing = sizes[-1] / len(places)
     else:
-        places = [whole.place(number) for number in evenly_spaced(len(whole), count)]
+        places = [whole.place(number) for number in evenly_spaced(len(whole), int(count))]
         spacing = longest
-    return protocol | {"span": longest, "spans": len(places), "overlap": round(max(0.0, 1 - spacing / longest), 4)}, [
+    return protocol | {"span": longest, "spans": len(places), "overlap": max(0.0, float(1 - spacing / longest))}, [
         (shard, offset, longest) for shard, offset in places]
 
 

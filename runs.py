@@ -1,7 +1,7 @@
 """What is a run on disk? A folder that tells all about it:
 
     config.yaml             every setting, resolved: `--config` takes it back
-    log.jsonl               a record per log step, flushed at once; {"kind": "start" | "train" | "val" | "stop", "step", ...}
+    log.jsonl               a record per log step, flushed at once; {"kind": "start" | "train" | "val", "step", ...}
     checkpoint_0001000.pt   after step 1,000: weights, optimizer, scaler, step, sampler position, random states, config; written
                             atomically, the newest few are kept, and the newest stands for the run
     eval_*.json             records of the programs that ask a question about it
@@ -154,7 +154,8 @@ def _start_wandb(project, folder, run_id, config):
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a run's folder, the newest last."""
-    return sorted(Path(folder).glob("checkpoint_*.pt"), key=lambda path: int(path.stem.rpartition("_")[2]))
+    steps = {path: path.stem.removeprefix("checkpoint_") for path in Path(folder).glob("checkpoint_*.pt")}
+    return sorted((path for path, step in steps.items() if step.isdecimal()), key=lambda path: int(steps[path]))
 
 
 def checkpoint_path(run: str | Path) -> Path:

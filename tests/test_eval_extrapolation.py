@@ -88,7 +88,7 @@ def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
     evaluate(folder, "--lengths", "8,64", "--protocol", "same-targets", "--targets", targets, "--windows", 100)
     record = json.loads((folder / "eval_toy_val_same-targets.json").read_text())
     assert record["protocol"] == {"name": "same-targets", "stride": None, "targets": targets, "span": 64, "spans": 100,
-                                  "overlap": round(1 - 29.37 / 64, 4)}
+                                  "overlap": pytest.approx(1 - 29.37 / 64)}
     starts = [int(29.37 * n) for n in range(100)]
     for length in (8, 64):
         expected = [token_losses(folder, val_tokens, start + 64 - length, length)[-targets:] for start in starts]
@@ -99,6 +99,15 @@ def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
         means = [np.mean([expected[n] for n in block]) for block in np.array_split(np.arange(100), 100 // 3)]
         assert entry["blocks"] == pytest.approx(means, abs=1e-5)
         assert entry["loss_se"] == pytest.approx(np.std(means, ddof=1) / math.sqrt(33), rel=1e-3)
+
+
+def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
+    """2,985 starts of windows of 16: as many windows, each a token on; and --max_tokens holds beside --windows."""
+    folder = run("cable")
+    for flags, spans in ((["--windows", 10**6], 2985), (["--windows", 50, "--max_tokens", 320], 20)):
+        evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
+        record = json.loads((folder / "eval_toy_val_same-targets.json").read_text())
+        assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == spans
 
 
 def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_tokens, monkeypatch):

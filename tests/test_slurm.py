@@ -10,8 +10,8 @@ def test_torchrun_is_started_on_every_node_and_all_meet_at_the_first(tmp_path):
     for name, prints in (("srun", 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'), ("scontrol", "echo node7; echo node8")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{prints}\n")
         (tmp_path / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT),
-                   "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_ID": "5", "VIRTUAL_ENV": "here"}
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT), "VIRTUAL_ENV": "here",
+                   "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_ID": "5"}
     command = ["bash", str(ROOT / "scripts" / "slurm.sh"), "--pe", "cable", "--out_dir", "a b"]
     done = subprocess.run(command, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -96,6 +96,7 @@ def test_the_newest_checkpoints_are_kept(keep, data_dir, tmp_path):
     run = tmp_path / "run"
     train_gpt.main([*TINY, "--data", str(data_dir), "--out_dir", str(run), "--keep_checkpoints", str(keep)])
     assert [runs.load_checkpoint(path)["step"] for path in runs.checkpoints(run)] == [2, 4, 6][-keep:]
+    (run / "checkpoint_best.pt").write_bytes(b"a user's own")
     assert runs.checkpoint_path(run).name == "checkpoint_0000006.pt"
 
 
