@@ -90,7 +90,7 @@ def main(argv=None):
     records = [evaluate(run, config, device, dtype) for run in config.runs]
     records = tables.in_order(records)
     print()
-    print(tables.markdown(*tables.perplexity(records)))
+    print(tables.markdown(*tables.perplexity(tables.columns(records))))
     print(tables.caption(records))
 
 

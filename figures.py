@@ -1,5 +1,7 @@
 """How do records become plots? Lines over context, both axes logarithmic, every line labelled at its end."""
 
+import math
+import statistics
 from contextlib import contextmanager
 
 import tables
@@ -9,17 +11,49 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
 
 
-def perplexity(records: list[dict], file) -> None:
-    """Perplexity of each record of eval_extrapolation.py against context, training lengths marked, as a PNG."""
-    lines = [(label, [(int(length), entry["perplexity"]) for length, entry in record["lengths"].items() if entry])
-             for record, label in zip(records, tables.labels(records))]
+def perplexity(columns: list[tables.Column], file) -> None:
+    """Mean perplexity of each column against context, bars for the standard deviation over seeds, as a PNG."""
+    lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
+    lines = [(column.label, [(length, column.mean(length)) for length in lengths if column.perplexities(length)]) for column in columns]
+    bars = [[statistics.stdev(values) if len(values) > 1 else 0 for length in lengths if (values := column.perplexities(length))]
+            for column in columns]
     with _drawn(file, 1, len(lines)) as (axes,):
-        lengths = sorted({int(length) for record in records for length in record["lengths"]})
-        _draw(axes, lines, lengths, "perplexity")
-        for length in {record["block_size"] for record in records}:
-            axes.axvline(length, color="0.6", linestyle=":", linewidth=1.2)
-            axes.annotate("training length", (length, 1), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points",
-                          va="top", fontsize=8, color="0.4")
+        _draw(axes, lines, lengths, "perplexity", bars=bars)
+        _mark_training(axes, columns)
+
+
+def positions(columns: list[tables.Column], file) -> None:
+    """Perplexity of each column against the place in the window, at its longest context, over all seeds, as a PNG.
+
+    Places are put together by the half power of two: the further out, the less one of them differs from the next.
+    """
+    lines = []
+    for column in columns:
+        groups = {}  # half powers of two -> (tokens, tokens seen by the one in the middle, mean loss) of the stretches in them
+        for record in column.records:
+            length, entry = max(((int(length), entry) for length, entry in record["lengths"].items() if entry), key=lambda item: item[0])
+            first, width, losses = (entry["by_position"][key] for key in ("first", "width", "loss"))
+            for number, loss in enumerate(losses):
+                size = min(width, length - first - number * width)
+                middle = first + number * width + (size + 1) / 2
+                groups.setdefault(math.floor(2 * math.log2(middle)), []).append((size, middle, loss))
+        points = []
+        for _, group in sorted(groups.items()):
+            total = sum(size for size, _, _ in group)
+            points.append((sum(size * middle for size, middle, _ in group) / total,
+                           math.exp(sum(size * loss for size, _, loss in group) / total)))
+        lines.append((column.label, points))
+    with _drawn(file, 1, len(lines)) as (axes,):
+        low, high = (end(place for _, points in lines for place, _ in points) for end in (min, max))
+        _draw(axes, lines, [4**power for power in range(12) if low <= 4**power <= high], "perplexity", "tokens seen before the prediction")
+        _mark_training(axes, columns)
+
+
+def _mark_training(axes, columns: list[tables.Column]) -> None:
+    for length in {column.records[0]["block_size"] for column in columns}:
+        axes.axvline(length, color="0.6", linestyle=":", linewidth=1.2)
+        axes.annotate("training length", (length, 1), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points",
+                      va="top", fontsize=8, color="0.4")
 
 
 def speeds(result: dict, file) -> None:
@@ -52,14 +86,17 @@ def _drawn(file, panels: int, lines: int):
     pyplot.close(figure)
 
 
-def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str) -> None:
-    """Lines (label, points) over the contexts that are marked on the axis."""
+def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str,
+          xlabel: str = "context (tokens)", bars: list[list[float]] | None = None) -> None:
+    """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line."""
     ends = []
     for number, (label, points) in enumerate(lines):
         colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
         axes.plot(*zip(*points), color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.6)
+        if bars and any(bars[number]):
+            axes.errorbar(*zip(*points), yerr=bars[number], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
         ends.append((*points[-1], label, colour))
-    axes.set(xscale="log", yscale="log", xlabel="context (tokens)", ylabel=ylabel)
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
     axes.set_xticks(contexts, [f"{context:,}" for context in contexts])
     ticks = _ticks(*axes.get_ylim())
     axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])

@@ -8,6 +8,9 @@ each benchmark.
 import csv
 import io
 import statistics
+from dataclasses import dataclass
+
+from paper import Table
 
 # The CABLE paper's order of columns; other encodings follow by name.
 ORDER = ("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
@@ -24,12 +27,48 @@ def in_order(records: list[dict]) -> list[dict]:
     return sorted(records, key=lambda record: (place(record["pe"]), record["run"]))
 
 
+@dataclass
+class Column:
+    """Records that differ in their seed alone, and what they are called."""
+
+    label: str
+    pe: str
+    records: list[dict]
+
+    def perplexities(self, length: float) -> list[float]:
+        """At this context, one for each seed; none where there are none, or the context is no whole number."""
+        entries = [record["lengths"].get(str(int(length)) if length == int(length) else "") for record in self.records]
+        return [entry["perplexity"] for entry in entries if entry]
+
+    def mean(self, length: float) -> float | None:
+        values = self.perplexities(length)
+        return statistics.mean(values) if values else None
+
+
+def columns(records: list[dict]) -> list[Column]:
+    """Records as the columns of a table, in order. A column is called by its encoding and by what tells it from the others of that:
+    the size of the network, the training length, and a cache that has an end. Where that is not enough, by its run."""
+    groups = {}
+    for record in in_order(records):
+        groups.setdefault(tuple(record.get(name) for name in ("pe", "size", "block_size", "cache_window")), []).append(record)
+    several = {name: {pe for pe, *_ in groups if len({key[place] for key in groups if key[0] == pe}) > 1}
+               for place, name in ((1, "size"), (2, "block_size"))}
+    found = []
+    for (pe, size, block_size, window), group in groups.items():
+        label = ", ".join([pe, *([str(size)] if pe in several["size"] else []), *([f"{block_size:,}"] if pe in several["block_size"] else []),
+                           *([] if window is None else [f"cache {window:,}"])])
+        if len({record.get("seed") for record in group}) == len(group):
+            found.append(Column(label, pe, group))
+        else:
+            found += [Column(label.replace(pe, record["run"], 1), pe, [record]) for record in group]
+    return found
+
+
 def labels(records: list[dict]) -> list[str]:
-    """A column's name: its encoding, or its run where several runs share that, and the size of its cache if it has an end."""
-    caches = ["" if record.get("cache_window") is None else f", cache {record['cache_window']:,}" for record in records]
-    encodings = [record["pe"] + cache for record, cache in zip(records, caches)]
-    return [encoding if encodings.count(encoding) == 1 else record["run"] + cache
-            for record, encoding, cache in zip(records, encodings, caches)]
+    """What each record is called: as its column, or by its run where it shares that with other seeds."""
+    found = {id(record): record["run"] if len(column.records) > 1 else column.label
+             for column in columns(records) for record in column.records}
+    return [found[id(record)] for record in records]
 
 
 def protocol(record: dict) -> str:
@@ -42,14 +81,45 @@ def protocol(record: dict) -> str:
     return found["name"]
 
 
-def perplexity(records: list[dict]) -> tuple[list[str], list[list]]:
-    """(header, rows) of perplexities, a row for each context length; None where an encoding cannot go that far."""
-    lengths = sorted({int(length) for record in records for length in record["lengths"]})
-    rows = []
-    for length in lengths:
-        entries = [record["lengths"].get(str(length)) for record in records]
-        rows.append([length, *(entry and entry["perplexity"] for entry in entries)])
-    return ["context", *labels(records)], rows
+def perplexity(columns: list[Column]) -> tuple[list[str], list[list]]:
+    """(header, rows) of perplexities, a row for each context; a cell holds one for each seed, none where the encoding ends before."""
+    lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
+    return ["context", *(column.label for column in columns)], [
+        [length, *(column.perplexities(length) for column in columns)] for length in lengths]
+
+
+def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]], str]:
+    """Cells of a table that sets the paper's numbers beside ours, of the encodings in both, and what it shows.
+
+    Ours of the paper's own size, training length and tokens: its perplexities and how far ours are from them. Of others: by how much
+    perplexity grows from the training length on, there and here, at the same multiples of it.
+    """
+    columns = [column for column in columns if paper.covers(column.pe)]
+    trained_at = columns[0].records[0]["block_size"]
+    alike = all((record["size"], record["block_size"], record["data"]["tokenizer"]) == (paper.size, paper.trained_at, "gpt2")
+                for column in columns for record in column.records)
+    cells = [["context" if alike else "training lengths", "", *(column.label for column in columns)]]
+    for context in sorted({context for values in paper.perplexities.values() for context in values}):
+        theirs = [paper.value(column.pe, context) for column in columns]
+        ours = [column.mean(context * trained_at / paper.trained_at) for column in columns]
+        if alike:
+            rows = {"ours": [_decimals(value) for value in ours], "paper": [_decimals(value) for value in theirs],
+                    "difference": [f"{a / b - 1:+.1%}" if a and b else "—" for a, b in zip(ours, theirs)]}
+        else:
+            own = [column.mean(trained_at) for column in columns]
+            base = [paper.value(column.pe, paper.trained_at) for column in columns]
+            rows = {"ours": [_decimals(a and b and a / b) for a, b in zip(ours, own)],
+                    "paper": [_decimals(a and b and a / b) for a, b in zip(theirs, base)]}
+        for what, row in rows.items():
+            cells.append([(f"{context:,}" if alike else f"{context / paper.trained_at:g}") if what == "ours" else "", what, *row])
+    text = (f"Perplexity here and in {paper.what} ({paper.dataset}, {paper.size}), and how far ours is from it." if alike else
+            f"Perplexity over that at the training length, here and in {paper.what} ({paper.dataset}, {paper.size}, trained at "
+            f"{paper.trained_at:,}): another size, length or vocabulary, so that perplexities themselves cannot be compared.")
+    return cells, text
+
+
+def _decimals(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.2f}"
 
 
 def caption(records: list[dict]) -> str:
@@ -74,15 +144,34 @@ def accuracy(records: list[dict]) -> list[list[str]]:
                                                    for label, record in zip(labels(records), records))]
 
 
-def markdown(header: list[str], rows: list[list]) -> str:
-    """An aligned Markdown table; the best (lowest) of each row in bold, "—" for None. Wide ones are turned round."""
+def cells_of(header: list[str], rows: list[list]) -> list[list[str]]:
+    """The printed cells of a table of perplexities, the header first: mean ± standard deviation over seeds; the best (lowest) of each
+    row in bold, "—" where there is none. Wide tables are turned round."""
     cells = [[str(name) for name in header]]
-    for first, *values in rows:
-        numbers = [value for value in values if value is not None]
-        best = min(numbers) if len(numbers) > 1 else None
-        printed = ["—" if value is None else f"**{value:.2f}**" if value == best else f"{value:.2f}" for value in values]
-        cells.append([f"{first:,}", *printed])
-    return aligned([list(column) for column in zip(*cells)] if len(header) > WIDE else cells)
+    for first, *found in rows:
+        means = [statistics.mean(values) if values else None for values in found]
+        lowest = min([mean for mean in means if mean is not None], default=None) if sum(map(bool, found)) > 1 else None
+        printed = [_decimals(mean) + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "") for mean, values in zip(means, found)]
+        cells.append([f"{first:,}", *(f"**{text}**" if mean is not None and mean == lowest else text for text, mean in zip(printed, means))])
+    return [list(column) for column in zip(*cells)] if len(header) > WIDE else cells
+
+
+def markdown(header: list[str], rows: list[list]) -> str:
+    """An aligned Markdown table of perplexities."""
+    return aligned(cells_of(header, rows))
+
+
+def latex(cells: list[list[str]]) -> str:
+    """A tabular of booktabs from printed cells, the header first."""
+    def cell(text):
+        bold = text.startswith("**")
+        for mark, written in (("**", ""), ("—", "---"), (" ± ", " $\\pm$ "), ("%", "\\%"), ("_", "\\_")):
+            text = text.replace(mark, written)
+        return f"\\textbf{{{text}}}" if bold else text
+
+    lines = [" & ".join(map(cell, row)) + " \\\\" for row in cells]
+    return "\n".join([f"\\begin{{tabular}}{{l{'r' * (len(cells[0]) - 1)}}}", "\\toprule", lines[0], "\\midrule", *lines[1:],
+                      "\\bottomrule", "\\end{tabular}"])
 
 
 def aligned(cells: list[list[str]]) -> str:
@@ -91,6 +180,18 @@ def aligned(cells: list[list[str]]) -> str:
     lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
     return "\n".join(lines)
+
+
+def with_deviations(header: list[str], rows: list[list]) -> tuple[list[str], list[list]]:
+    """A table of perplexities in plain numbers: the mean over seeds, and a further column of standard deviations where there are any."""
+    several = [any(len(row[n]) > 1 for row in rows) for n in range(1, len(header))]
+    names = [header[0], *(name for label, more in zip(header[1:], several) for name in (label, f"{label} std")[: 1 + more])]
+    plain = []
+    for first, *found in rows:
+        plain.append([first])
+        for values, more in zip(found, several):
+            plain[-1] += [statistics.mean(values) if values else None, statistics.stdev(values) if len(values) > 1 else None][: 1 + more]
+    return names, plain
 
 
 def comma_separated(header: list[str], rows: list[list]) -> str:
@@ -136,13 +237,17 @@ def speeds(result: dict) -> tuple[list[str], list[list]]:
     return [header[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
+def speeds_cells(result: dict) -> list[list[str]]:
+    """The printed cells of one benchmark's table, the header first."""
+    header, rows = speeds(result)
+    return [header, *([f"{first:,}", pe, *("—" if value is None else SPEED_COLUMNS[column][1].format(value)
+                                           for column, value in zip(header[2:], values))] for first, pe, *values in rows)]
+
+
 def speeds_text(name: str, result: dict) -> str:
     """Markdown of one benchmark: the table, and under it what its numbers mean."""
-    header, rows = speeds(result)
-    cells = [[f"{first:,}", pe, *("—" if value is None else SPEED_COLUMNS[column][1].format(value)
-                                  for column, value in zip(header[2:], values))] for first, pe, *values in rows]
     tokens = sorted({entry["tokens"] for entries in result["contexts"].values() for entry in entries.values() if entry})
     row = BENCHMARKS[name].format(micro_batch=result["micro_batch"], tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
-    return (f"{aligned([header, *cells])}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
+    return (f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
             f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
             "speed, above 1 is faster.")

@@ -1,0 +1,43 @@
+"""What do the papers print? Their tables of perplexity, from results/paper: facts to set our own numbers beside."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import InputError
+
+FOLDER = Path(__file__).parent / "results" / "paper"
+SAME = {"t5-clip": "t5"}  # the CABLE paper's T5-bias may be either, by its text the clipped one
+
+
+@dataclass
+class Table:
+    """A table of perplexities of one model size on one data set."""
+
+    what: str
+    dataset: str
+    size: str
+    trained_at: int
+    """training length in tokens"""
+    perplexities: dict[str, dict[int, float]]
+    """by encoding and context; "—" is left out"""
+
+    def covers(self, pe: str) -> bool:
+        return SAME.get(pe, pe) in self.perplexities
+
+    def value(self, pe: str, context: int) -> float | None:
+        return self.perplexities.get(SAME.get(pe, pe), {}).get(context)
+
+
+def load(path: str | Path) -> Table:
+    """The table in a file that results/paper/index.csv lists. Raises InputError for another one."""
+    path = Path(path)
+    with open(FOLDER / "index.csv", newline="") as file:
+        known = {row["file"]: row for row in csv.DictReader(file)}
+    if path.name not in known or not path.is_file():
+        raise InputError(f"{path} is no table of a paper: choose from {', '.join(str(FOLDER / name) for name in known)}")
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {pe: {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]} for pe in rows[0] if pe != "context_length"}
+    entry = known[path.name]
+    return Table(entry["what"], entry["dataset"], entry["size"], int(entry["trained_at"]), found)

@@ -1,0 +1,73 @@
+"""Verdicts on records whose numbers are known."""
+
+import claims
+import tables
+from paper import Table
+from test_report import record
+
+
+def verdicts(*records):
+    return [verdict.holds for verdict in claims.judge(tables.columns(list(records)))]
+
+
+def test_claims_of_the_quick_start():
+    """cable <= 1.02, rope and sinusoidal > 2, and cable the lowest at 4x and beyond."""
+    good = [record("cable", {256: 4.0, 1024: 4.0, 4096: 4.08}), record("rope", {256: 3.9, 1024: 5.0, 4096: 8.01}),
+            record("sinusoidal", {256: 4.0, 1024: 9.0, 4096: 8.01})]
+    assert verdicts(*good) == [True] * 4
+    assert verdicts(record("cable", {256: 4.0, 1024: 4.0, 4096: 4.09}), *good[1:]) == [False, True, True, True]
+    assert verdicts(good[0], record("rope", {256: 4.0, 1024: 3.9, 4096: 7.99}), good[2]) == [True, False, True, False]
+    assert verdicts(good[0]) == [True] and verdicts(record("rope", {256: 4.0})) == [None]
+
+
+def test_an_encoding_is_compared_with_those_that_are_here():
+    records = [record("rope", {256: 4.0, 4096: 9.0}), record("cable", {256: 4.2, 4096: 4.1}), record("rope+cable", {256: 3.9, 4096: 4.0})]
+    verdict = claims.judge(tables.columns(records))[-1]
+    assert str(verdict) == ("rope+cable: lower than rope, cable at 1x, 16x (a question of ours): the others at least 1.025 times as high: "
+                            "**holds**")
+
+
+def test_several_seeds_count_by_their_mean():
+    records = [record("rope", {256: 4.0, 4096: 4.0}, seed=1), record("rope", {256: 4.0, 4096: 20.0}, seed=2)]
+    assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
+        "rope: perplexity at 16x over that at 1x > 2 (CABLE): 3.000: **holds**"]
+
+
+def test_the_longest_context_of_the_papers_tables_is_15x():
+    records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
+    assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
+        "rope: perplexity at 15x over that at 1x > 2 (CABLE): 2.250: **holds**",
+        "rope+fox: lower than rope at 1x, 15x (a question of ours): the others at least 1.011 times as high: **holds**"]
+
+
+def test_cable_is_the_lowest_at_every_length_beyond():
+    good = [record("cable", {256: 4.5, 512: 4.0, 4096: 4.0}), record("kerple", {256: 4.0, 512: 4.1, 4096: 4.1}),
+            record("fox", {256: 1.0, 512: 1.0, 4096: 1.0})]
+    assert verdicts(*good)[-1] is True
+    assert verdicts(good[0], record("kerple", {256: 5.0, 512: 3.9, 4096: 9.0}), good[2])[-1] is False
+
+
+def test_networks_of_several_training_lengths_are_judged_apart():
+    records = [record("rope", {256: 4.0, 4096: 9.0}), record("rope", {512: 4.0, 8192: 7.0}, block_size=512)]
+    assert [(verdict.claim.split(":")[0], verdict.holds) for verdict in claims.judge(tables.columns(records))] == [
+        ("quickstart trained at 256", True), ("quickstart trained at 512", False)]
+
+
+PRINTED = Table("CABLE, table 9", "wikitext103", "tiny", 1024, {
+    "cable": {512: 10.0, 1024: 10.0}, "t5": {512: 11.0, 1024: 10.04}, "rope": {512: 12.0, 1024: 9.0}})
+
+
+def test_order_of_the_papers_table():
+    """At 0.5x cable < t5 < rope; at 1x rope < cable and rope < t5, while cable and t5 are too close to have an order."""
+    def orders(cable, t5, rope):
+        records = [record(pe, {128: a, 256: b}) for pe, (a, b) in (("cable", cable), ("t5-clip", t5), ("rope", rope))]
+        return [(verdict.measured, verdict.holds) for verdict in claims.judge(tables.columns(records), PRINTED)[-2:]]
+
+    assert orders((4, 4), (5, 3.9), (6, 3)) == [("3 of 3 pairs do", True), ("2 of 2 pairs do", True)]
+    assert orders((4, 4), (7, 3.9), (6, 5)) == [("2 of 3 pairs do", False), ("0 of 2 pairs do", False)]
+
+
+def test_what_is_missing_of_the_papers_table_is_not_measured():
+    found = {verdict.claim: verdict for verdict in claims.judge(tables.columns([record("rope", {256: 4.0, 4096: 9.0})]), PRINTED)}
+    missing = found["cable: perplexity at 16x over that at 1x <= 1.02 (CABLE)"]
+    assert missing.holds is None and str(missing).endswith("(CABLE): **not measured**")

@@ -1,0 +1,29 @@
+"""The papers' tables are those that the papers print."""
+
+import pytest
+
+import paper
+
+
+def test_numbers_of_the_papers():
+    """Read off the CABLE paper's tables 1, 2 and 5."""
+    medium = paper.load(paper.FOLDER / "cable_table1_fineweb-edu-10b_medium.csv")
+    assert (medium.what, medium.dataset, medium.size, medium.trained_at) == ("CABLE, table 1", "fineweb-edu", "medium", 1024)
+    assert medium.value("cable", 15360) == 15.41 and medium.value("rope", 2048) == 38.95 and medium.value("sinusoidal", 512) == 17.98
+    assert medium.value("t5", 4096) == medium.value("t5-clip", 4096) == 243.69
+    assert medium.value("learnable", 1024) == 17.47 and medium.value("learnable", 2048) is None and medium.value("fox", 512) is None
+    small = paper.load(paper.FOLDER / "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512.csv")
+    assert small.trained_at == 512 and small.value("dapev2-kerple", 8192) == 18.92
+    assert paper.load(paper.FOLDER / "cable_table5_wikitext-103_small.csv").value("kerple", 8192) == 18.91
+
+
+def test_every_table_of_the_index_loads():
+    for line in (paper.FOLDER / "index.csv").read_text().splitlines()[1:]:
+        assert paper.load(paper.FOLDER / line.split(",")[0]).perplexities["cable"]
+
+
+def test_another_file_is_refused(refused, tmp_path):
+    import report
+
+    (tmp_path / "my.csv").write_text("a")
+    assert "is no table of a paper: choose from" in refused(report.main, "x.json", "--paper", tmp_path / "my.csv")[0]
