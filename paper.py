@@ -1,4 +1,4 @@
-"""What do the papers print? Their tables of perplexity, from results/paper: facts to set our own numbers beside."""
+"""What do the papers print? Their tables, from results/paper: facts to set our own numbers beside."""
 
 import csv
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from pathlib import Path
 from errors import InputError
 
 FOLDER = Path(__file__).parent / "results" / "paper"
+GENERALIZATION = "cable_v1_table1_generalization.csv"
 SAME = {"t5-clip": "t5"}  # the CABLE paper's T5-bias may be either, by its text the clipped one
 
 
@@ -41,3 +42,12 @@ def load(path: str | Path) -> Table:
     found = {pe: {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]} for pe in rows[0] if pe != "context_length"}
     entry = known[path.name]
     return Table(entry["what"], entry["dataset"], entry["size"], int(entry["trained_at"]), found)
+
+
+def generalization() -> dict[tuple[str, str], dict[str, float]]:
+    """Table 1 of the CABLE paper's first version: by size and encoding of ours, hellaswag_acc in percent and perplexities."""
+    with open(FOLDER / GENERALIZATION, newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["model"], "cable-v1" if row["encoding"] == "cable" else row["encoding"]):
+             {name: float(row[name]) for name in row if name not in ("model", "encoding")} for row in rows}
+    return found | {(size, ours): found[size, theirs] for size in ("small", "medium") for ours, theirs in SAME.items()}

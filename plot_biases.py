@@ -3,11 +3,12 @@ layer, and how steeply each token lets the bias fall.
 
     python plot_biases.py runs/quickstart/cable --text "def double(x): return 2 * x" --out biases.png
     python plot_biases.py runs/quickstart/rope --layer 0 --out scores.png
+    python plot_biases.py runs/quickstart/alibi --tokens 512 --mean
 
 Upper row: query token i down, key token j across. The bias B[i, j]; for encodings that add none (rope, sinusoidal, ...), or
 with --scores, the whole score before the softmax, q k^T * scale + B. Lower row, for the family of alibi, cable and fox:
 S[j-1] - S[j], by how much token j pushes everything before it away; a tall bar closes the view on the past, none keeps it
-open. The paper's figures 4 and 8 to 15.
+open. The paper's figures 4 and 8 to 15; --mean is version 1's figure 7.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ import device as devices
 from errors import InputError
 from files import atomic
 from runs import load_model
+from shards import Shards
+
+READABLE = 64  # tokens that have room for their names
 
 
 @dataclass
@@ -32,10 +36,16 @@ class Config:
     """folder of a run, or a checkpoint"""
     text: str = "def area(width, height):\n    return width * height\n"
     """text to look at, some dozens of tokens"""
+    tokens: int | None = None
+    """instead of the text, so many tokens from the beginning of the validation split"""
+    data: str | None = None
+    """folder of the shards that --tokens are taken from; none: the one that the run was trained on"""
     layer: int = -1
     """layer, from 0; negative ones count from the last"""
     scores: bool = False
     """draw the scores with the bias in them, not the bias"""
+    mean: bool = False
+    """draw the mean over the heads, divided by its largest magnitude"""
     out: str = "biases.png"
     """picture to write, .png"""
 
@@ -52,9 +62,11 @@ def main(argv=None):
     if not -layers <= config.layer < layers:
         raise InputError(f"layer {config.layer}: the model has {layers}: choose 0 to {layers - 1}")
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
-    tokens = encoding.encode_ordinary(config.text)
+    tokens = encoding.encode_ordinary(config.text) if config.tokens is None else beginning(config, checkpoint)
     if len(tokens) < 2:
-        raise InputError("the text has no two tokens: give a longer --text")
+        raise InputError("the text has no two tokens: give a longer --text, or more --tokens")
+    if len(tokens) > (model.max_context or len(tokens)):
+        raise InputError(f"the text has {len(tokens)} tokens, {pe} takes {model.max_context} at most: give less of it")
     with torch.no_grad():
         layer = biases.layers(model, torch.tensor([tokens]))[config.layer]
         bias, falls, T, heads = layer.bias(), layer.falls(), len(tokens), model.config.n_head
@@ -63,15 +75,30 @@ def main(argv=None):
             drawn, what = layer.scores(), "attention scores"
         drawn = drawn.expand(1, heads, T, T)[0].masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), torch.nan)
         falls = None if falls is None else falls.expand(1, heads, T)[0].numpy()
-    labels = [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
+        if config.mean:
+            drawn, falls, what = drawn.mean(0, keepdim=True), None, f"mean over {heads} heads of the {what}, over its largest magnitude"
+            drawn = drawn / drawn.nan_to_num().abs().max().clamp(min=1e-30)
+    labels = None if T > READABLE else [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
     title = f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:
         plot(drawn.numpy(), falls, labels, title, file)
     print(f"written: {config.out}")
 
 
+def beginning(config: Config, checkpoint: dict) -> list[int]:
+    """The first --tokens of the validation split."""
+    folder = config.data or checkpoint["config"]["data"]
+    if folder is None:
+        raise InputError(f"{config.run[0]} was not trained here: name the data by --data")
+    shards = Shards(folder, "val")
+    if shards.tokenizer != checkpoint["data"]["tokenizer"]:
+        raise InputError(f"{folder} holds {shards.tokenizer} tokens, the run was trained on {checkpoint['data']['tokenizer']} tokens: "
+                         "name other --data")
+    return shards.tokens[0][: config.tokens].tolist()
+
+
 def plot(matrices, falls, labels, title, file) -> None:
-    """matrices (H, T, T), falls (H, T) or None: four heads a row of pictures."""
+    """matrices (H, T, T), falls (H, T) or None, labels of the tokens or None: four heads a row of pictures."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -86,22 +113,26 @@ def plot(matrices, falls, labels, title, file) -> None:
     for unused in axes.flat[:]:
         unused.set_visible(False)
     font = {"fontsize": min(7, 240 / T), "family": "monospace"}
+    ticks = {} if labels is None else {"ticks": range(T), "labels": labels, **font}
     for head in range(heads):
         row, column = divmod(head, columns)
         top = axes[row * kinds, column]
         top.set_visible(True)
         image = top.imshow(matrices[head], cmap="magma", interpolation="nearest")
         figure.colorbar(image, ax=top, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
-        top.set_title(f"head {head}", fontsize=10)
-        top.set_yticks(range(T), labels, **font)
-        top.set_xticks(range(T), labels, **font)
+        if heads > 1:
+            top.set_title(f"head {head}", fontsize=10)
+        if labels:
+            top.set_yticks(**ticks)
+            top.set_xticks(**ticks)
         top.spines[:].set_visible(False)
         top.tick_params(length=0, pad=1)
         if falls is not None:
             below = axes[row * kinds + 1, column]
             below.set_visible(True)
             below.bar(range(T), falls[head], color="#0072b2", width=0.8)
-            below.set_xticks(range(T), labels, **font)
+            if labels:
+                below.set_xticks(**ticks)
             below.set(xlim=(-0.5, T - 0.5), ylim=(0, max(1e-6, float(falls.max())) * 1.05))
             below.tick_params(axis="y", labelsize=7)
             below.tick_params(axis="x", length=0, pad=1)

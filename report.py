@@ -41,7 +41,8 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks"))
     if not config.records:
         raise InputError("no record named: python report.py runs/*/eval_*.json")
-    printed = paper.load(config.paper) if config.paper else None
+    combined = config.paper is not None and Path(config.paper).name == paper.GENERALIZATION
+    printed = paper.load(config.paper) if config.paper and not combined else None
     records = {path: read_json(path, "make it with eval_extrapolation.py, eval_hellaswag.py or bench.py") for path in config.records}
     kinds = {path: kind_of(record) for path, record in records.items()}
     problems = [f"{path} is no record of eval_extrapolation.py or eval_hellaswag.py, nor of encodings by bench.py: name others"
@@ -52,6 +53,10 @@ def main(argv=None):
                                     for kind in ("perplexity", "hellaswag", "bench"))
     check_speeds(speeds)
     out = Path(config.out_dir)
+    if combined:
+        cells = tables.generalization([*perplexity.values(), *accuracy.values()], paper.generalization())
+        write(out, "generalization", f"{tables.aligned(cells)}\n\nHellaSwag in percent, perplexities elsewhere; the paper's: version 1, table "
+              "1. Protocols and errors: the tables below.", (cells[0], cells[1:]), cells)
     report_perplexity([*perplexity.values()], printed, out)
     if accuracy:
         cells = tables.accuracy(tables.in_order([*accuracy.values()]))

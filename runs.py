@@ -16,6 +16,7 @@
 import datetime
 import hashlib
 import json
+import math
 import os
 import pickle
 import platform
@@ -167,6 +168,13 @@ def checkpoint_path(run: str | Path) -> Path:
         raise InputError(f"{run} holds no checkpoint: train first, or name the folder of a run" if Path(run).is_dir() else
                          f"{run} does not exist: train first, or name the folder of a run")
     return found[-1]
+
+
+def validation_loss(run: str | Path) -> float:
+    """The loss of the last validation in a run's log; infinite where there is none yet."""
+    with open(Path(run) / "log.jsonl") as log:
+        losses = [entry["loss"] for line in log if (entry := json.loads(line))["kind"] == "val"]
+    return losses[-1] if losses else math.inf
 
 
 def load_checkpoint(run: str | Path) -> dict:

@@ -144,6 +144,32 @@ def accuracy(records: list[dict]) -> list[list[str]]:
                                                    for label, record in zip(labels(records), records))]
 
 
+def generalization(records: list[dict], printed: dict[tuple[str, str], dict[str, float]]) -> list[list[str]]:
+    """Cells of a table of models on other data, the header first: a row for each size and encoding, means over seeds.
+
+    records: of eval_hellaswag.py, and of eval_extrapolation.py at their shortest context; printed: paper.generalization(). Both metrics
+    of HellaSwag stand beside the paper's, which is not named; WikiText-2 and -103 have the same test text, and two numbers there.
+    """
+    columns = {}  # name -> (ours of a record or None, the paper's name or None)
+    for name, metric in (("HellaSwag acc", "acc"), ("acc_norm", "acc_norm")):
+        columns[name] = (lambda record, metric=metric: 100 * record[metric] if metric in record else None, None)
+    columns["paper's"] = (None, "hellaswag_acc")
+    beside = {"fineweb": [("paper's", "fineweb10b_ppl")], "wikitext103": [("paper's", "wikitext103_ppl"), ("WikiText-2", "wikitext2_ppl")]}
+    for dataset in dict.fromkeys(record["data"]["dataset"].removesuffix("-bytes") for record in records if "lengths" in record):
+        columns[dataset] = (lambda record, dataset=dataset: record["lengths"][min(record["lengths"], key=int)]["perplexity"]
+                            if "lengths" in record and record["data"]["dataset"].removesuffix("-bytes") == dataset else None, None)
+        columns |= {f"{what} ({dataset})": (None, key) for what, key in beside.get(dataset, ())}
+    cells = [["size", "encoding", *columns]]
+    for size, pe in sorted({(record["size"], record["pe"]) for record in records}, key=lambda key: (key[0], place(key[1]))):
+        cells.append([size, pe])
+        for ours, theirs in columns.values():
+            values = [ours(record) for record in records if (record["size"], record["pe"]) == (size, pe)] if ours else \
+                [printed.get((size, pe), {}).get(theirs)]
+            values = [value for value in values if value is not None]
+            cells[-1].append(_decimals(statistics.mean(values) if values else None))
+    return cells
+
+
 def cells_of(header: list[str], rows: list[list]) -> list[list[str]]:
     """The printed cells of a table of perplexities, the header first: mean ± standard deviation over seeds; the best (lowest) of each
     row in bold, "—" where there is none. Wide tables are turned round."""

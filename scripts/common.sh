@@ -10,6 +10,7 @@ has_torch='import torch; v = torch.__version__.split("."); assert (int(v[0]), in
 
 # install FILE...: the requirements in these files; an installed torch >= 2.11, of whatever build, stays as it is.
 install() {
+    if [ -n "${INSTALLED:-}" ]; then return; fi # by the script that calls this one
     if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ]; then
         if [ ! -x .venv/bin/pip ]; then
             python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -30,4 +31,127 @@ install() {
     fi
     python -m pip install --quiet --disable-pip-version-check -r "$requirements"
     rm "$requirements"
+    export INSTALLED=1
+}
+
+# Experiments of the papers. A script names its encodings, data, trainings, evaluations and report, in the papers' own lengths, by the
+# functions below. What is done is not repeated, what was interrupted goes on, and what fails is told at the end. Settings:
+#
+#   SCALE=full     the papers' networks, data and lengths
+#         small    the quick start's network on bytes of the same data, 4.1M tokens each, a quarter of every length: hours on a CPU
+#         smoke    a few steps on the embedded corpus, a 32nd of every length: does everything work?
+#   NPROC          GPUs of this machine to train on (all there are)
+#   ENCODINGS      in place of the script's      SEEDS   as in "1 2 3" (1)
+#   EVAL_TOKENS    of text for each length       FLAGS   further flags of train_gpt.py
+#   DRY_RUN=1      shows what would be run, and what the trainings would cost
+#   DATA           folder of shards to take for everything; none: they are prepared under data/
+
+SCALE=${SCALE:-full} SEEDS=${SEEDS:-1}
+case $SCALE in
+    full) shrink=1 eval_tokens=10000000 ;;
+    small) shrink=4 eval_tokens=131072 ;;
+    smoke) shrink=32 eval_tokens=1024 ;;
+    *) echo "error: SCALE=$SCALE: choose full, small or smoke" >&2; exit 2 ;;
+esac
+runs=() records=() failed=()
+
+# experiment NAME ENCODING...: what the script makes, and of which encodings.
+experiment() {
+    name=$1
+    shift
+    encodings=${ENCODINGS:-$*}
+    install requirements.txt
+    NPROC=${NPROC:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
+}
+
+# run COMMAND...: shown, and run unless this is a dry run. What fails is kept for `finish`.
+run() {
+    echo "+ $*"
+    if [ -z "${DRY_RUN:-}" ] && ! "$@"; then failed+=("$*") && return 1; fi
+}
+
+# use DATASET [SPLIT]: the shards for all that follows, prepared where they are not there, and what is evaluated on (val).
+use() {
+    local dataset=$1
+    data=data/$1 split=${2:-val}
+    if [ -n "${DATA:-}" ]; then
+        data=$DATA
+        if [ -z "$(find "$data" -name "*_${split}_*.bin")" ]; then split=val; fi
+        return
+    fi
+    local make=()
+    case $SCALE in small) data+=-bytes make=(--tokenizer bytes) ;; smoke) dataset=stdlib data=data/stdlib split=val ;; esac
+    case $dataset in
+        stdlib) make=(prepare_text.py) ;;
+        wikitext103) make=(prepare_wikitext.py "${make[@]}") ;;
+        fineweb-edu) make=(prepare_fineweb.py "${make[@]}") ;;
+        fineweb) make=(prepare_fineweb.py "${make[@]}" --dataset HuggingFaceFW/fineweb) ;;
+    esac
+    if [ "$dataset" = fineweb ] || { [ "$dataset" = fineweb-edu ] && [ "$SCALE" = small ]; }; then make+=(--shards 2); fi
+    run python "${make[@]}" --out_dir "$data" || finish
+}
+
+# full FLAG...: these flags at SCALE=full, none at others.
+full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
+
+# train CONFIG LENGTH [FLAG...]: every encoding and seed, at the paper's LENGTH. The runs are those that follow are about.
+train() {
+    local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags launch=(python) micro_batch
+    further=${further// /}
+    local folder=runs/$SCALE/$1-$2${further//--/-}
+    case $SCALE in small | smoke) config=configs/$SCALE.yaml ;; esac
+    if [ "$NPROC" -gt 1 ]; then launch=(torchrun --standalone --nproc_per_node="$NPROC"); fi
+    micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
+    flags=(--config "$config" --data "$data" --block_size $((length / shrink)) --micro_batch $((micro_batch * 1024 / length)) "${@:3}")
+    runs=() records=()
+    for seed in $SEEDS; do
+        for pe in $encodings; do
+            local out=$folder/$pe
+            if [ "$seed" != 1 ]; then out+=-seed$seed; fi
+            run "${launch[@]}" train_gpt.py "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume ${FLAGS:-} || continue
+            runs+=("$out")
+            if [ -n "${DRY_RUN:-}" ] && [ -z "$costed" ]; then
+                python train_gpt.py "${flags[@]}" --pe "$pe" ${FLAGS:-} --dry_run
+                costed=1
+            fi
+        done
+    done
+    echo "${#runs[@]} trainings in $folder"
+}
+
+# evaluate LENGTHS [FLAG...]: perplexity of the runs at the paper's lengths, as in 512,1024.
+evaluate() {
+    local length lengths=""
+    for length in ${1//,/ }; do lengths+=,$((length / shrink)); done
+    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "${lengths#,}" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
+}
+
+# measure PROGRAM FLAG...: one question about the runs. Its records are what `report` is about.
+measure() {
+    if [ ${#runs[@]} = 0 ]; then return; fi
+    run python "$1" "${runs[@]}" "${@:2}" || true
+    if [ -n "${DRY_RUN:-}" ]; then return; fi
+    local found
+    for found in "${runs[@]}"; do
+        case $1 in eval_hellaswag.py) found=("$found"/eval_hellaswag_*.json) ;; *) found=("$found/eval_$(basename "$data")_$split.json") ;; esac
+        if [ -f "${found[0]}" ]; then records+=("${found[@]}"); fi
+    done
+}
+
+# report PAPER [NAME]: tables and plots of the records, beside results/paper/PAPER.csv where that is not "-".
+report() {
+    local flags=() out=runs/$SCALE/$name${2:+/$2}
+    if [ "$1" != - ]; then flags=(--paper "results/paper/$1.csv"); fi
+    if [ -n "${DRY_RUN:-}" ] || [ ${#records[@]} -gt 0 ]; then
+        run python report.py "${records[@]}" "${flags[@]}" --out_dir "$out" || true
+    fi
+}
+
+# finish: what failed, if anything.
+finish() {
+    if [ ${#failed[@]} -gt 0 ]; then
+        printf 'error: failed: %s\n' "${failed[@]}" >&2
+        exit 1
+    fi
+    exit 0
 }

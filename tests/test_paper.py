@@ -27,3 +27,10 @@ def test_another_file_is_refused(refused, tmp_path):
 
     (tmp_path / "my.csv").write_text("a")
     assert "is no table of a paper: choose from" in refused(report.main, "x.json", "--paper", tmp_path / "my.csv")[0]
+
+
+def test_generalization_is_version_1s():
+    found = paper.generalization()
+    assert found["medium", "cable-v1"] == {"hellaswag_acc": 36.71, "fineweb10b_ppl": 25.89, "wikitext2_ppl": 41.10, "wikitext103_ppl": 46.43}
+    assert found["small", "t5"] == found["small", "t5-clip"] and found["small", "t5"]["hellaswag_acc"] == 30.60
+    assert ("medium", "cable") not in found

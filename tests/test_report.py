@@ -118,6 +118,19 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
     assert "| cable | 30.00 ± 1.00 |" in (text := (tmp_path / "out" / "hellaswag.md").read_text()) and "40.00 ± —" in text and "1,234" in text
 
 
+def test_generalization_beside_the_paper():
+    """Medium with RoPE: 27.10% and 48.09, 43.03 on the two WikiTexts; means over seeds of ours."""
+    size = {"size": "medium"}
+    records = [record("rope", {1024: perplexity, 2048: 9.0}, block_size=1024, seed=seed) | size | {"data": {"dataset": "wikitext103"}}
+               for perplexity, seed in ((40.0, 1), (41.0, 2))]
+    records += [{"run": "rope", "pe": "rope", "acc": 0.25, "acc_norm": 0.3, "data": {"dataset": "hellaswag"}} | size,
+                {"run": "fox", "pe": "fox", "acc": 0.26, "acc_norm": 0.31, "data": {"dataset": "hellaswag"}} | size]
+    assert tables.generalization(records, paper.generalization()) == [
+        ["size", "encoding", "HellaSwag acc", "acc_norm", "paper's", "wikitext103", "paper's (wikitext103)", "WikiText-2 (wikitext103)"],
+        ["medium", "rope", "25.00", "30.00", "27.10", "40.50", "48.09", "43.03"],
+        ["medium", "fox", "26.00", "31.00", "—", "—", "—", "—"]]
+
+
 def test_wide_tables_are_turned_round():
     records = [record(f"e{n:02}", {256: 4.0 + n, 512: 9.5 - n}) for n in range(10)]
     lines = tables.markdown(*tables.perplexity(tables.columns(records))).splitlines()

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Every experiment's script at SCALE=smoke, on the CPU: do they all run from beginning to end? About fifteen minutes on two cores.
+#
+#     bash scripts/smoke.sh
+
+source "$(dirname "$0")/common.sh"
+install requirements.txt
+export SCALE=smoke CUDA_VISIBLE_DEVICES=
+for script in scripts/{table,figure,v1_,generalization,reproduction}*.sh; do
+    echo "== $script"
+    bash "$script" >"${LOG:=$(mktemp)}" 2>&1 || { tail -n 20 "$LOG"; failed+=("$script"); }
+done
+finish
