@@ -45,8 +45,9 @@ install() {
 #   EVAL_TOKENS    of text for each length       FLAGS   further flags of train_gpt.py
 #   DRY_RUN=1      shows what would be run, and what the trainings would cost
 #   DATA           folder of shards to take for everything; none: they are prepared under data/
+#   RUNS           folder of all that is made (runs)
 
-SCALE=${SCALE:-full} SEEDS=${SEEDS:-1}
+SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
 case $SCALE in
     full) shrink=1 eval_tokens=10000000 ;;
     small) shrink=4 eval_tokens=131072 ;;
@@ -98,7 +99,7 @@ full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
 train() {
     local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags launch=(python) micro_batch
     further=${further// /}
-    local folder=runs/$SCALE/$1-$2${further//--/-}
+    local folder=$RUNS/$SCALE/$1-$2${further//--/-}
     case $SCALE in small | smoke) config=configs/$SCALE.yaml ;; esac
     if [ "$NPROC" -gt 1 ]; then launch=(torchrun --standalone --nproc_per_node="$NPROC"); fi
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
@@ -119,11 +120,21 @@ train() {
     echo "${#runs[@]} trainings in $folder"
 }
 
+# tune CONFIG LENGTH LR...: trains seed 1 at each learning rate; the one of the lowest validation loss is then $lr.
+tune() {
+    local tried=()
+    for lr in "${@:3}"; do SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}"); done
+    if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
+    lr=$(python -c 'import runs, sys; print(min(sys.argv[1:], key=runs.validation_loss))' "${tried[@]}")
+    lr=${lr%/*} lr=${lr##*-lr}
+}
+
 # evaluate LENGTHS [FLAG...]: perplexity of the runs at the paper's lengths, as in 512,1024.
 evaluate() {
     local length lengths=""
     for length in ${1//,/ }; do lengths+=,$((length / shrink)); done
-    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "${lengths#,}" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
+    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "${lengths#,}" \
+        --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
 }
 
 # measure PROGRAM FLAG...: one question about the runs. Its records are what `report` is about.
@@ -133,14 +144,17 @@ measure() {
     if [ -n "${DRY_RUN:-}" ]; then return; fi
     local found
     for found in "${runs[@]}"; do
-        case $1 in eval_hellaswag.py) found=("$found"/eval_hellaswag_*.json) ;; *) found=("$found/eval_$(basename "$data")_$split.json") ;; esac
+        case $1 in
+            eval_hellaswag.py) found=("$found"/eval_hellaswag_*.json) ;;
+            *) found=("$found/eval_$(basename "$data")_$split.json") ;;
+        esac
         if [ -f "${found[0]}" ]; then records+=("${found[@]}"); fi
     done
 }
 
 # report PAPER [NAME]: tables and plots of the records, beside results/paper/PAPER.csv where that is not "-".
 report() {
-    local flags=() out=runs/$SCALE/$name${2:+/$2}
+    local flags=() out=$RUNS/$SCALE/$name${2:+/$2}
     if [ "$1" != - ]; then flags=(--paper "results/paper/$1.csv"); fi
     if [ -n "${DRY_RUN:-}" ] || [ ${#records[@]} -gt 0 ]; then
         run python report.py "${records[@]}" "${flags[@]}" --out_dir "$out" || true

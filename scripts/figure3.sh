@@ -7,8 +7,12 @@
 
 source "$(dirname "$0")/common.sh"
 experiment figure3 cable alibi fire t5 kerple rope learnable sinusoidal
-case $SCALE in full) size=medium repeats=10 micro_batch=4 ;; small) size=tiny repeats=3 micro_batch=1 ;; smoke) size=quickstart repeats=1 micro_batch=1 ;; esac
-out=runs/$SCALE/$name
+case $SCALE in
+    full) size=medium repeats=10 micro_batch=4 ;;
+    small) size=tiny repeats=3 micro_batch=1 ;;
+    smoke) size=quickstart repeats=1 micro_batch=1 ;;
+esac
+out=$RUNS/$SCALE/$name
 run python bench.py train generate --encodings "${encodings// /,}" --context $((512 / shrink)),$((1024 / shrink)),$((2048 / shrink)) \
     --model $size --micro_batch $micro_batch --repeats $repeats --out "$out/bench.json"
 run python report.py "$out/bench.json" --out_dir "$out"

@@ -12,6 +12,6 @@ experiment figure4_8-15 cable kerple alibi fire t5 t5-clip rope
 use fineweb-edu
 train fineweb-edu_small 512
 for trained in "${runs[@]}"; do
-    run python plot_biases.py "$trained" --data "$data" --tokens $((512 / shrink)) --out "runs/$SCALE/$name/${trained##*/}.png" || true
+    run python plot_biases.py "$trained" --data "$data" --tokens $((512 / shrink)) --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
 done
 finish

@@ -1,0 +1,75 @@
+"""The experiments' scripts, at SCALE=smoke: one from beginning to end, and what all of them have in common."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import paper
+
+EXPERIMENTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if "experiment " in path.read_text() and path.stem != "common")
+
+
+def script(name, folder, **settings):
+    environment = {**os.environ, "RUNS": str(folder / "runs"), "SCALE": "smoke", "VIRTUAL_ENV": sys.prefix, "INSTALLED": "1",
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(["bash", str(ROOT / "scripts" / name)], env=environment | settings, text=True, capture_output=True)
+
+
+def test_from_beginning_to_end(tmp_path, data_dir):
+    """An encoding fails: the others' table is made, and the end tells. Again: nothing is repeated."""
+    settings = {"DATA": str(data_dir), "ENCODINGS": "kerple nonsense cable", "FLAGS": "--verify_data always"}
+    first = script("table2_dapev2.sh", tmp_path, **settings)
+    runs = tmp_path / "runs" / "smoke"
+    assert first.returncode == 1 and first.stderr.count("error: failed: python train_gpt.py") == 1 and "--pe nonsense" in first.stderr
+    table = (runs / "table2_dapev2" / "perplexity.md").read_text()
+    assert "| context |" in table and table.index(" cable |") < table.index(" kerple |")
+    assert "at 1x the encodings come in the order of CABLE, table 2" in table
+    assert (runs / "table2_dapev2" / "perplexity.tex").is_file()
+    assert {path.name for path in (runs / "fineweb-edu_small-512").iterdir()} == {"kerple", "cable"}
+
+    again = script("table2_dapev2.sh", tmp_path, **settings)
+    assert again.stdout.count("is trained already") == again.stdout.count("evaluated already") == 2
+    seeds = script("table2_dapev2.sh", tmp_path, **settings | {"ENCODINGS": "cable", "SEEDS": "1 2"})
+    assert seeds.returncode == 0, seeds.stderr
+    assert re.search(r"\| +\d+\.\d\d ± \d+\.\d\d \|", (runs / "table2_dapev2" / "perplexity.md").read_text())
+
+
+def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
+    done = script("reproduction.sh", tmp_path, DATA=str(data_dir), ENCODINGS="rope")
+    assert done.returncode == 0, done.stderr
+    losses = {}
+    for lr in ("1e-3", "2e-3", "4e-3"):
+        log = (tmp_path / "runs" / "smoke" / f"small-1024-lr{lr}" / "rope" / "log.jsonl").read_text()
+        losses[lr] = float(re.findall(r'"kind": "val".*?"loss": ([\d.]+)', log)[-1])
+    best = min(losses, key=losses.get)
+    assert f"small-1024-lr{best}/rope/eval_" in [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")][0]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir):
+    done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir))
+    assert done.returncode == 0, done.stderr
+    assert "+ python report.py" in done.stdout or "+ python plot_biases.py" in done.stdout
+    assert "figure3.sh" in name or "FLOPs" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_cannot_be(tmp_path):
+    assert "SCALE=huge: choose full, small or smoke" in script("table4.sh", tmp_path, SCALE="huge").stderr
+    assert "the tables' scripts are the full ones" in script("reproduction.sh", tmp_path, SCALE="full").stderr
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_script_opens_with_its_cost_and_names_tables_that_are_there(name):
+    text = (ROOT / "scripts" / name).read_text()
+    assert "\n# Cost" in text and len(text.splitlines()) <= 25
+    for printed in re.findall(r"report (cable_\S+)", text):
+        for size in ("small", "tiny", "medium"):
+            if (path := paper.FOLDER / f"{printed.replace('$size', size)}.csv").exists():
+                break
+        assert path.is_file()
