@@ -1,0 +1,54 @@
+"""Brings the weights of others into a run's folder, so that every program here works on models that the whole field knows.
+
+    pip install transformers
+    python import_pretrained.py gpt2 --out_dir runs/gpt2                  # or gpt2-medium, gpt2-large, gpt2-xl, or a local folder
+    python import_pretrained.py axiomlaborg/Cable --file NAME.pt --out_dir runs/authors       # or the path of such a file
+
+The second is what the authors of CABLE trained, `cable-v1`, each trained at 512 or at 1,024 tokens: its file does not tell, give
+--block_size.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import torch
+
+import cli
+from errors import InputError
+from model import GPT
+from runs import Run
+
+
+@dataclass
+class Config:
+    """Settings of an import."""
+
+    model: list[str] = field(default_factory=list)
+    """name on the hub, a folder that transformers saved, or a file by the CABLE authors' code"""
+    file: str | None = None
+    """which file of axiomlaborg/Cable"""
+    block_size: int = 1024
+    """training length of a CABLE checkpoint, in tokens"""
+    attn_scale: float = 1.0
+    """what a CABLE checkpoint multiplies q k by; its authors' training code takes 1"""
+    out_dir: str = "runs/pretrained"
+    """folder of the run"""
+
+
+def main(argv=None):
+    config = cli.parse(Config, argv, __doc__, positional=("model", "name on the hub, a folder of transformers, or a file"))
+    if len(config.model) != 1:
+        raise InputError("name one model: python import_pretrained.py gpt2")
+    if config.block_size < 1 or config.attn_scale <= 0:
+        raise InputError(f"block_size is {config.block_size}, attn_scale {config.attn_scale:g}: both must be above 0")
+    settings = dataclasses.asdict(config) | {"data": None, "seed": None}
+    run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
+    run.find(resume=False, may_differ=set())
+    model = GPT.from_pretrained(config.model[0], config.file, config.block_size, config.attn_scale)
+    run.begin(torch.device("cpu"))
+    run.save(model=model.state_dict(), optimizer={}, scaler={}, step=0, sampler={}, rng=[], gpt=dataclasses.asdict(model.config))
+    print(f"{config.out_dir}: {model.describe()}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,139 @@
+"""A GPT-2 of transformers, imported, evaluates here to the loss that it has there; a checkpoint of the CABLE authors gives their logits."""
+
+import json
+import os
+import subprocess
+import sys
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+
+import eval_extrapolation
+import import_pretrained
+import runs
+import shards
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=8, n_layer=2, n_head=2)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path / "gpt2")
+    return model
+
+
+def test_evaluation_of_an_imported_model(theirs, tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 50257, 400)
+    meta = shards.Meta(tmp_path / "toy", {"dataset": "toy", "tokenizer": "gpt2", "vocab_size": 50257, "source": "test"})
+    writer = shards.ShardWriter(meta, "val", 1000)
+    writer.add(0, 0, tokens)
+    writer.close()
+    meta.value["complete"] = True
+    meta.write()
+
+    import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
+    eval_extrapolation.main([str(tmp_path / "run"), "--data", str(tmp_path / "toy"), "--lengths", "1x,64", "--device", "cpu",
+                             "--dtype", "float32"])
+    lengths = json.loads((tmp_path / "run" / "eval_toy_val.json").read_text())["lengths"]
+    windows = torch.from_numpy(np.stack([tokens[i : i + 33] for i in range(0, 399 - 32, 32)]))
+    logits = theirs(windows[:, :-1]).logits.double()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    assert lengths["32"]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert lengths["64"] is None  # past its last position
+
+
+def test_refusals(refused, theirs, tmp_path):
+    main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
+    assert "name one model" in refused(main, *out)[0]
+    assert "no GPT-2 model at" in refused(main, tmp_path, *out)[0]
+    assert not (tmp_path / "run").exists()
+    import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
+    assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]
+    assert "name the data by --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
+
+
+def authors_logits(weights, tokens, heads):
+    """The forward pass of CABLE's first version with attention scale 1, in float64 NumPy, from the paper's equations 2 to 4 and the
+    published names of its weights: (T,) -> (T, V)."""
+    w = {name: value.double().numpy() for name, value in weights.items()}
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(x, name):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    x = w["transformer.wte.weight"][tokens]
+    future = np.triu(np.ones((len(tokens), len(tokens)), bool), 1)
+    for layer in range(sum(name.endswith("h_attn.bias") for name in w)):
+        block = f"transformer.h.{layer}"
+        y = norm(x, f"{block}.ln_1")
+        q, k, v = (part.reshape(len(tokens), heads, -1).transpose(1, 0, 2) for part in np.split(linear(y, f"{block}.attn.c_attn"), 3, -1))
+        fallen = np.cumsum(-np.log1p(np.exp(linear(y, f"{block}.attn.h_attn"))), 0).T  # (H, T)
+        scores = q @ k.transpose(0, 2, 1) + fallen[:, :, None] - fallen[:, None, :]
+        scores = np.exp(np.where(future, -np.inf, scores - scores.max(-1, keepdims=True)))
+        y = scores / scores.sum(-1, keepdims=True) @ v
+        x = x + linear(y.transpose(1, 0, 2).reshape(x.shape), f"{block}.attn.c_proj")
+        y = linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
+        x = x + linear(0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))), f"{block}.mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ w["lm_head.weight"].T
+
+
+@pytest.fixture
+def authors(tmp_path):
+    """Random weights under the names and in the shapes of the CABLE authors' checkpoints: 2 layers, 2 heads, width 8."""
+    torch.manual_seed(0)
+    shapes = {"transformer.wte.weight": (50304, 8), "transformer.ln_f.weight": (8,), "transformer.ln_f.bias": (8,)}
+    for layer in range(2):
+        for name, out, columns in (("attn.c_attn", 24, 8), ("attn.h_attn", 2, 8), ("attn.c_proj", 8, 8), ("mlp.c_fc", 32, 8),
+                                   ("mlp.c_proj", 8, 32)):
+            shapes |= {f"transformer.h.{layer}.{name}.weight": (out, columns), f"transformer.h.{layer}.{name}.bias": (out,)}
+        for name in ("ln_1", "ln_2"):
+            shapes |= {f"transformer.h.{layer}.{name}.weight": (8,), f"transformer.h.{layer}.{name}.bias": (8,)}
+    weights = {name: 0.5 * torch.randn(shape) for name, shape in shapes.items()}
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    torch.save(weights, tmp_path / "model_19072.pt")
+    return weights
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_checkpoint_of_the_authors_gives_their_logits(authors, tmp_path, compiled):
+    """As their training saves it, and as their notebook reads it: in "model", its names marked by torch.compile."""
+    if compiled:
+        torch.save({"model": {f"_orig_mod.{name}": value for name, value in authors.items()}, "step": 5}, tmp_path / "model_19072.pt")
+    import_pretrained.main([str(tmp_path / "model_19072.pt"), "--block_size", "16", "--out_dir", str(tmp_path / "run")])
+    model, checkpoint = runs.load_model(tmp_path / "run", torch.device("cpu"))
+    assert checkpoint["gpt"]["pe"] == "cable-v1" and checkpoint["gpt"]["block_size"] == 16 and checkpoint["data"]["tokenizer"] == "gpt2"
+    tokens = np.random.default_rng(0).integers(0, 50304, 40)
+    with torch.no_grad():
+        ours = model(torch.from_numpy(tokens)[None])[0]
+    np.testing.assert_allclose(ours, authors_logits(authors, tokens, heads=2), rtol=1e-4, atol=1e-4)
+
+
+def test_refused_checkpoints_of_the_authors(refused, authors, tmp_path, monkeypatch):
+    main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
+    torch.save({"wte": 1}, tmp_path / "other.pt")
+    assert "no checkpoint by the CABLE authors' code" in refused(main, tmp_path / "other.pt", *out)[0]
+    (tmp_path / "text.pt").write_text("no weights")
+    assert "no checkpoint by the CABLE authors' code" in refused(main, tmp_path / "text.pt", *out)[0]
+    torch.save(authors | {"transformer.h.0.mlp.c_fc.bias": torch.zeros(3)}, tmp_path / "shapes.pt")
+    assert "another model" in refused(main, tmp_path / "shapes.pt", *out)[0]
+    assert "block_size is 0" in refused(main, tmp_path / "model_19072.pt", "--block_size", "0", *out)[0]
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda repository: ["README.md", "a.pt", "b.pt"])
+    assert "axiomlaborg/Cable holds a.pt, b.pt: name one of them" in refused(main, "axiomlaborg/Cable", *out)[0]
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repository, file: str(tmp_path / {"a.pt": "model_19072.pt"}[file]))
+    main(["axiomlaborg/Cable", "--file", "a.pt", *map(str, out)])
+    assert runs.checkpoint_path(tmp_path / "run").is_file()
+
+
+def test_the_hub_out_of_reach(refused, tmp_path):
+    reached = subprocess.run([sys.executable, str(ROOT / "import_pretrained.py"), "axiomlaborg/Cable", "--out_dir", str(tmp_path / "run")],
+                             env=os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}, text=True, capture_output=True)
+    assert reached.returncode == 2 and "axiomlaborg/Cable cannot be fetched" in reached.stderr.splitlines()[-1]
