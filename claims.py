@@ -18,7 +18,8 @@ FAR = (("cable", "<=", 1.02, "CABLE"), ("cable-nw", "<=", 1.05, "CABLE"), ("k-ca
 FARTHEST = (16, 15)
 # Encodings whose perplexity is said to be below that of the others, at these multiples of the training length; None: at all beyond it.
 BELOW = (("cable", tuple(pe for pe in tables.ORDER if pe != "cable"), None, "CABLE"), ("cable-nw", ("alibi",), (1, 4, 16), "CABLE"),
-         ("k-cable", ("cable",), (1, 4, 16), "CABLE, shallow models"), ("cable", ("cable-nw",), (1, 16), "CABLE: the weight g helps"),
+         ("k-cable", ("cable", "cable-v1"), (1, 4, 16), "CABLE, shallow models"),
+         ("cable", ("cable-nw",), (1, 16), "CABLE: the weight g helps"),
          ("rope+cable", ("rope", "cable"), (1, 16), "a question of ours"), ("rope+fox", ("rope", "fox"), (1, 16), "a question of ours"))
 CLOSE = 0.005  # encodings whose printed perplexities differ by less, relatively, have no order
 
@@ -51,7 +52,36 @@ def judge(columns: list[tables.Column], printed: Table | None = None) -> list[Ve
         for verdict in _judge(group, block_size, printed):
             verdict.claim = name + verdict.claim
             verdicts.append(verdict)
+    return verdicts + [*_whatever_the_training_length(columns)]
+
+
+def judge_generalization(found: dict[str, dict]) -> list[Verdict]:
+    """The claim of CABLE's version 1, section 5.3: the best on other data, for every size and measure of tables.on_other_data."""
+    verdicts = []
+    for measure, of_models in found.items():
+        for size in sorted({size for size, _ in of_models}):
+            reached = {pe: value for (of, pe), value in of_models.items() if of == size}
+            for pe in [pe for pe in ("cable", "cable-v1") if pe in reached]:
+                rivals = {rival: value for rival, value in reached.items() if rival not in ("cable", "cable-v1")}
+                if rivals:
+                    higher = measure in ("HellaSwag acc", "acc_norm")
+                    rival = (max if higher else min)(rivals, key=rivals.get)
+                    best = f"highest {measure}" if higher else f"lowest perplexity on {measure}"
+                    verdicts.append(Verdict(f"{size}: {pe} has the {best} (CABLE, version 1)",
+                                            f"{reached[pe]:.2f}, {rival} {rivals[rival]:.2f}",
+                                            reached[pe] > rivals[rival] if higher else reached[pe] < rivals[rival]))
     return verdicts
+
+
+def _whatever_the_training_length(columns):
+    """CABLE, version 1, figure 5: where both were trained at several lengths, cable-v1 is below sinusoidal at every context."""
+    ours, theirs = ([column for column in columns if column.pe == pe] for pe in ("cable-v1", "sinusoidal"))
+    if min(len({column.records[0]["block_size"] for column in group}) for group in (ours, theirs)) > 1:
+        lengths = {int(length) for column in columns for record in column.records for length in record["lengths"]}
+        ratios = [theirs_mean / ours_mean for length in lengths for a in ours for b in theirs
+                  if (ours_mean := a.mean(length)) and (theirs_mean := b.mean(length))]
+        yield Verdict("cable-v1: lower than sinusoidal at every context, whichever length each was trained at (CABLE, version 1)",
+                      f"sinusoidal at least {min(ratios):.3f} times as high", min(ratios) > 1)
 
 
 def _judge(columns, block_size, printed):

@@ -158,7 +158,7 @@ class GPT(nn.Module):
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise InputError(f"{name} is another model ({' '.join(str(error).split())[:200]}): choose GPT-2 or a checkpoint by the CABLE authors' code") from None
+            raise InputError(f"{name} is another model ({' '.join(str(error).split())[:200]}): choose GPT-2 or CABLE's") from None
         return model
 
     @torch.no_grad()

@@ -54,9 +54,12 @@ def main(argv=None):
     check_speeds(speeds)
     out = Path(config.out_dir)
     if combined:
-        cells = tables.generalization([*perplexity.values(), *accuracy.values()], paper.generalization())
-        write(out, "generalization", f"{tables.aligned(cells)}\n\nHellaSwag in percent, perplexities elsewhere; the paper's: version 1, table "
-              "1. Protocols and errors: the tables below.", (cells[0], cells[1:]), cells)
+        found = tables.on_other_data([*perplexity.values(), *accuracy.values()])
+        cells = tables.generalization(found, paper.generalization())
+        verdicts = "\n".join(f"- {verdict}" for verdict in claims.judge_generalization(found))
+        caption = ("HellaSwag in percent, perplexities elsewhere; the paper's: version 1, table 1. Protocols and errors: the tables "
+                   "below.")
+        write(out, "generalization", f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(), (cells[0], cells[1:]), cells)
     report_perplexity([*perplexity.values()], printed, out)
     if accuracy:
         cells = tables.accuracy(tables.in_order([*accuracy.values()]))
@@ -69,7 +72,8 @@ def kind_of(record) -> str | None:
     """perplexity, hellaswag or bench; None for anything else."""
     if not isinstance(record, dict):
         return None
-    return next((kind for kind, keys in KINDS.items() if keys <= record.keys()), "bench" if tables.BENCHMARKS.keys() & record.keys() else None)
+    other = "bench" if tables.BENCHMARKS.keys() & record.keys() else None
+    return next((kind for kind, keys in KINDS.items() if keys <= record.keys()), other)
 
 
 def report_perplexity(records: list[dict], printed: paper.Table | None, out: Path) -> None:

@@ -55,7 +55,8 @@ def columns(records: list[dict]) -> list[Column]:
                for place, name in ((1, "size"), (2, "block_size"))}
     found = []
     for (pe, size, block_size, window), group in groups.items():
-        label = ", ".join([pe, *([str(size)] if pe in several["size"] else []), *([f"{block_size:,}"] if pe in several["block_size"] else []),
+        label = ", ".join([pe, *([str(size)] if pe in several["size"] else []),
+                           *([f"{block_size:,}"] if pe in several["block_size"] else []),
                            *([] if window is None else [f"cache {window:,}"])])
         if len({record.get("seed") for record in group}) == len(group):
             found.append(Column(label, pe, group))
@@ -144,30 +145,38 @@ def accuracy(records: list[dict]) -> list[list[str]]:
                                                    for label, record in zip(labels(records), records))]
 
 
-def generalization(records: list[dict], printed: dict[tuple[str, str], dict[str, float]]) -> list[list[str]]:
-    """Cells of a table of models on other data, the header first: a row for each size and encoding, means over seeds.
+def on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str], float]]:
+    """What models reach on data that they were not trained on, means over seeds: measure -> (size, encoding) -> number.
 
-    records: of eval_hellaswag.py, and of eval_extrapolation.py at their shortest context; printed: paper.generalization(). Both metrics
-    of HellaSwag stand beside the paper's, which is not named; WikiText-2 and -103 have the same test text, and two numbers there.
+    records: of eval_hellaswag.py, whose measures are "HellaSwag acc" and "acc_norm" in percent, and of eval_extrapolation.py: the
+    perplexity at their shortest context, under the name of the data.
     """
-    columns = {}  # name -> (ours of a record or None, the paper's name or None)
-    for name, metric in (("HellaSwag acc", "acc"), ("acc_norm", "acc_norm")):
-        columns[name] = (lambda record, metric=metric: 100 * record[metric] if metric in record else None, None)
-    columns["paper's"] = (None, "hellaswag_acc")
-    beside = {"fineweb": [("paper's", "fineweb10b_ppl")], "wikitext103": [("paper's", "wikitext103_ppl"), ("WikiText-2", "wikitext2_ppl")]}
-    for dataset in dict.fromkeys(record["data"]["dataset"].removesuffix("-bytes") for record in records if "lengths" in record):
-        columns[dataset] = (lambda record, dataset=dataset: record["lengths"][min(record["lengths"], key=int)]["perplexity"]
-                            if "lengths" in record and record["data"]["dataset"].removesuffix("-bytes") == dataset else None, None)
-        columns |= {f"{what} ({dataset})": (None, key) for what, key in beside.get(dataset, ())}
-    cells = [["size", "encoding", *columns]]
-    for size, pe in sorted({(record["size"], record["pe"]) for record in records}, key=lambda key: (key[0], place(key[1]))):
-        cells.append([size, pe])
-        for ours, theirs in columns.values():
-            values = [ours(record) for record in records if (record["size"], record["pe"]) == (size, pe)] if ours else \
-                [printed.get((size, pe), {}).get(theirs)]
-            values = [value for value in values if value is not None]
-            cells[-1].append(_decimals(statistics.mean(values) if values else None))
-    return cells
+    found = {"HellaSwag acc": {}, "acc_norm": {}}
+    for record in records:
+        if "lengths" in record:
+            entry = record["lengths"][min(record["lengths"], key=int)]
+            values = {record["data"]["dataset"].removesuffix("-bytes"): entry["perplexity"]}
+        else:
+            values = {"HellaSwag acc": 100 * record["acc"], "acc_norm": 100 * record["acc_norm"]}
+        for measure, value in values.items():
+            found.setdefault(measure, {}).setdefault((record["size"], record["pe"]), []).append(value)
+    return {measure: {key: statistics.mean(values) for key, values in of_models.items()} for measure, of_models in found.items()}
+
+
+def generalization(found: dict[str, dict], printed: dict[tuple[str, str], dict[str, float]]) -> list[list[str]]:
+    """Cells of a table of `on_other_data`, the header first: a row for each size and encoding, the paper's numbers beside ours.
+
+    printed: paper.generalization(). Both metrics of HellaSwag stand beside the paper's, which is not named; WikiText-2 and -103 have the
+    same test text, and two numbers there.
+    """
+    beside = {"acc_norm": {"paper's": "hellaswag_acc"}, "fineweb": {"paper's (fineweb)": "fineweb10b_ppl"},
+              "wikitext103": {"paper's (wikitext103)": "wikitext103_ppl", "WikiText-2 (wikitext103)": "wikitext2_ppl"}}
+    names, values = ["size", "encoding"], []
+    for measure, of_models in found.items():
+        names += [measure, *beside.get(measure, ())]
+        values += [of_models, *({model: numbers[key] for model, numbers in printed.items()} for key in beside.get(measure, {}).values())]
+    models = sorted({model for of_models in found.values() for model in of_models}, key=lambda model: (model[0], place(model[1])))
+    return [names, *([*model, *(_decimals(of_models.get(model)) for of_models in values)] for model in models)]
 
 
 def cells_of(header: list[str], rows: list[list]) -> list[list[str]]:
@@ -177,8 +186,10 @@ def cells_of(header: list[str], rows: list[list]) -> list[list[str]]:
     for first, *found in rows:
         means = [statistics.mean(values) if values else None for values in found]
         lowest = min([mean for mean in means if mean is not None], default=None) if sum(map(bool, found)) > 1 else None
-        printed = [_decimals(mean) + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "") for mean, values in zip(means, found)]
-        cells.append([f"{first:,}", *(f"**{text}**" if mean is not None and mean == lowest else text for text, mean in zip(printed, means))])
+        printed = [_decimals(mean) + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+                   for mean, values in zip(means, found)]
+        best = [mean is not None and mean == lowest for mean in means]
+        cells.append([f"{first:,}", *(f"**{text}**" if bold else text for text, bold in zip(printed, best))])
     return [list(column) for column in zip(*cells)] if len(header) > WIDE else cells
 
 

@@ -71,3 +71,20 @@ def test_what_is_missing_of_the_papers_table_is_not_measured():
     found = {verdict.claim: verdict for verdict in claims.judge(tables.columns([record("rope", {256: 4.0, 4096: 9.0})]), PRINTED)}
     missing = found["cable: perplexity at 16x over that at 1x <= 1.02 (CABLE)"]
     assert missing.holds is None and str(missing).endswith("(CABLE): **not measured**")
+
+
+def test_generalization_asks_for_the_best_of_each_measure():
+    found = {"HellaSwag acc": {("small", "cable-v1"): 31.0, ("small", "rope"): 30.0}, "acc_norm": {("small", "rope"): 33.0},
+             "fineweb": {("small", "cable-v1"): 33.5, ("small", "rope"): 45.0, ("small", "alibi"): 33.25, ("medium", "cable-v1"): 20.0}}
+    assert [str(verdict) for verdict in claims.judge_generalization(found)] == [
+        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): 31.00, rope 30.00: **holds**",
+        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): 33.50, alibi 33.25: **fails**"]
+
+
+def test_whatever_the_training_length():
+    ours = [record("cable-v1", {512: 5.0, 1024: 4.0}, block_size=size) for size in (512, 1024)]
+    theirs = [record("sinusoidal", {512: 5.5, 1024: far}, block_size=size) for size, far in ((512, 9.0), (1024, 4.2))]
+    assert str(claims.judge(tables.columns(ours + theirs))[-1]).endswith("sinusoidal at least 1.050 times as high: **holds**")
+    theirs[1]["lengths"]["512"]["perplexity"] = 4.9
+    assert claims.judge(tables.columns(ours + theirs))[-1].holds is False
+    assert not any("whichever" in verdict.claim for verdict in claims.judge(tables.columns(ours + theirs[:1])))

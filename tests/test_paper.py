@@ -31,6 +31,7 @@ def test_another_file_is_refused(refused, tmp_path):
 
 def test_generalization_is_version_1s():
     found = paper.generalization()
-    assert found["medium", "cable-v1"] == {"hellaswag_acc": 36.71, "fineweb10b_ppl": 25.89, "wikitext2_ppl": 41.10, "wikitext103_ppl": 46.43}
+    assert found["medium", "cable-v1"] == {"hellaswag_acc": 36.71, "fineweb10b_ppl": 25.89, "wikitext2_ppl": 41.10,
+                                           "wikitext103_ppl": 46.43}
     assert found["small", "t5"] == found["small", "t5-clip"] and found["small", "t5"]["hellaswag_acc"] == 30.60
     assert ("medium", "cable") not in found
