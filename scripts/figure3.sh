@@ -3,10 +3,10 @@
 #
 #     bash scripts/figure3.sh
 #
-# Cost: no training; eight encodings and nope, medians of 10 rounds, about half an hour of an H100. Disk: nothing.
+# Cost: no training; nine encodings and nope, medians of 10 rounds, about half an hour of an H100. Disk: nothing.
 
 source "$(dirname "$0")/common.sh"
-experiment figure3 cable alibi fire t5 kerple rope learnable sinusoidal
+experiment figure3 cable alibi fire t5 t5-clip kerple rope learnable sinusoidal
 case $SCALE in
     full) size=medium repeats=10 micro_batch=4 ;;
     small) size=tiny repeats=3 micro_batch=1 ;;
