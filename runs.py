@@ -24,11 +24,17 @@ import shlex
 import subprocess
 import sys
 import uuid
+import weakref
 from pathlib import Path
 
 import numpy as np
 import torch
 import yaml
+
+try:
+    import fcntl
+except ImportError:  # no Unix
+    fcntl = None
 
 import device as devices
 import posenc
@@ -82,9 +88,13 @@ class Run:
         return checkpoint
 
     def begin(self, device: torch.device, **facts) -> None:
-        """Takes the folder: writes the config, and opens the log after the checkpoint's step with a record of who goes on."""
+        """Takes the folder: writes the config, and opens the log after the checkpoint's step with a record of who goes on.
+
+        Raises InputError where another process holds it.
+        """
         if not self.writes:
             return
+        self._hold()
         with atomic(self.folder / CONFIG) as file:
             file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
         kept = self._cut_log()
@@ -94,6 +104,21 @@ class Run:
         self.log("start", max(0, self.step), id=run_id, **facts, **provenance(device))
         if self.wandb_project:
             self.wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config)
+
+    def _hold(self) -> None:
+        """As long as this run lives in this process, no other can begin here: two would write into each other's."""
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if fcntl is None:
+            return
+        held = os.open(self.folder, os.O_RDONLY)
+        weakref.finalize(self, os.close, held)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{self.folder}: another process trains there: wait until it ends, or choose another --out_dir") from None
+        except OSError:
+            pass  # a file system without locks
 
     def _cut_log(self) -> list[str]:
         """Forgets what was logged after the checkpoint: those steps are taken again. Returns the lines that stay."""

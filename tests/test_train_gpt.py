@@ -295,6 +295,21 @@ def test_resume_of_a_finished_run_does_nothing(trained, data_dir, capsys):
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
+def test_two_processes_never_train_in_one_folder(data_dir, tmp_path):
+    command = [sys.executable, str(ROOT / "train_gpt.py"), *TINY, "--data", str(data_dir), "--out_dir", str(tmp_path / "run"), "--resume",
+               "--steps", "100000"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        while "step " not in first.stdout.readline():
+            assert first.poll() is None
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert second.returncode == 2 and "another process trains there: wait until it ends" in second.stderr.splitlines()[-1]
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.wait()
+
+
 def test_resume_of_nothing_starts(data_dir, tmp_path, capsys):
     train_gpt.main([*TINY, "--steps", "1", "--data", str(data_dir), "--out_dir", str(tmp_path / "run"), "--resume"])
     assert "starting at step 0" in capsys.readouterr().out
