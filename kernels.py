@@ -1,0 +1,390 @@
+"""How is attention computed on a GPU with its bias formed in registers? One family of Triton kernels, forward and backward.
+
+    y = kernels.attend(q, k, v, Bias("fall", s_i=s, g=g, s_j=s), scale)          # causal; q, k, v (B, H, T, D)
+
+Kinds of bias, z_ij = q_i k_j scale + b_ij, d = i - j:
+
+    none        b = 0
+    fall        b = g_i (S_i - S_j): cable, cable-nw, fox, alibi. S and g are float32, and subtracted before anything is rounded.
+    log-fall    b = -log(1 + (g_i (S_i - S_j))^2): k-cable
+    distance    b = r_h[d], one number for each head and distance: t5, t5-clip, kerple and whatever else is a function of those
+
+Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, and d becomes |i - j|.
+
+Backward recomputes the weights from the logarithms of their sums, by two kernels: one walks along rows for dq and dg, one along
+columns for dk, dv and dS. Exact rows of the score's gradient sum to zero, so in a causal `fall` S_i gets no gradient by its row. A
+bias of distance has a third kernel: tiles at the same offset from the diagonal hold the same distances, so one program adds up
+those of all sequences and all places, and what is left to reduce is a tile for each offset. Nothing has the shape (T, T), nothing
+is added atomically: the same bits every time.
+
+Without a GPU the kernels run, slowly, in Triton's interpreter (TRITON_INTERPRET=1 before the first import), which is how the tests
+hold them to `attention.dense` in float64.
+
+Legend: B batch, H heads, T queries, S keys, D head size; queries are the last T of the S tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from errors import InputError
+
+KINDS = ("none", "fall", "log-fall", "distance")
+LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
+NONE, FALL, LOG_FALL, DISTANCE = (tl.constexpr(number) for number in range(len(KINDS)))
+
+
+@dataclass
+class Bias:
+    """A bias of one of KINDS; all numbers float32.
+
+    s_i: (B|1, H|1, T), g: (B|1, H|1, T|1), s_j: (B|1, H|1, S) of the falls; table: (H|1, N) of `distance`, N >= S.
+    """
+
+    kind: str = "none"
+    s_i: Tensor | None = None
+    g: Tensor | None = None
+    s_j: Tensor | None = None
+    table: Tensor | None = None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True) -> Tensor:
+    """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
+
+    Differentiable in q, k, v and the numbers of the bias. Gradients of `distance` need T = S. Raises InputError for what the
+    kernels cannot do.
+    """
+    B, H, T, D = q.shape
+    S = k.size(2)
+    if not 16 <= D <= 128:
+        raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
+    if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")
+    nothing = q.new_empty(0, dtype=torch.float32)
+    s_i, g = (nothing if x is None else x.float().expand(B, H, T) for x in (bias.s_i, bias.g))
+    s_j = nothing if bias.s_j is None else bias.s_j.float().expand(B, H, S)
+    table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, KINDS.index(bias.kind), scale, causal)[0]
+
+
+def tiles(head_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """(queries, keys) of a tile, warps and pipeline stages of a program. Not yet measured on any GPU."""
+    if dtype == torch.float32:
+        return 32, 32, 4, 2
+    return (128, 64, 4, 3) if head_size <= 64 else (64, 64, 4, 2)
+
+
+@triton.jit
+def _bias(kind: tl.constexpr, causal: tl.constexpr, i, j, s_i, g, s_j, table, distances):
+    """b of a tile and its derivative by g_i (S_i - S_j), both (M, N) float32; i: (M,), j: (N,) places of the queries and keys."""
+    if kind == FALL or kind == LOG_FALL:
+        fall = s_i[:, None] - s_j[None, :]
+        if not causal:
+            fall = -tl.abs(fall)
+        b = g[:, None] * fall
+        slope = tl.full(b.shape, 1.0, tl.float32)
+        if kind == LOG_FALL:
+            square = 1 + b * b
+            slope = -2 * b / square
+            b = -tl.log(square)
+    elif kind == DISTANCE:
+        d = tl.abs(i[:, None] - j[None, :])
+        b = tl.load(table + d, mask=d < distances, other=0.0)
+        slope = b
+    else:
+        b = tl.zeros((i.shape[0], j.shape[0]), tl.float32)
+        slope = b
+    return b, slope
+
+
+@triton.jit
+def _tile(x, rows, count, stride, columns, D: tl.constexpr):
+    """Rows of a matrix (count, D), zeros beyond its ends: (len(rows), len(columns))."""
+    return tl.load(x + rows[:, None] * stride + columns[None, :], mask=(rows[:, None] < count) & (columns[None, :] < D), other=0.0)
+
+
+@triton.jit
+def _row(x, places, count, stride, used: tl.constexpr):
+    """Numbers of some tokens, zeros beyond the end, or where the kind of bias does not use them."""
+    if used:
+        return tl.load(x + places * stride, mask=places < count, other=0.0)
+    return tl.zeros((places.shape[0],), tl.float32)
+
+
+@triton.jit
+def _forward(Q, K, V, S_I, G, S_J, TABLE, Y, LSE, scale, H, T, S, distances,
+             q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
+             kind: tl.constexpr, causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+             precision: tl.constexpr):
+    """A program: M queries of one head. Y (B, H, T, D) and LSE (B, H, T), the base-2 logarithm of each row's sum."""
+    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
+    t = tl.program_id(0) * M + tl.arange(0, M)
+    i = t + S - T  # among the keys
+    columns = tl.arange(0, D_TILE)
+    falls: tl.constexpr = kind == FALL or kind == LOG_FALL
+    K += batch * k_b + head * k_h
+    V += batch * v_b + head * v_h
+    S_J += batch * sj_b + head * sj_h
+    TABLE += head * distances
+    q = _tile(Q + batch * q_b + head * q_h, t, T, q_t, columns, D)
+    s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)
+    g = _row(G + batch * g_b + head * g_h, t, T, g_t, falls)
+    highest = tl.full((M,), -float("inf"), tl.float32)
+    total = tl.zeros((M,), tl.float32)
+    y = tl.zeros((M, D_TILE), tl.float32)
+    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T) if causal else S
+    for start in range(0, stop, N):
+        j = start + tl.arange(0, N)
+        k = _tile(K, j, S, k_t, columns, D)
+        b, _ = _bias(kind, causal, i, j, s_i, g, _row(S_J, j, S, sj_t, falls), TABLE, distances)
+        z = (tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E
+        seen = (j[None, :] < S) & (j[None, :] <= i[:, None]) if causal else j[None, :] < S
+        z = tl.where(seen, z, -float("inf"))
+        now = tl.maximum(highest, tl.max(z, 1))
+        p = tl.exp2(z - now[:, None])
+        shrink = tl.exp2(highest - now)
+        total = total * shrink + tl.sum(p, 1)
+        v = _tile(V, j, S, v_t, columns, D)
+        y = y * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
+        highest = now
+    y = y / total[:, None]
+    row = (tl.program_id(1) * T + t).to(tl.int64)
+    tl.store(Y + row[:, None] * D + columns[None, :], y.to(Y.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
+    tl.store(LSE + row, highest + tl.log2(total), mask=t < T)
+
+
+@triton.jit
+def _weights(q, k, b, lse, i, j, S, scale, causal: tl.constexpr, precision: tl.constexpr):
+    """The weights of a tile, as forward had them."""
+    p = tl.exp2((tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E - lse[:, None])
+    seen = (j[None, :] < S) & (j[None, :] <= i[:, None]) if causal else j[None, :] < S
+    return tl.where(seen, p, 0.0)
+
+
+@triton.jit
+def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances,
+                   q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
+                   kind: tl.constexpr, causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+                   precision: tl.constexpr):
+    """A program: dq, dg and S_i's gradient of M queries of one head."""
+    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
+    t = tl.program_id(0) * M + tl.arange(0, M)
+    i = t + S - T
+    columns = tl.arange(0, D_TILE)
+    falls: tl.constexpr = kind == FALL or kind == LOG_FALL
+    K += batch * k_b + head * k_h
+    V += batch * v_b + head * v_h
+    S_J += batch * sj_b + head * sj_h
+    TABLE += head * distances
+    row = (tl.program_id(1) * T + t).to(tl.int64)
+    q = _tile(Q + batch * q_b + head * q_h, t, T, q_t, columns, D)
+    dy = _tile(DY + tl.program_id(1).to(tl.int64) * T * D, t, T, D, columns, D)
+    lse = tl.load(LSE + row, mask=t < T, other=float("inf"))  # weights of nobody are zero
+    delta = tl.load(DELTA + row, mask=t < T, other=0.0)
+    s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)
+    g = _row(G + batch * g_b + head * g_h, t, T, g_t, falls)
+    dq = tl.zeros((M, D_TILE), tl.float32)
+    dg = tl.zeros((M,), tl.float32)
+    ds = tl.zeros((M,), tl.float32)
+    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T) if causal else S
+    for start in range(0, stop, N):
+        j = start + tl.arange(0, N)
+        k = _tile(K, j, S, k_t, columns, D)
+        v = _tile(V, j, S, v_t, columns, D)
+        s_j = _row(S_J, j, S, sj_t, falls)
+        b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
+        p = _weights(q, k, b, lse, i, j, S, scale, causal, precision)
+        dz = p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
+        dq += tl.dot(dz.to(k.dtype), k, input_precision=precision) * scale
+        if falls:
+            fall = s_i[:, None] - s_j[None, :]
+            dz *= slope
+            if causal:
+                dg += tl.sum(dz * fall, 1)
+                ds += tl.sum(dz, 1)
+            else:
+                dg -= tl.sum(dz * tl.abs(fall), 1)
+                ds -= tl.sum(tl.where(fall > 0, dz, tl.where(fall < 0, -dz, 0.0)), 1)
+    tl.store(DQ + row[:, None] * D + columns[None, :], dq.to(DQ.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
+    if falls:
+        tl.store(DG + row, dg, mask=t < T)
+        if kind == LOG_FALL or not causal:  # else it is zero, and what is here is rounding
+            tl.store(DS_I + row, ds * g, mask=t < T)
+
+
+@triton.jit
+def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances,
+                      q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
+                      kind: tl.constexpr, causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
+                      N: tl.constexpr, precision: tl.constexpr):
+    """A program: dk, dv and S_j's gradient of N keys of one head."""
+    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
+    j = tl.program_id(0) * N + tl.arange(0, N)
+    columns = tl.arange(0, D_TILE)
+    falls: tl.constexpr = kind == FALL or kind == LOG_FALL
+    Q += batch * q_b + head * q_h
+    DY += tl.program_id(1).to(tl.int64) * T * D
+    S_I += batch * si_b + head * si_h
+    G += batch * g_b + head * g_h
+    TABLE += head * distances
+    LSE += tl.program_id(1).to(tl.int64) * T
+    DELTA += tl.program_id(1).to(tl.int64) * T
+    k = _tile(K + batch * k_b + head * k_h, j, S, k_t, columns, D)
+    v = _tile(V + batch * v_b + head * v_h, j, S, v_t, columns, D)
+    s_j = _row(S_J + batch * sj_b + head * sj_h, j, S, sj_t, falls)
+    dk = tl.zeros((N, D_TILE), tl.float32)
+    dv = tl.zeros((N, D_TILE), tl.float32)
+    ds = tl.zeros((N,), tl.float32)
+    first = tl.maximum(0, tl.program_id(0) * N - (S - T)) // M * M if causal else 0
+    for start in range(first, T, M):
+        t = start + tl.arange(0, M)
+        i = t + S - T
+        q = _tile(Q, t, T, q_t, columns, D)
+        dy = _tile(DY, t, T, D, columns, D)
+        lse = tl.load(LSE + t, mask=t < T, other=float("inf"))
+        delta = tl.load(DELTA + t, mask=t < T, other=0.0)
+        s_i = _row(S_I, t, T, si_t, falls)
+        g = _row(G, t, T, g_t, falls)
+        b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
+        p = _weights(q, k, b, lse, i, j, S, scale, causal, precision)
+        dv += tl.dot(tl.trans(p).to(dy.dtype), dy, input_precision=precision)
+        dz = p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
+        dk += tl.dot(tl.trans(dz).to(q.dtype), q, input_precision=precision) * scale
+        if falls:
+            dz *= slope * g[:, None]
+            if not causal:
+                fall = s_i[:, None] - s_j[None, :]
+                dz = tl.where(fall > 0, -dz, tl.where(fall < 0, dz, 0.0))
+            ds -= tl.sum(dz, 0)
+    row = (tl.program_id(1) * S + j).to(tl.int64)
+    inside = (j[:, None] < S) & (columns[None, :] < D)
+    tl.store(DK + row[:, None] * D + columns[None, :], dk.to(DK.dtype.element_ty), mask=inside)
+    tl.store(DV + row[:, None] * D + columns[None, :], dv.to(DV.dtype.element_ty), mask=inside)
+    if falls:
+        tl.store(DS_J + row, ds, mask=j < S)
+
+
+@triton.jit
+def _backward_distances(Q, K, V, TABLE, DY, LSE, DELTA, SUMS, scale, B, H, T, distances,
+                        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
+                        causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+    """A program: all tiles (N, N) of one head that are equally many tiles off the diagonal, of all sequences, added up.
+
+    SUMS (H, tiles off, N, 2 N), zeros at first: row r of the sum, shifted by N - 1 + r columns and turned round, so that each
+    column holds one distance.
+    """
+    blocks = tl.cdiv(T, N)
+    off = tl.program_id(0) if causal else tl.program_id(0) - blocks + 1  # tiles, below the diagonal
+    head = tl.program_id(1)
+    r, columns = tl.arange(0, N), tl.arange(0, D_TILE)
+    TABLE += head * distances
+    total = tl.zeros((N, N), tl.float32)
+    places = blocks - tl.abs(off)
+    for number in range(0, B * places):
+        batch = number // places
+        block = number % places + tl.maximum(off, 0)
+        i, j = block * N + r, (block - off) * N + r
+        row = (batch * H + head).to(tl.int64) * T
+        q = _tile(Q + batch * q_b + head * q_h, i, T, q_t, columns, D)
+        k = _tile(K + batch * k_b + head * k_h, j, T, k_t, columns, D)
+        v = _tile(V + batch * v_b + head * v_h, j, T, v_t, columns, D)
+        dy = _tile(DY + row * D, i, T, D, columns, D)
+        lse = tl.load(LSE + row + i, mask=i < T, other=float("inf"))
+        delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)
+        d = tl.abs(i[:, None] - j[None, :])
+        b = tl.load(TABLE + d, mask=d < distances, other=0.0)
+        p = _weights(q, k, b, lse, i, j, T, scale, causal, precision)
+        total += p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
+    tile = (head * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * 2 * N * N
+    tl.store(SUMS + tile + r[:, None] * 2 * N + (N - 1 + r[:, None] - r[None, :]), total)
+
+
+def _numbers(q, k, v, s_i, g, s_j, table):
+    """What every kernel takes: sizes, then strides. Missing states have strides of zero."""
+    sizes = q.size(1), q.size(2), k.size(2), table.size(-1)
+    return sizes, [stride for x in (q, k, v, s_i, g, s_j) for stride in (x.stride()[:3] if x.numel() else (0, 0, 0))]
+
+
+def _settings(q):
+    """Compile-time settings for q's head size and dtype."""
+    M, N, warps, stages = tiles(q.size(-1), q.dtype)
+    precision = "ieee" if q.dtype == torch.float32 else "tf32"
+    return {"D": q.size(-1), "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N, "precision": precision, "num_warps": warps,
+            "num_stages": stages}
+
+
+@torch.library.custom_op("posenc::attention", mutates_args=())
+def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, kind: int, scale: float,
+               causal: bool) -> tuple[Tensor, Tensor]:
+    y, lse = _attention_fake(q, k, v, s_i, g, s_j, table, kind, scale, causal)
+    sizes, strides = _numbers(q, k, v, s_i, g, s_j, table)
+    settings = _settings(q)
+    _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
+        q, k, v, s_i, g, s_j, table, y, lse, scale, *sizes, *strides, kind=kind, causal=causal, **settings)
+    return y, lse
+
+
+@_attention.register_fake
+def _attention_fake(q, k, v, s_i, g, s_j, table, kind, scale, causal):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("posenc::attention_backward", mutates_args=())
+def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor,
+                        table: Tensor, kind: int, scale: float, causal: bool, table_grad: bool
+                        ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, s_i, g, s_j and table; those of states have the states' full shapes, (B, H, T)."""
+    grads = _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, kind, scale, causal, table_grad)
+    dq, dk, dv, ds_i, dg, ds_j, dtable = grads
+    delta = (dy.float() * y.float()).sum(-1)
+    sizes, strides = _numbers(q, k, v, s_i, g, s_j, table)
+    (H, T, S, distances), settings = sizes, _settings(q)
+    inputs, chosen = (q, k, v, s_i, g, s_j, table, dy, lse, delta), {"kind": kind, "causal": causal}
+    _backward_rows[triton.cdiv(T, settings["M"]), q.size(0) * H](*inputs, dq, ds_i, dg, scale, *sizes, *strides, **chosen, **settings)
+    _backward_columns[triton.cdiv(S, settings["N"]), q.size(0) * H](*inputs, dk, dv, ds_j, scale, *sizes, *strides, **chosen, **settings)
+    if table_grad:
+        N = settings.pop("N")
+        settings.pop("M")
+        offs = triton.cdiv(T, N) * (1 if causal else 2) - (0 if causal else 1)
+        sums = dy.new_zeros(H, offs, N, 2 * N, dtype=torch.float32)
+        _backward_distances[offs, H](q, k, v, table, dy, lse, delta, sums, scale, q.size(0), H, T, distances, *strides[:9], causal=causal,
+                                     N=N, **settings)
+        dtable[:, :T] = _along_diagonals(sums, T, causal)
+    return grads
+
+
+@_attention_backward.register_fake
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, kind, scale, causal, table_grad):
+    states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *states, torch.zeros_like(table)
+
+
+def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
+    """(H, tiles off, N, 2 N) of `_backward_distances` -> the gradient of each distance below T, (H, T)."""
+    H, offs, N, _ = sums.shape
+    near, far = sums.sum(2).split(N, -1)  # of a tile, the N distances up to its diagonal, and those beyond: the next one's too
+    lines = torch.nn.functional.pad(near, (0, 0, 0, 1)) + torch.nn.functional.pad(far, (0, 0, 1, 0))  # (H, offs + 1, N)
+    line, zero = lines.flatten(1), N - 1 if causal else (offs // 2 + 1) * N - 1
+    found = line[:, zero : zero + T]
+    if not causal:
+        found = found + torch.nn.functional.pad(line[:, zero - T + 1 : zero].flip(1), (1, 0))
+    return found
+
+
+def _save(ctx, inputs, output):
+    *tensors, ctx.kind, ctx.scale, ctx.causal = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _backward(ctx, dy, _):
+    q, k, v, s_i, g, s_j, table, y, lse = ctx.saved_tensors
+    grads = torch.ops.posenc.attention_backward(dy.contiguous(), y, lse, q, k, v, s_i, g, s_j, table, ctx.kind, ctx.scale, ctx.causal,
+                                                ctx.needs_input_grad[6])
+    return *grads, None, None, None
+
+
+_attention.register_autograd(_backward, setup_context=_save)
