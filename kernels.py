@@ -9,7 +9,12 @@ Kinds of bias, z_ij = q_i k_j scale + b_ij, d = i - j:
     log-fall    b = -log(1 + (g_i (S_i - S_j))^2): k-cable
     distance    b = r_h[d], one number for each head and distance: t5, t5-clip, kerple and whatever else is a function of those
 
-Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, and d becomes |i - j|.
+Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, and d becomes |i - j|. reach: keys that
+far away or further are not seen.
+
+A bias that only falls makes far keys negligible, and tiles of them are left out, forward and backward: from the left, as many as
+together cannot hold more than `skip_tolerance` of a row's weight, whatever their keys. `first_tiles` proves it tile by tile: a weight is
+at most exp(|q| |k| scale + the largest bias in the tile), and a row's sum is at least that of the query's own key, whose bias is 0.
 
 Backward recomputes the weights from the logarithms of their sums, by two kernels: one walks along rows for dq and dg, one along
 columns for dk, dv and dS. Exact rows of the score's gradient sum to zero, so in a causal `fall` S_i gets no gradient by its row. A
@@ -34,6 +39,8 @@ from errors import InputError
 
 KINDS = ("none", "fall", "log-fall", "distance")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
+SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
+FAR = 2**30  # tokens
 NONE, FALL, LOG_FALL, DISTANCE = (tl.constexpr(number) for number in range(len(KINDS)))
 
 
@@ -51,11 +58,12 @@ class Bias:
     table: Tensor | None = None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True, reach: int | None = None,
+           skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
     """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
 
-    Differentiable in q, k, v and the numbers of the bias. Gradients of `distance` need T = S. Raises InputError for what the
-    kernels cannot do.
+    Differentiable in q, k, v and the numbers of the bias. Gradients of `distance` need T = S. skip_tolerance: of a row's weight, 0
+    leaves nothing out; biases that need not fall ignore it. Raises InputError for what the kernels cannot do.
     """
     B, H, T, D = q.shape
     S = k.size(2)
@@ -68,7 +76,39 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     s_j = nothing if bias.s_j is None else bias.s_j.float().expand(B, H, S)
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, KINDS.index(bias.kind), scale, causal)[0]
+    skips = causal and reach is None and skip_tolerance > 0 and bias.kind in ("fall", "log-fall")
+    first = first_tiles(q, k, bias.kind, s_i, g, s_j, scale, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
+    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, first, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
+
+
+@torch.no_grad()
+def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Tensor, scale: float, tolerance: float) -> Tensor:
+    """For each tile of queries, how many tiles of keys from the first one on hold together at most `tolerance` of every row's weight.
+
+    Of causal falls; states (B, H, T) and (B, H, S). -> (B, H, tiles of queries) int32.
+    """
+    (T, S), (M, N, *_) = (q.size(2), k.size(2)), tiles(q.size(-1), q.dtype)
+    own = (q.float() * k[:, :, S - T :].float()).sum(-1) * scale  # the logit of a query and its own key
+
+    def extreme(x, size, largest):  # (B, H, n) -> of each tile; the last one is filled up with what cannot win
+        x = torch.nn.functional.pad(x, (0, -x.size(-1) % size), value=-torch.inf if largest else torch.inf).unflatten(-1, (-1, size))
+        return x.amax(-1) if largest else x.amin(-1)
+
+    far_keys = extreme(s_j, N, False)[:, :, None], extreme(k.float().norm(dim=-1), N, True)[:, :, None]  # (B, H, 1, tiles of keys)
+    stops = (torch.arange(far_keys[0].size(-1), device=q.device) + 1) * N  # only tiles wholly before the first query
+    starts = torch.arange(-(-T // M), device=q.device) * M + S - T
+    found = []
+    for rows in torch.arange(len(starts), device=q.device).split(256):
+        highest, lightest, heaviest, longest, least = (x[:, :, rows, None] for x in (
+            extreme(s_i, M, True), extreme(g, M, False), extreme(g, M, True), extreme(q.float().norm(dim=-1), M, True), extreme(own, M, False)))
+        fall = highest - far_keys[0]
+        bound = torch.where(fall < 0, lightest, heaviest) * fall
+        if kind == "log-fall":
+            bound = -bound.clamp(max=0).square().log1p()
+        weight = N * (longest * far_keys[1] * scale + bound - least).exp()  # of the tile, at most, over the row's sum
+        weight = torch.where(stops <= starts[rows, None], weight, torch.inf)
+        found.append((weight.cumsum(-1) <= tolerance).sum(-1, dtype=torch.int32))
+    return torch.cat(found, -1)
 
 
 def tiles(head_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
@@ -116,10 +156,10 @@ def _row(x, places, count, stride, used: tl.constexpr):
 
 
 @triton.jit
-def _forward(Q, K, V, S_I, G, S_J, TABLE, Y, LSE, scale, H, T, S, distances,
+def _forward(Q, K, V, S_I, G, S_J, TABLE, FIRST, Y, LSE, scale, H, T, S, distances, reach,
              q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-             kind: tl.constexpr, causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-             precision: tl.constexpr):
+             kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
+             N: tl.constexpr, precision: tl.constexpr):
     """A program: M queries of one head. Y (B, H, T, D) and LSE (B, H, T), the base-2 logarithm of each row's sum."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     t = tl.program_id(0) * M + tl.arange(0, M)
@@ -136,21 +176,24 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, Y, LSE, scale, H, T, S, distances,
     highest = tl.full((M,), -float("inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
     y = tl.zeros((M, D_TILE), tl.float32)
-    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T) if causal else S
-    for start in range(0, stop, N):
+    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T + (0 if causal else reach))
+    begin = tl.maximum(0, tl.program_id(0) * M + S - T - reach + 1) // N * N
+    if skips:
+        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * N
+    for start in range(begin, stop, N):
         j = start + tl.arange(0, N)
         k = _tile(K, j, S, k_t, columns, D)
         b, _ = _bias(kind, causal, i, j, s_i, g, _row(S_J, j, S, sj_t, falls), TABLE, distances)
         z = (tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E
-        seen = (j[None, :] < S) & (j[None, :] <= i[:, None]) if causal else j[None, :] < S
-        z = tl.where(seen, z, -float("inf"))
-        now = tl.maximum(highest, tl.max(z, 1))
+        z = tl.where(_seen(i, j, S, reach, causal), z, -float("inf"))
+        now = tl.maximum(tl.maximum(highest, tl.max(z, 1)), -1e30)  # finite where no key of the tile is seen
         p = tl.exp2(z - now[:, None])
         shrink = tl.exp2(highest - now)
         total = total * shrink + tl.sum(p, 1)
         v = _tile(V, j, S, v_t, columns, D)
         y = y * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
         highest = now
+    total = tl.maximum(total, 1e-30)  # beyond the last query no key is seen
     y = y / total[:, None]
     row = (tl.program_id(1) * T + t).to(tl.int64)
     tl.store(Y + row[:, None] * D + columns[None, :], y.to(Y.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
@@ -158,18 +201,26 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, Y, LSE, scale, H, T, S, distances,
 
 
 @triton.jit
-def _weights(q, k, b, lse, i, j, S, scale, causal: tl.constexpr, precision: tl.constexpr):
-    """The weights of a tile, as forward had them."""
-    p = tl.exp2((tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E - lse[:, None])
-    seen = (j[None, :] < S) & (j[None, :] <= i[:, None]) if causal else j[None, :] < S
-    return tl.where(seen, p, 0.0)
+def _seen(i, j, S, reach, causal: tl.constexpr):
+    """(M, N): whether query i sees key j."""
+    d = i[:, None] - j[None, :]
+    if causal:
+        return (j[None, :] < S) & (d >= 0) & (d < reach)
+    return (j[None, :] < S) & (tl.abs(d) < reach)
 
 
 @triton.jit
-def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances,
+def _weights(q, k, b, lse, i, j, S, reach, scale, causal: tl.constexpr, precision: tl.constexpr):
+    """The weights of a tile, as forward had them."""
+    p = tl.exp2((tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E - lse[:, None])
+    return tl.where(_seen(i, j, S, reach, causal), p, 0.0)
+
+
+@triton.jit
+def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, FIRST, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
                    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                   kind: tl.constexpr, causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-                   precision: tl.constexpr):
+                   kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
+                   N: tl.constexpr, precision: tl.constexpr):
     """A program: dq, dg and S_i's gradient of M queries of one head."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     t = tl.program_id(0) * M + tl.arange(0, M)
@@ -190,14 +241,17 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DQ, DS_I, DG, sc
     dq = tl.zeros((M, D_TILE), tl.float32)
     dg = tl.zeros((M,), tl.float32)
     ds = tl.zeros((M,), tl.float32)
-    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T) if causal else S
-    for start in range(0, stop, N):
+    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T + (0 if causal else reach))
+    begin = tl.maximum(0, tl.program_id(0) * M + S - T - reach + 1) // N * N
+    if skips:
+        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * N
+    for start in range(begin, stop, N):
         j = start + tl.arange(0, N)
         k = _tile(K, j, S, k_t, columns, D)
         v = _tile(V, j, S, v_t, columns, D)
         s_j = _row(S_J, j, S, sj_t, falls)
         b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
-        p = _weights(q, k, b, lse, i, j, S, scale, causal, precision)
+        p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
         dz = p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
         dq += tl.dot(dz.to(k.dtype), k, input_precision=precision) * scale
         if falls:
@@ -217,10 +271,10 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DQ, DS_I, DG, sc
 
 
 @triton.jit
-def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances,
+def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                      kind: tl.constexpr, causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
-                      N: tl.constexpr, precision: tl.constexpr):
+                      kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
+                      M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dk, dv and S_j's gradient of N keys of one head."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
@@ -239,8 +293,12 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DK, DV, DS_J,
     dk = tl.zeros((N, D_TILE), tl.float32)
     dv = tl.zeros((N, D_TILE), tl.float32)
     ds = tl.zeros((N,), tl.float32)
-    first = tl.maximum(0, tl.program_id(0) * N - (S - T)) // M * M if causal else 0
-    for start in range(first, T, M):
+    place = tl.program_id(0) * N - (S - T)  # of the first key among the queries
+    begin = tl.maximum(0, place - (0 if causal else reach)) // M * M
+    stop = tl.minimum(T, place + N + reach)
+    if skips:
+        stop = tl.minimum(T, tl.load(LAST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * M)
+    for start in range(begin, stop, M):
         t = start + tl.arange(0, M)
         i = t + S - T
         q = _tile(Q, t, T, q_t, columns, D)
@@ -250,7 +308,7 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DK, DV, DS_J,
         s_i = _row(S_I, t, T, si_t, falls)
         g = _row(G, t, T, g_t, falls)
         b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
-        p = _weights(q, k, b, lse, i, j, S, scale, causal, precision)
+        p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
         dv += tl.dot(tl.trans(p).to(dy.dtype), dy, input_precision=precision)
         dz = p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
         dk += tl.dot(tl.trans(dz).to(q.dtype), q, input_precision=precision) * scale
@@ -269,7 +327,7 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, DY, LSE, DELTA, DK, DV, DS_J,
 
 
 @triton.jit
-def _backward_distances(Q, K, V, TABLE, DY, LSE, DELTA, SUMS, scale, B, H, T, distances,
+def _backward_distances(Q, K, V, TABLE, DY, LSE, DELTA, SUMS, scale, B, H, T, distances, reach,
                         q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
                         causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: all tiles (N, N) of one head that are equally many tiles off the diagonal, of all sequences, added up.
@@ -297,7 +355,7 @@ def _backward_distances(Q, K, V, TABLE, DY, LSE, DELTA, SUMS, scale, B, H, T, di
         delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)
         d = tl.abs(i[:, None] - j[None, :])
         b = tl.load(TABLE + d, mask=d < distances, other=0.0)
-        p = _weights(q, k, b, lse, i, j, T, scale, causal, precision)
+        p = _weights(q, k, b, lse, i, j, T, reach, scale, causal, precision)
         total += p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
     tile = (head * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * 2 * N * N
     tl.store(SUMS + tile + r[:, None] * 2 * N + (N - 1 + r[:, None] - r[None, :]), total)
@@ -318,49 +376,60 @@ def _settings(q):
 
 
 @torch.library.custom_op("posenc::attention", mutates_args=())
-def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, kind: int, scale: float,
-               causal: bool) -> tuple[Tensor, Tensor]:
-    y, lse = _attention_fake(q, k, v, s_i, g, s_j, table, kind, scale, causal)
+def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, first: Tensor, kind: int,
+               scale: float, causal: bool, reach: int) -> tuple[Tensor, Tensor]:
+    y, lse = _attention_fake(q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach)
     sizes, strides = _numbers(q, k, v, s_i, g, s_j, table)
     settings = _settings(q)
     _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
-        q, k, v, s_i, g, s_j, table, y, lse, scale, *sizes, *strides, kind=kind, causal=causal, **settings)
+        q, k, v, s_i, g, s_j, table, first, y, lse, scale, *sizes, reach, *strides, kind=kind, causal=causal, skips=first.numel() > 0,
+        **settings)
     return y, lse
 
 
 @_attention.register_fake
-def _attention_fake(q, k, v, s_i, g, s_j, table, kind, scale, causal):
+def _attention_fake(q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("posenc::attention_backward", mutates_args=())
 def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor,
-                        table: Tensor, kind: int, scale: float, causal: bool, table_grad: bool
+                        table: Tensor, first: Tensor, kind: int, scale: float, causal: bool, reach: int, table_grad: bool
                         ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, s_i, g, s_j and table; those of states have the states' full shapes, (B, H, T)."""
-    grads = _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, kind, scale, causal, table_grad)
+    grads = _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach, table_grad)
     dq, dk, dv, ds_i, dg, ds_j, dtable = grads
     delta = (dy.float() * y.float()).sum(-1)
     sizes, strides = _numbers(q, k, v, s_i, g, s_j, table)
     (H, T, S, distances), settings = sizes, _settings(q)
-    inputs, chosen = (q, k, v, s_i, g, s_j, table, dy, lse, delta), {"kind": kind, "causal": causal}
-    _backward_rows[triton.cdiv(T, settings["M"]), q.size(0) * H](*inputs, dq, ds_i, dg, scale, *sizes, *strides, **chosen, **settings)
-    _backward_columns[triton.cdiv(S, settings["N"]), q.size(0) * H](*inputs, dk, dv, ds_j, scale, *sizes, *strides, **chosen, **settings)
+    inputs, chosen = (q, k, v, s_i, g, s_j, table), {"kind": kind, "causal": causal, "skips": first.numel() > 0, **settings}
+    last = _last_tiles(first, triton.cdiv(S, settings["N"])) if first.numel() else first
+    _backward_rows[triton.cdiv(T, settings["M"]), q.size(0) * H](
+        *inputs, first, dy, lse, delta, dq, ds_i, dg, scale, *sizes, reach, *strides, **chosen)
+    _backward_columns[triton.cdiv(S, settings["N"]), q.size(0) * H](
+        *inputs, last, dy, lse, delta, dk, dv, ds_j, scale, *sizes, reach, *strides, **chosen)
     if table_grad:
         N = settings.pop("N")
         settings.pop("M")
         offs = triton.cdiv(T, N) * (1 if causal else 2) - (0 if causal else 1)
         sums = dy.new_zeros(H, offs, N, 2 * N, dtype=torch.float32)
-        _backward_distances[offs, H](q, k, v, table, dy, lse, delta, sums, scale, q.size(0), H, T, distances, *strides[:9], causal=causal,
-                                     N=N, **settings)
+        _backward_distances[offs, H](q, k, v, table, dy, lse, delta, sums, scale, q.size(0), H, T, distances, reach, *strides[:9],
+                                     causal=causal, N=N, **settings)
         dtable[:, :T] = _along_diagonals(sums, T, causal)
     return grads
 
 
 @_attention_backward.register_fake
-def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, kind, scale, causal, table_grad):
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach, table_grad):
     states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
     return *(x.new_empty(x.shape) for x in (q, k, v)), *states, torch.zeros_like(table)
+
+
+def _last_tiles(first: Tensor, count: int) -> Tensor:
+    """For each of `count` tiles of keys, the number of tiles of queries up to the last that does not leave it out: (B, H, count) int32."""
+    falling = first.flip(-1).cummin(-1).values.flip(-1).contiguous()  # no later tile of queries begins before this one of keys
+    tile = torch.arange(count, device=first.device, dtype=torch.int32).expand(*first.shape[:2], count).contiguous()
+    return torch.searchsorted(falling, tile, right=True, out_int32=True)
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
@@ -376,15 +445,15 @@ def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.kind, ctx.scale, ctx.causal = inputs
+    *tensors, ctx.kind, ctx.scale, ctx.causal, ctx.reach = inputs
     ctx.save_for_backward(*tensors, *output)
 
 
 def _backward(ctx, dy, _):
-    q, k, v, s_i, g, s_j, table, y, lse = ctx.saved_tensors
-    grads = torch.ops.posenc.attention_backward(dy.contiguous(), y, lse, q, k, v, s_i, g, s_j, table, ctx.kind, ctx.scale, ctx.causal,
+    *inputs, y, lse = ctx.saved_tensors
+    grads = torch.ops.posenc.attention_backward(dy.contiguous(), y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach,
                                                 ctx.needs_input_grad[6])
-    return *grads, None, None, None
+    return *grads, None, None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_save)
