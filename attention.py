@@ -1,12 +1,13 @@
 """Attention: how is softmax(q k^T * scale + bias) v computed, for each kind of bias?
 
-Two paths, one meaning:
+Three paths, one meaning:
 
     dense   the specification. Bias and softmax in float32, written out row by row: queries go in chunks, and each chunk is
             computed again in backward, so that memory is O(chunk * S) however long the text. On a CPU without gradients, rows
             that the whole batch shares become the mask of the fused kernel.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
+    triton  kernels.py, on GPUs: the bias is formed in registers, of falls and of biases of distance. Only where it is asked for.
 
 What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into
 two bf16 parts that add up to its float32 value, and products of parts get columns of their own. A term that is constant
@@ -24,14 +25,14 @@ from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
 
-PATHS = ("auto", "sdpa", "dense")
+PATHS = ("auto", "sdpa", "dense", "triton")
 CHUNK_ELEMENTS = 2**23  # logits of one dense chunk: 32 MB in float32
 
 
 def choose(path: str, encoding) -> str:
-    """The path that `encoding` takes where the user asked for `path`: "sdpa" or "dense".
+    """The path that `encoding` takes where the user asked for `path`: "sdpa", "dense" or "triton".
 
-    Raises InputError for a path that the encoding cannot take.
+    Raises InputError for a path that the encoding, or this machine, cannot take.
     """
     fused = encoding.score is None or encoding.factors is not None
     if path not in PATHS:
@@ -39,7 +40,21 @@ def choose(path: str, encoding) -> str:
     if path == "sdpa" and not fused:
         raise InputError(f"attention: sdpa cannot compute the bias of {type(encoding).__name__}, which has no factors: "
                          "choose auto or dense")
+    if path == "triton":
+        if encoding.score is not None and encoding.fall is None and encoding.by_distance is None:
+            raise InputError(f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense")
+        _kernels()
+        return path
     return "sdpa" if fused and path != "dense" else "dense"
+
+
+def _kernels():
+    """The Triton kernels, imported where they are asked for: nothing else needs triton, nor a GPU."""
+    try:
+        import kernels
+    except ImportError as error:
+        raise InputError(f"attention: triton needs kernels.py and triton, on a GPU ({error}): choose auto, or pip install triton") from None
+    return kernels
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
@@ -59,9 +74,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
         return _causal_sdpa(q, k, v, scale)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
     shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states) and encoding.score is not None
-    if not torch.is_grad_enabled() and (q.size(2) == 1 if path == "sdpa" else shared):
+    if not torch.is_grad_enabled() and encoding.score is not None and (q.size(2) == 1 if path != "dense" else shared):
         chunks = _row_chunks(q, k, v, q_states, k_states)
         return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2)) for chunk in chunks], 2)
+    if path == "triton":
+        kernels = _kernels()
+        return kernels.attend(q, k, v, kernels.bias_of(encoding, q_states, k_states, q.size(1)), scale)
     if path == "sdpa":
         return factored(q, k, v, encoding.factors(q_states, k_states), scale)
     return dense(q, k, v, encoding, q_states, k_states, scale)

@@ -50,7 +50,7 @@ class Config:
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """of matrix products; auto: bfloat16 where the hardware has it"""
-    attention: Literal["auto", "sdpa", "dense"] = "auto"
+    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
     """how attention is computed (attention.py)"""
 
     def __post_init__(self):

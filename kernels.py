@@ -28,6 +28,7 @@ hold them to `attention.dense` in float64.
 Legend: B batch, H heads, T queries, S keys, D head size; queries are the last T of the S tokens.
 """
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,7 @@ KINDS = ("none", "fall", "log-fall", "distance")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
 SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 FAR = 2**30  # tokens
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 NONE, FALL, LOG_FALL, DISTANCE = (tl.constexpr(number) for number in range(len(KINDS)))
 
 
@@ -58,6 +60,17 @@ class Bias:
     table: Tensor | None = None
 
 
+def bias_of(encoding, q_states: tuple, k_states: tuple, heads: int) -> Bias:
+    """What encoding.states returned, as one of KINDS."""
+    if encoding.fall is not None:
+        return Bias(encoding.fall, *q_states, *k_states)
+    if encoding.by_distance is not None:
+        distances = torch.arange(k_states[0].size(-1), device=k_states[0].device, dtype=torch.float32)
+        return Bias("distance", table=encoding.by_distance(distances, torch.arange(heads, device=distances.device)[:, None]))
+    assert encoding.score is None
+    return Bias()
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True, reach: int | None = None,
            skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
     """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
@@ -67,10 +80,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     """
     B, H, T, D = q.shape
     S = k.size(2)
+    if not (q.is_cuda or INTERPRETED.value):
+        raise InputError("attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto")
     if not 16 <= D <= 128:
         raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")
+    if T != k.size(2) and bias.table is not None and bias.table.requires_grad and torch.is_grad_enabled():
+        raise InputError("attention: gradients of a bias of distance need as many queries as keys: choose dense")
     nothing = q.new_empty(0, dtype=torch.float32)
     s_i, g = (nothing if x is None else x.float().expand(B, H, T) for x in (bias.s_i, bias.g))
     s_j = nothing if bias.s_j is None else bias.s_j.float().expand(B, H, S)
@@ -148,6 +165,14 @@ def _tile(x, rows, count, stride, columns, D: tl.constexpr):
 
 
 @triton.jit
+def _dot(a, b, precision: tl.constexpr):
+    """a b in float32. The interpreter cannot multiply bfloat16: there its values go as float32."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=precision)
+    return tl.dot(a, b, input_precision=precision)
+
+
+@triton.jit
 def _row(x, places, count, stride, used: tl.constexpr):
     """Numbers of some tokens, zeros beyond the end, or where the kind of bias does not use them."""
     if used:
@@ -184,14 +209,14 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, FIRST, Y, LSE, scale, H, T, S, distanc
         j = start + tl.arange(0, N)
         k = _tile(K, j, S, k_t, columns, D)
         b, _ = _bias(kind, causal, i, j, s_i, g, _row(S_J, j, S, sj_t, falls), TABLE, distances)
-        z = (tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E
+        z = (_dot(q, tl.trans(k), precision) * scale + b) * LOG2E
         z = tl.where(_seen(i, j, S, reach, causal), z, -float("inf"))
         now = tl.maximum(tl.maximum(highest, tl.max(z, 1)), -1e30)  # finite where no key of the tile is seen
         p = tl.exp2(z - now[:, None])
         shrink = tl.exp2(highest - now)
         total = total * shrink + tl.sum(p, 1)
         v = _tile(V, j, S, v_t, columns, D)
-        y = y * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
+        y = y * shrink[:, None] + _dot(p.to(v.dtype), v, precision)
         highest = now
     total = tl.maximum(total, 1e-30)  # beyond the last query no key is seen
     y = y / total[:, None]
@@ -212,7 +237,7 @@ def _seen(i, j, S, reach, causal: tl.constexpr):
 @triton.jit
 def _weights(q, k, b, lse, i, j, S, reach, scale, causal: tl.constexpr, precision: tl.constexpr):
     """The weights of a tile, as forward had them."""
-    p = tl.exp2((tl.dot(q, tl.trans(k), input_precision=precision) * scale + b) * LOG2E - lse[:, None])
+    p = tl.exp2((_dot(q, tl.trans(k), precision) * scale + b) * LOG2E - lse[:, None])
     return tl.where(_seen(i, j, S, reach, causal), p, 0.0)
 
 
@@ -252,8 +277,8 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, FIRST, DY, LSE, DELTA, DQ, DS_I,
         s_j = _row(S_J, j, S, sj_t, falls)
         b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
         p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
-        dz = p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
-        dq += tl.dot(dz.to(k.dtype), k, input_precision=precision) * scale
+        dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
+        dq += _dot(dz.to(k.dtype), k, precision) * scale
         if falls:
             fall = s_i[:, None] - s_j[None, :]
             dz *= slope
@@ -309,9 +334,9 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, LAST, DY, LSE, DELTA, DK, DV,
         g = _row(G, t, T, g_t, falls)
         b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
         p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
-        dv += tl.dot(tl.trans(p).to(dy.dtype), dy, input_precision=precision)
-        dz = p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
-        dk += tl.dot(tl.trans(dz).to(q.dtype), q, input_precision=precision) * scale
+        dv += _dot(tl.trans(p).to(dy.dtype), dy, precision)
+        dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
+        dk += _dot(tl.trans(dz).to(q.dtype), q, precision) * scale
         if falls:
             dz *= slope * g[:, None]
             if not causal:
@@ -356,7 +381,7 @@ def _backward_distances(Q, K, V, TABLE, DY, LSE, DELTA, SUMS, scale, B, H, T, di
         d = tl.abs(i[:, None] - j[None, :])
         b = tl.load(TABLE + d, mask=d < distances, other=0.0)
         p = _weights(q, k, b, lse, i, j, T, reach, scale, causal, precision)
-        total += p * (tl.dot(dy, tl.trans(v), input_precision=precision) - delta[:, None])
+        total += p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
     tile = (head * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * 2 * N * N
     tl.store(SUMS + tile + r[:, None] * 2 * N + (N - 1 + r[:, None] - r[None, :]), total)
 

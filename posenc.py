@@ -81,6 +81,10 @@ class Encoding(nn.Module):
     """factors(q_states, k_states) -> pairs (u, w), u (B|1, H|1, T) and w (B|1, H|1, S) float32, whose products u_i * w_j
     add up to the score; w = None stands for ones. None (the attribute): the bias has no such form."""
 
+    fall = None
+    """"fall" where the score is g_i (S_i - S_j) of query states (S, g) and key states (S,), S never rising and g >= 0; "log-fall" where
+    it is -log(1 + the square of that). None: neither. What a kernel has to know to form the bias itself."""
+
     by_distance = None
     """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d >= 0 float32 and
     heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
@@ -152,6 +156,8 @@ class WeightedFall(Encoding):
 
     Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded.
     """
+
+    fall = "fall"
 
     @staticmethod
     def sum_on(steps, last):
@@ -248,6 +254,7 @@ class KCable(Cable):
 
     names = ("k-cable",)
     factors = None
+    fall = "log-fall"
 
     def score(self, q_states, k_states, h):
         return -super().score(q_states, k_states, h).square().log1p()
@@ -384,6 +391,8 @@ class Composition(Encoding):
             self.score = None
         if not biased or any(part.factors is None for part in biased):
             self.factors = None
+        if len(biased) == 1:
+            self.fall, self.by_distance = biased[0].fall, biased[0].by_distance
         first = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)  # one token, to see how many states it carries
         self.counts = [[len(states) for states in part.states(*first)] for part in parts]
 

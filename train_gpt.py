@@ -66,7 +66,7 @@ class Config:
     """training length in tokens"""
     attn_scale: float | None = None
     """factor of q k^T; none: 1 / sqrt(head size)"""
-    attention: Literal["auto", "sdpa", "dense"] = "auto"
+    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
     """how attention is computed (attention.py)"""
     # optimisation
     steps: int = 19_000

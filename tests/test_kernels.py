@@ -1,0 +1,211 @@
+"""The Triton kernels against the formulas in float64, values and gradients: on a GPU where there is one, else in Triton's interpreter."""
+
+import os
+
+import pytest
+import torch
+from conftest import ENCODINGS
+from torch.testing import assert_close
+
+import attention
+import posenc
+from errors import InputError
+from model import GPT, GPTConfig
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="triton is not installed")
+import kernels  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FUSED = [pe for pe in ENCODINGS if (encoding := posenc.build(pe, 2, 8, 8, 1)[0]).score is None or encoding.fall or encoding.by_distance]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    if DEVICE == "cpu":  # several of them in a short text
+        monkeypatch.setattr(kernels, "tiles", lambda head_size, dtype: (32, 16, 4, 1))
+
+
+def case(kind, T, S, D, B=2, H=2, steep=1.0):
+    """Float64 leaves by name: q, k, v, and what the kind of bias is made of."""
+    generator = torch.Generator().manual_seed(T + S + D)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    leaves = {"q": normal(B, H, T, D), "k": normal(B, H, S, D), "v": normal(B, H, S, D)}
+    if "fall" in kind:
+        leaves |= {"s": -(steep * normal(B, H, S).relu()).cumsum(-1), "g": normal(B, H, T).exp()}
+    if kind == "distance":
+        leaves["table"] = normal(H, S)
+    return {name: x.to(DEVICE) for name, x in leaves.items()}
+
+
+def formula(kind, leaves, scale, causal=True, reach=None):
+    """softmax(q k^T scale + b) v in the leaves' own precision, matrices written out; and the weights."""
+    q, k, v = (leaves[name] for name in "qkv")
+    T, S = q.size(2), k.size(2)
+    d = (torch.arange(T, device=q.device) + S - T)[:, None] - torch.arange(S, device=q.device)
+    z = q @ k.mT * scale
+    if "fall" in kind:
+        fall = leaves["s"][..., S - T :, None] - leaves["s"][..., None, :]
+        b = leaves["g"][..., None] * (fall if causal else -fall.abs())
+        z = z + (b if kind == "fall" else -torch.log(b**2 + 1))
+    if kind == "distance":
+        z = z + leaves["table"][:, d.abs()]
+    unseen = (d < 0 if causal else d < -S) | (d.abs() >= (reach or S + 1))
+    weights = z.masked_fill(unseen, -torch.inf).softmax(-1)
+    return weights @ v, weights
+
+
+def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
+    T, s = leaves["q"].size(2), leaves.get("s")
+    bias = kernels.Bias(kind, *((s[..., s.size(-1) - T :], leaves["g"], s) if "fall" in kind else (None,) * 3), leaves.get("table"))
+    return kernels.attend(leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings)
+
+
+def gradients(compute, leaves, dtype):
+    """Output and the gradient of every leaf; the numbers of a bias stay float32 or wider."""
+    leaves = {name: x.to(dtype if name in "qkv" else torch.promote_types(dtype, torch.float32)).requires_grad_() for name, x in leaves.items()}
+    y = compute(leaves)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+    return dict(zip(["y", *leaves], [y.detach(), *torch.autograd.grad(y, [*leaves.values()], dy)]))
+
+
+def errors(kind, leaves, dtype=torch.float32, **settings):
+    """Relative errors, norms over everything."""
+    exact = gradients(lambda x: formula(kind, x, 0.3, **settings)[0], {name: x.to(dtype).double() if name in "qkv" else x.float().double()
+                                                                     for name, x in leaves.items()}, torch.float64)
+    ours = gradients(lambda x: kernel(kind, x, 0.3, **settings), leaves, dtype)
+    return {name: ((ours[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in exact}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", kernels.KINDS)
+def test_values_and_gradients(kind, causal):
+    """37 tokens: the last tile is not full, and none of its rows or columns may leak."""
+    assert max(errors(kind, case(kind, 37, 37, 16), causal=causal).values()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["none", "fall", "log-fall"])
+def test_fewer_queries_than_keys(kind):
+    assert max(errors(kind, case(kind, 21, 50, 16, B=1)).values()) < 1e-5
+
+
+@pytest.mark.parametrize("D", [24, 80, 128])
+def test_head_sizes(D):
+    assert max(errors("fall", case("fall", 20, 20, D, B=1, H=1)).values()) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["none", "distance"])
+def test_keys_out_of_reach(kind, causal):
+    assert max(errors(kind, case(kind, 40, 40, 16, B=1), causal=causal, reach=9).values()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["fall", "log-fall", "distance"])
+def test_half_precision_keeps_the_bias_exact(kind, dtype):
+    """S ends near -2,000, where neighbours in bfloat16 are 8 apart: rounded before the difference, nothing would be left of it."""
+    leaves = case(kind, 64, 64, 16, B=1, steep=80.0)
+    assert "s" not in leaves or leaves["s"].min() < -1500
+    found = errors(kind, leaves, dtype)
+    assert max(found.values()) < (0.02 if dtype == torch.bfloat16 else 0.003), found
+
+
+def test_the_same_bits_again():
+    leaves = case("distance", 37, 37, 16)
+    first, again = (gradients(lambda x: kernel("distance", x, 0.3), leaves, torch.float32) for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def skipped(kind, leaves, tolerance):
+    """How many tiles of 16 keys each tile of 32 queries leaves out, (B, H, tiles); and the weight in them of every row, (B, H, T)."""
+    x = {name: value.float() for name, value in leaves.items()}
+    first = kernels.first_tiles(x["q"], x["k"], kind, x["s"], x["g"], x["s"], 0.3, tolerance)
+    place = torch.arange(x["q"].size(2), device=DEVICE)
+    M, N, *_ = kernels.tiles(16, torch.float32)
+    out = place < N * first.repeat_interleave(M, -1)[..., : len(place), None]  # (B, H, T, S)
+    return first, (formula(kind, leaves, 0.3)[1] * out).sum(-1)
+
+
+@pytest.mark.parametrize("kind", ["fall", "log-fall"])
+@pytest.mark.parametrize("tolerance", [2.0**-24, 2.0**-8])
+def test_what_is_left_out_cannot_matter(kind, tolerance):
+    leaves = case(kind, 192, 192, 16, B=1, steep=3.0)
+    leaves["q"] = leaves["q"] / 8 if kind == "fall" else leaves["q"] / 100
+    first, weight = skipped(kind, leaves, tolerance)
+    assert weight.max() <= tolerance
+    assert kind == "log-fall" or first[..., -1].min() > 2
+    for compute in (lambda x: kernel(kind, x, 0.3, skip_tolerance=0.0), lambda x: formula(kind, x, 0.3)[0]):
+        all_of_it, ours = gradients(compute, leaves, torch.float32), gradients(lambda x: kernel(kind, x, 0.3), leaves, torch.float32)
+        for name in ours:
+            assert_close(ours[name], all_of_it[name], rtol=1e-4, atol=1e-5)
+
+
+def test_far_keys_that_matter_are_not_left_out():
+    """One query far out whose product with the first key outweighs the fall: the tile of that key stays, for that query's tile."""
+    leaves = case("fall", 192, 192, 16, B=1, H=1)
+    leaves["s"] = -torch.arange(192.0, device=DEVICE, dtype=torch.float64).expand(1, 1, -1)
+    leaves["g"] = torch.ones_like(leaves["g"])
+    leaves["q"], leaves["k"] = leaves["q"] * 0.1, leaves["k"] * 0.1
+    before, _ = skipped("fall", leaves, 2.0**-24)
+    assert before[0, 0].tolist()[4:] == [6, 8]
+    leaves["q"][..., 150, 0], leaves["k"][..., 3, 0] = 30.0, 25.0  # 225 of score against a fall of 147
+    after, weight = skipped("fall", leaves, 2.0**-24)
+    assert after[0, 0, 4] == 0 and after[0, 0, 5] == before[0, 0, 5] and weight.max() <= 2.0**-24
+    assert formula("fall", leaves, 0.3)[1][..., 150, 3] > 0.999
+    assert_close(kernel("fall", {name: x.float() for name, x in leaves.items()}, 0.3).double(), formula("fall", leaves, 0.3)[0], rtol=1e-4, atol=1e-5)
+
+
+def model(pe, path):
+    torch.manual_seed(0)
+    return GPT(GPTConfig(size="quickstart", pe=pe, vocab_size=96, block_size=32, n_layer=1, n_head=2, n_embd=32, attention=path)).to(DEVICE)
+
+
+@pytest.mark.parametrize("pe", FUSED)
+def test_every_encoding_it_can_form(pe):
+    tokens = torch.randint(96, (2, 28), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    losses, grads = [], []
+    for path in ("dense", "triton"):
+        net = model(pe, path)
+        with torch.no_grad():
+            for name, parameter in net.named_parameters():  # stronger than at the start, so that the bias matters
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE), alpha=0.2)
+            net.project()
+        losses.append(net(tokens, tokens))
+        losses[-1].backward()
+        grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
+    assert_close(losses[1], losses[0])
+    for name, exact in grads[0].items():
+        assert_close(grads[1][name], exact, rtol=1e-3, atol=1e-5, msg=lambda text: f"{name}: {text}")
+
+
+def test_an_operator_like_torchs_own():
+    """Its schema, shapes without data, and gradients are what torch.compile relies on; and no graph break."""
+    leaves = {name: x.float().requires_grad_() for name, x in case("fall", 20, 20, 16, B=1).items()}
+    nothing, none = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.int32, device=DEVICE)
+    torch.library.opcheck(torch.ops.posenc.attention, (*(leaves[name] for name in ("q", "k", "v", "s", "g", "s")), nothing, none, 1, 0.3,
+                                                       True, 2**30))
+    compiled = torch.compile(lambda x: kernel("fall", x, 0.3), fullgraph=True, backend="aot_eager")
+    for one, other in zip(*(gradients(compute, leaves, torch.float32).values() for compute in (compiled, lambda x: kernel("fall", x, 0.3)))):
+        assert torch.equal(one, other)
+
+
+def test_refusals(monkeypatch):
+    with pytest.raises(InputError, match="triton cannot form the bias of FIRE"):
+        model("fire", "triton")
+    with pytest.raises(InputError, match="head sizes from 16 to 128, not 8"):
+        kernel("none", case("none", 4, 4, 8), 0.3)
+    with pytest.raises(InputError, match="does not compute in torch.float64"):
+        kernel("none", case("none", 4, 4, 16), 0.3)
+    with pytest.raises(InputError, match="gradients of a bias of distance need as many queries as keys"):
+        kernel("distance", {name: x.float().requires_grad_() for name, x in case("distance", 4, 8, 16).items()}, 0.3)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(kernels.INTERPRETED, "value", False)
+        with pytest.raises(InputError, match="needs a GPU"):
+            kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
+    monkeypatch.setitem(__import__("sys").modules, "kernels", None)
+    with pytest.raises(InputError, match="pip install triton"):
+        attention.choose("triton", posenc.build("cable", 2, 8, 8, 1)[0])
