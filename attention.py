@@ -41,7 +41,7 @@ def choose(path: str, encoding) -> str:
         raise InputError(f"attention: sdpa cannot compute the bias of {type(encoding).__name__}, which has no factors: "
                          "choose auto or dense")
     if path == "triton":
-        if encoding.score is not None and encoding.fall is None and encoding.by_distance is None:
+        if encoding.score is not None and encoding.in_registers is None:
             raise InputError(f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense")
         _kernels()
         return path

@@ -8,6 +8,7 @@ Kinds of bias, z_ij = q_i k_j scale + b_ij, d = i - j:
     fall        b = g_i (S_i - S_j): cable, cable-nw, fox, alibi. S and g are float32, and subtracted before anything is rounded.
     log-fall    b = -log(1 + (g_i (S_i - S_j))^2): k-cable
     distance    b = r_h[d], one number for each head and distance: t5, t5-clip, kerple and whatever else is a function of those
+    pieces      b = f_h(r[d] g_i), f_h of straight pieces: fire, whose network of ReLUs is one of its single input
 
 Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, and d becomes |i - j|. reach: keys that
 far away or further are not seen.
@@ -38,19 +39,21 @@ from torch import Tensor
 
 from errors import InputError
 
-KINDS = ("none", "fall", "log-fall", "distance")
+KINDS = ("none", "fall", "log-fall", "distance", "pieces")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
 SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 FAR = 2**30  # tokens
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-NONE, FALL, LOG_FALL, DISTANCE = (tl.constexpr(number) for number in range(len(KINDS)))
+NONE, FALL, LOG_FALL, DISTANCE, PIECES = (tl.constexpr(number) for number in range(len(KINDS)))
 
 
 @dataclass
 class Bias:
     """A bias of one of KINDS; all numbers float32.
 
-    s_i: (B|1, H|1, T), g: (B|1, H|1, T|1), s_j: (B|1, H|1, S) of the falls; table: (H|1, N) of `distance`, N >= S.
+    s_i: (B|1, H|1, T), g: (B|1, H|1, T|1), s_j: (B|1, H|1, S) of the falls; table: (H|1, N) of `distance`, N >= S. `pieces` has table
+    and g, and pieces (H, 3, K), K a power of two: the K - 1 ascending ends of pieces (what is not needed infinite), then slopes and
+    intercepts. No gradient flows to the ends: f_h has no jumps there.
     """
 
     kind: str = "none"
@@ -58,17 +61,15 @@ class Bias:
     g: Tensor | None = None
     s_j: Tensor | None = None
     table: Tensor | None = None
+    pieces: Tensor | None = None
 
 
 def bias_of(encoding, q_states: tuple, k_states: tuple, heads: int) -> Bias:
-    """What encoding.states returned, as one of KINDS."""
-    if encoding.fall is not None:
-        return Bias(encoding.fall, *q_states, *k_states)
-    if encoding.by_distance is not None:
-        distances = torch.arange(k_states[0].size(-1), device=k_states[0].device, dtype=torch.float32)
-        return Bias("distance", table=encoding.by_distance(distances, torch.arange(heads, device=distances.device)[:, None]))
-    assert encoding.score is None
-    return Bias()
+    """Of what encoding.states returned."""
+    if encoding.score is None:
+        return Bias()
+    kind, numbers = encoding.in_registers(q_states, k_states, torch.arange(heads, device=k_states[0].device))
+    return Bias(kind, **numbers)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True, reach: int | None = None,
@@ -86,16 +87,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
         raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")
-    if T != k.size(2) and bias.table is not None and bias.table.requires_grad and torch.is_grad_enabled():
+    if T != S and bias.table is not None and bias.table.requires_grad and torch.is_grad_enabled():
         raise InputError("attention: gradients of a bias of distance need as many queries as keys: choose dense")
+    if bias.kind == "pieces" and not causal:
+        raise InputError("attention: triton forms the bias of FIRE for causal attention only: choose dense")
     nothing = q.new_empty(0, dtype=torch.float32)
     s_i, g = (nothing if x is None else x.float().expand(B, H, T) for x in (bias.s_i, bias.g))
     s_j = nothing if bias.s_j is None else bias.s_j.float().expand(B, H, S)
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
+    pieces = nothing if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     skips = causal and reach is None and skip_tolerance > 0 and bias.kind in ("fall", "log-fall")
     first = first_tiles(q, k, bias.kind, s_i, g, s_j, scale, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
-    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, first, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
+    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, pieces, first, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
 
 
 @torch.no_grad()
@@ -136,26 +140,44 @@ def tiles(head_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
 
 
 @triton.jit
-def _bias(kind: tl.constexpr, causal: tl.constexpr, i, j, s_i, g, s_j, table, distances):
-    """b of a tile and its derivative by g_i (S_i - S_j), both (M, N) float32; i: (M,), j: (N,) places of the queries and keys."""
+def _bias(kind: tl.constexpr, causal: tl.constexpr, i, j, s_i, g, s_j, table, distances, pieces, ENDS: tl.constexpr):
+    """A tile of b = f(g_i x_ij), of f' and of x, all (M, N) float32; i: (M,), j: (N,) places of the queries and keys.
+
+    x is the fall, or the table's number of the distance; only kinds with a g have use for f' and x.
+    """
+    x = tl.zeros((i.shape[0], j.shape[0]), tl.float32)
+    b = x
+    slope = x + 1.0
     if kind == FALL or kind == LOG_FALL:
-        fall = s_i[:, None] - s_j[None, :]
+        x = s_i[:, None] - s_j[None, :]
         if not causal:
-            fall = -tl.abs(fall)
-        b = g[:, None] * fall
-        slope = tl.full(b.shape, 1.0, tl.float32)
+            x = -tl.abs(x)
+        b = g[:, None] * x
         if kind == LOG_FALL:
             square = 1 + b * b
             slope = -2 * b / square
             b = -tl.log(square)
-    elif kind == DISTANCE:
+    elif kind == DISTANCE or kind == PIECES:
         d = tl.abs(i[:, None] - j[None, :])
-        b = tl.load(table + d, mask=d < distances, other=0.0)
-        slope = b
-    else:
-        b = tl.zeros((i.shape[0], j.shape[0]), tl.float32)
-        slope = b
-    return b, slope
+        x = tl.load(table + d, mask=d < distances, other=0.0)
+        b = x
+        if kind == PIECES:
+            b = g[:, None] * x
+            piece = _piece(b, pieces, ENDS)
+            slope = tl.load(pieces + ENDS + piece)
+            b = slope * b + tl.load(pieces + 2 * ENDS + piece)
+    return b, slope, x
+
+
+@triton.jit
+def _piece(r, pieces, ENDS: tl.constexpr):
+    """How many of the ENDS - 1 ascending ends lie below r, by bisection."""
+    found = tl.zeros(r.shape, tl.int32)
+    step = ENDS // 2
+    while step > 0:
+        found = tl.where(r > tl.load(pieces + found + step - 1), found + step, found)
+        step //= 2
+    return found
 
 
 @triton.jit
@@ -181,9 +203,9 @@ def _row(x, places, count, stride, used: tl.constexpr):
 
 
 @triton.jit
-def _forward(Q, K, V, S_I, G, S_J, TABLE, FIRST, Y, LSE, scale, H, T, S, distances, reach,
+def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, distances, reach,
              q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-             kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
+             kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
              N: tl.constexpr, precision: tl.constexpr):
     """A program: M queries of one head. Y (B, H, T, D) and LSE (B, H, T), the base-2 logarithm of each row's sum."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
@@ -191,13 +213,15 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, FIRST, Y, LSE, scale, H, T, S, distanc
     i = t + S - T  # among the keys
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
+    weighted: tl.constexpr = falls or kind == PIECES
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
     TABLE += head * distances
+    PIECE += head * 3 * ENDS
     q = _tile(Q + batch * q_b + head * q_h, t, T, q_t, columns, D)
     s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)
-    g = _row(G + batch * g_b + head * g_h, t, T, g_t, falls)
+    g = _row(G + batch * g_b + head * g_h, t, T, g_t, weighted)
     highest = tl.full((M,), -float("inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
     y = tl.zeros((M, D_TILE), tl.float32)
@@ -208,7 +232,7 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, FIRST, Y, LSE, scale, H, T, S, distanc
     for start in range(begin, stop, N):
         j = start + tl.arange(0, N)
         k = _tile(K, j, S, k_t, columns, D)
-        b, _ = _bias(kind, causal, i, j, s_i, g, _row(S_J, j, S, sj_t, falls), TABLE, distances)
+        b, _, _ = _bias(kind, causal, i, j, s_i, g, _row(S_J, j, S, sj_t, falls), TABLE, distances, PIECE, ENDS)
         z = (_dot(q, tl.trans(k), precision) * scale + b) * LOG2E
         z = tl.where(_seen(i, j, S, reach, causal), z, -float("inf"))
         now = tl.maximum(tl.maximum(highest, tl.max(z, 1)), -1e30)  # finite where no key of the tile is seen
@@ -223,6 +247,11 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, FIRST, Y, LSE, scale, H, T, S, distanc
     row = (tl.program_id(1) * T + t).to(tl.int64)
     tl.store(Y + row[:, None] * D + columns[None, :], y.to(Y.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
     tl.store(LSE + row, highest + tl.log2(total), mask=t < T)
+
+
+@triton.jit
+def _sign(x):
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
 
 
 @triton.jit
@@ -242,9 +271,9 @@ def _weights(q, k, b, lse, i, j, S, reach, scale, causal: tl.constexpr, precisio
 
 
 @triton.jit
-def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, FIRST, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
+def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
                    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                   kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
+                   kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
                    N: tl.constexpr, precision: tl.constexpr):
     """A program: dq, dg and S_i's gradient of M queries of one head."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
@@ -252,17 +281,19 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, FIRST, DY, LSE, DELTA, DQ, DS_I,
     i = t + S - T
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
+    weighted: tl.constexpr = falls or kind == PIECES
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
     TABLE += head * distances
+    PIECE += head * 3 * ENDS
     row = (tl.program_id(1) * T + t).to(tl.int64)
     q = _tile(Q + batch * q_b + head * q_h, t, T, q_t, columns, D)
     dy = _tile(DY + tl.program_id(1).to(tl.int64) * T * D, t, T, D, columns, D)
     lse = tl.load(LSE + row, mask=t < T, other=float("inf"))  # weights of nobody are zero
     delta = tl.load(DELTA + row, mask=t < T, other=0.0)
     s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)
-    g = _row(G + batch * g_b + head * g_h, t, T, g_t, falls)
+    g = _row(G + batch * g_b + head * g_h, t, T, g_t, weighted)
     dq = tl.zeros((M, D_TILE), tl.float32)
     dg = tl.zeros((M,), tl.float32)
     ds = tl.zeros((M,), tl.float32)
@@ -275,41 +306,40 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, FIRST, DY, LSE, DELTA, DQ, DS_I,
         k = _tile(K, j, S, k_t, columns, D)
         v = _tile(V, j, S, v_t, columns, D)
         s_j = _row(S_J, j, S, sj_t, falls)
-        b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
+        b, slope, x = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances, PIECE, ENDS)
         p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
         dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
         dq += _dot(dz.to(k.dtype), k, precision) * scale
-        if falls:
-            fall = s_i[:, None] - s_j[None, :]
+        if weighted:
             dz *= slope
-            if causal:
-                dg += tl.sum(dz * fall, 1)
-                ds += tl.sum(dz, 1)
-            else:
-                dg -= tl.sum(dz * tl.abs(fall), 1)
-                ds -= tl.sum(tl.where(fall > 0, dz, tl.where(fall < 0, -dz, 0.0)), 1)
+            dg += tl.sum(dz * x, 1)
+        if falls:
+            ds += tl.sum(dz if causal else dz * _sign(s_j[None, :] - s_i[:, None]), 1)
     tl.store(DQ + row[:, None] * D + columns[None, :], dq.to(DQ.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
-    if falls:
+    if weighted:
         tl.store(DG + row, dg, mask=t < T)
+    if falls:
         if kind == LOG_FALL or not causal:  # else it is zero, and what is here is rounding
             tl.store(DS_I + row, ds * g, mask=t < T)
 
 
 @triton.jit
-def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
+def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                      kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
+                      kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
                       M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dk, dv and S_j's gradient of N keys of one head."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
+    weighted: tl.constexpr = falls or kind == PIECES
     Q += batch * q_b + head * q_h
     DY += tl.program_id(1).to(tl.int64) * T * D
     S_I += batch * si_b + head * si_h
     G += batch * g_b + head * g_h
     TABLE += head * distances
+    PIECE += head * 3 * ENDS
     LSE += tl.program_id(1).to(tl.int64) * T
     DELTA += tl.program_id(1).to(tl.int64) * T
     k = _tile(K + batch * k_b + head * k_h, j, S, k_t, columns, D)
@@ -331,18 +361,15 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, LAST, DY, LSE, DELTA, DK, DV,
         lse = tl.load(LSE + t, mask=t < T, other=float("inf"))
         delta = tl.load(DELTA + t, mask=t < T, other=0.0)
         s_i = _row(S_I, t, T, si_t, falls)
-        g = _row(G, t, T, g_t, falls)
-        b, slope = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances)
+        g = _row(G, t, T, g_t, weighted)
+        b, slope, x = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances, PIECE, ENDS)
         p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
         dv += _dot(tl.trans(p).to(dy.dtype), dy, precision)
         dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
         dk += _dot(tl.trans(dz).to(q.dtype), q, precision) * scale
         if falls:
             dz *= slope * g[:, None]
-            if not causal:
-                fall = s_i[:, None] - s_j[None, :]
-                dz = tl.where(fall > 0, -dz, tl.where(fall < 0, dz, 0.0))
-            ds -= tl.sum(dz, 0)
+            ds -= tl.sum(dz if causal else dz * _sign(s_j[None, :] - s_i[:, None]), 0)
     row = (tl.program_id(1) * S + j).to(tl.int64)
     inside = (j[:, None] < S) & (columns[None, :] < D)
     tl.store(DK + row[:, None] * D + columns[None, :], dk.to(DK.dtype.element_ty), mask=inside)
@@ -352,82 +379,100 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, LAST, DY, LSE, DELTA, DK, DV,
 
 
 @triton.jit
-def _backward_distances(Q, K, V, TABLE, DY, LSE, DELTA, SUMS, scale, B, H, T, distances, reach,
-                        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
-                        causal: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+def _backward_distances(Q, K, V, G, TABLE, PIECE, DY, LSE, DELTA, SUMS, D_PIECE, scale, B, H, T, distances, reach,
+                        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t,
+                        kind: tl.constexpr, causal: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
+                        N: tl.constexpr, precision: tl.constexpr):
     """A program: all tiles (N, N) of one head that are equally many tiles off the diagonal, of all sequences, added up.
 
     SUMS (H, tiles off, N, 2 N), zeros at first: row r of the sum, shifted by N - 1 + r columns and turned round, so that each
-    column holds one distance.
+    column holds one distance. D_PIECE (H, tiles off, 2, ENDS): gradients of the slopes and intercepts of `pieces`, whose g is the
+    same for all sequences.
     """
     blocks = tl.cdiv(T, N)
     off = tl.program_id(0) if causal else tl.program_id(0) - blocks + 1  # tiles, below the diagonal
     head = tl.program_id(1)
     r, columns = tl.arange(0, N), tl.arange(0, D_TILE)
     TABLE += head * distances
+    PIECE += head * 3 * ENDS
     total = tl.zeros((N, N), tl.float32)
-    places = blocks - tl.abs(off)
-    for number in range(0, B * places):
-        batch = number // places
-        block = number % places + tl.maximum(off, 0)
+    slopes = tl.zeros((ENDS,), tl.float32)
+    intercepts = tl.zeros((ENDS,), tl.float32)
+    for place in range(0, blocks - tl.abs(off)):
+        block = place + tl.maximum(off, 0)
         i, j = block * N + r, (block - off) * N + r
-        row = (batch * H + head).to(tl.int64) * T
-        q = _tile(Q + batch * q_b + head * q_h, i, T, q_t, columns, D)
-        k = _tile(K + batch * k_b + head * k_h, j, T, k_t, columns, D)
-        v = _tile(V + batch * v_b + head * v_h, j, T, v_t, columns, D)
-        dy = _tile(DY + row * D, i, T, D, columns, D)
-        lse = tl.load(LSE + row + i, mask=i < T, other=float("inf"))
-        delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)
-        d = tl.abs(i[:, None] - j[None, :])
-        b = tl.load(TABLE + d, mask=d < distances, other=0.0)
-        p = _weights(q, k, b, lse, i, j, T, reach, scale, causal, precision)
-        total += p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
-    tile = (head * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * 2 * N * N
-    tl.store(SUMS + tile + r[:, None] * 2 * N + (N - 1 + r[:, None] - r[None, :]), total)
+        g = _row(G + head * g_h, i, T, g_t, kind == PIECES)
+        b, slope, x = _bias(kind, causal, i, j, g, g, g, TABLE, distances, PIECE, ENDS)
+        dz = tl.zeros((N, N), tl.float32)
+        for batch in range(0, B):
+            row = (batch * H + head).to(tl.int64) * T
+            q = _tile(Q + batch * q_b + head * q_h, i, T, q_t, columns, D)
+            k = _tile(K + batch * k_b + head * k_h, j, T, k_t, columns, D)
+            v = _tile(V + batch * v_b + head * v_h, j, T, v_t, columns, D)
+            dy = _tile(DY + row * D, i, T, D, columns, D)
+            lse = tl.load(LSE + row + i, mask=i < T, other=float("inf"))
+            delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)
+            p = _weights(q, k, b, lse, i, j, T, reach, scale, causal, precision)
+            dz += p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
+        if kind == PIECES:
+            ratio = g[:, None] * x
+            piece = _piece(ratio, PIECE, ENDS)
+            for number in range(0, ENDS):
+                here = tl.where(piece == number, dz, 0.0)
+                slopes += tl.where(tl.arange(0, ENDS) == number, tl.sum(here * ratio), 0.0)
+                intercepts += tl.where(tl.arange(0, ENDS) == number, tl.sum(here), 0.0)
+            dz *= slope * g[:, None]
+        total += dz
+    program = (head * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
+    tl.store(SUMS + program * 2 * N * N + r[:, None] * 2 * N + (N - 1 + r[:, None] - r[None, :]), total)
+    if kind == PIECES:
+        tl.store(D_PIECE + program * 2 * ENDS + tl.arange(0, ENDS), slopes)
+        tl.store(D_PIECE + program * 2 * ENDS + ENDS + tl.arange(0, ENDS), intercepts)
 
 
-def _numbers(q, k, v, s_i, g, s_j, table):
+def _numbers(q, k, v, s_i, g, s_j, table, *_):
     """What every kernel takes: sizes, then strides. Missing states have strides of zero."""
     sizes = q.size(1), q.size(2), k.size(2), table.size(-1)
     return sizes, [stride for x in (q, k, v, s_i, g, s_j) for stride in (x.stride()[:3] if x.numel() else (0, 0, 0))]
 
 
-def _settings(q):
-    """Compile-time settings for q's head size and dtype."""
+def _settings(q, pieces):
+    """Compile-time settings for q's head size and dtype, and the number of pieces."""
     M, N, warps, stages = tiles(q.size(-1), q.dtype)
     precision = "ieee" if q.dtype == torch.float32 else "tf32"
-    return {"D": q.size(-1), "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N, "precision": precision, "num_warps": warps,
+    return {"ENDS": max(1, pieces.size(-1)), "D": q.size(-1), "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N, "precision": precision, "num_warps": warps,
             "num_stages": stages}
 
 
 @torch.library.custom_op("posenc::attention", mutates_args=())
-def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, first: Tensor, kind: int,
-               scale: float, causal: bool, reach: int) -> tuple[Tensor, Tensor]:
-    y, lse = _attention_fake(q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach)
-    sizes, strides = _numbers(q, k, v, s_i, g, s_j, table)
-    settings = _settings(q)
+def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, pieces: Tensor, first: Tensor,
+               kind: int, scale: float, causal: bool, reach: int) -> tuple[Tensor, Tensor]:
+    inputs = q, k, v, s_i, g, s_j, table, pieces
+    y, lse = _attention_fake(*inputs, first, kind, scale, causal, reach)
+    sizes, strides = _numbers(*inputs)
+    settings = _settings(q, pieces)
     _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
-        q, k, v, s_i, g, s_j, table, first, y, lse, scale, *sizes, reach, *strides, kind=kind, causal=causal, skips=first.numel() > 0,
-        **settings)
+        *inputs, first, y, lse, scale, *sizes, reach, *strides, kind=kind, causal=causal, skips=first.numel() > 0, **settings)
     return y, lse
 
 
 @_attention.register_fake
-def _attention_fake(q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach):
+def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("posenc::attention_backward", mutates_args=())
 def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor,
-                        table: Tensor, first: Tensor, kind: int, scale: float, causal: bool, reach: int, table_grad: bool
-                        ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, s_i, g, s_j and table; those of states have the states' full shapes, (B, H, T)."""
-    grads = _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach, table_grad)
-    dq, dk, dv, ds_i, dg, ds_j, dtable = grads
+                        table: Tensor, pieces: Tensor, first: Tensor, kind: int, scale: float, causal: bool, reach: int,
+                        table_grad: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, s_i, g, s_j, table and pieces; those of states have the states' full shapes, (B, H, T)."""
+    inputs = q, k, v, s_i, g, s_j, table, pieces
+    grads = _attention_backward_fake(dy, y, lse, *inputs, first, kind, scale, causal, reach, table_grad)
+    dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = grads
     delta = (dy.float() * y.float()).sum(-1)
-    sizes, strides = _numbers(q, k, v, s_i, g, s_j, table)
-    (H, T, S, distances), settings = sizes, _settings(q)
-    inputs, chosen = (q, k, v, s_i, g, s_j, table), {"kind": kind, "causal": causal, "skips": first.numel() > 0, **settings}
+    sizes, strides = _numbers(*inputs)
+    (H, T, S, distances), settings = sizes, _settings(q, pieces)
+    chosen = {"kind": kind, "causal": causal, "skips": first.numel() > 0, **settings}
     last = _last_tiles(first, triton.cdiv(S, settings["N"])) if first.numel() else first
     _backward_rows[triton.cdiv(T, settings["M"]), q.size(0) * H](
         *inputs, first, dy, lse, delta, dq, ds_i, dg, scale, *sizes, reach, *strides, **chosen)
@@ -438,16 +483,20 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
         settings.pop("M")
         offs = triton.cdiv(T, N) * (1 if causal else 2) - (0 if causal else 1)
         sums = dy.new_zeros(H, offs, N, 2 * N, dtype=torch.float32)
-        _backward_distances[offs, H](q, k, v, table, dy, lse, delta, sums, scale, q.size(0), H, T, distances, reach, *strides[:9],
-                                     causal=causal, N=N, **settings)
+        of_pieces = dy.new_zeros(H, offs, 2, settings["ENDS"], dtype=torch.float32)
+        _backward_distances[offs, H](
+            q, k, v, g, table, pieces, dy, lse, delta, sums, of_pieces, scale, q.size(0), H, T, distances, reach, *strides[:9],
+            *strides[12:15], kind=kind, causal=causal, N=N, **settings)
         dtable[:, :T] = _along_diagonals(sums, T, causal)
+        if pieces.numel():
+            dpieces[:, 1:] = of_pieces.sum(1)
     return grads
 
 
 @_attention_backward.register_fake
-def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, first, kind, scale, causal, reach, table_grad):
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach, table_grad):
     states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
-    return *(x.new_empty(x.shape) for x in (q, k, v)), *states, torch.zeros_like(table)
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
 
 
 def _last_tiles(first: Tensor, count: int) -> Tensor:
@@ -477,7 +526,7 @@ def _save(ctx, inputs, output):
 def _backward(ctx, dy, _):
     *inputs, y, lse = ctx.saved_tensors
     grads = torch.ops.posenc.attention_backward(dy.contiguous(), y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach,
-                                                ctx.needs_input_grad[6])
+                                                ctx.needs_input_grad[6] or ctx.needs_input_grad[7])
     return *grads, None, None, None, None, None
 
 

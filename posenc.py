@@ -81,9 +81,9 @@ class Encoding(nn.Module):
     """factors(q_states, k_states) -> pairs (u, w), u (B|1, H|1, T) and w (B|1, H|1, S) float32, whose products u_i * w_j
     add up to the score; w = None stands for ones. None (the attribute): the bias has no such form."""
 
-    fall = None
-    """"fall" where the score is g_i (S_i - S_j) of query states (S, g) and key states (S,), S never rising and g >= 0; "log-fall" where
-    it is -log(1 + the square of that). None: neither. What a kernel has to know to form the bias itself."""
+    in_registers = None
+    """in_registers(q_states, k_states, h) -> (kind, tensors by name), h = arange(H): the bias as one of the kinds of kernels.py, for
+    kernels that form it themselves. None (the attribute): it is of none of those kinds."""
 
     by_distance = None
     """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d >= 0 float32 and
@@ -157,7 +157,7 @@ class WeightedFall(Encoding):
     Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded.
     """
 
-    fall = "fall"
+    kind = "fall"
 
     @staticmethod
     def sum_on(steps, last):
@@ -175,6 +175,9 @@ class WeightedFall(Encoding):
         # as the centre is not detached, autograd gives S a gradient that sums to zero, as the exact one does.
         centre = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - centre), None), (-g_i, s_j - centre)
+
+    def in_registers(self, q_states, k_states, h):
+        return self.kind, dict(zip(("s_i", "g", "s_j"), q_states + k_states))
 
 
 class ALiBi(WeightedFall):
@@ -254,7 +257,7 @@ class KCable(Cable):
 
     names = ("k-cable",)
     factors = None
-    fall = "log-fall"
+    kind = "log-fall"
 
     def score(self, q_states, k_states, h):
         return -super().score(q_states, k_states, h).square().log1p()
@@ -269,6 +272,10 @@ class ByDistance(Encoding):
 
     def score(self, q_states, k_states, h):
         return self.by_distance((q_states[0] - k_states[0]).clamp(min=0), h)
+
+    def in_registers(self, q_states, k_states, h):
+        distances = torch.arange(k_states[0].size(-1), device=h.device, dtype=torch.float32)
+        return "distance", {"table": self.by_distance(distances, h[:, None])}
 
 
 class T5(ByDistance):
@@ -371,11 +378,38 @@ class FIRE(Encoding):
 
     def score(self, q_states, k_states, h):
         (i,), (j,) = q_states, k_states
-        longest = torch.maximum(i, (self.threshold * self.multiplier).abs())
-        ratio = (self.c.abs() * (i - j).clamp(min=0)).log1p() / (self.c.abs() * longest).log1p()
+        ratio = self.stretch((i - j).clamp(min=0)) / self.longest(i)
         hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
         heads = h.flatten()
         return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
+
+    def stretch(self, x):
+        """psi: of distances, or of the longest one."""
+        return (self.c.abs() * x).log1p()
+
+    def longest(self, i):
+        """psi(max(L, i)), what the distances of query i are divided by."""
+        return self.stretch(torch.maximum(i, (self.threshold * self.multiplier).abs()))
+
+    def in_registers(self, q_states, k_states, h):
+        distances = torch.arange(k_states[0].size(-1), device=h.device, dtype=torch.float32)
+        return "pieces", {"table": self.stretch(distances)[None], "g": 1 / self.longest(q_states[0]), "pieces": self.pieces()}
+
+    def pieces(self):
+        """f as a function of straight pieces: (H, 3, K), K a power of two above its units. First the K - 1 ascending
+        places where a unit turns, or infinity, then slopes and intercepts of the pieces before, between and after them.
+        """
+        count = 1 << len(self.w1).bit_length()
+        with torch.no_grad():
+            turns, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
+            rank = order.argsort()  # a unit is active after its turn, or up to it
+            active = torch.where(self.w1 > 0, torch.arange(count, device=rank.device)[:, None] > rank, torch.arange(
+                count, device=rank.device)[:, None] <= rank)  # (K, width)
+            active = torch.where(self.w1 == 0, self.b1 > 0, active).to(self.w1.dtype)
+        slopes = (self.w2 * self.w1) @ active.T  # (H, K)
+        intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
+        ends = F.pad(turns, (0, count - len(turns)), value=torch.inf).expand(len(slopes), count)
+        return torch.stack([ends, slopes, intercepts], 1)
 
 
 class Composition(Encoding):
@@ -392,7 +426,7 @@ class Composition(Encoding):
         if not biased or any(part.factors is None for part in biased):
             self.factors = None
         if len(biased) == 1:
-            self.fall, self.by_distance = biased[0].fall, biased[0].by_distance
+            self.by_distance, self.in_registers = biased[0].by_distance, biased[0].in_registers
         first = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)  # one token, to see how many states it carries
         self.counts = [[len(states) for states in part.states(*first)] for part in parts]
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import ENCODINGS
 from torch.testing import assert_close
 
@@ -18,7 +19,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import kernels  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FUSED = [pe for pe in ENCODINGS if (encoding := posenc.build(pe, 2, 8, 8, 1)[0]).score is None or encoding.fall or encoding.by_distance]
+FUSED = [pe for pe in ENCODINGS if (encoding := posenc.build(pe, 2, 8, 8, 1)[0]).score is None or encoding.in_registers]
 
 
 @pytest.fixture
@@ -45,6 +46,9 @@ def case(kind, T, S, D, B=2, H=2, steep=1.0):
         leaves |= {"s": -(steep * normal(B, H, S).relu()).cumsum(-1), "g": normal(B, H, T).exp()}
     if kind == "distance":
         leaves["table"] = normal(H, S)
+    if kind == "pieces":
+        ends = normal(7).sort().values.expand(H, 1, 7)
+        leaves |= {"table": normal(H, S), "g": normal(1, 1, T).exp(), "ends": F.pad(ends, (0, 1), value=torch.inf), "slopes": normal(H, 1, 8)}
     return {name: x.to(DEVICE) for name, x in leaves.items()}
 
 
@@ -60,14 +64,38 @@ def formula(kind, leaves, scale, causal=True, reach=None):
         z = z + (b if kind == "fall" else -torch.log(b**2 + 1))
     if kind == "distance":
         z = z + leaves["table"][:, d.abs()]
+    if kind == "pieces":  # 1 at 0, and from there on along the slopes
+        x, ends, slopes = leaves["table"][:, d.abs()] * leaves["g"][0, 0, :, None], leaves["ends"][:, 0, :7], leaves["slopes"][:, 0]
+        z = z + straight(x, ends, slopes)
     unseen = (d < 0 if causal else d < -S) | (d.abs() >= (reach or S + 1))
     weights = z.masked_fill(unseen, -torch.inf).softmax(-1)
     return weights @ v, weights
 
 
+def straight(x, ends, slopes):
+    """The continuous function through 0 at the first end whose pieces have these slopes: x (H, T, S), ends (H, K - 1), slopes (H, K)."""
+    value = slopes[:, 0, None, None] * (x - ends[:, 0, None, None]).clamp(max=0)
+    for piece in range(1, slopes.size(1)):
+        low = ends[:, piece - 1, None, None]
+        high = ends[:, piece, None, None] if piece < ends.size(1) else torch.inf
+        value = value + slopes[:, piece, None, None] * (x.clamp(max=high) - low).clamp(min=0)
+    return value
+
+
+def intercepts(ends, slopes):
+    """b of each piece a x + b of `straight`."""
+    found = [-slopes[:, 0] * ends[:, 0]]
+    for piece in range(1, slopes.size(1)):
+        found.append(found[-1] + (slopes[:, piece - 1] - slopes[:, piece]) * ends[:, piece - 1])
+    return torch.stack(found, 1)
+
+
 def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
     T, s = leaves["q"].size(2), leaves.get("s")
-    bias = kernels.Bias(kind, *((s[..., s.size(-1) - T :], leaves["g"], s) if "fall" in kind else (None,) * 3), leaves.get("table"))
+    bias = kernels.Bias(kind, s_i=None if s is None else s[..., s.size(-1) - T :], g=leaves.get("g"), s_j=s, table=leaves.get("table"))
+    if kind == "pieces":
+        ends, slopes = leaves["ends"], leaves["slopes"]
+        bias.pieces = torch.cat([ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]], 1)
     return kernels.attend(leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings)
 
 
@@ -77,7 +105,8 @@ def gradients(compute, leaves, dtype):
     leaves = {name: x.to(dtype if name in "qkv" else wide).requires_grad_() for name, x in leaves.items()}
     y = compute(leaves)
     dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
-    return dict(zip(["y", *leaves], [y.detach(), *torch.autograd.grad(y, [*leaves.values()], dy)]))
+    learned = {name: x for name, x in leaves.items() if name != "ends"}
+    return dict(zip(["y", *learned], [y.detach(), *torch.autograd.grad(y, [*learned.values()], dy)]))
 
 
 def errors(kind, leaves, dtype=torch.float32, **settings):
@@ -88,8 +117,7 @@ def errors(kind, leaves, dtype=torch.float32, **settings):
     return {name: ((ours[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in exact}
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", kernels.KINDS)
+@pytest.mark.parametrize("kind, causal", [(kind, causal) for kind in kernels.KINDS for causal in (True, False) if causal or kind != "pieces"])
 def test_values_and_gradients(kind, causal):
     """37 tokens: the last tile is not full, and none of its rows or columns may leak."""
     assert max(errors(kind, case(kind, 37, 37, 16), causal=causal).values()) < 1e-5
@@ -122,8 +150,8 @@ def test_half_precision_keeps_the_bias_exact(kind, dtype):
 
 
 def test_the_same_bits_again():
-    leaves = case("distance", 37, 37, 16)
-    first, again = (gradients(lambda x: kernel("distance", x, 0.3), leaves, torch.float32) for _ in range(2))
+    leaves = case("pieces", 37, 37, 16)
+    first, again = (gradients(lambda x: kernel("pieces", x, 0.3), leaves, torch.float32) for _ in range(2))
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
@@ -206,16 +234,18 @@ def test_an_operator_like_torchs_own():
     """Its schema, shapes without data, and gradients are what torch.compile relies on; and no graph break."""
     leaves = {name: x.float().requires_grad_() for name, x in case("fall", 20, 20, 16, B=1).items()}
     nothing, none = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.int32, device=DEVICE)
-    torch.library.opcheck(torch.ops.posenc.attention, (*(leaves[name] for name in ("q", "k", "v", "s", "g", "s")), nothing, none, 1, 0.3,
-                                                       True, 2**30))
+    torch.library.opcheck(torch.ops.posenc.attention, (*(leaves[name] for name in ("q", "k", "v", "s", "g", "s")), nothing, nothing,
+                                                       none, 1, 0.3, True, 2**30))
     compiled = torch.compile(lambda x: kernel("fall", x, 0.3), fullgraph=True, backend="aot_eager")
     for one, other in zip(*(gradients(compute, leaves, torch.float32).values() for compute in (compiled, lambda x: kernel("fall", x, 0.3)))):
         assert torch.equal(one, other)
 
 
 def test_refusals(monkeypatch):
-    with pytest.raises(InputError, match="triton cannot form the bias of FIRE"):
-        model("fire", "triton")
+    with pytest.raises(InputError, match="triton cannot form the bias of Composition"):
+        model("fire+cable", "triton")
+    with pytest.raises(InputError, match="the bias of FIRE for causal attention only"):
+        kernel("pieces", {name: x.float() for name, x in case("pieces", 4, 4, 16).items()}, 0.3, causal=False)
     with pytest.raises(InputError, match="head sizes from 16 to 128, not 8"):
         kernel("none", case("none", 4, 4, 8), 0.3)
     with pytest.raises(InputError, match="does not compute in torch.float64"):
