@@ -9,7 +9,8 @@
 train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
 attention: attention alone, forward and backward, from the layer's projection and normalised input to its heads' outputs, with
 all that the encoding adds: rotating, building its states, its bias. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
-the dense path of every encoding that has a faster one.
+the dense path of every encoding that has a faster one. On a GPU, train and attention also take the Triton kernels, where they form
+the encoding's bias (`cable triton`).
 generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
 eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
 
@@ -126,9 +127,18 @@ class Setting:
     dtype: torch.dtype
     compile: bool
 
-    def network(self, pe: str, block_size: int) -> GPT:
+    def network(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         torch.manual_seed(SEED)
-        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size)).to(self.device)
+        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path)).to(self.device)
+
+    def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
+        """The attention paths that are compared, by what is added to the encoding's name: nothing, " dense", " triton"."""
+        found = {"": attention.choose("auto", encoding)}
+        if found[""] != "dense":
+            found[" dense"] = "dense"
+        if self.device.type == "cuda" and (encoding.score is None or encoding.in_registers):
+            found[" triton"] = "triton"
+        return found
 
     def batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
         """Random inputs and targets, (B, T) each."""
@@ -184,7 +194,7 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype)
     result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
               "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
     if compiles:
-        torch._dynamo.config.recompile_limit = 8 * len(config.names())  # a model of every encoding runs the same code
+        torch._dynamo.config.recompile_limit = 16 * len(config.names())  # models of all encodings and paths run the same code
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
@@ -222,7 +232,7 @@ def rounds(turns: dict[str, Callable[[], Callable]], repeats: int, device: torch
 def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
     """The numbers of one turn. ratios: its speed over that of others; peak: FLOP/s of the device, None where not known."""
     rate = turn.tokens / statistics.median(seconds[name])
-    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{name} dense"}
+    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{name.removesuffix(' triton')} dense"}
     return {"seconds": seconds[name], "tokens": turn.tokens, "tokens_per_second": rate,
             "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], seconds[other]))
                        for to, other in others.items() if other in seconds},
@@ -230,7 +240,13 @@ def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | 
 
 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
-    model = setting.network(pe, block_size=setting.context).train()
+    shape = GPTConfig(size=setting.model)
+    encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
+    return {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items() if added != " dense"}
+
+
+def train_turn(setting: Setting, pe: str, path: str) -> Turn:
+    model = setting.network(pe, setting.context, path).train()
     optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
     forward = setting.compiled(model)
@@ -243,7 +259,7 @@ def train(setting: Setting, pe: str) -> dict[str, Turn]:
         moments = [x for state in optimizer.state.values() for x in state.values()]
         return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(step, setting.device)
 
-    return {pe: Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))}
+    return Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))
 
 
 def optimizer_of(model: GPT) -> torch.optim.Optimizer:
@@ -293,10 +309,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
         return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device))
 
-    path = attention.choose("auto", encoding)
-    turns = {pe: turn(lambda: encoded(path))}
-    if path != "dense":
-        turns[f"{pe} dense"] = turn(lambda: encoded("dense"))
+    turns = {pe + added: turn(lambda path=path: encoded(path)) for added, path in setting.paths(encoding).items()}
     return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
 
 

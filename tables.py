@@ -267,7 +267,7 @@ def speeds(result: dict) -> tuple[list[str], list[list]]:
     """
     rows = []
     for context, entries in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
-        for name in sorted(entries, key=lambda name: (place(name.removesuffix(" dense")), name)):
+        for name in sorted(entries, key=lambda name: (place(name.partition(" ")[0]), name)):
             rows.append([int(context), name, *(entries[name] and value(entries[name]) for value, _ in SPEED_COLUMNS.values())])
     kept = [0, 1, *(n for n in range(2, 2 + len(SPEED_COLUMNS)) if any(row[n] is not None for row in rows))]
     header = ["context", "encoding", *SPEED_COLUMNS]

@@ -1,6 +1,7 @@
 """The benchmarks run, count what they measure, and say what they cannot. Their speeds are no test's business."""
 
 import copy
+import dataclasses
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import attention
 import bench
 import corpus
 import data
+import posenc
 import runs
 import shards
 import train_gpt
@@ -218,3 +220,11 @@ def test_refusals(source, refused, tmp_path):
     assert len(refused(main, "train", "--model", "huge", "--encodings", "cable,fox")) == 1
     (tmp_path / "file").write_text("")
     assert "cannot write" in refused(main, "eval", *SMALL, "--context", 8, "--out", tmp_path / "file" / "out.json")[0]
+
+
+def test_on_a_gpu_the_triton_kernels_take_part():
+    gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
+    named = {pe: list(gpu.paths(posenc.build(pe, 4, 128, 8, 1)[0])) for pe in ("cable", "fire", "nope", "fire+cable")}
+    assert named == {"cable": ["", " dense", " triton"], "fire": ["", " triton"], "nope": ["", " dense", " triton"], "fire+cable": [""]}
+    turn = bench.Turn(ready=None, tokens=12, memory=lambda: 7)
+    assert bench.entry("a triton", turn, {"a triton": [1], "a dense": [3], "a": [2]}, None)["ratios"] == {"dense": 3}
