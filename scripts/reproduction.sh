@@ -15,7 +15,7 @@ experiment reproduction cable cable-nw alibi fire t5 t5-clip kerple kerple-power
 use wikitext103 test
 for pe in $encodings; do
     encodings=$pe
-    case $pe in cable | alibi | rope | kerple) tune small 1024 1e-3 2e-3 4e-3 ;; *) lr=2e-3 ;; esac
+    case $pe in cable | alibi | rope | kerple) tune small 1024 2e-3 4e-3 8e-3 ;; *) lr=4e-3 ;; esac
     train small 1024 --lr $lr
     evaluate 512,1024,2048,4096,8192,15360,16384
     all+=("${records[@]}")

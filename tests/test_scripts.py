@@ -43,7 +43,7 @@ def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
     done = script("reproduction.sh", tmp_path, DATA=str(data_dir), ENCODINGS="rope")
     assert done.returncode == 0, done.stderr
     losses = {}
-    for lr in ("1e-3", "2e-3", "4e-3"):
+    for lr in ("2e-3", "4e-3", "8e-3"):
         log = (tmp_path / "runs" / "smoke" / f"small-1024-lr{lr}" / "rope" / "log.jsonl").read_text()
         losses[lr] = float(re.findall(r'"kind": "val".*?"loss": ([\d.]+)', log)[-1])
     best = min(losses, key=losses.get)
