@@ -115,28 +115,33 @@ def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Te
         x = torch.nn.functional.pad(x, (0, -x.size(-1) % size), value=-torch.inf if largest else torch.inf).unflatten(-1, (-1, size))
         return x.amax(-1) if largest else x.amin(-1)
 
-    far_keys = extreme(s_j, N, False)[:, :, None], extreme(k.float().norm(dim=-1), N, True)[:, :, None]  # (B, H, 1, tiles of keys)
-    stops = (torch.arange(far_keys[0].size(-1), device=q.device) + 1) * N  # only tiles wholly before the first query
+    lowest, longest_key = extreme(s_j, N, False)[:, :, None], extreme(k.float().norm(dim=-1), N, True)[:, :, None]  # (B, H, 1, tiles)
+    of_queries = (extreme(s_i, M, True), extreme(g, M, False), extreme(g, M, True), extreme(q.float().norm(dim=-1), M, True),
+                  extreme(own, M, False))  # (B, H, tiles) each
+    stops = (torch.arange(lowest.size(-1), device=q.device) + 1) * N  # only tiles wholly before the first query
     starts = torch.arange(-(-T // M), device=q.device) * M + S - T
     found = []
-    for rows in torch.arange(len(starts), device=q.device).split(256):
-        highest, lightest, heaviest, longest, least = (x[:, :, rows, None] for x in (
-            extreme(s_i, M, True), extreme(g, M, False), extreme(g, M, True), extreme(q.float().norm(dim=-1), M, True), extreme(own, M, False)))
-        fall = highest - far_keys[0]
+    for rows in torch.arange(len(starts), device=q.device).split(256):  # not all pairs of tiles at a time
+        highest, lightest, heaviest, longest, least = (x[:, :, rows, None] for x in of_queries)
+        fall = highest - lowest
         bound = torch.where(fall < 0, lightest, heaviest) * fall
         if kind == "log-fall":
             bound = -bound.clamp(max=0).square().log1p()
-        weight = N * (longest * far_keys[1] * scale + bound - least).exp()  # of the tile, at most, over the row's sum
+        weight = N * (longest * longest_key * scale + bound - least).exp()  # of the tile, at most, over the row's sum
         weight = torch.where(stops <= starts[rows, None], weight, torch.inf)
         found.append((weight.cumsum(-1) <= tolerance).sum(-1, dtype=torch.int32))
     return torch.cat(found, -1)
 
 
 def tiles(head_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """(queries, keys) of a tile, warps and pipeline stages of a program. Not yet measured on any GPU."""
+    """(queries, keys) of a tile, warps and pipeline stages of a program. Not yet measured on any GPU.
+
+    Compiled for Hopper (sm_90), bfloat16, D = 64: `none`, `fall` and `distance` stay within the registers with 8 warps, and spill 256 to
+    672 bytes a thread with 4; `log-fall` spills 144, `pieces` 856.
+    """
     if dtype == torch.float32:
         return 32, 32, 4, 2
-    return (128, 64, 4, 3) if head_size <= 64 else (64, 64, 4, 2)
+    return (128, 64, 8, 3) if head_size <= 64 else (64, 64, 8, 2)
 
 
 @triton.jit
@@ -173,10 +178,10 @@ def _bias(kind: tl.constexpr, causal: tl.constexpr, i, j, s_i, g, s_j, table, di
 def _piece(r, pieces, ENDS: tl.constexpr):
     """How many of the ENDS - 1 ascending ends lie below r, by bisection."""
     found = tl.zeros(r.shape, tl.int32)
-    step = ENDS // 2
-    while step > 0:
-        found = tl.where(r > tl.load(pieces + found + step - 1), found + step, found)
-        step //= 2
+    for level in tl.static_range(1, 11):  # up to 1,024 pieces
+        step = ENDS >> level
+        if step > 0:
+            found = tl.where(r > tl.load(pieces + found + step - 1), found + step, found)
     return found
 
 
@@ -205,8 +210,8 @@ def _row(x, places, count, stride, used: tl.constexpr):
 @triton.jit
 def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, distances, reach,
              q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-             kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
-             N: tl.constexpr, precision: tl.constexpr):
+             kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
+             M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: M queries of one head. Y (B, H, T, D) and LSE (B, H, T), the base-2 logarithm of each row's sum."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     t = tl.program_id(0) * M + tl.arange(0, M)
@@ -273,8 +278,8 @@ def _weights(q, k, b, lse, i, j, S, reach, scale, causal: tl.constexpr, precisio
 @triton.jit
 def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
                    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                   kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr,
-                   N: tl.constexpr, precision: tl.constexpr):
+                   kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
+                   D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dq, dg and S_i's gradient of M queries of one head."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     t = tl.program_id(0) * M + tl.arange(0, M)
@@ -326,8 +331,8 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, DY, LSE, DELTA, DQ
 @triton.jit
 def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                      kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
-                      M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+                      kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
+                      D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dk, dv and S_j's gradient of N keys of one head."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
@@ -440,8 +445,8 @@ def _settings(q, pieces):
     """Compile-time settings for q's head size and dtype, and the number of pieces."""
     M, N, warps, stages = tiles(q.size(-1), q.dtype)
     precision = "ieee" if q.dtype == torch.float32 else "tf32"
-    return {"ENDS": max(1, pieces.size(-1)), "D": q.size(-1), "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N, "precision": precision, "num_warps": warps,
-            "num_stages": stages}
+    return {"ENDS": max(1, pieces.size(-1)), "D": q.size(-1), "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N,
+            "precision": precision, "num_warps": warps, "num_stages": stages}
 
 
 @torch.library.custom_op("posenc::attention", mutates_args=())

@@ -1,11 +1,13 @@
 """The Triton kernels against the formulas in float64, values and gradients: on a GPU where there is one, else in Triton's interpreter."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS
+from conftest import ENCODINGS, ROOT
 from torch.testing import assert_close
 
 import attention
@@ -241,6 +243,36 @@ def test_an_operator_like_torchs_own():
         assert torch.equal(one, other)
 
 
+COMPILE = """
+import sys
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+import kernels
+
+M, N, warps, stages = kernels.tiles(64, torch.bfloat16)
+for name, kind in ((name, kind) for kind in map(int, sys.argv[2]) for name in sys.argv[1].split(",")):
+    kernel = getattr(kernels, name)
+    chosen = {"kind": kind, "causal": True, "skips": kind == 1, "ENDS": 64, "D": 64, "D_TILE": 64, "M": M, "N": N, "precision": "tf32"}
+    types = {"FIRST": "*i32", "LAST": "*i32", "scale": "fp32"} | {x: "*bf16" for x in ("Q", "K", "V", "Y", "DY", "DQ", "DK", "DV")} | {
+        x: "i32" for x in ("B", "H", "T", "S")} | dict.fromkeys(chosen, "constexpr")
+    signature = {x: types.get(x, "*fp32" if x.isupper() else "i32") for x in kernel.arg_names}
+    constants = {(number,): chosen[x] for number, x in enumerate(kernel.arg_names) if x in chosen}
+    compiled = triton.compile(ASTSource(kernel, signature, constants), GPUTarget("cuda", 90, 32), {"num_warps": warps, "num_stages": stages})
+    print(name, kind, "wgmma" in compiled.asm["ptx"], len(compiled.asm["cubin"]) > 0)
+"""
+
+
+def test_they_compile_for_hopper():
+    """Triton needs no GPU to compile for one: what the interpreter takes, the compiler may not. Products run on the tensor cores."""
+    names = ["_forward", "_backward_rows", "_backward_columns"]
+    for flags in ((",".join(names), "1"), ("_backward_distances", "4")):
+        done = subprocess.run([sys.executable, "-c", COMPILE, *flags], cwd=ROOT, text=True, capture_output=True,
+                              env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n")[:-1] == [f"{name} {flags[1]} True True" for name in flags[0].split(",")]
+
+
 def test_refusals(monkeypatch):
     with pytest.raises(InputError, match="triton cannot form the bias of Composition"):
         model("fire+cable", "triton")
@@ -256,6 +288,6 @@ def test_refusals(monkeypatch):
         monkeypatch.setattr(kernels.INTERPRETED, "value", False)
         with pytest.raises(InputError, match="needs a GPU"):
             kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
-    monkeypatch.setitem(__import__("sys").modules, "kernels", None)
+    monkeypatch.setitem(sys.modules, "kernels", None)
     with pytest.raises(InputError, match="pip install triton"):
         attention.choose("triton", posenc.build("cable", 2, 8, 8, 1)[0])
