@@ -7,7 +7,7 @@ Three paths, one meaning:
             that the whole batch shares become the mask of the fused kernel.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
-    triton  kernels.py, on GPUs: the bias is formed in registers, of falls and of biases of distance. Only where it is asked for.
+    triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers. Only where it is asked for.
 
 What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into
 two bf16 parts that add up to its float32 value, and products of parts get columns of their own. A term that is constant
@@ -50,11 +50,13 @@ def choose(path: str, encoding) -> str:
 
 
 def _kernels():
-    """The Triton kernels, imported where they are asked for: nothing else needs triton, nor a GPU."""
+    """The Triton kernels, imported where they are asked for: nothing else needs triton. InputError where they cannot run."""
     try:
         import kernels
     except ImportError as error:
         raise InputError(f"attention: triton needs kernels.py and triton, on a GPU ({error}): choose auto, or pip install triton") from None
+    if not (torch.cuda.is_available() or kernels.INTERPRETED.value):
+        raise InputError("attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto")
     return kernels
 
 
@@ -74,7 +76,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
     if encoding.score is None and path == "sdpa":
         return _causal_sdpa(q, k, v, scale)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
-    shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states) and encoding.score is not None
+    shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states)
     if not torch.is_grad_enabled() and encoding.score is not None and (q.size(2) == 1 if path != "dense" else shared):
         chunks = _row_chunks(q, k, v, q_states, k_states)
         return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2)) for chunk in chunks], 2)

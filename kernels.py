@@ -19,7 +19,7 @@ at most exp(|q| |k| scale + the largest bias in the tile), and a row's sum is at
 
 Backward recomputes the weights from the logarithms of their sums, by two kernels: one walks along rows for dq and dg, one along
 columns for dk, dv and dS. Exact rows of the score's gradient sum to zero, so in a causal `fall` S_i gets no gradient by its row. A
-bias of distance has a third kernel: tiles at the same offset from the diagonal hold the same distances, so one program adds up
+bias of distance or of pieces has a third kernel: tiles at the same offset from the diagonal hold the same distances, so one program adds up
 those of all sequences and all places, and what is left to reduce is a tile for each offset. Nothing has the shape (T, T), nothing
 is added atomically: the same bits every time.
 
@@ -82,7 +82,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     B, H, T, D = q.shape
     S = k.size(2)
     if not (q.is_cuda or INTERPRETED.value):
-        raise InputError("attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto")
+        raise InputError(f"attention: triton needs a GPU, not {q.device}, or TRITON_INTERPRET=1, which is slow: choose auto")
     if not 16 <= D <= 128:
         raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
@@ -134,11 +134,7 @@ def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Te
 
 
 def tiles(head_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """(queries, keys) of a tile, warps and pipeline stages of a program. Not yet measured on any GPU.
-
-    Compiled for Hopper (sm_90), bfloat16, D = 64: `none`, `fall` and `distance` stay within the registers with 8 warps, and spill 256 to
-    672 bytes a thread with 4; `log-fall` spills 144, `pieces` 856.
-    """
+    """(queries, keys) of a tile, warps and pipeline stages of a program: what fits Hopper's registers, not yet measured on any GPU."""
     if dtype == torch.float32:
         return 32, 32, 4, 2
     return (128, 64, 8, 3) if head_size <= 64 else (64, 64, 8, 2)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The claims of the CABLE paper in small, and two questions of our own: does the weight g help, and does a rotation composed with a
-# forgetting bias beat both its parts? Sixteen encodings, 0.8M parameters, bytes of English, 256 tokens; results/README.md has a run.
+# forgetting bias beat both its parts? Sixteen encodings, 0.8M parameters, bytes of English, 256 tokens; results/reproduction/ has records.
 #
 #     SEEDS="1 2 3" bash scripts/reproduction.sh       # WikiText-103 from the hub; DATA=data/english: shards of your own
 #

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every experiment's script at SCALE=smoke, on the CPU: do they all run from beginning to end? About fifteen minutes on two cores.
+# Every experiment's script at SCALE=smoke, on the CPU: do they all run from beginning to end? With
+# ENCODINGS="cable rope" it took six minutes of one core's time.
 #
 #     bash scripts/smoke.sh
 

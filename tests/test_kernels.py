@@ -286,7 +286,9 @@ def test_refusals(monkeypatch):
         kernel("distance", {name: x.float().requires_grad_() for name, x in case("distance", 4, 8, 16).items()}, 0.3)
     if DEVICE == "cpu":
         monkeypatch.setattr(kernels.INTERPRETED, "value", False)
-        with pytest.raises(InputError, match="needs a GPU"):
+        with pytest.raises(InputError, match="triton needs a GPU, or TRITON_INTERPRET=1"):
+            model("cable", "triton")
+        with pytest.raises(InputError, match="needs a GPU, not cpu"):
             kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
     monkeypatch.setitem(sys.modules, "kernels", None)
     with pytest.raises(InputError, match="pip install triton"):
