@@ -120,13 +120,18 @@ train() {
     echo "${#runs[@]} trainings in $folder"
 }
 
-# tune CONFIG LENGTH LR...: trains seed 1 at each learning rate; the one of the lowest validation loss is then $lr.
+# tune CONFIG LENGTH LR...: trains seed 1 at each learning rate, in rising order, and then at the double of the last as long as the last
+# is the best: a best at the edge would say nothing of what lies beyond. The one of the lowest validation loss is then $lr.
 tune() {
-    local tried=()
-    for lr in "${@:3}"; do SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}"); done
-    if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
-    lr=$(python -c 'import runs, sys; print(min(sys.argv[1:], key=runs.validation_loss))' "${tried[@]}")
-    lr=${lr%/*} lr=${lr##*-lr}
+    local tried=() rates=("${@:3}") best
+    while [ ${#rates[@]} -gt 0 ]; do
+        for lr in "${rates[@]}"; do SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}"); done
+        if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
+        best=$(python -c 'import runs, sys; print(min(sys.argv[1:], key=runs.validation_loss))' "${tried[@]}")
+        best=${best%/*} best=${best##*-lr} rates=()
+        if [ "$best" = "$lr" ] && [ "$SCALE" != smoke ]; then rates=("$(python -c "print(f'{2 * $lr:g}')")"); fi
+    done
+    lr=$best
 }
 
 # evaluate LENGTHS [FLAG...]: perplexity of the runs at the paper's lengths, as in 512,1024.

@@ -50,6 +50,22 @@ def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
     assert f"small-1024-lr{best}/rope/eval_" in [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")][0]
 
 
+@pytest.mark.parametrize("losses, chosen, tried", [
+    ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.75}, "4e-3", 3),
+    ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.65, "0.016": 1.6, "0.032": 1.9}, "0.016", 5),
+])
+def test_the_best_learning_rate_is_not_the_highest_tried(losses, chosen, tried, tmp_path):
+    for lr, loss in losses.items():
+        run = tmp_path / f"small-lr{lr}" / "cable"
+        run.mkdir(parents=True)
+        (run / "log.jsonl").write_text(f'{{"kind": "val", "loss": {loss}}}\n')
+    pretence = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'  # nothing is trained: the logs are there
+    command = f'source scripts/common.sh; {pretence}; tune small 1024 2e-3 4e-3 8e-3; echo "$lr"'
+    environment = {**os.environ, "SCALE": "small", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", command, "scripts/common.sh"], cwd=ROOT, env=environment, text=True, capture_output=True)
+    assert done.stdout.split() == ["tried"] * tried + [chosen], done.stderr
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir):
     done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir))
