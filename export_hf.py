@@ -26,7 +26,7 @@ from errors import InputError
 from files import writing
 from runs import checkpoint_path, load_model, sha256_of
 
-MODULES = ("hf", "model", "cache", "attention", "posenc", "errors")  # what the network needs, `hf` first
+MODULES = ("hf", "model", "cache", "attention", "posenc", "pretrained", "errors")  # what the network needs, `hf` first
 HERE = Path(__file__).parent
 README = """# {name}
 

@@ -11,8 +11,6 @@ Legend: B batch, T tokens, C width, H heads, D head size = C / H, V vocabulary.
 """
 
 import math
-import os
-import pickle
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import posenc
+import pretrained
 from cache import Cache, LayerCache
 from errors import InputError
 
@@ -34,7 +33,6 @@ SIZES = {  # layers, heads, width
     "xl": (48, 25, 1600),
 }
 READ = 1024  # tokens that pass through the network at a time where a cache lets them
-CABLE = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
 LOGITS_CHUNK = 2**26  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
 
 
@@ -147,11 +145,9 @@ class GPT(nn.Module):
         is `cable-v1`. It holds neither block_size, the training length, nor attn_scale: their training code multiplies by 1.
         Raises InputError where there is no such model, or it is another, or the library that reads it is missing.
         """
-        if name == CABLE or file or os.path.isfile(name):
-            settings, weights = _cable_v1(name if os.path.isfile(name) else _fetched(name, file))
+        settings, weights = pretrained.read(name, file)
+        if settings["pe"] == "cable-v1":
             settings |= {"block_size": block_size, "attn_scale": attn_scale}
-        else:
-            settings, weights = _gpt2(name)
         dimensions = settings["n_layer"], settings["n_head"], settings["n_embd"]
         settings["size"] = next((size for size, known in SIZES.items() if known == dimensions), "small")
         model = cls(GPTConfig(**settings))
@@ -296,55 +292,3 @@ class MeanCrossEntropy(torch.autograd.Function):
         x_grad, weight_grad = ctx.saved_tensors
         grad = grad / len(x_grad)
         return x_grad * grad, weight_grad * grad, None
-
-
-def _gpt2(name: str) -> tuple[dict, dict]:
-    """Settings and weights of a GPT-2 of transformers."""
-    try:
-        from transformers import GPT2LMHeadModel
-    except ImportError:
-        raise InputError("GPT-2's weights are read by transformers: pip install transformers") from None
-    try:
-        theirs = GPT2LMHeadModel.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise InputError(f"no GPT-2 model at '{name}' ({' '.join(str(error).split())[:120]}): name a folder with config.json and "
-                         "model.safetensors, or gpt2, gpt2-medium, gpt2-large or gpt2-xl with a network at hand") from None
-    c, conv1d = theirs.config, ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round
-    weights = {key: weight.T if key.endswith(conv1d) else weight for key, weight in theirs.transformer.state_dict().items()}
-    table = weights.pop("wpe.weight")
-    settings = {"pe": "learnable", "vocab_size": c.vocab_size, "block_size": c.n_positions, "n_layer": c.n_layer, "n_head": c.n_head,
-                "n_embd": c.n_embd}
-    return settings, weights | {f"posenc.{layer}.table.weight": table for layer in range(c.n_layer)}
-
-
-def _cable_v1(path: str) -> tuple[dict, dict]:
-    """Settings and weights of a checkpoint by the CABLE authors' code: their h_attn is our gate, -Softplus(z) being log sigmoid(-z)."""
-    try:
-        theirs = torch.load(path, map_location="cpu", weights_only=True)
-        theirs = {key.replace("_orig_mod.", "").removeprefix("transformer."): weight for key, weight in theirs.get("model", theirs).items()}
-        (vocabulary, width), heads = theirs["wte.weight"].shape, len(theirs["h.0.attn.h_attn.bias"])
-    except (AttributeError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise InputError(f"{path} is no checkpoint by the CABLE authors' code ({' '.join(str(error).split())[:120]}): name one that "
-                         "holds transformer.wte.weight and transformer.h.0.attn.h_attn.bias") from None
-    weights = {}
-    for key, weight in theirs.items():
-        if ".h_attn." in key:
-            weights[f"posenc.{key.split('.')[1]}.gate.{key.rpartition('.')[2]}"] = -weight.float()
-        elif key != "lm_head.weight" and not key.endswith(".attn.mask"):  # wte.weight again, and a constant
-            weights[key] = weight.float()
-    return {"pe": "cable-v1", "vocab_size": vocabulary, "n_layer": sum(key.endswith("h_attn.bias") for key in theirs), "n_head": heads,
-            "n_embd": width}, weights
-
-
-def _fetched(repository: str, file: str | None) -> str:
-    """The path of a file of weights from the hub; of its only one, where none is named."""
-    import huggingface_hub
-    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
-
-    try:
-        there = [name for name in huggingface_hub.list_repo_files(repository) if name.endswith((".pt", ".pth", ".bin"))]
-        if file not in there and not (file is None and len(there) == 1):
-            raise InputError(f"{repository} holds {', '.join(there) or 'no weights'}: name one of them as file")
-        return huggingface_hub.hf_hub_download(repository, file or there[0])
-    except (ConnectionError, HFValidationError, HTTPError, LocalEntryNotFoundError) as error:
-        raise InputError(f"{repository} cannot be fetched ({' '.join(str(error).split())[:120]}): connect, or name a file") from None
