@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from errors import InputError
 
 PATHS = ("auto", "sdpa", "dense", "triton")
+SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 CHUNK_ELEMENTS = 2**23  # logits of one dense chunk: 32 MB in float32
 
 
@@ -61,12 +62,13 @@ def _kernels():
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
-           first: Tensor | None = None, reach: int | None = None) -> Tensor:
+           first: Tensor | None = None, reach: int | None = None, skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
     """Causal attention with the bias of `encoding`: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
     first: int64 (1,), without gradients and for few queries: keys after the queries are there, whatever they hold.
     reach: without gradients: keys this far back or further are not seen.
+    skip_tolerance: which share of a row's weight the Triton kernels may leave out, where a bias makes far keys that small; 0: nothing.
     """
     if first is not None:
         return _masked_rows(q, k, v, q_states, k_states, encoding, scale, first)
@@ -82,7 +84,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
         return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2)) for chunk in chunks], 2)
     if path == "triton":
         kernels = _kernels()
-        return kernels.attend(q, k, v, kernels.bias_of(encoding, q_states, k_states, q.size(1)), scale)
+        return kernels.attend(q, k, v, kernels.bias_of(encoding, q_states, k_states, q.size(1)), scale, skip_tolerance=skip_tolerance)
     if path == "sdpa":
         return factored(q, k, v, encoding.factors(q_states, k_states), scale)
     return dense(q, k, v, encoding, q_states, k_states, scale)

@@ -1,5 +1,6 @@
 """What does a model's positional encoding do to a text: the bias between its tokens, how steeply it falls, how far it sees."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,14 @@ class Layer:
         bias = self.bias()
         return q @ k.mT * self.attn.scale + (0 if bias is None else bias)
 
+    def left_out(self) -> float:
+        """Which share of the tiles of keys that a causal query has to read the Triton kernels leave out."""
+        import kernels
+
+        q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
+        bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)
+        return kernels.left_out(q, k, bias, self.attn.scale, self.attn.skip_tolerance)
+
     def falls(self) -> Tensor | None:
         """S[j-1] - S[j] of every token, (B|1, H|1, T): how far it pushes everything before it; None where no S falls."""
         if self.encoding.score is None:
@@ -45,38 +54,49 @@ class Layer:
 
 
 @torch.no_grad()
-def layers(model: GPT, tokens: Tensor) -> list[Layer]:
-    """Every layer of the model while it reads tokens (B, T)."""
-    seen = []
+def visit(model: GPT, tokens: Tensor, look: Callable[[Layer], object]) -> list:
+    """What `look` finds in every layer, while the model reads tokens (B, T)."""
+    found = []
 
     def note(attn, arguments):
         x, pos, encoding, *_ = arguments
-        seen.append(Layer(attn, encoding, x, pos))
+        found.append(look(Layer(attn, encoding, x, pos)))
 
     hooks = [block.attn.register_forward_pre_hook(note) for block in model.h]
     model.hidden(tokens)
     for hook in hooks:
         hook.remove()
-    return seen
+    return found
 
 
-@torch.no_grad()
+def layers(model: GPT, tokens: Tensor) -> list[Layer]:
+    """Every layer of the model as it reads tokens (B, T)."""
+    return visit(model, tokens, lambda layer: layer)
+
+
+def left_out(model: GPT, tokens: Tensor) -> list[float]:
+    """Which share of their work the Triton kernels leave out, by layer."""
+    return visit(model, tokens, Layer.left_out)
+
+
 def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
     """What the last of tokens (B, T) sees, by layer, mean over texts and heads; empty for encodings without a bias.
 
     slope: by how much the bias falls per token over the whole context, in nats. window: exp of the entropy of softmax(bias),
-    the number of tokens that it would in effect attend to if all queries and keys were alike: T without any fall.
+    the number of tokens that it would in effect attend to if all queries and keys were alike: T without any fall. left_out:
+    see there; only where the Triton kernels are at work.
     """
-    found = layers(model, tokens)
-    if found[0].encoding.score is None:
-        return {}
-    last, result = tokens.size(1) - 1, {"slope": [], "window": []}
-    for layer in found:
+    def look(layer):
         q_states, k_states = layer.states
         q_states = tuple(s[..., -1:] for s in q_states)
         row = attention.bias(layer.encoding, q_states, k_states, layer.attn.heads, 1, first=last)[..., 0, :]  # (B|1, H|1, T)
         weights = row.softmax(-1)
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
-        result["slope"].append(((row[..., -1] - row[..., 0]) / max(1, last)).mean().item())
-        result["window"].append(entropy.exp().mean().item())
-    return result
+        seen = {"slope": ((row[..., -1] - row[..., 0]) / max(1, last)).mean().item(), "window": entropy.exp().mean().item()}
+        return seen | ({"left_out": layer.left_out()} if model.path == "triton" else {})
+
+    if model.posenc[0].score is None:
+        return {}
+    last = tokens.size(1) - 1
+    found = visit(model, tokens, look)
+    return {name: [seen[name] for seen in found] for name in found[0]}

@@ -27,9 +27,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+import biases
 import cli
 import device as devices
 import tables
+from attention import SKIP_TOLERANCE
 from data import Windows, evenly_spaced, rows
 from errors import InputError
 from files import write_json
@@ -71,6 +73,8 @@ class Config:
     """of matrix products; auto: bfloat16 where the hardware has it"""
     attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
     """how attention is computed (attention.py)"""
+    skip_tolerance: float = SKIP_TOLERANCE
+    """the share of a query's weight that --attention triton may leave out with far keys; 0: nothing"""
 
     def __post_init__(self):
         least = {"stride": 1, "targets": 1, "max_tokens": 1, "windows": 1, "cache_window": 1}
@@ -96,7 +100,7 @@ def main(argv=None):
 
 def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(run, device, config.attention)
+    model, checkpoint = load_model(run, device, config.attention, config.skip_tolerance)
     folder = config.data or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"{run} was not trained here: name the data by --data")
@@ -185,7 +189,7 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     """Loss over the windows at one length: float64 sums of every counted token's cross-entropy in nats.
 
     loss_se is the standard error over blocks of neighbouring windows, of one window each where these are few and do not overlap;
-    by_position: the mean loss of equal stretches of the window, from position `first` on.
+    by_position: the mean loss of equal stretches of the window, from position `first` on. left_out: of the first window, by layer.
     """
     per_batch = max(1, BATCH_TOKENS // length)
     sums, counts = np.zeros(len(windows)), np.array([counted for _, _, counted in windows])
@@ -207,8 +211,12 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     error = means.std(ddof=1) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
     curve = by_position[first:] / seen[first:]
     bins = [float(curve[start : start + width].mean()) for start in range(0, len(curve), width)]
-    return {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": len(windows),
-            "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
+    entry = {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": len(windows),
+             "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
+    if model.path == "triton" and config.cache_window is None:
+        with devices.autocast(device, dtype):
+            entry["left_out"] = biases.left_out(model, rows(shards, [windows[0][:2]], length)[0].to(device))
+    return entry
 
 
 if __name__ == "__main__":

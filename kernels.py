@@ -37,11 +37,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from attention import SKIP_TOLERANCE
 from errors import InputError
 
 KINDS = ("none", "fall", "log-fall", "distance", "pieces")
+FALLING = KINDS[1:3]
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
-SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 FAR = 2**30  # tokens
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 NONE, FALL, LOG_FALL, DISTANCE, PIECES = (tl.constexpr(number) for number in range(len(KINDS)))
@@ -92,14 +93,30 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     if bias.kind == "pieces" and not causal:
         raise InputError("attention: triton forms the bias of FIRE for causal attention only: choose dense")
     nothing = q.new_empty(0, dtype=torch.float32)
-    s_i, g = (nothing if x is None else x.float().expand(B, H, T) for x in (bias.s_i, bias.g))
-    s_j = nothing if bias.s_j is None else bias.s_j.float().expand(B, H, S)
+    s_i, g, s_j = _of_tokens(bias, B, H, T, S, nothing)
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
     pieces = nothing if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    skips = causal and reach is None and skip_tolerance > 0 and bias.kind in ("fall", "log-fall")
+    skips = causal and reach is None and skip_tolerance > 0 and bias.kind in FALLING
     first = first_tiles(q, k, bias.kind, s_i, g, s_j, scale, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
     return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, pieces, first, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
+
+
+def _of_tokens(bias, B, H, T, S, nothing):
+    """s_i, g (B, H, T) and s_j (B, H, S), float32."""
+    s_i, g = (nothing if x is None else x.float().expand(B, H, T) for x in (bias.s_i, bias.g))
+    return s_i, g, nothing if bias.s_j is None else bias.s_j.float().expand(B, H, S)
+
+
+@torch.no_grad()
+def left_out(q: Tensor, k: Tensor, bias: Bias, scale: float, skip_tolerance: float) -> float:
+    """Which share of the tiles that causal attention has to read `attend` leaves out."""
+    (B, H, T, D), S, (M, N, *_) = q.shape, k.size(2), tiles(q.size(-1), q.dtype)
+    if bias.kind not in FALLING or not skip_tolerance:
+        return 0.0
+    first = first_tiles(q, k, bias.kind, *_of_tokens(bias, B, H, T, S, None), scale, skip_tolerance)
+    ends = (torch.arange(first.size(-1), device=q.device) + 1) * M + S - T
+    return (first.double().mean((0, 1)).sum() / (ends.clamp(max=S) / N).ceil().sum()).item()
 
 
 @torch.no_grad()

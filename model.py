@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 import posenc
 import pretrained
+from attention import SKIP_TOLERANCE
 from cache import Cache, LayerCache
 from errors import InputError
 
@@ -49,6 +50,7 @@ class GPTConfig:
     n_embd: int | None = None
     attn_scale: float | None = None
     attention: str = "auto"
+    skip_tolerance: float = SKIP_TOLERANCE
 
     def __post_init__(self):
         """Fills in the size. Raises InputError with all problems at once."""
@@ -62,6 +64,8 @@ class GPTConfig:
             for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
                 if getattr(self, name) < 1:
                     problems.append(f"{name} is {getattr(self, name)}: it must be at least 1")
+            if not 0 <= self.skip_tolerance < 1:
+                problems.append(f"skip_tolerance is {self.skip_tolerance}: it must be at least 0 and below 1")
         else:
             problems.append(f"unknown size '{self.size}': choose one of {' '.join(SIZES)}")
         try:
@@ -79,6 +83,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.n_head
         self.scale = config.attn_scale or 1 / math.sqrt(config.n_embd // config.n_head)
+        self.skip_tolerance = config.skip_tolerance
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
@@ -90,7 +95,7 @@ class Attention(nn.Module):
             k, v, *k_states = past.extend(k, v, *k_states)
             k_states = tuple(k_states)
         first, reach = (pos if past.position is not None else None, past.window) if past else (None, None)
-        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach)
+        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach, self.skip_tolerance)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
     def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor]:

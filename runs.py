@@ -38,6 +38,7 @@ except ImportError:  # no Unix
 
 import device as devices
 import posenc
+from attention import SKIP_TOLERANCE
 from errors import InputError
 from files import atomic, read_json, writing
 from model import GPT, GPTConfig
@@ -217,10 +218,10 @@ def load_checkpoint(run: str | Path) -> dict:
     return checkpoint
 
 
-def load_model(run: str | Path, device: torch.device, attention: str = "auto") -> tuple[GPT, dict]:
-    """The trained model, in evaluation mode on `device`, and the rest of its checkpoint."""
+def load_model(run: str | Path, device: torch.device, attention: str = "auto", skip_tolerance: float = SKIP_TOLERANCE) -> tuple[GPT, dict]:
+    """The trained model, in evaluation mode on `device`, and the rest of its checkpoint; attention as it is asked for here."""
     checkpoint = load_checkpoint(run)
-    model = GPT(GPTConfig(**{**checkpoint["gpt"], "attention": attention}))
+    model = GPT(GPTConfig(**{**checkpoint["gpt"], "attention": attention, "skip_tolerance": skip_tolerance}))
     load_weights(model, checkpoint.pop("model"), run)
     return model.to(device).eval(), checkpoint
 
@@ -260,7 +261,8 @@ def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtyp
     """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
     return {"pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
             "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "parameters": model.parameter_count(),
-            "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path}
+            "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path,
+            **({"skip_tolerance": model.config.skip_tolerance} if model.path == "triton" else {})}
 
 
 def earlier_record(path: Path, identity: dict) -> dict | None:

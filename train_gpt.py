@@ -27,6 +27,7 @@ import biases
 import cli
 import device as devices
 import distributed
+from attention import SKIP_TOLERANCE
 from data import Sampler, Windows, ahead, evenly_spaced, stream
 from errors import InputError
 from model import GPT, GPTConfig
@@ -68,6 +69,8 @@ class Config:
     """factor of q k^T; none: 1 / sqrt(head size)"""
     attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
     """how attention is computed (attention.py)"""
+    skip_tolerance: float = SKIP_TOLERANCE
+    """the share of a query's weight that --attention triton may leave out with far keys; 0: nothing"""
     # optimisation
     steps: int = 19_000
     """optimizer steps in all"""
@@ -145,8 +148,9 @@ class Config:
 
 
 # What may change when a run goes on: nothing here moves a weight by more than rounding.
-MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "micro_batch", "log_every", "val_every", "val_tokens", "checkpoint_every",
-              "keep_checkpoints", "wandb_project", "device", "dtype", "compile", "activation_checkpointing", "deterministic"}
+MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "skip_tolerance", "micro_batch", "log_every", "val_every", "val_tokens",
+              "checkpoint_every", "keep_checkpoints", "wandb_project", "device", "dtype", "compile", "activation_checkpointing",
+              "deterministic"}
 
 
 def learning_rate(step: int, config: Config) -> float:
@@ -357,7 +361,8 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 values = validate()
                 seen = " ".join(f"{window:.0f}" for window in values.get("window", []))
                 bar.write(f"step {step:>{width}}/{config.steps} | val loss {values['loss']:.4f} | perplexity {math.exp(values['loss']):.3f}"
-                          + (f" | effective window by layer {seen}" if seen else ""))
+                          + (f" | effective window by layer {seen}" if seen else "")
+                          + (f" | {np.mean(values['left_out']):.1%} of attention left out" if "left_out" in values else ""))
                 run.log("val", step, **values)
             if saves:
                 save()

@@ -1,9 +1,12 @@
 """The Triton kernels against the formulas in float64, values and gradients: on a GPU where there is one, else in Triton's interpreter."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +14,9 @@ from conftest import ENCODINGS, ROOT
 from torch.testing import assert_close
 
 import attention
+import eval_extrapolation
 import posenc
+import train_gpt
 from errors import InputError
 from model import GPT, GPTConfig
 
@@ -207,6 +212,42 @@ def test_far_keys_that_matter_are_not_left_out(small_tiles):
     assert after[0, 0, 5] == 0 and weight.max() <= 2.0**-24
     ours = kernel("fall", {name: x.float() for name, x in leaves.items()}, 0.3)
     assert_close(ours.double(), formula("fall", leaves, 0.3)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_share_left_out(small_tiles):
+    """Of two heads, ALiBi's with a slope of 1/2 and one without: at most what weighs too little in all rows, and nearly that."""
+    T, tolerance = 300, 1e-6
+    s = -0.5 * torch.arange(T, device=DEVICE) * torch.tensor([1.0, 0.0], device=DEVICE)[:, None]
+    q = torch.zeros(1, 2, T, 16, device=DEVICE)
+    bias = kernels.Bias("fall", s_i=s[None], g=torch.ones(1, 1, 1, device=DEVICE), s_j=s[None])
+    weights = np.tril(np.exp(-0.5 * np.subtract.outer(np.arange(T), np.arange(T))))
+    weights /= weights.sum(1, keepdims=True)
+    read, light = [], []
+    for start in range(0, T, 32):
+        in_tiles = np.add.reduceat(weights[start : start + 32], np.arange(0, T, 16), 1).cumsum(1)
+        read.append(-(-min(T, start + 32) // 16))
+        light.append((in_tiles <= tolerance).all(0)[: start // 16].sum())
+    found = kernels.left_out(q, q, bias, 1.0, tolerance) * 2 * sum(read)
+    assert sum(max(0, n - 2) for n in light) <= found <= sum(light) and found > sum(read) / 2
+    assert kernels.left_out(q, q, bias, 1.0, 0.0) == kernels.left_out(q, q, kernels.Bias(), 1.0, tolerance) == 0
+
+
+def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys):
+    """A training at a coarse tolerance, and an evaluation at the default one, whose loss is that of the dense path."""
+    flags = ["--data", str(data_dir), "--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd", "32", "--pe", "alibi", "--device",
+             DEVICE, "--dtype", "float32", "--compile", "false", "--block_size", "160", "--micro_batch", "1", "--tokens_per_step", "160",
+             "--steps", "2", "--val_tokens", "160"]
+    train_gpt.main([*flags, "--attention", "triton", "--skip_tolerance", "0.5", "--out_dir", str(tmp_path)])
+    assert re.search(r"val loss .* \d+\.\d% of attention left out", capsys.readouterr().out)
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert all(0 < share < 1 for share in logged[-1]["left_out"]) and len(logged[-1]["left_out"]) == 2
+    found = {}
+    for path in ("triton", "dense"):
+        eval_extrapolation.main([str(tmp_path), "--lengths", "384", "--windows", "1", "--device", DEVICE, "--dtype", "float32", "--attention", path])
+        found[path] = json.loads((tmp_path / "eval_toy_val.json").read_text())
+    entries = {path: record["lengths"]["384"] for path, record in found.items()}
+    assert found["triton"]["skip_tolerance"] == 2**-24 and all(0 < share < 1 for share in entries["triton"]["left_out"])
+    assert "left_out" not in entries["dense"] and abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
 
 
 def model(pe, path):
