@@ -2,6 +2,7 @@
 
     python bench.py train attention generate eval --encodings cable,alibi,fox --context 512,1024 --out results/bench/tiny.json
     python bench.py train --encodings cable,t5 --context 1024,4096 --model medium --micro_batch 8 --device cuda --out train.json
+    python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1      # as steep as training made it
     python bench.py prepare                                         # the embedded corpus, in a parquet file
     python bench.py prepare --source corpus.jsonl.xz --out prepare.json
     python report.py results/bench/tiny.json --out_dir results/bench
@@ -10,7 +11,9 @@ train: one optimizer step as train_gpt.py makes it, from a micro-batch of random
 attention: attention alone, forward and backward, from the layer's projection and normalised input to its heads' outputs, with
 all that the encoding adds: rotating, building its states, its bias. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
 the dense path of every encoding that has a faster one. On a GPU, train and attention also take the Triton kernels, where they form
-the encoding's bias (`cable triton`).
+the encoding's bias (`cable triton`), and attention PyTorch's FlexAttention with the encoding's score (`cable flex`), where it can
+compute that. All of random numbers; with --run, of what every layer of that model reads in its validation text, with its trained
+encoding, one layer after the other, `rope` and `nope` beside it: only there the kernels find something to leave out.
 generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
 eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
 
@@ -25,6 +28,7 @@ counted; told are medians. Timed are opening the file, reading, decompressing, t
 """
 
 import collections
+import functools
 import os
 import re
 import statistics
@@ -42,6 +46,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import attention
+import biases
 import cli
 import corpus
 import decoding
@@ -51,6 +56,7 @@ import runs
 import shards
 import tables
 from cache import Cache
+from data import Windows, evenly_spaced
 from errors import InputError
 from files import write_json
 from model import GPT, GPTConfig
@@ -74,6 +80,8 @@ class Config:
     """size of the model: quickstart, tiny, small, medium, large or xl"""
     micro_batch: int = 4
     """train, attention, eval: sequences of one pass"""
+    run: str | None = None
+    """attention: a run whose encoding, shape and inputs are taken, in place of --encodings, --model and random numbers"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -96,6 +104,9 @@ class Config:
         problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in (*TURNS, "prepare")]
         if not self.what:
             problems.append(f"name what to measure: {known}")
+        if "prepare" in self.what and self.source and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file()):
+            problems.append(f"{self.source} is no jsonl or parquet file that is there: name another --source")
+        problems += ["--run is for attention alone: name no other benchmark"] * (self.run is not None and self.what != ["attention"])
         problems += [f"{name} is {getattr(self, name)}: it must be at least 1" for name in ("micro_batch", "repeats")
                      if getattr(self, name) < 1]
         if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
@@ -126,18 +137,22 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     compile: bool
+    layers: list[biases.Layer] | None = None
+    """attention: of a trained model, as they read a text"""
 
     def network(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         torch.manual_seed(SEED)
         return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path)).to(self.device)
 
     def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
-        """The attention paths that are compared, by what is added to the encoding's name: nothing, " dense", " triton"."""
+        """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex"."""
         found = {"": attention.choose("auto", encoding)}
         if found[""] != "dense":
             found[" dense"] = "dense"
         if self.device.type == "cuda" and (encoding.score is None or encoding.in_registers):
             found[" triton"] = "triton"
+        if self.device.type == "cuda" and encoding.score is not None:
+            found[" flex"] = "flex"
         return found
 
     def batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
@@ -172,6 +187,8 @@ def main(argv=None):
     record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
               "datasets": version("datasets")}
 
+    trained = runs.load_model(config.run, device) if config.run else None
+
     def keep(name, result):
         record[name] = result
         if config.out:
@@ -183,30 +200,37 @@ def main(argv=None):
         if name == "prepare":
             keep(name, prepare(config))
         else:
-            for result in measure(name, config, device, dtype):  # renewed after each context
+            for result in measure(name, config, device, dtype, trained):  # renewed after each context
                 keep(name, result)
             print(f"\n{tables.speeds_text(name, result)}\n")
 
 
-def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype):
-    """Yields the record of benchmark `name`, once for each context that is done."""
+def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype, trained: tuple[GPT, dict] | None = None):
+    """Yields the record of benchmark `name`, once for each context that is done. trained: what load_model found of --run."""
     compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
     result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
               "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
     if compiles:
         torch._dynamo.config.recompile_limit = 16 * len(config.names())  # models of all encodings and paths run the same code
+    names = config.names()
+    if trained:
+        names = list(dict.fromkeys((*BASELINES, trained[0].config.pe)))
+        result |= {"run": Path(config.run).name, "model": trained[0].config.size, "biases": {}}
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
         setting = Setting(config.model, config.micro_batch, context, device, dtype, compiles)
         try:
-            turns = {key: turn for pe in config.names() for key, turn in TURNS[name](setting, pe).items()}
+            if trained:
+                setting.layers, result["biases"][str(context)] = reads(setting, *trained)
+            turns = {key: turn for pe in names for key, turn in TURNS[name](setting, pe).items()
+                     if not key.endswith(" flex") or possible(key, turn)}
             seconds = rounds({key: turn.ready for key, turn in turns.items()}, config.repeats, device, f"{name} at {context:,}")
             entries = {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in turns.items()}
         except torch.OutOfMemoryError:
             raise InputError(f"{name} at {context:,} tokens does not fit into the GPU: fewer --encodings at a time, which all stay there, "
                              "a smaller --micro_batch or a shorter --context") from None
-        result["contexts"][str(context)] = dict.fromkeys(config.names()) | entries  # None: past the encoding's longest context
+        result["contexts"][str(context)] = dict.fromkeys(names) | entries  # None: past the encoding's longest context
         yield result
 
 
@@ -232,7 +256,8 @@ def rounds(turns: dict[str, Callable[[], Callable]], repeats: int, device: torch
 def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
     """The numbers of one turn. ratios: its speed over that of others; peak: FLOP/s of the device, None where not known."""
     rate = turn.tokens / statistics.median(seconds[name])
-    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{name.removesuffix(' triton')} dense"}
+    pe = name.removesuffix(" triton")
+    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{pe} dense", "flex": f"{pe} flex"}
     return {"seconds": seconds[name], "tokens": turn.tokens, "tokens_per_second": rate,
             "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], seconds[other]))
                        for to, other in others.items() if other in seconds},
@@ -242,7 +267,8 @@ def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
-    return {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items() if added != " dense"}
+    return {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items()
+            if added not in (" dense", " flex")}
 
 
 def train_turn(setting: Setting, pe: str, path: str) -> Turn:
@@ -281,36 +307,100 @@ def optimizer_step(model: GPT, forward: Callable, optimizer, scaler, inputs: Ten
 
 
 def attend(setting: Setting, pe: str) -> dict[str, Turn]:
+    layers = trained_layers(setting, pe) if setting.layers else [random_layer(setting, pe)]  # (encoding, heads, x, projection) each
+    encoding, _, x, _ = layers[0]
+    grad = torch.randn_like(x, dtype=setting.dtype)
+    pos = torch.arange(setting.context, device=setting.device)
+
+    def plain(encoding, heads, x, projection):
+        return F.scaled_dot_product_attention(*_qkv(projection, heads), is_causal=True)
+
+    def encoded(path, encoding, heads, x, projection):
+        q, k, v = _qkv(projection, heads)
+        q, k = encoding.rotate(q, k, pos)
+        inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
+        return flex(*inputs, causal) if path == "flex" else attention.attend(*inputs, path)
+
+    def turn(compute):
+        forwards = [(setting.compiled(functools.partial(compute, *layer)), [*layer[2:], *layer[0].parameters()]) for layer in layers]
+
+        def both():
+            for forward, learned in forwards:
+                torch.autograd.grad(forward().transpose(1, 2).flatten(2), learned, grad, allow_unused=True)
+
+        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device))
+
+    paths = setting.paths(encoding)
+    causal = causal_blocks(setting) if " flex" in paths else None
+    turns = {pe + added: turn(functools.partial(encoded, path)) for added, path in paths.items()}
+    return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
+
+
+def _qkv(projection, heads):
+    return (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))  # (B, H, T, D) each
+
+
+def random_layer(setting: Setting, pe: str) -> tuple[posenc.Encoding, int, Tensor, Tensor]:
+    """An untrained encoding, the number of heads, a normalised input (B, T, C) and its projection (B, T, 3 C)."""
     shape = GPTConfig(size=setting.model)
     torch.manual_seed(SEED)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1)[0].to(setting.device)
     x = torch.randn(setting.micro_batch, setting.context, shape.n_embd, device=setting.device, requires_grad=True)
     projection = torch.randn(*x.shape[:2], 3 * shape.n_embd, device=setting.device, dtype=setting.dtype, requires_grad=True)
-    grad = torch.randn_like(x, dtype=setting.dtype)
-    pos = torch.arange(setting.context, device=setting.device)
-    learned = [projection, x, *encoding.parameters()]
+    return encoding, shape.n_head, x, projection
 
-    def qkv():
-        return (y.unflatten(-1, (shape.n_head, -1)).transpose(1, 2) for y in projection.chunk(3, -1))  # (B, H, T, D) each
 
-    def plain():
-        return F.scaled_dot_product_attention(*qkv(), is_causal=True)
+def trained_layers(setting: Setting, pe: str) -> list[tuple[posenc.Encoding, int, Tensor, Tensor]]:
+    """The same of each layer of the trained model; its own encodings where `pe` is its encoding, else fresh ones."""
+    found = []
+    for layer in setting.layers:
+        heads, x = layer.attn.heads, layer.x.float().detach()
+        encoding = layer.encoding
+        if pe in BASELINES:
+            encoding = posenc.build(pe, heads, x.size(-1), setting.context, 1)[0].to(setting.device)
+        projection = layer.attn.c_attn(x).to(setting.dtype).detach()
+        found.append((encoding, heads, x.requires_grad_(), projection.requires_grad_()))
+    return found
 
-    def encoded(path):
-        q, k, v = qkv()
-        q, k = encoding.rotate(q, k, pos)
-        return attention.attend(q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5, path)
 
-    def turn(forward):
-        forward = setting.compiled(forward)
+def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.Layer], dict]:
+    """The model's layers as they read micro_batch windows of its validation text, and what its biases do there."""
+    windows = Windows(shards.Shards(checkpoint["config"]["data"], "val"), setting.context)
+    if len(windows) < setting.micro_batch:
+        raise InputError(f"{windows.shards.folder} holds {len(windows)} windows of {setting.context:,} tokens: "
+                         "lower --micro_batch or --context")
+    tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
+    with devices.autocast(setting.device, setting.dtype):
+        return biases.layers(model, tokens), biases.summary(model, tokens)
 
-        def both():
-            torch.autograd.grad(forward().transpose(1, 2).flatten(2), learned, grad, allow_unused=True)
 
-        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device))
+def flex(q: Tensor, k: Tensor, v: Tensor, encoding: posenc.Encoding, q_states: tuple, k_states: tuple, scale: float, causal) -> Tensor:
+    """PyTorch's FlexAttention, whose score_mod is the encoding's own score: a rival, nothing here computes with it."""
+    from torch.nn.attention.flex_attention import flex_attention
 
-    turns = {pe + added: turn(lambda path=path: encoded(path)) for added, path in setting.paths(encoding).items()}
-    return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
+    def of(states, b, h, place):
+        return tuple(s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0] for s in states)
+
+    def score_mod(z, b, h, i, j):
+        return z + encoding.score(of(q_states, b, h, i), of(k_states, b, h, j), h)
+
+    return flex_attention(q, k, v, score_mod, causal, scale)
+
+
+def causal_blocks(setting: Setting):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, i, j: i >= j, None, None, setting.context, setting.context, device=setting.device)
+
+
+def possible(key: str, turn: Turn) -> bool:
+    """Whether a rival computes this at all: where it cannot, which its compiler tells by errors of many kinds, the others go on."""
+    try:
+        turn.ready()()
+        return True
+    except Exception as error:
+        print(f"{key}: not possible, {' '.join(str(error).split())[:200]}")
+        return False
 
 
 def generate(setting: Setting, pe: str) -> dict[str, Turn]:
@@ -365,8 +455,6 @@ def prepare(config: Config) -> dict:
     encoding = corpus.tiktoken_encoding(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source) if config.source else _embedded_corpus(Path(folder) / "stdlib.parquet")
-        if not corpus.table_kind(source) or not source.is_file():
-            raise InputError(f"{source} is no jsonl or parquet file that is there: name another --source")
         load = corpus.local([source])
         texts = [text for _, text in corpus.rows(str(source), config.text_column, load)]
 

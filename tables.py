@@ -249,12 +249,14 @@ SPEED_COLUMNS = {
     "to nope": (lambda entry: entry["ratios"].get("nope"), "{:.3f}"),
     "to sdpa": (lambda entry: entry["ratios"].get("sdpa"), "{:.3f}"),
     "to dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
+    "to flex": (lambda entry: entry["ratios"].get("flex"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
     "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
 }
 BENCHMARKS = {  # what a row of each is
     "train": "an optimizer step, micro-batch {micro_batch}",
     "attention": "one layer's attention alone, forward and backward, micro-batch {micro_batch}",
+    "attention of a run": "attention alone of every layer of the run {run}, forward and backward, micro-batch {micro_batch}",
     "generate": "{tokens} tokens drawn one by one, up to the context; memory of the cache",
     "eval": "a pass without gradients, micro-batch {micro_batch}",
 }
@@ -284,7 +286,8 @@ def speeds_cells(result: dict) -> list[list[str]]:
 def speeds_text(name: str, result: dict) -> str:
     """Markdown of one benchmark: the table, and under it what its numbers mean."""
     tokens = sorted({entry["tokens"] for entries in result["contexts"].values() for entry in entries.values() if entry})
-    row = BENCHMARKS[name].format(micro_batch=result["micro_batch"], tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
+    kind = f"{name} of a run" if "run" in result else name
+    row = BENCHMARKS[kind].format(run=result.get("run"), micro_batch=result["micro_batch"], tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
     return (f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
             f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
             "speed, above 1 is faster.")

@@ -13,5 +13,8 @@ run timeout 150 python -m pytest -q tests/test_kernels.py || true
 run python bench.py attention --encodings $pe,k-cable,kerple,t5,t5-clip,fire --context 1024,4096 --model small --out "$out-attention.json" || true
 run python bench.py train --encodings $pe --context 1024 --model small --micro_batch 32 --out "$out-train-small.json" || true
 run python bench.py train --encodings $pe --context 1024 --model medium --micro_batch 16 --out "$out-train-medium.json" || true
+run python prepare_text.py && run python train_gpt.py --config configs/quickstart.yaml --size tiny --pe cable --attention triton \
+    --out_dir runs/test_gpu/cable --resume && run python bench.py attention --run runs/test_gpu/cable --context 4096,65536 --micro_batch 1 \
+    --out "$out-attention-trained.json" || true # what the kernels leave out where the bias is as steep as training makes it
 for record in "$out"-*.json; do run python report.py "$record" --out_dir "${record%.json}" || true; done
 finish

@@ -139,7 +139,7 @@ def test_attention_is_that_of_the_path_it_names(monkeypatch):
     assert paths == ["sdpa", "dense"]
     for fused, dense in zip(*grads):
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
-    assert [tuple(g.shape) for g in grads[0]] == [(2, 8, 384), (2, 8, 128), (4, 128), (4,), (4, 128), (4,)]
+    assert [tuple(g.shape) for g in grads[0]] == [(2, 8, 128), (2, 8, 384), (4, 128), (4,), (4, 128), (4,)]
 
 
 def test_generation_fills_the_context(monkeypatch):
@@ -206,10 +206,12 @@ def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
     assert "prepare, stdlib.parquet, bytes" in capsys.readouterr().out
 
 
-def test_refusals(source, refused, tmp_path):
+def test_refusals(source, refused, trained, tmp_path):
     main = bench.main
     assert "name what to measure: train, attention, generate, eval, prepare" in refused(main)[0]
     assert "'speed' is not measured here: choose from train" in refused(main, "speed")[0]
+    assert "--run is for attention alone" in refused(main, "train", "attention", "--run", tmp_path)[0]
+    assert "lower --micro_batch or --context" in refused(main, "attention", "--run", trained("cable"), "--context", 2900)[0]
     assert "repeats is 0" in refused(main, "prepare", "--repeats", 0)[0]
     assert "is no jsonl or parquet file that is there" in refused(main, "prepare", "--source", tmp_path, "--tokenizer", "bytes")[0]
     assert "--text_column from body" in refused(main, "prepare", "--source", source, "--tokenizer", "bytes")[0]
@@ -225,6 +227,52 @@ def test_refusals(source, refused, tmp_path):
 def test_on_a_gpu_the_triton_kernels_take_part():
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {pe: list(gpu.paths(posenc.build(pe, 4, 128, 8, 1)[0])) for pe in ("cable", "fire", "nope", "fire+cable")}
-    assert named == {"cable": ["", " dense", " triton"], "fire": ["", " triton"], "nope": ["", " dense", " triton"], "fire+cable": [""]}
+    assert named == {"cable": ["", " dense", " triton", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " dense", " triton"],
+                     "fire+cable": ["", " flex"]}
     turn = bench.Turn(ready=None, tokens=12, memory=lambda: 7)
-    assert bench.entry("a triton", turn, {"a triton": [1], "a dense": [3], "a": [2]}, None)["ratios"] == {"dense": 3}
+    assert bench.entry("a triton", turn, {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}, None)["ratios"] == {"dense": 3, "flex": 5}
+
+
+@pytest.mark.parametrize("pe", ["cable", "k-cable", "alibi", "kerple-power", "t5", "t5-clip", "fox", "rope+cable"])
+@pytest.mark.filterwarnings("ignore")  # torch's, that FlexAttention should be compiled
+def test_the_rival_computes_the_same(pe):
+    """FlexAttention with the encoding's score as its score_mod; on a CPU it has no gradients."""
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 4, 128, 8, 1)[0]
+    q, k, v = torch.randn(3, 2, 4, 8, 32)
+    states = encoding.states(torch.randn(2, 8, 128), torch.arange(8))
+    with torch.no_grad():
+        ours = bench.flex(q, k, v, encoding, *states, 0.2, bench.causal_blocks(PLAIN))
+        torch.testing.assert_close(ours, attention.dense(q, k, v, encoding, *states, 0.2))
+
+
+def test_a_rival_that_cannot_is_left_out(capsys):
+    def fail():
+        raise RuntimeError("no such\nkernel")
+
+    assert not bench.possible("fire flex", bench.Turn(lambda: fail, 1, lambda: 0))
+    assert bench.possible("t5 flex", bench.Turn(lambda: lambda: None, 1, lambda: 0))
+    assert capsys.readouterr().out == "fire flex: not possible, no such kernel\n"
+
+
+def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
+    """What is timed is what every layer of the trained model computes while it reads its validation text."""
+    model, checkpoint = runs.load_model(trained("cable"), torch.device("cpu"))
+    made, attend = [], attention.attend
+    monkeypatch.setattr(attention, "attend", lambda *args: made.append(attend(*args)) or made[-1])
+    windows = data.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
+    with torch.no_grad():
+        model.hidden(windows.batch(data.evenly_spaced(len(windows), 3))[0])
+    setting = dataclasses.replace(PLAIN, context=12, micro_batch=3)
+    setting.layers, _ = bench.reads(setting, model, checkpoint)
+    theirs, made[:] = made[:2], []
+    bench.attend(setting, "cable")["cable"].ready()()
+    assert len(made) == len(theirs) == 2
+    for one, other in zip(made, theirs):
+        torch.testing.assert_close(one, other)
+
+    bench.main(["attention", "--run", str(trained("cable")), "--context", "8,12", *SMALL, "--repeats", "1", "--out", str(tmp_path / "out.json")])
+    result = json.loads((tmp_path / "out.json").read_text())["attention"]
+    assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "rope dense", "sdpa", "nope dense", "cable dense"]
+    assert len(result["biases"]["12"]["slope"]) == 2
+    assert "attention alone of every layer of the run cable, forward and backward, micro-batch 2" in capsys.readouterr().out
