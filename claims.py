@@ -85,33 +85,42 @@ def _whatever_the_training_length(columns):
 
 
 def _judge(columns, block_size, printed):
-    found = {}  # (encoding, multiple of the training length) -> mean perplexity; of several columns of an encoding the first
-    for column in columns:
+    found, seeds = {}, {}  # (encoding, multiple of the training length) -> mean perplexity, and those of each seed
+    for column in reversed(columns):  # of several columns of an encoding the first counts
         for length in sorted({int(length) for record in column.records for length in record["lengths"]}):
             values = column.perplexities(length)
             if values and length % block_size == 0:
-                found.setdefault((column.pe, length // block_size), sum(values) / len(values))
+                found[column.pe, length // block_size] = sum(values) / len(values)
+                seeds[column.pe, length // block_size] = column.by_seed(length)
+
+    def ratio(over, under):
+        """Of two perplexities, and how it is printed."""
+        by_seed = [seeds[over][seed] / seeds[under][seed] for seed in seeds[over].keys() & seeds[under].keys()]
+        spread = f" ({min(by_seed):.3f} to {max(by_seed):.3f} by seed)" if len(by_seed) > 1 else ""
+        return found[over] / found[under], f"{found[over] / found[under]:.3f}{spread}"
+
     here = {column.pe for column in columns}
     asked = here | ({*printed.perplexities} - {*SAME.values()} if printed else set())
     far = next((multiple for multiple in FARTHEST if any((pe, multiple) in found for pe in here)), FARTHEST[0])
 
     for pe, relation, bound, source in FAR:
         if pe in asked:
-            ratio = found[pe, far] / found[pe, 1] if {(pe, far), (pe, 1)} <= found.keys() else None
-            yield Verdict(f"{pe}: perplexity at {far}x over that at 1x {relation} {bound} ({source})",
-                          "" if ratio is None else f"{ratio:.3f}",
-                          None if ratio is None else ratio <= bound if relation == "<=" else ratio > bound)
+            claim, measured, holds = f"{pe}: perplexity at {far}x over that at 1x {relation} {bound} ({source})", "", None
+            if {(pe, far), (pe, 1)} <= found.keys():
+                grown, measured = ratio((pe, far), (pe, 1))
+                holds = grown <= bound if relation == "<=" else grown > bound
+            yield Verdict(claim, measured, holds)
     for pe, rivals, multiples, source in BELOW:
         rivals = [rival for rival in rivals if rival in here]
         if pe in asked and rivals:
             beyond = sorted({multiple for _, multiple in found if multiple > 1})
             wanted = beyond if multiples is None else sorted({far if multiple == 16 else multiple for multiple in multiples})
-            margins = [found[rival, multiple] / found[pe, multiple] for rival in rivals for multiple in wanted
+            margins = [ratio((rival, multiple), (pe, multiple)) for rival in rivals for multiple in wanted
                        if {(rival, multiple), (pe, multiple)} <= found.keys()]
             at = "every length beyond the training length" if multiples is None else ", ".join(f"{multiple}x" for multiple in wanted)
             yield Verdict(f"{pe}: lower than {', '.join(rivals)} at {at} ({source})",
-                          f"the others at least {min(margins):.3f} times as high" if margins else "",
-                          min(margins) > 1 if margins else None)
+                          f"the others at least {min(margins)[1]} times as high" if margins else "",
+                          min(margins)[0] > 1 if margins else None)
     if printed:
         yield from _orders(found, columns, block_size, printed)
 

@@ -40,6 +40,10 @@ class Column:
         entries = [record["lengths"].get(str(int(length)) if length == int(length) else "") for record in self.records]
         return [entry["perplexity"] for entry in entries if entry]
 
+    def by_seed(self, length: int) -> dict[int, float]:
+        """The same by the seed of the run."""
+        return {record.get("seed"): entry["perplexity"] for record in self.records if (entry := record["lengths"].get(str(length)))}
+
     def mean(self, length: float) -> float | None:
         values = self.perplexities(length)
         return statistics.mean(values) if values else None

@@ -28,9 +28,13 @@ def test_an_encoding_is_compared_with_those_that_are_here():
 
 
 def test_several_seeds_count_by_their_mean():
-    records = [record("rope", {256: 4.0, 4096: 4.0}, seed=1), record("rope", {256: 4.0, 4096: 20.0}, seed=2)]
+    records = [record("rope", {256: 4.0, 4096: 4.0}, seed=1), record("rope", {256: 4.0, 4096: 20.0}, seed=2),
+               record("rope+fox", {256: 2.0, 4096: 1.0}, seed=2), record("rope+fox", {256: 3.0, 4096: 1.0}, seed=3)]
     assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
-        "rope: perplexity at 16x over that at 1x > 2 (CABLE): 3.000: **holds**"]
+        "rope: perplexity at 16x over that at 1x > 2 (CABLE): 3.000 (1.000 to 5.000 by seed): **holds**",
+        "rope+fox: lower than rope at 1x, 16x (a question of ours): the others at least 1.600 times as high: **holds**"]
+    records[3]["seed"] = 1
+    assert str(claims.judge(tables.columns(records))[-1]).endswith("at least 1.600 (1.333 to 2.000 by seed) times as high: **holds**")
 
 
 def test_the_longest_context_of_the_papers_tables_is_15x():
