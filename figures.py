@@ -6,20 +6,28 @@ from contextlib import contextmanager
 
 import tables
 
+NEAR, SEVERAL = 1.15, 3  # times the lowest perplexity at a context; lines
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666", "#000000")
 # Ticks of an axis, times powers of ten: the first of these that gives three of them.
 STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
 
 
 def perplexity(columns: list[tables.Column], file) -> None:
-    """Mean perplexity of each column against context, bars for the standard deviation over seeds, as a PNG."""
+    """Mean perplexity of each column against context, bars for the standard deviation over seeds, as a PNG; beside it, where others
+    tower over them, those columns alone that stay near the lowest.
+    """
     lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
     lines = [(column.label, [(length, column.mean(length)) for length in lengths if column.perplexities(length)]) for column in columns]
     bars = [[statistics.stdev(values) if len(values) > 1 else 0 for length in lengths if (values := column.perplexities(length))]
             for column in columns]
-    with _drawn(file, 1, len(lines)) as (axes,):
-        _draw(axes, lines, lengths, "perplexity", bars=bars)
-        _mark_training(axes, columns)
+    lowest = {length: min(value for _, points in lines for at, value in points if at == length) for length in lengths}
+    near = [points if len(points) == len(lengths) and all(value < NEAR * lowest[at] for at, value in points) else [] for _, points in lines]
+    close_up = [(label, points) for (label, _), points in zip(lines, near)]
+    drawn = [lines, close_up] if SEVERAL <= len(lines) - near.count([]) < len(lines) else [lines]
+    with _drawn(file, len(drawn), len(lines)) as panels:
+        for axes, some in zip(panels, drawn):
+            _draw(axes, some, lengths, "perplexity", bars=bars)
+            _mark_training(axes, columns)
 
 
 def positions(columns: list[tables.Column], file) -> None:
@@ -88,16 +96,21 @@ def _drawn(file, panels: int, lines: int):
 
 def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str,
           xlabel: str = "context (tokens)", bars: list[list[float]] | None = None) -> None:
-    """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line."""
+    """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line.
+
+    A line without points keeps its colour for itself.
+    """
     ends = []
     for number, (label, points) in enumerate(lines):
+        if not points:
+            continue
         colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
         axes.plot(*zip(*points), color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.6)
         if bars and any(bars[number]):
             axes.errorbar(*zip(*points), yerr=bars[number], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
         ends.append((*points[-1], label, colour))
     axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
-    axes.set_xticks(contexts, [f"{context:,}" for context in contexts])
+    axes.set_xticks(contexts, tick_labels(contexts))
     ticks = _ticks(*axes.get_ylim())
     axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])
     axes.minorticks_off()
@@ -114,6 +127,12 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
             axes.annotate(label, (x, y), xytext=(16 if len(group) > 1 else 7, place - height), textcoords="offset points", va="center",
                           color=colour, fontsize=9, fontweight="bold" if label == "cable" else None, annotation_clip=False,
                           arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3})
+
+
+def tick_labels(contexts: list[int]) -> list[str]:
+    """Ascending contexts on a logarithmic axis; those that the next one would cover have none."""
+    room = (contexts[-1] / contexts[0]) ** 0.07
+    return [f"{context:,}" if following / context >= room else "" for context, following in zip(contexts, [*contexts[1:], math.inf])]
 
 
 def _ticks(low: float, high: float) -> list[float]:

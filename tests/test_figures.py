@@ -3,6 +3,8 @@
 import pytest
 
 import figures
+import tables
+from test_report import record
 
 
 def test_labels_are_spread_around_their_lines():
@@ -17,3 +19,21 @@ def test_labels_are_spread_around_their_lines():
     (9_990, 12_600, [10_000, 11_000, 12_000]), (1_010, 1_090, [1_020, 1_040, 1_060, 1_080])])
 def test_round_numbers_on_an_axis(low, high, ticks):
     assert figures._ticks(low, high) == pytest.approx(ticks)
+
+
+def test_labels_on_an_axis_do_not_cover_each_other():
+    assert figures.tick_labels([512, 1024, 2048]) == ["512", "1,024", "2,048"]
+    assert figures.tick_labels([128, 256, 2048, 3840, 4096]) == ["128", "256", "2,048", "", "4,096"]
+
+
+def test_those_near_the_lowest_are_drawn_once_more(monkeypatch, tmp_path):
+    """Three of five: rope leaves them, and learnable ends before."""
+    drawn = []
+    monkeypatch.setattr(figures, "_draw", lambda axes, lines, *_, **__: drawn.append([label for label, points in lines if points]))
+    records = [record("cable", {256: 4.0, 512: 4.0}), record("alibi", {256: 4.2, 512: 4.5}), record("rope", {256: 3.9, 512: 4.7}),
+               record("learnable", {256: 4.0, 512: None}), record("fox", {256: 4.0, 512: 4.1})]
+    figures.perplexity(tables.columns(records), tmp_path / "all.png")
+    assert drawn == [["cable", "alibi", "rope", "learnable", "fox"], ["cable", "alibi", "fox"]]
+    figures.perplexity(tables.columns(records[:4]), tmp_path / "two.png")
+    figures.perplexity(tables.columns([*records[:2], records[4]]), tmp_path / "all.png")
+    assert drawn[2:] == [["cable", "alibi", "rope", "learnable"], ["cable", "alibi", "fox"]]
