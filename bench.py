@@ -371,7 +371,10 @@ def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.L
                          "lower --micro_batch or --context")
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
-        return biases.layers(model, tokens), biases.summary(model, tokens)
+        found = biases.summary(model, tokens)
+        if " triton" in setting.paths(model.posenc[0]):
+            found["left_out"] = biases.left_out(model, tokens)
+        return biases.layers(model, tokens), found
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, encoding: posenc.Encoding, q_states: tuple, k_states: tuple, scale: float, causal) -> Tensor:

@@ -291,7 +291,8 @@ def speeds_text(name: str, result: dict) -> str:
     """Markdown of one benchmark: the table, and under it what its numbers mean."""
     tokens = sorted({entry["tokens"] for entries in result["contexts"].values() for entry in entries.values() if entry})
     kind = f"{name} of a run" if "run" in result else name
-    row = BENCHMARKS[kind].format(run=result.get("run"), micro_batch=result["micro_batch"], tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
+    row = BENCHMARKS[kind].format(run=result.get("run"), micro_batch=result["micro_batch"],
+                                  tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
     return (f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
             f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
             "speed, above 1 is faster.")

@@ -230,7 +230,8 @@ def test_on_a_gpu_the_triton_kernels_take_part():
     assert named == {"cable": ["", " dense", " triton", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " dense", " triton"],
                      "fire+cable": ["", " flex"]}
     turn = bench.Turn(ready=None, tokens=12, memory=lambda: 7)
-    assert bench.entry("a triton", turn, {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}, None)["ratios"] == {"dense": 3, "flex": 5}
+    seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
+    assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
 
 
 @pytest.mark.parametrize("pe", ["cable", "k-cable", "alibi", "kerple-power", "t5", "t5-clip", "fox", "rope+cable"])
@@ -271,7 +272,8 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     for one, other in zip(made, theirs):
         torch.testing.assert_close(one, other)
 
-    bench.main(["attention", "--run", str(trained("cable")), "--context", "8,12", *SMALL, "--repeats", "1", "--out", str(tmp_path / "out.json")])
+    out = ["--out", str(tmp_path / "out.json")]
+    bench.main(["attention", "--run", str(trained("cable")), "--context", "8,12", *SMALL, "--repeats", "1", *out])
     result = json.loads((tmp_path / "out.json").read_text())["attention"]
     assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "rope dense", "sdpa", "nope dense", "cable dense"]
     assert len(result["biases"]["12"]["slope"]) == 2

@@ -14,8 +14,10 @@ from conftest import ENCODINGS, ROOT
 from torch.testing import assert_close
 
 import attention
+import bench
 import eval_extrapolation
 import posenc
+import runs
 import train_gpt
 from errors import InputError
 from model import GPT, GPTConfig
@@ -232,22 +234,39 @@ def test_the_share_left_out(small_tiles):
     assert kernels.left_out(q, q, bias, 1.0, 0.0) == kernels.left_out(q, q, kernels.Bias(), 1.0, tolerance) == 0
 
 
+NETWORK = ["--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd", "32", "--pe", "alibi", "--block_size", "160", "--micro_batch",
+           "1", "--tokens_per_step", "160", "--steps", "2", "--val_tokens", "160", "--compile", "false", "--device", DEVICE, "--dtype", "float32"]
+
+
 def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys):
     """A training at a coarse tolerance, and an evaluation at the default one, whose loss is that of the dense path."""
-    flags = ["--data", str(data_dir), "--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd", "32", "--pe", "alibi", "--device",
-             DEVICE, "--dtype", "float32", "--compile", "false", "--block_size", "160", "--micro_batch", "1", "--tokens_per_step", "160",
-             "--steps", "2", "--val_tokens", "160"]
-    train_gpt.main([*flags, "--attention", "triton", "--skip_tolerance", "0.5", "--out_dir", str(tmp_path)])
+    train_gpt.main([*NETWORK, "--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5", "--out_dir", str(tmp_path)])
     assert re.search(r"val loss .* \d+\.\d% of attention left out", capsys.readouterr().out)
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert all(0 < share < 1 for share in logged[-1]["left_out"]) and len(logged[-1]["left_out"]) == 2
     found = {}
     for path in ("triton", "dense"):
-        eval_extrapolation.main([str(tmp_path), "--lengths", "384", "--windows", "1", "--device", DEVICE, "--dtype", "float32", "--attention", path])
+        eval_extrapolation.main([str(tmp_path), "--lengths", "384", "--windows", "1", *NETWORK[-4:], "--attention", path])
         found[path] = json.loads((tmp_path / "eval_toy_val.json").read_text())
     entries = {path: record["lengths"]["384"] for path, record in found.items()}
     assert found["triton"]["skip_tolerance"] == 2**-24 and all(0 < share < 1 for share in entries["triton"]["left_out"])
     assert "left_out" not in entries["dense"] and abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
+
+
+def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch):
+    """As on a GPU, whose paths bench.py takes here: ALiBi leaves something out, and the gradients are those of the other path."""
+    train_gpt.main([*NETWORK, "--data", str(data_dir), "--out_dir", str(tmp_path)])
+    monkeypatch.setattr(bench.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
+    setting = bench.Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
+    setting.layers, found = bench.reads(setting, *runs.load_model(tmp_path, setting.device))
+    assert 0 < found["left_out"][0] < 1
+    grads, grad = [], torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
+    turns = bench.attend(setting, "alibi")
+    for name in ("alibi", "alibi triton"):
+        turns[name].ready()()
+    for (_, exact), (_, ours) in zip(grads[:2], grads[2:], strict=True):  # of each layer's input, and of its projection
+        assert_close(ours, exact, rtol=1e-3, atol=1e-4)
 
 
 def model(pe, path):
