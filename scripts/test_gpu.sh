@@ -10,7 +10,8 @@ python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo
 out=${OUT:-results/bench/$(python -c 'import torch; print(torch.cuda.get_device_name().split()[-1].lower())')}
 pe=cable,cable-nw,fox,alibi
 run timeout 150 python -m pytest -q tests/test_kernels.py || true
-run python bench.py attention --encodings $pe,k-cable,kerple,t5,t5-clip,fire --context 1024,4096 --model small --out "$out-attention.json" || true
+run python bench.py attention --encodings $pe,k-cable,kerple,t5,t5-clip,fire --context 1024,4096 --model small \
+    --out "$out-attention.json" || true
 run python bench.py train --encodings $pe --context 1024 --model small --micro_batch 32 --out "$out-train-small.json" || true
 run python bench.py train --encodings $pe --context 1024 --model medium --micro_batch 16 --out "$out-train-medium.json" || true
 run python prepare_text.py && run python train_gpt.py --config configs/quickstart.yaml --size tiny --pe cable --attention triton \
