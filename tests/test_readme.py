@@ -9,6 +9,7 @@ import torch
 from conftest import ROOT
 
 import posenc
+import report
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -41,6 +42,17 @@ def test_the_new_encoding_trains(data_dir, tmp_path):
     assert done.returncode == 0 and "recency, attention by dense" in done.stdout, done.stderr
     weights = torch.load(tmp_path / "run" / "checkpoint_0000003.pt", weights_only=True)["model"]
     assert (weights["posenc.0.r"] != 1).all()
+
+
+@pytest.mark.parametrize("folder, flags", [("quickstart", []), ("long_context", [])])
+def test_tables_are_those_of_the_records(folder, flags, tmp_path):
+    """What is committed is what report.py makes of the records today, and what the README shows stands there."""
+    made = ROOT / "results" / folder
+    report.main([*map(str, sorted(made.glob("*.json"))), *flags, "--out_dir", str(tmp_path)])
+    for name in ("perplexity.md", "perplexity.csv", "perplexity.tex"):
+        assert (tmp_path / name).read_text() == (made / name).read_text()
+    shown = [table for table in re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE) if table.startswith("| context")]
+    assert any(table in (made / "perplexity.md").read_text() for table in shown)
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\((results/[^)]+)\)", README))
