@@ -20,7 +20,7 @@ def perplexity(columns: list[tables.Column], file) -> None:
     lines = [(column.label, [(length, column.mean(length)) for length in lengths if column.perplexities(length)]) for column in columns]
     bars = [[statistics.stdev(values) if len(values) > 1 else 0 for length in lengths if (values := column.perplexities(length))]
             for column in columns]
-    lowest = {length: min(value for _, points in lines for at, value in points if at == length) for length in lengths}
+    lowest = {length: min((value for _, points in lines for at, value in points if at == length), default=0) for length in lengths}
     near = [points if len(points) == len(lengths) and all(value < NEAR * lowest[at] for at, value in points) else [] for _, points in lines]
     close_up = [(label, points) for (label, _), points in zip(lines, near)]
     drawn = [lines, close_up] if SEVERAL <= len(lines) - near.count([]) < len(lines) else [lines]

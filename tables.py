@@ -185,14 +185,14 @@ def generalization(found: dict[str, dict], printed: dict[tuple[str, str], dict[s
 
 def cells_of(header: list[str], rows: list[list]) -> list[list[str]]:
     """The printed cells of a table of perplexities, the header first: mean ± standard deviation over seeds; the best (lowest) of each
-    row in bold, "—" where there is none. Wide tables are turned round."""
+    row in bold, with all that print alike, "—" where there is none. Wide tables are turned round."""
     cells = [[str(name) for name in header]]
     for first, *found in rows:
         means = [statistics.mean(values) if values else None for values in found]
         lowest = min([mean for mean in means if mean is not None], default=None) if sum(map(bool, found)) > 1 else None
         printed = [_decimals(mean) + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
                    for mean, values in zip(means, found)]
-        best = [mean is not None and mean == lowest for mean in means]
+        best = [lowest is not None and _decimals(mean) == _decimals(lowest) for mean in means]
         cells.append([f"{first:,}", *(f"**{text}**" if bold else text for text, bold in zip(printed, best))])
     return [list(column) for column in zip(*cells)] if len(header) > WIDE else cells
 
@@ -259,8 +259,7 @@ SPEED_COLUMNS = {
 }
 BENCHMARKS = {  # what a row of each is
     "train": "an optimizer step, micro-batch {micro_batch}",
-    "attention": "one layer's attention alone, forward and backward, micro-batch {micro_batch}",
-    "attention of a run": "attention alone of every layer of the run {run}, forward and backward, micro-batch {micro_batch}",
+    "attention": "attention alone of {whose}, forward and backward, micro-batch {micro_batch}",
     "generate": "{tokens} tokens drawn one by one, up to the context; memory of the cache",
     "eval": "a pass without gradients, micro-batch {micro_batch}",
 }
@@ -290,8 +289,8 @@ def speeds_cells(result: dict) -> list[list[str]]:
 def speeds_text(name: str, result: dict) -> str:
     """Markdown of one benchmark: the table, and under it what its numbers mean."""
     tokens = sorted({entry["tokens"] for entries in result["contexts"].values() for entry in entries.values() if entry})
-    kind = f"{name} of a run" if "run" in result else name
-    row = BENCHMARKS[kind].format(run=result.get("run"), micro_batch=result["micro_batch"],
+    whose = f"every layer of the run {result['run']}" if "run" in result else "one layer"
+    row = BENCHMARKS[name].format(micro_batch=result["micro_batch"], whose=whose,
                                   tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
     return (f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
             f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
