@@ -184,10 +184,9 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if any(name in TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
+    trained = runs.load_model(config.run, device) if config.run else None
     record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
               "datasets": version("datasets")}
-
-    trained = runs.load_model(config.run, device) if config.run else None
 
     def keep(name, result):
         record[name] = result
@@ -210,12 +209,12 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
     compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
     result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
               "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
-    if compiles:
-        torch._dynamo.config.recompile_limit = 16 * len(config.names())  # models of all encodings and paths run the same code
-    names = config.names()
+    names, layers = config.names(), 1
     if trained:
-        names = list(dict.fromkeys((*BASELINES, trained[0].config.pe)))
+        layers, names = trained[0].config.n_layer, list(dict.fromkeys((*BASELINES, trained[0].config.pe)))
         result |= {"run": Path(config.run).name, "model": trained[0].config.size, "biases": {}}
+    if compiles:
+        torch._dynamo.config.recompile_limit = 16 * len(names) * layers  # models of all encodings, paths and layers run the same code
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has

@@ -41,7 +41,7 @@ from attention import SKIP_TOLERANCE
 from errors import InputError
 
 KINDS = ("none", "fall", "log-fall", "distance", "pieces")
-FALLING = KINDS[1:3]
+FALLING = ("fall", "log-fall")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
 FAR = 2**30  # tokens
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")

@@ -147,7 +147,7 @@ class Config:
         return self.tokens_per_step // self.block_size
 
 
-# What may change when a run goes on: nothing here moves a weight by more than rounding.
+# What may change when a run goes on: nothing here, as it is by default, moves a weight by more than rounding.
 MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "skip_tolerance", "micro_batch", "log_every", "val_every", "val_tokens",
               "checkpoint_every", "keep_checkpoints", "wandb_project", "device", "dtype", "compile", "activation_checkpointing",
               "deterministic"}

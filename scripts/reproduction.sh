@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The claims of the CABLE paper in small, and two questions of our own: does the weight g help, and does a rotation composed with a
-# forgetting bias beat both its parts? Sixteen encodings, 0.8M parameters, bytes of English, 256 tokens; results/reproduction/ has records.
+# forgetting bias beat both its parts? Sixteen encodings, 0.8M parameters, bytes of English, 256 tokens; results/README.md tells of a run.
 #
 #     SEEDS="1 2 3" bash scripts/reproduction.sh       # WikiText-103 from the hub; DATA=data/english: shards of your own
 #
-# Cost: 4.1M tokens each, 2.6e13 FLOPs, about six minutes on two CPU cores. For cable, alibi, rope, kerple, t5 and t5-clip three learning
+# Cost: 4.1M tokens each, 2.6e13 FLOPs, 6 to 11 minutes of one CPU core. For cable, alibi, rope, kerple, t5 and t5-clip three learning
 # rates, more while the highest is the best, and the best by validation at 256 tokens for all seeds; the others take 4e-3. Disk: 0.3 GB.
 
 SCALE=${SCALE:-small}
