@@ -7,13 +7,18 @@ Three paths, one meaning:
             that the whole batch shares become the mask of the fused kernel.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
-    triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers. Only where it is asked for.
+    triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers. Where it is asked for, and where a record
+            says that on such GPUs it is right and faster.
 
 What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into
 two bf16 parts that add up to its float32 value, and products of parts get columns of their own. A term that is constant
 along a row (w = 1) cancels in the softmax, yet it stays: the backward pass multiplies the rounding residue of a row by the
 size of the bias, and only with both halves of a difference present does autograd subtract that residue again. Without gradients
 it goes, and a third part takes its columns: what two parts round away shows in texts of 100,000 tokens.
+
+What bf16 still costs: the fused kernel rounds the gradient of each token's S, of which a gate's gradient is a running sum, and that of
+its bias a sum of running sums. On random numbers the latter is off by 4% at 256 tokens, by a third at 1,024, by more than itself at
+4,096 (`bench.py attention`, column error); the dense path and the Triton kernels have none of it.
 
 Legend: B batch, H heads, T queries, S keys, D head size. Query number t is token `first` + t and sees the keys up to itself;
 where `first` is not given, the queries are the last T of the S tokens.
@@ -31,9 +36,10 @@ SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 CHUNK_ELEMENTS = 2**23  # logits of one dense chunk: 32 MB in float32
 
 
-def choose(path: str, encoding) -> str:
+def choose(path: str, encoding, q: Tensor | None = None) -> str:
     """The path that `encoding` takes where the user asked for `path`: "sdpa", "dense" or "triton".
 
+    q: a tensor with the device, dtype and head size of queries to come; without it "auto" does not look for records of the kernels.
     Raises InputError for a path that the encoding, or this machine, cannot take.
     """
     fused = encoding.score is None or encoding.factors is not None
@@ -47,6 +53,8 @@ def choose(path: str, encoding) -> str:
             raise InputError(f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense")
         _kernels()
         return path
+    if path == "auto" and q is not None and q.is_cuda and _recorded(encoding, q):
+        return "triton"
     return "sdpa" if fused and path != "dense" else "dense"
 
 
@@ -59,6 +67,13 @@ def _kernels():
     if not (torch.cuda.is_available() or kernels.INTERPRETED.value):
         raise InputError("attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto")
     return kernels
+
+
+def _recorded(encoding, q: Tensor) -> bool:
+    try:
+        return _kernels().recorded(encoding.names, q)
+    except InputError:  # there is no triton here
+        return False
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,

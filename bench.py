@@ -62,6 +62,7 @@ from files import write_json
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # measured whatever else is
+RIGHT = 0.03  # error up to which the kernels are chosen; bf16 and float16 round outputs to 0.003 and 0.0003
 NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
 SEED = 1
 
@@ -177,6 +178,8 @@ class Turn:
     """bytes"""
     flops: float | None = None
     """of a token, where they count"""
+    error: Callable[[], float] | None = None
+    """attention: of its outputs and gradients, relative to those of the dense path in float32"""
 
 
 def main(argv=None):
@@ -184,7 +187,7 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if any(name in TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
-    trained = runs.load_model(config.run, device) if config.run else None
+    trained = runs.load_model(config.run, device, dtype) if config.run else None
     record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
               "datasets": version("datasets")}
 
@@ -230,6 +233,8 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
             raise InputError(f"{name} at {context:,} tokens does not fit into the GPU: fewer --encodings at a time, which all stay there, "
                              "a smaller --micro_batch or a shorter --context") from None
         result["contexts"][str(context)] = dict.fromkeys(names) | entries  # None: past the encoding's longest context
+        if name == "attention" and device.type == "cuda" and not trained:
+            result["kernels"] = chosen(result["contexts"], names, device)
         yield result
 
 
@@ -260,7 +265,21 @@ def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | 
     return {"seconds": seconds[name], "tokens": turn.tokens, "tokens_per_second": rate,
             "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], seconds[other]))
                        for to, other in others.items() if other in seconds},
-            "mfu": rate * turn.flops / peak if peak and turn.flops else None, "memory": turn.memory()}
+            "mfu": rate * turn.flops / peak if peak and turn.flops else None, "memory": turn.memory(),
+            **({"error": turn.error()} if turn.error else {})}
+
+
+def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) -> dict:
+    """What attention's `auto` takes the Triton kernels for from now on: encodings for which they are right and faster at every context."""
+    import kernels
+
+    def better(entries, pe):
+        ours, theirs = (entries.get(key) for key in (f"{pe} triton", pe))
+        return bool(ours and theirs) and ours["error"] <= RIGHT and statistics.median(
+            b / a for a, b in zip(ours["seconds"], theirs["seconds"])) > 1
+
+    faster = [pe for pe in names if all(better(entries, pe) for entries in contexts.values())]
+    return {**kernels.version(device), "faster": [posenc.build(pe, 1, 2, 2, 1)[0].names[0] for pe in faster]}
 
 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
@@ -320,19 +339,38 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
         return flex(*inputs, causal) if path == "flex" else attention.attend(*inputs, path)
 
+    def results(forward, learned):
+        y = forward().transpose(1, 2).flatten(2)
+        return y.detach(), *torch.autograd.grad(y, learned, grad.to(y.dtype), allow_unused=True)
+
     def turn(compute):
         forwards = [(setting.compiled(functools.partial(compute, *layer)), [*layer[2:], *layer[0].parameters()]) for layer in layers]
 
         def both():
-            for forward, learned in forwards:
-                torch.autograd.grad(forward().transpose(1, 2).flatten(2), learned, grad, allow_unused=True)
+            for forward in forwards:
+                results(*forward)
 
-        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device))
+        def error():
+            pairs = [pair for forward, layer in zip(forwards, exact()) for pair in zip(results(*forward), layer)]
+            return max(relative_error(ours, right) for ours, right in pairs if right is not None and right.any())
+
+        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device),
+                    error=None if compute is plain else error)
+
+    @functools.cache
+    def exact():
+        """Output and gradients of the dense path in float32, by layer."""
+        wide = [(*layer[:3], layer[3].detach().float().requires_grad_()) for layer in layers]
+        return [results(functools.partial(encoded, "dense", *layer), [*layer[2:], *layer[0].parameters()]) for layer in wide]
 
     paths = setting.paths(encoding)
     causal = causal_blocks(setting) if " flex" in paths else None
     turns = {pe + added: turn(functools.partial(encoded, path)) for added, path in paths.items()}
     return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
+
+
+def relative_error(x: Tensor, exact: Tensor) -> float:
+    return ((x.float() - exact).norm() / exact.norm()).item()
 
 
 def _qkv(projection, heads):

@@ -100,7 +100,7 @@ def main(argv=None):
 
 def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(run, device, config.attention, config.skip_tolerance)
+    model, checkpoint = load_model(run, device, dtype, config.attention, config.skip_tolerance)
     folder = config.data or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"{run} was not trained here: name the data by --data")

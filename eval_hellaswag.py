@@ -105,7 +105,7 @@ def preprocess(text: str) -> str:
 
 def evaluate(run: str, examples: list[dict], config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """The record of one checkpoint, over the examples asked for."""
-    model, checkpoint = load_model(run, device, config.attention)
+    model, checkpoint = load_model(run, device, dtype, config.attention)
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     count = min(len(examples), config.max_examples or len(examples))
     pairs = [[encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]] for example in examples[:count]]

@@ -23,14 +23,21 @@ bias of distance or of pieces has a third kernel: tiles at the same offset from 
 those of all sequences and all places, and what is left to reduce is a tile for each offset. Nothing has the shape (T, T), nothing
 is added atomically: the same bits every time.
 
+`attention.choose` takes them by itself where `recorded` finds a measurement by `bench.py attention` that they are right on GPUs of this
+family, and faster; of these very kernels, for the smallest change of this file may be one of what they compute.
+
 Without a GPU the kernels run, slowly, in Triton's interpreter (TRITON_INTERPRET=1 before the first import), which is how the tests
 hold them to `attention.dense` in float64.
 
 Legend: B batch, H heads, T queries, S keys, D head size; queries are the last T of the S tokens.
 """
 
+import functools
+import hashlib
+import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import triton
@@ -44,6 +51,8 @@ KINDS = ("none", "fall", "log-fall", "distance", "pieces")
 FALLING = ("fall", "log-fall")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
 FAR = 2**30  # tokens
+HEAD_SIZES = 16, 128  # from, to
+RECORDS = Path(__file__).parent / "results" / "bench"
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 NONE, FALL, LOG_FALL, DISTANCE, PIECES = (tl.constexpr(number) for number in range(len(KINDS)))
 
@@ -73,6 +82,28 @@ def bias_of(encoding, q_states: tuple, k_states: tuple, heads: int) -> Bias:
     return Bias(kind, **numbers)
 
 
+def version(device: torch.device) -> dict[str, str]:
+    """What a measurement of these kernels is one of: the family of the GPU, as in sm_90, and the SHA-256 of this file."""
+    family = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    return {"gpu": family, "sha256": hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}
+
+
+def recorded(names: tuple[str, ...], q: Tensor) -> bool:
+    """Whether a record says that for an encoding of one of these names the kernels are right and faster, on GPUs and in the dtype of q."""
+    return HEAD_SIZES[0] <= q.size(-1) <= HEAD_SIZES[1] and not _faster(q.device, q.dtype).isdisjoint(names)
+
+
+@functools.cache
+def _faster(device: torch.device, dtype: torch.dtype) -> frozenset[str]:
+    found = set()
+    for path in RECORDS.glob("*.json"):
+        result = json.loads(path.read_text()).get("attention", {})
+        measured = result.get("kernels", {})
+        if measured.items() >= version(device).items() and result["dtype"] == str(dtype).removeprefix("torch."):
+            found |= set(measured["faster"])
+    return frozenset(found)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True, reach: int | None = None,
            skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
     """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
@@ -84,7 +115,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     S = k.size(2)
     if not (q.is_cuda or INTERPRETED.value):
         raise InputError(f"attention: triton needs a GPU, not {q.device}, or TRITON_INTERPRET=1, which is slow: choose auto")
-    if not 16 <= D <= 128:
+    if not HEAD_SIZES[0] <= D <= HEAD_SIZES[1]:
         raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")

@@ -137,9 +137,15 @@ class GPT(nn.Module):
         self.posenc = posenc.build(config.pe, config.n_head, config.n_embd, config.block_size, config.n_layer)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
-        self.path = attention.choose(config.attention, self.posenc[0])
+        self.path = attention.choose(config.attention, self.posenc[0])  # `place` chooses for a GPU
         self.activation_checkpointing = False  # True: blocks are computed again in backward, instead of kept
         self.init_weights()
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> "GPT":
+        """Moves to the device, and chooses how attention is computed there in `dtype`."""
+        q = torch.empty(0, self.config.n_embd // self.config.n_head, device=device, dtype=dtype)
+        self.path = attention.choose(self.config.attention, self.posenc[0], q)
+        return self.to(device)
 
     @classmethod
     def from_pretrained(cls, name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0) -> "GPT":

@@ -427,6 +427,7 @@ class Composition(Encoding):
             self.factors = None
         if len(biased) == 1:
             self.by_distance, self.in_registers = biased[0].by_distance, biased[0].in_registers
+            self.names = biased[0].names  # of the bias: what records of its speed go by
         first = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)  # one token, to see how many states it carries
         self.counts = [[len(states) for states in part.states(*first)] for part in parts]
 

@@ -218,12 +218,13 @@ def load_checkpoint(run: str | Path) -> dict:
     return checkpoint
 
 
-def load_model(run: str | Path, device: torch.device, attention: str = "auto", skip_tolerance: float = SKIP_TOLERANCE) -> tuple[GPT, dict]:
-    """The trained model, in evaluation mode on `device`, and the rest of its checkpoint; attention as it is asked for here."""
+def load_model(run: str | Path, device: torch.device, dtype: torch.dtype = torch.float32, attention: str = "auto",
+               skip_tolerance: float = SKIP_TOLERANCE) -> tuple[GPT, dict]:
+    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint."""
     checkpoint = load_checkpoint(run)
     model = GPT(GPTConfig(**{**checkpoint["gpt"], "attention": attention, "skip_tolerance": skip_tolerance}))
     load_weights(model, checkpoint.pop("model"), run)
-    return model.to(device).eval(), checkpoint
+    return model.place(device, dtype).eval(), checkpoint
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:

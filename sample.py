@@ -65,7 +65,7 @@ def main(argv=None):
         if not prompts:
             raise InputError(f"--prompt_file {config.prompt_file} is empty: give it a prompt a line")
     device, dtype = devices.choose(config.device, config.dtype)
-    model, checkpoint = load_model(config.run[0], device)
+    model, checkpoint = load_model(config.run[0], device, dtype)
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     if not config.interactive:
         complete(model, encoding, prompts, config, device, dtype)

@@ -255,6 +255,7 @@ SPEED_COLUMNS = {
     "to dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
     "to flex": (lambda entry: entry["ratios"].get("flex"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
+    "error": (lambda entry: entry.get("error"), "{:.1e}"),
     "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
 }
 BENCHMARKS = {  # what a row of each is

@@ -244,7 +244,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         load_weights(model, checkpoint["model"], config.out_dir)
     elif config.init_from:
         start_from(model, config.init_from, train_shards.tokenizer)
-    model.to(device)
+    model.place(device, dtype)
     torch.manual_seed(config.seed + processes.rank)  # from here on each process draws numbers of its own
     optimizer = torch.optim.AdamW(model.parameter_groups(config.weight_decay), lr=config.lr,
                                   betas=(config.beta1, config.beta2), fused=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What only a GPU can show: are the kernels right there, and how fast is everything? Records go to
-# results/bench/, beside the hardware's name; results/bench/README.md tells what to make of them.
+# What only a GPU can show: are the kernels right there, and how fast is everything? Records go to results/bench/, by the hardware's
+# name; where the kernels pass their tests, `--attention auto` takes them from then on for the encodings that they make faster.
 #
 #     bash scripts/test_gpu.sh
 
@@ -9,9 +9,8 @@ install requirements.txt requirements-dev.txt
 python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "error: no GPU: take scripts/test.sh" >&2; exit 2; }
 out=${OUT:-results/bench/$(python -c 'import torch; print(torch.cuda.get_device_name().split()[-1].lower())')}
 pe=cable,cable-nw,fox,alibi
-run timeout 150 python -m pytest -q tests/test_kernels.py || true
-run python bench.py attention --encodings $pe,k-cable,kerple,t5,t5-clip,fire --context 1024,4096 --model small \
-    --out "$out-attention.json" || true
+run timeout 150 python -m pytest -q tests/test_kernels.py && run python bench.py attention --context 1024,4096 --model small \
+    --encodings $pe,k-cable,kerple,t5,t5-clip,fire --out "$out-attention.json" || true
 run python bench.py train --encodings $pe --context 1024 --model small --micro_batch 32 --out "$out-train-small.json" || true
 run python bench.py train --encodings $pe --context 1024 --model medium --micro_batch 16 --out "$out-train-medium.json" || true
 run python prepare_text.py && run python train_gpt.py --config configs/quickstart.yaml --size tiny --pe cable --attention triton \

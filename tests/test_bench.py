@@ -58,6 +58,16 @@ def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
         **{key: {"rope", "nope", "sdpa"} for key in ("t5:buckets=8,max_distance=16", "sdpa", "rope dense", "nope dense", "cable dense")}}
 
 
+def test_paths_are_held_to_the_dense_one(record, monkeypatch):
+    """A path that computes something else shows: half of the bias here."""
+    entries = record["attention"]["contexts"]["12"]
+    assert entries["cable dense"]["error"] == entries["t5:buckets=8,max_distance=16"]["error"] == 0
+    assert 0 < entries["cable"]["error"] < 1e-4 and 0 < entries["nope"]["error"] < 1e-5 and "error" not in entries["sdpa"]
+    factored = attention.factored
+    monkeypatch.setattr(attention, "factored", lambda q, k, v, factors, scale: factored(q, k, v, [(u / 2, w) for u, w in factors], scale))
+    assert bench.attend(PLAIN, "cable")["cable"].error() > 0.01
+
+
 def test_the_record_says_what_it_ran_on(record):
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
     for name in NAMES:

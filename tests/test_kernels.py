@@ -269,6 +269,49 @@ def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch):
         assert_close(ours, exact, rtol=1e-3, atol=1e-4)
 
 
+class Queries:
+    """What `choose` looks at, on a GPU that need not be there."""
+
+    is_cuda, device, dtype = True, torch.device("cuda"), torch.bfloat16
+
+    def __init__(self, head_size):
+        self.size = (head_size,).__getitem__
+
+
+def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
+    """cable is right and faster at both contexts; k-cable is wrong once, kerple slower once: what bench.py keeps is what `auto` reads."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(kernels, "RECORDS", tmp_path)
+
+    def context(cable, kcable, kerple):  # (error, seconds of a turn where the other path takes 2)
+        entries = {"sdpa": {"seconds": [2]}, "rope": {"seconds": [2]}, "t5": None}
+        for pe, (error, seconds) in {"rope+cable": cable, "k-cable": kcable, "kerple": kerple, "t5-clip:k=7": cable}.items():
+            entries |= {pe: {"seconds": [2, 2, 2]}, f"{pe} triton": {"error": error, "seconds": [seconds, 9, seconds]}}
+        return entries
+
+    contexts = {"1024": context((0.01, 1), (0.01, 1), (0.01, 1)), "4096": context((0.01, 1.9), (0.05, 1), (0.01, 2.1))}
+    found = bench.chosen(contexts, ["t5", *(pe for pe in contexts["1024"] if f"{pe} triton" in contexts["1024"])], torch.device("cuda"))
+    assert found["faster"] == ["cable", "t5-clip"] and found["gpu"] == "sm_90"
+
+    def path(pe, head_size=64):
+        kernels._faster.cache_clear()
+        return attention.choose("auto", posenc.build(pe, 2, 8, 8, 1)[0], Queries(head_size))
+
+    def keep(**changes):
+        result = {"kernels": {**found, **changes}, "dtype": changes.pop("dtype", "bfloat16")}
+        (tmp_path / "gpu.json").write_text(json.dumps({"attention": result}))
+
+    assert path("cable") == "sdpa" and path("t5-clip") == "dense"  # nothing was recorded
+    keep()
+    assert path("cable") == path("rope+cable") == path("t5-clip") == path("t5-clip:k=3") == "triton"
+    assert path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa" and path("kerple") == path("k-cable") == "dense"
+    assert attention.choose("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"  # on no GPU
+    for other in ({"gpu": "sm_80"}, {"sha256": "other kernels"}, {"dtype": "float16"}):
+        keep(**other)
+        assert path("cable") == "sdpa"
+
+
 def model(pe, path):
     torch.manual_seed(0)
     return GPT(GPTConfig(size="quickstart", pe=pe, vocab_size=96, block_size=32, n_layer=1, n_head=2, n_embd=32, attention=path)).to(DEVICE)
