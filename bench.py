@@ -10,7 +10,8 @@
 train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
 attention: attention alone, forward and backward, from the layer's projection and normalised input to its heads' outputs, with
 all that the encoding adds: rotating, building its states, its bias. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
-the dense path of every encoding that has a faster one. On a GPU, train and attention also take the Triton kernels, where they form
+the dense path of every encoding that has a faster one; error is how far outputs and gradients are from those of the dense path in float32,
+relatively, the largest of all. On a GPU, train and attention also take the Triton kernels, where they form
 the encoding's bias (`cable triton`), and attention PyTorch's FlexAttention with the encoding's score (`cable flex`), where it can
 compute that. All of random numbers; with --run, of what every layer of that model reads in its validation text, with its trained
 encoding, one layer after the other, `rope` and `nope` beside it: only there the kernels find something to leave out.
@@ -352,7 +353,8 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
         def error():
             pairs = [pair for forward, layer in zip(forwards, exact()) for pair in zip(results(*forward), layer)]
-            return max(relative_error(ours, right) for ours, right in pairs if right is not None and right.any())
+            errors = [relative_error(ours, right) for ours, right in pairs if right is not None and right.any()]
+            return torch.tensor(errors).max().item()  # Python's max would pass over NaN
 
         return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device),
                     error=None if compute is plain else error)

@@ -67,6 +67,14 @@ def test_paths_are_held_to_the_dense_one(record, monkeypatch):
     monkeypatch.setattr(attention, "factored", lambda q, k, v, factors, scale: factored(q, k, v, [(u / 2, w) for u, w in factors], scale))
     assert bench.attend(PLAIN, "cable")["cable"].error() > 0.01
 
+    def without_gradient(q, k, v, factors, scale):
+        for u, _ in factors:
+            u.register_hook(lambda grad: grad * math.nan)
+        return factored(q, k, v, factors, scale)
+
+    monkeypatch.setattr(attention, "factored", without_gradient)
+    assert math.isnan(bench.attend(PLAIN, "cable")["cable"].error())  # of gates alone: the output is right
+
 
 def test_the_record_says_what_it_ran_on(record):
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
