@@ -23,6 +23,10 @@ bias of distance or of pieces has a third kernel: tiles at the same offset from 
 those of all sequences and all places, and what is left to reduce is a tile for each offset. Nothing has the shape (T, T), nothing
 is added atomically: the same bits every time.
 
+What the inner loops do for every pair of query and key is what a GPU spends its time on. So tiles whose queries all see all keys go
+first, without a mask; everything is to base 2, constants joined; a column's tile lies on its side; and FIRE asks the corners of a
+tile which pieces meet it. Outputs and gradients of q, k, v lie in memory as (B, T, H, D), as the layers around attention have them.
+
 `attention.choose` takes them by itself where `recorded` finds a measurement by `bench.py attention` that they are right on GPUs of this
 family, and faster; of these very kernels, for the smallest change of this file may be one of what they compute.
 
@@ -43,6 +47,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra import libdevice
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
@@ -51,6 +56,7 @@ KINDS = ("none", "fall", "log-fall", "distance", "pieces")
 FALLING = ("fall", "log-fall")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
 FAR = 2**30  # tokens
+SEQUENCES = 8  # whose gradients of distances one program adds up: more share the work of its bias, fewer fill the GPU
 HEAD_SIZES = 16, 128  # from, to
 RECORDS = Path(__file__).parent / "results" / "bench"
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
@@ -62,8 +68,8 @@ class Bias:
     """A bias of one of KINDS; all numbers float32.
 
     s_i: (B|1, H|1, T), g: (B|1, H|1, T|1), s_j: (B|1, H|1, S) of the falls; table: (H|1, N) of `distance`, N >= S. `pieces` has table
-    and g, and pieces (H, 3, K), K a power of two: the K - 1 ascending ends of pieces (what is not needed infinite), then slopes and
-    intercepts. No gradient flows to the ends: f_h has no jumps there.
+    and g, neither negative, the table never falling and g never rising, and pieces (H, 3, K), K a power of two: the K - 1 ascending
+    ends of pieces (what is not needed infinite), then slopes and intercepts. No gradient flows to the ends: f_h has no jumps there.
     """
 
     kind: str = "none"
@@ -142,7 +148,7 @@ def _of_tokens(bias, B, H, T, S, nothing):
 @torch.no_grad()
 def left_out(q: Tensor, k: Tensor, bias: Bias, scale: float, skip_tolerance: float) -> float:
     """Which share of the tiles that causal attention has to read `attend` leaves out."""
-    (B, H, T, D), S, (M, N, *_) = q.shape, k.size(2), tiles(q.size(-1), q.dtype)
+    (B, H, T, D), S, (M, N, *_) = q.shape, k.size(2), tiles(bias.kind, q.size(-1), q.dtype)["forward"]
     if bias.kind not in FALLING or not skip_tolerance:
         return 0.0
     first = first_tiles(q, k, bias.kind, *_of_tokens(bias, B, H, T, S, None), scale, skip_tolerance)
@@ -156,7 +162,7 @@ def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Te
 
     Of causal falls; states (B, H, T) and (B, H, S). -> (B, H, tiles of queries) int32.
     """
-    (T, S), (M, N, *_) = (q.size(2), k.size(2)), tiles(q.size(-1), q.dtype)
+    (T, S), (M, N, *_) = (q.size(2), k.size(2)), tiles(kind, q.size(-1), q.dtype)["forward"]
     own = (q.float() * k[:, :, S - T :].float()).sum(-1) * scale  # the logit of a query and its own key
 
     def extreme(x, size, largest):  # (B, H, n) -> of each tile; the last one is filled up with what cannot win
@@ -181,47 +187,76 @@ def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Te
     return torch.cat(found, -1)
 
 
-def tiles(head_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """(queries, keys) of a tile, warps and pipeline stages of a program: what fits Hopper's registers, not yet measured on any GPU."""
+def tiles(kind: str, head_size: int, dtype: torch.dtype) -> dict[str, tuple[int, int, int, int]]:
+    """(queries, keys) of a tile, warps and pipeline stages of a program, for each kernel. Not yet measured on any GPU.
+
+    They are those that, compiled for Hopper, keep everything in registers and need the fewest instructions for a pair of query and
+    key, where a program reads at most 20 bytes a cycle: 128 queries or keys stay, the others pass by. `forward` and `rows` have
+    the same queries, and the keys of `rows` divide those of `forward`, whose tiles are the ones that can be left out.
+    """
     if dtype == torch.float32:
-        return 32, 32, 4, 2
-    return (128, 64, 8, 3) if head_size <= 64 else (64, 64, 8, 2)
+        return dict.fromkeys(("forward", "rows", "columns", "distances"), (32, 32, 4, 2))
+    if head_size > 64:
+        return {"forward": (128, 64, 8, 2), "rows": (128, 32, 8, 2), "columns": (32, 128, 8, 2), "distances": (64, 64, 8, 2)}
+    if kind in ("none", "fall"):
+        return {"forward": (128, 64, 4, 3), "rows": (128, 32, 4, 2), "columns": (32, 128, 4, 3)}
+    return {"forward": (128, 64, 8, 3), "rows": (128, 64, 8, 2), "columns": (64, 128, 8, 2), "distances": (64, 64, 4, 2)}
 
 
 @triton.jit
-def _bias(kind: tl.constexpr, causal: tl.constexpr, i, j, s_i, g, s_j, table, distances, pieces, ENDS: tl.constexpr):
-    """A tile of b = f(g_i x_ij), of f' and of x, all (M, N) float32; i: (M,), j: (N,) places of the queries and keys.
+def _bias(kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, edge: tl.constexpr, i, j, s_i, g, s_j, table, pieces,
+          low, high, S, reach, ENDS: tl.constexpr):
+    """A tile of b = f(g_i x_ij) to base 2, of f' and of x, float32; only kinds with a g have use for f' and x.
 
-    x is the fall, or the table's number of the distance; only kinds with a g have use for f' and x.
+    i, s_i, g lie along one side of the tile, j and s_j along the other: (M, 1) and (1, N), or (1, M) and (N, 1). x is the fall, or the
+    table's number of the distance. edge: where some queries may not see some keys, and b is minus infinity. low, high: see `_between`.
     """
-    x = tl.zeros((i.shape[0], j.shape[0]), tl.float32)
-    b = x
-    slope = x + 1.0
+    x = 0.0
+    b = 0.0
+    slope = 1.0
+    d = tl.minimum(i, S - 1) - tl.minimum(j, S - 1)  # beyond the end of the text, whatever is there
+    if edge or not causal:
+        d = tl.maximum(d, 0) if causal else tl.abs(d)
     if kind == FALL or kind == LOG_FALL:
-        x = s_i[:, None] - s_j[None, :]
+        x = s_i - s_j
         if not causal:
             x = -tl.abs(x)
-        b = g[:, None] * x
-        if kind == LOG_FALL:
-            square = 1 + b * b
-            slope = -2 * b / square
-            b = -tl.log(square)
-    elif kind == DISTANCE or kind == PIECES:
-        d = tl.abs(i[:, None] - j[None, :])
-        x = tl.load(table + d, mask=d < distances, other=0.0)
-        b = x
-        if kind == PIECES:
-            b = g[:, None] * x
-            piece = _piece(b, pieces, ENDS)
-            slope = tl.load(pieces + ENDS + piece)
-            b = slope * b + tl.load(pieces + 2 * ENDS + piece)
+        if kind == FALL:
+            b = (g * LOG2E) * x
+        else:
+            slope = g * x
+            b = -_log2(1 + slope * slope)
+            slope = -2 * slope * tl.exp2(b)
+    elif kind == DISTANCE:
+        b = tl.load(table + d) * LOG2E
+    elif kind == PIECES:
+        x = tl.load(table + d)
+        slope, b = _line(g * x, pieces, low, high, ENDS)
+        b *= LOG2E
+    if edge:
+        seen = i >= j if causal else j < S
+        if limited:
+            seen = seen & (tl.abs(i - j) < reach)
+        b = tl.where(seen, b, -float("inf"))
     return b, slope, x
+
+
+@triton.jit
+def _between(kind: tl.constexpr, table, pieces, distances, g, g_t, t, T, i, j, M: tl.constexpr, N: tl.constexpr, ENDS: tl.constexpr):
+    """The first and the last piece in the tile of M queries from t = place i on and N keys from j on: its corners tell, for the table does
+    not fall, and g does not rise."""
+    if kind != PIECES:
+        return 0, 0
+    near = tl.load(table + tl.minimum(tl.maximum(i - j - N + 1, 0), distances - 1))
+    far = tl.load(table + tl.minimum(tl.maximum(i - j + M - 1, 0), distances - 1))
+    return (_piece(near * tl.load(g + tl.minimum(t + M, T) * g_t - g_t), pieces, ENDS),
+            _piece(far * tl.load(g + tl.minimum(t, T - 1) * g_t), pieces, ENDS))
 
 
 @triton.jit
 def _piece(r, pieces, ENDS: tl.constexpr):
     """How many of the ENDS - 1 ascending ends lie below r, by bisection."""
-    found = tl.zeros(r.shape, tl.int32)
+    found = (r * 0).to(tl.int32)
     for level in tl.static_range(1, 11):  # up to 1,024 pieces
         step = ENDS >> level
         if step > 0:
@@ -230,9 +265,32 @@ def _piece(r, pieces, ENDS: tl.constexpr):
 
 
 @triton.jit
+def _line(r, pieces, low, high, ENDS: tl.constexpr):
+    """Slope and value at each r, all of which lie in pieces from low to high: mostly one or a few."""
+    slope = tl.zeros(r.shape, tl.float32) + tl.load(pieces + ENDS + low)
+    value = slope * r + tl.load(pieces + 2 * ENDS + low)
+    for number in range(low + 1, high + 1):
+        beyond = r > tl.load(pieces + number - 1)
+        steep = tl.load(pieces + ENDS + number)
+        slope = tl.where(beyond, steep, slope)
+        value = tl.where(beyond, steep * r + tl.load(pieces + 2 * ENDS + number), value)
+    return slope, value
+
+
+@triton.jit
 def _tile(x, rows, count, stride, columns, D: tl.constexpr):
     """Rows of a matrix (count, D), zeros beyond its ends: (len(rows), len(columns))."""
-    return tl.load(x + rows[:, None] * stride + columns[None, :], mask=(rows[:, None] < count) & (columns[None, :] < D), other=0.0)
+    inside = rows[:, None] < count
+    if columns.shape[0] != D:
+        inside = inside & (columns[None, :] < D)
+    return tl.load(x + rows.to(tl.int64)[:, None] * stride + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _store(x, y, rows, count, stride, columns, D: tl.constexpr):
+    """What `_tile` loads."""
+    tl.store(x + rows.to(tl.int64)[:, None] * stride + columns[None, :], y.to(x.dtype.element_ty),
+             mask=(rows[:, None] < count) & (columns[None, :] < D))
 
 
 @triton.jit
@@ -244,6 +302,14 @@ def _dot(a, b, precision: tl.constexpr):
 
 
 @triton.jit
+def _log2(x):
+    """To 2^-22, in one instruction; the interpreter has only the exact one."""
+    if INTERPRETED:
+        return tl.log2(x)
+    return libdevice.fast_log2f(x)
+
+
+@triton.jit
 def _row(x, places, count, stride, used: tl.constexpr):
     """Numbers of some tokens, zeros beyond the end, or where the kind of bias does not use them."""
     if used:
@@ -252,13 +318,22 @@ def _row(x, places, count, stride, used: tl.constexpr):
 
 
 @triton.jit
+def _sign(x):
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
 def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, distances, reach,
              q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-             kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
-             M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
-    """A program: M queries of one head. Y (B, H, T, D) and LSE (B, H, T), the base-2 logarithm of each row's sum."""
-    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
-    t = tl.program_id(0) * M + tl.arange(0, M)
+             kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr, ENDS: tl.constexpr,
+             D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+    """A program: M queries of one head. Y (B, T, H, D) and LSE (B, H, T), the base-2 logarithm of each row's sum.
+
+    FIRST (B, H, tiles of queries): how many times UNIT keys are left out.
+    """
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows first: what starts last should be short
+    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
+    t = block * M + tl.arange(0, M)
     i = t + S - T  # among the keys
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
@@ -266,125 +341,116 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, 
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
+    G += batch * g_b + head * g_h
     TABLE += head * distances
     PIECE += head * 3 * ENDS
     q = _tile(Q + batch * q_b + head * q_h, t, T, q_t, columns, D)
-    s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)
-    g = _row(G + batch * g_b + head * g_h, t, T, g_t, weighted)
+    s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)[:, None]
+    g = _row(G, t, T, g_t, weighted)[:, None]
     highest = tl.full((M,), -float("inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
     y = tl.zeros((M, D_TILE), tl.float32)
-    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T + (0 if causal else reach))
-    begin = tl.maximum(0, tl.program_id(0) * M + S - T - reach + 1) // N * N
+    place = block * M + S - T  # of the first query
+    begin = tl.maximum(0, place - reach + 1) // N * N
     if skips:
-        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * N
-    for start in range(begin, stop, N):
-        j = start + tl.arange(0, N)
-        k = _tile(K, j, S, k_t, columns, D)
-        b, _, _ = _bias(kind, causal, i, j, s_i, g, _row(S_J, j, S, sj_t, falls), TABLE, distances, PIECE, ENDS)
-        z = (_dot(q, tl.trans(k), precision) * scale + b) * LOG2E
-        z = tl.where(_seen(i, j, S, reach, causal), z, -float("inf"))
-        now = tl.maximum(tl.maximum(highest, tl.max(z, 1)), -1e30)  # finite where no key of the tile is seen
-        p = tl.exp2(z - now[:, None])
-        shrink = tl.exp2(highest - now)
-        total = total * shrink + tl.sum(p, 1)
-        v = _tile(V, j, S, v_t, columns, D)
-        y = y * shrink[:, None] + _dot(p.to(v.dtype), v, precision)
-        highest = now
+        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + block) * UNIT
+    stop = tl.minimum(S, place + M + (0 if causal else reach))
+    whole = begin if limited else tl.maximum(begin, (place + 1 if causal else S) // N * N)  # all queries see all keys up to here
+    for edge in tl.static_range(2):
+        for start in range(whole if edge else begin, stop if edge else whole, N):
+            j = start + tl.arange(0, N)
+            k = _tile(K, j, S, k_t, columns, D)
+            low, high = _between(kind, TABLE, PIECE, distances, G, g_t, block * M, T, place, start, M, N, ENDS)
+            s_j = _row(S_J, j, S, sj_t, falls)[None, :]
+            b, _, _ = _bias(kind, causal, limited, edge, i[:, None], j[None, :], s_i, g, s_j, TABLE, PIECE, low, high, S, reach, ENDS)
+            z = _dot(q, tl.trans(k), precision) * (scale * LOG2E) + b
+            now = tl.maximum(tl.maximum(highest, tl.max(z, 1)), -1e30)  # finite where no key of the tile is seen
+            p = tl.exp2(z - now[:, None])
+            shrink = tl.exp2(highest - now)
+            total = total * shrink + tl.sum(p, 1)
+            v = _tile(V, j, S, v_t, columns, D)
+            y = y * shrink[:, None] + _dot(p.to(v.dtype), v, precision)
+            highest = now
     total = tl.maximum(total, 1e-30)  # beyond the last query no key is seen
-    y = y / total[:, None]
-    row = (tl.program_id(1) * T + t).to(tl.int64)
-    tl.store(Y + row[:, None] * D + columns[None, :], y.to(Y.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
-    tl.store(LSE + row, highest + tl.log2(total), mask=t < T)
+    _store(Y + (batch * T * H + head) * D, y / total[:, None], t, T, H * D, columns, D)
+    tl.store(LSE + tl.program_id(1).to(tl.int64) * T + t, highest + tl.log2(total), mask=t < T)
 
 
 @triton.jit
-def _sign(x):
-    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
-
-
-@triton.jit
-def _seen(i, j, S, reach, causal: tl.constexpr):
-    """(M, N): whether query i sees key j."""
-    d = i[:, None] - j[None, :]
-    if causal:
-        return (j[None, :] < S) & (d >= 0) & (d < reach)
-    return (j[None, :] < S) & (tl.abs(d) < reach)
-
-
-@triton.jit
-def _weights(q, k, b, lse, i, j, S, reach, scale, causal: tl.constexpr, precision: tl.constexpr):
-    """The weights of a tile, as forward had them."""
-    p = tl.exp2((_dot(q, tl.trans(k), precision) * scale + b) * LOG2E - lse[:, None])
-    return tl.where(_seen(i, j, S, reach, causal), p, 0.0)
-
-
-@triton.jit
-def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
-                   q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                   kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
-                   D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
-    """A program: dq, dg and S_i's gradient of M queries of one head."""
-    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
-    t = tl.program_id(0) * M + tl.arange(0, M)
+def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
+                   q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
+                   kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
+                   ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+    """A program: dq, dg and S_i's gradient of M queries of one head; and DELTA (B, H, T), each row's dy y, which the other kernels take."""
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
+    t = block * M + tl.arange(0, M)
     i = t + S - T
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
     weighted: tl.constexpr = falls or kind == PIECES
+    by_row: tl.constexpr = kind == LOG_FALL or (falls and not causal)  # else the gradient of S_i is zero but for rounding
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
+    G += batch * g_b + head * g_h
     TABLE += head * distances
     PIECE += head * 3 * ENDS
-    row = (tl.program_id(1) * T + t).to(tl.int64)
+    row = tl.program_id(1).to(tl.int64) * T + t
     q = _tile(Q + batch * q_b + head * q_h, t, T, q_t, columns, D)
-    dy = _tile(DY + tl.program_id(1).to(tl.int64) * T * D, t, T, D, columns, D)
-    lse = tl.load(LSE + row, mask=t < T, other=float("inf"))  # weights of nobody are zero
-    delta = tl.load(DELTA + row, mask=t < T, other=0.0)
-    s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)
-    g = _row(G + batch * g_b + head * g_h, t, T, g_t, weighted)
+    dy = _tile(DY + batch * dy_b + head * dy_h, t, T, dy_t, columns, D)
+    y = _tile(Y + (batch * T * H + head) * D, t, T, H * D, columns, D)
+    delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
+    tl.store(DELTA + row, delta, mask=t < T)
+    lse = tl.load(LSE + row, mask=t < T, other=float("inf"))[:, None]  # weights of nobody are zero
+    s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)[:, None]
+    g = _row(G, t, T, g_t, weighted)[:, None]
     dq = tl.zeros((M, D_TILE), tl.float32)
     dg = tl.zeros((M,), tl.float32)
     ds = tl.zeros((M,), tl.float32)
-    stop = tl.minimum(S, (tl.program_id(0) + 1) * M + S - T + (0 if causal else reach))
-    begin = tl.maximum(0, tl.program_id(0) * M + S - T - reach + 1) // N * N
+    place = block * M + S - T
+    begin = tl.maximum(0, place - reach + 1) // N * N
     if skips:
-        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * N
-    for start in range(begin, stop, N):
-        j = start + tl.arange(0, N)
-        k = _tile(K, j, S, k_t, columns, D)
-        v = _tile(V, j, S, v_t, columns, D)
-        s_j = _row(S_J, j, S, sj_t, falls)
-        b, slope, x = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances, PIECE, ENDS)
-        p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
-        dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
-        dq += _dot(dz.to(k.dtype), k, precision) * scale
-        if weighted:
-            dz *= slope
-            dg += tl.sum(dz * x, 1)
-        if falls:
-            ds += tl.sum(dz if causal else dz * _sign(s_j[None, :] - s_i[:, None]), 1)
-    tl.store(DQ + row[:, None] * D + columns[None, :], dq.to(DQ.dtype.element_ty), mask=(t[:, None] < T) & (columns[None, :] < D))
+        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + block) * UNIT
+    stop = tl.minimum(S, place + M + (0 if causal else reach))
+    whole = begin if limited else tl.maximum(begin, (place + 1 if causal else S) // N * N)
+    for edge in tl.static_range(2):
+        for start in range(whole if edge else begin, stop if edge else whole, N):
+            j = start + tl.arange(0, N)
+            k = _tile(K, j, S, k_t, columns, D)
+            v = _tile(V, j, S, v_t, columns, D)
+            s_j = _row(S_J, j, S, sj_t, falls)[None, :]
+            low, high = _between(kind, TABLE, PIECE, distances, G, g_t, block * M, T, place, start, M, N, ENDS)
+            b, slope, x = _bias(kind, causal, limited, edge, i[:, None], j[None, :], s_i, g, s_j, TABLE, PIECE, low, high, S, reach, ENDS)
+            p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
+            dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
+            dq += _dot(dz.to(k.dtype), k, precision)
+            if weighted:
+                dz *= slope
+                dg += tl.sum(dz * x, 1)
+            if by_row:
+                ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
+    _store(DQ + (batch * T * H + head) * D, dq * scale, t, T, H * D, columns, D)
     if weighted:
         tl.store(DG + row, dg, mask=t < T)
-    if falls:
-        if kind == LOG_FALL or not causal:  # else it is zero, and what is here is rounding
-            tl.store(DS_I + row, ds * g, mask=t < T)
+    if by_row:
+        tl.store(DS_I + row, ds * tl.sum(g, 1), mask=t < T)
 
 
 @triton.jit
 def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
-                      q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
-                      kind: tl.constexpr, causal: tl.constexpr, skips: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
-                      D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
-    """A program: dk, dv and S_j's gradient of N keys of one head."""
-    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
+                      q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
+                      kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
+                      ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+    """A program: dk, dv and S_j's gradient of N keys of one head. Tiles lie on their sides, (N, M): a product of two of them
+    is the next one's left factor as it is, in registers. LAST (B, H, tiles of keys): where, in UNIT queries, those end that look."""
+    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
     weighted: tl.constexpr = falls or kind == PIECES
     Q += batch * q_b + head * q_h
-    DY += tl.program_id(1).to(tl.int64) * T * D
+    DY += batch * dy_b + head * dy_h
     S_I += batch * si_b + head * si_h
     G += batch * g_b + head * g_h
     TABLE += head * distances
@@ -393,7 +459,7 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
     DELTA += tl.program_id(1).to(tl.int64) * T
     k = _tile(K + batch * k_b + head * k_h, j, S, k_t, columns, D)
     v = _tile(V + batch * v_b + head * v_h, j, S, v_t, columns, D)
-    s_j = _row(S_J + batch * sj_b + head * sj_h, j, S, sj_t, falls)
+    s_j = _row(S_J + batch * sj_b + head * sj_h, j, S, sj_t, falls)[:, None]
     dk = tl.zeros((N, D_TILE), tl.float32)
     dv = tl.zeros((N, D_TILE), tl.float32)
     ds = tl.zeros((N,), tl.float32)
@@ -401,47 +467,53 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
     begin = tl.maximum(0, place - (0 if causal else reach)) // M * M
     stop = tl.minimum(T, place + N + reach)
     if skips:
-        stop = tl.minimum(T, tl.load(LAST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * M)
-    for start in range(begin, stop, M):
-        t = start + tl.arange(0, M)
-        i = t + S - T
-        q = _tile(Q, t, T, q_t, columns, D)
-        dy = _tile(DY, t, T, D, columns, D)
-        lse = tl.load(LSE + t, mask=t < T, other=float("inf"))
-        delta = tl.load(DELTA + t, mask=t < T, other=0.0)
-        s_i = _row(S_I, t, T, si_t, falls)
-        g = _row(G, t, T, g_t, weighted)
-        b, slope, x = _bias(kind, causal, i, j, s_i, g, s_j, TABLE, distances, PIECE, ENDS)
-        p = _weights(q, k, b, lse, i, j, S, reach, scale, causal, precision)
-        dv += _dot(tl.trans(p).to(dy.dtype), dy, precision)
-        dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
-        dk += _dot(tl.trans(dz).to(q.dtype), q, precision) * scale
-        if falls:
-            dz *= slope * g[:, None]
-            ds -= tl.sum(dz if causal else dz * _sign(s_j[None, :] - s_i[:, None]), 0)
-    row = (tl.program_id(1) * S + j).to(tl.int64)
-    inside = (j[:, None] < S) & (columns[None, :] < D)
-    tl.store(DK + row[:, None] * D + columns[None, :], dk.to(DK.dtype.element_ty), mask=inside)
-    tl.store(DV + row[:, None] * D + columns[None, :], dv.to(DV.dtype.element_ty), mask=inside)
+        stop = tl.minimum(T, tl.load(LAST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * UNIT)
+    whole = begin  # all queries from here on see all keys; those beyond the last have no weights, and keys beyond the last are not stored
+    if causal:
+        whole = tl.minimum(stop, tl.maximum(begin, (tl.maximum(0, place + N - 1) + M - 1) // M * M))
+    if limited:
+        whole = stop
+    for edge in tl.static_range(1, -1, -1):
+        for start in range(begin if edge else whole, whole if edge else stop, M):
+            t = start + tl.arange(0, M)
+            i = t + S - T
+            q = _tile(Q, t, T, q_t, columns, D)
+            dy = _tile(DY, t, T, dy_t, columns, D)
+            lse = tl.load(LSE + t, mask=t < T, other=float("inf"))[None, :]
+            delta = tl.load(DELTA + t, mask=t < T, other=0.0)[None, :]
+            s_i = _row(S_I, t, T, si_t, falls)[None, :]
+            g = _row(G, t, T, g_t, weighted)[None, :]
+            low, high = _between(kind, TABLE, PIECE, distances, G, g_t, start, T, start + S - T, tl.program_id(0) * N, M, N, ENDS)
+            b, slope, x = _bias(kind, causal, limited, edge, i[None, :], j[:, None], s_i, g, s_j, TABLE, PIECE, low, high, S, reach, ENDS)
+            p = tl.exp2(_dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse))
+            dv += _dot(p.to(dy.dtype), dy, precision)
+            dz = p * (_dot(v, tl.trans(dy), precision) - delta)
+            dk += _dot(dz.to(q.dtype), q, precision)
+            if falls:
+                dz *= slope * g
+                ds -= tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
+    _store(DK + (batch * S * H + head) * D, dk * scale, j, S, H * D, columns, D)
+    _store(DV + (batch * S * H + head) * D, dv, j, S, H * D, columns, D)
     if falls:
-        tl.store(DS_J + row, ds, mask=j < S)
+        tl.store(DS_J + tl.program_id(1).to(tl.int64) * S + j, ds, mask=j < S)
 
 
 @triton.jit
 def _backward_distances(Q, K, V, G, TABLE, PIECE, DY, LSE, DELTA, SUMS, D_PIECE, scale, B, H, T, distances, reach,
-                        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t,
-                        kind: tl.constexpr, causal: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
-                        N: tl.constexpr, precision: tl.constexpr):
-    """A program: all tiles (N, N) of one head that are equally many tiles off the diagonal, of all sequences, added up.
+                        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_h, g_t, dy_b, dy_h, dy_t,
+                        kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
+                        D_TILE: tl.constexpr, N: tl.constexpr, SEQUENCES: tl.constexpr, precision: tl.constexpr):
+    """A program: all tiles (N, N) of one head that are equally many tiles off the diagonal, of some sequences, added up.
 
-    SUMS (H, tiles off, N, 2 N), zeros at first: row r of the sum, shifted by N - 1 + r columns and turned round, so that each
-    column holds one distance. D_PIECE (H, tiles off, 2, ENDS): gradients of the slopes and intercepts of `pieces`, whose g is the
-    same for all sequences.
+    SUMS (parts of the batch, H, tiles off, N, 2 N), zeros at first: row r of the sum, shifted by N - 1 + r columns and turned round, so
+    that each column holds one distance. D_PIECE (parts, H, tiles off, 2, ENDS): gradients of the slopes and intercepts of `pieces`, whose g
+    is the same for all sequences.
     """
     blocks = tl.cdiv(T, N)
     off = tl.program_id(0) if causal else tl.program_id(0) - blocks + 1  # tiles, below the diagonal
     head = tl.program_id(1)
     r, columns = tl.arange(0, N), tl.arange(0, D_TILE)
+    G += head * g_h
     TABLE += head * distances
     PIECE += head * 3 * ENDS
     total = tl.zeros((N, N), tl.float32)
@@ -450,29 +522,31 @@ def _backward_distances(Q, K, V, G, TABLE, PIECE, DY, LSE, DELTA, SUMS, D_PIECE,
     for place in range(0, blocks - tl.abs(off)):
         block = place + tl.maximum(off, 0)
         i, j = block * N + r, (block - off) * N + r
-        g = _row(G + head * g_h, i, T, g_t, kind == PIECES)
-        b, slope, x = _bias(kind, causal, i, j, g, g, g, TABLE, distances, PIECE, ENDS)
+        g = _row(G, i, T, g_t, kind == PIECES)[:, None]
+        low, high = _between(kind, TABLE, PIECE, distances, G, g_t, block * N, T, block * N, (block - off) * N, N, N, ENDS)
+        b, slope, x = _bias(kind, causal, limited, True, i[:, None], j[None, :], g, g, g, TABLE, PIECE, low, high, T, reach, ENDS)
         dz = tl.zeros((N, N), tl.float32)
-        for batch in range(0, B):
-            row = (batch * H + head).to(tl.int64) * T
+        for batch in range(tl.program_id(2) * SEQUENCES, tl.minimum(B, (tl.program_id(2) + 1) * SEQUENCES)):
+            batch = tl.cast(batch, tl.int64)
+            row = (batch * H + head) * T
             q = _tile(Q + batch * q_b + head * q_h, i, T, q_t, columns, D)
             k = _tile(K + batch * k_b + head * k_h, j, T, k_t, columns, D)
             v = _tile(V + batch * v_b + head * v_h, j, T, v_t, columns, D)
-            dy = _tile(DY + row * D, i, T, D, columns, D)
-            lse = tl.load(LSE + row + i, mask=i < T, other=float("inf"))
-            delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)
-            p = _weights(q, k, b, lse, i, j, T, reach, scale, causal, precision)
-            dz += p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
+            dy = _tile(DY + batch * dy_b + head * dy_h, i, T, dy_t, columns, D)
+            lse = tl.load(LSE + row + i, mask=i < T, other=float("inf"))[:, None]
+            delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)[:, None]
+            p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
+            dz += p * (_dot(dy, tl.trans(v), precision) - delta)
         if kind == PIECES:
-            ratio = g[:, None] * x
+            ratio = g * x
             piece = _piece(ratio, PIECE, ENDS)
-            for number in range(0, ENDS):
-                here = tl.where(piece == number, dz, 0.0)
+            for number in range(low, high + 1):
+                here = tl.where(piece == number, dz, 0.0)  # and zero where no query looks
                 slopes += tl.where(tl.arange(0, ENDS) == number, tl.sum(here * ratio), 0.0)
                 intercepts += tl.where(tl.arange(0, ENDS) == number, tl.sum(here), 0.0)
-            dz *= slope * g[:, None]
+            dz *= slope * g
         total += dz
-    program = (head * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
+    program = ((tl.program_id(2) * H + head) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
     tl.store(SUMS + program * 2 * N * N + r[:, None] * 2 * N + (N - 1 + r[:, None] - r[None, :]), total)
     if kind == PIECES:
         tl.store(D_PIECE + program * 2 * ENDS + tl.arange(0, ENDS), slopes)
@@ -485,12 +559,17 @@ def _numbers(q, k, v, s_i, g, s_j, table, *_):
     return sizes, [stride for x in (q, k, v, s_i, g, s_j) for stride in (x.stride()[:3] if x.numel() else (0, 0, 0))]
 
 
-def _settings(q, pieces):
-    """Compile-time settings for q's head size and dtype, and the number of pieces."""
-    M, N, warps, stages = tiles(q.size(-1), q.dtype)
-    precision = "ieee" if q.dtype == torch.float32 else "tf32"
-    return {"ENDS": max(1, pieces.size(-1)), "D": q.size(-1), "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N,
-            "precision": precision, "num_warps": warps, "num_stages": stages}
+def _settings(kernel, q, pieces, kind, causal, reach):
+    """Compile-time settings of a kernel."""
+    M, N, warps, stages = tiles(KINDS[kind], q.size(-1), q.dtype)[kernel]
+    return {"kind": kind, "causal": causal, "limited": reach < FAR, "ENDS": max(1, pieces.size(-1)), "D": q.size(-1),
+            "D_TILE": triton.next_power_of_2(q.size(-1)), "M": M, "N": N, "precision": "ieee" if q.dtype == torch.float32 else "tf32",
+            "num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+
+
+def _rows_of_heads(x):
+    """Uninitialised, in the shape of x (B, H, T, D), and in memory (B, T, H, D), as the layers before and after attention have it."""
+    return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
 @torch.library.custom_op("posenc::attention", mutates_args=())
@@ -499,15 +578,15 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Ten
     inputs = q, k, v, s_i, g, s_j, table, pieces
     y, lse = _attention_fake(*inputs, first, kind, scale, causal, reach)
     sizes, strides = _numbers(*inputs)
-    settings = _settings(q, pieces)
+    settings = _settings("forward", q, pieces, kind, causal, reach)
     _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
-        *inputs, first, y, lse, scale, *sizes, reach, *strides, kind=kind, causal=causal, skips=first.numel() > 0, **settings)
+        *inputs, first, y, lse, scale, *sizes, reach, *strides, skips=first.numel() > 0, UNIT=settings["N"], **settings)
     return y, lse
 
 
 @_attention.register_fake
 def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach):
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _rows_of_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("posenc::attention_backward", mutates_args=())
@@ -518,47 +597,53 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
     inputs = q, k, v, s_i, g, s_j, table, pieces
     grads = _attention_backward_fake(dy, y, lse, *inputs, first, kind, scale, causal, reach, table_grad)
     dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = grads
-    delta = (dy.float() * y.float()).sum(-1)
-    sizes, strides = _numbers(*inputs)
-    (H, T, S, distances), settings = sizes, _settings(q, pieces)
-    chosen = {"kind": kind, "causal": causal, "skips": first.numel() > 0, **settings}
-    last = _last_tiles(first, triton.cdiv(S, settings["N"])) if first.numel() else first
-    _backward_rows[triton.cdiv(T, settings["M"]), q.size(0) * H](
-        *inputs, first, dy, lse, delta, dq, ds_i, dg, scale, *sizes, reach, *strides, **chosen)
-    _backward_columns[triton.cdiv(S, settings["N"]), q.size(0) * H](
-        *inputs, last, dy, lse, delta, dk, dv, ds_j, scale, *sizes, reach, *strides, **chosen)
+    delta = torch.empty_like(lse)
+    (H, T, S, distances), strides = _numbers(*inputs)
+    strides += dy.stride()[:3]
+    rows, columns = (_settings(kernel, q, pieces, kind, causal, reach) for kernel in ("rows", "columns"))
+    M, N, *_ = tiles(KINDS[kind], q.size(-1), q.dtype)["forward"]
+    skips = first.numel() > 0
+    last = _last_tiles(first, S, columns["N"], N) if skips else first
+    numbers = scale, H, T, S, distances, reach, *strides
+    _backward_rows[triton.cdiv(T, rows["M"]), q.size(0) * H](
+        *inputs, first, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows)
+    _backward_columns[triton.cdiv(S, columns["N"]), q.size(0) * H](
+        *inputs, last, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=M, **columns)
     if table_grad:
-        N = settings.pop("N")
-        settings.pop("M")
+        settings, parts = _settings("distances", q, pieces, kind, causal, reach), triton.cdiv(q.size(0), SEQUENCES)
+        N = settings.pop("M")
         offs = triton.cdiv(T, N) * (1 if causal else 2) - (0 if causal else 1)
-        sums = dy.new_zeros(H, offs, N, 2 * N, dtype=torch.float32)
-        of_pieces = dy.new_zeros(H, offs, 2, settings["ENDS"], dtype=torch.float32)
-        _backward_distances[offs, H](
+        sums = dy.new_zeros(parts, H, offs, N, 2 * N, dtype=torch.float32)
+        of_pieces = dy.new_zeros(parts, H, offs, 2, settings["ENDS"], dtype=torch.float32)
+        _backward_distances[offs, H, parts](
             q, k, v, g, table, pieces, dy, lse, delta, sums, of_pieces, scale, q.size(0), H, T, distances, reach, *strides[:9],
-            *strides[12:15], kind=kind, causal=causal, N=N, **settings)
-        dtable[:, :T] = _along_diagonals(sums, T, causal)
+            *strides[13:15], *strides[18:], SEQUENCES=SEQUENCES, **settings)
+        dtable[:, :T] = _along_diagonals(sums.sum((0, 3)), T, causal)
         if pieces.numel():
-            dpieces[:, 1:] = of_pieces.sum(1)
+            dpieces[:, 1:] = of_pieces.sum((0, 2))
     return grads
 
 
 @_attention_backward.register_fake
 def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach, table_grad):
     states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
-    return *(x.new_empty(x.shape) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
+    return *(_rows_of_heads(x) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
 
 
-def _last_tiles(first: Tensor, count: int) -> Tensor:
-    """For each of `count` tiles of keys, the number of tiles of queries up to the last that does not leave it out: (B, H, count) int32."""
+def _last_tiles(first: Tensor, S: int, keys: int, unit: int) -> Tensor:
+    """For each tile of `keys` keys, the number of tiles of queries up to the last that does not leave out all of it, int32.
+
+    first: of each tile of queries, how many times `unit` keys it leaves out; both (B, H, tiles).
+    """
     falling = first.flip(-1).cummin(-1).values.flip(-1).contiguous()  # no later tile of queries begins before this one of keys
-    tile = torch.arange(count, device=first.device, dtype=torch.int32).expand(*first.shape[:2], count).contiguous()
-    return torch.searchsorted(falling, tile, right=True, out_int32=True)
+    ends = torch.arange(keys, S + keys, keys, device=first.device, dtype=torch.int32).clamp(max=S)
+    return torch.searchsorted(falling, ((ends - 1) // unit).expand(*first.shape[:2], -1).contiguous(), right=True, out_int32=True)
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
-    """(H, tiles off, N, 2 N) of `_backward_distances` -> the gradient of each distance below T, (H, T)."""
-    H, offs, N, _ = sums.shape
-    near, far = sums.sum(2).split(N, -1)  # of a tile, the N distances up to its diagonal, and those beyond: the next one's too
+    """(H, tiles off, 2 N), each tile's sums by distance -> the gradient of each distance below T, (H, T)."""
+    offs, N = sums.size(1), sums.size(-1) // 2
+    near, far = sums.split(N, -1)  # of a tile, the N distances up to its diagonal, and those beyond: the next one's too
     lines = torch.nn.functional.pad(near, (0, 0, 0, 1)) + torch.nn.functional.pad(far, (0, 0, 1, 0))  # (H, offs + 1, N)
     line, zero = lines.flatten(1), N - 1 if causal else (offs // 2 + 1) * N - 1
     found = line[:, zero : zero + T]
@@ -574,7 +659,8 @@ def _save(ctx, inputs, output):
 
 def _backward(ctx, dy, _):
     *inputs, y, lse = ctx.saved_tensors
-    grads = torch.ops.posenc.attention_backward(dy.contiguous(), y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach,
+    dy = dy if dy.stride(-1) == 1 else dy.contiguous()
+    grads = torch.ops.posenc.attention_backward(dy, y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach,
                                                 ctx.needs_input_grad[6] or ctx.needs_input_grad[7])
     return *grads, None, None, None, None, None
 
