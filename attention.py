@@ -33,7 +33,8 @@ from errors import InputError
 
 PATHS = ("auto", "sdpa", "dense", "triton")
 SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
-CHUNK_ELEMENTS = 2**23  # logits of one dense chunk: 32 MB in float32
+CHUNK_ELEMENTS = 2**23  # logits of one dense chunk on a CPU: 32 MB in float32
+GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a chunk, and a step of small would have 588 of them, not 48
 
 
 def choose(path: str, encoding, q: Tensor | None = None) -> str:
@@ -120,7 +121,7 @@ def _row_chunks(q, k, v, q_states, k_states, reach=None):
     """(q, k, v, q_states, k_states) of a few queries at a time and of the keys that they see."""
     B, H, T, _ = q.shape
     S = k.size(2)
-    rows = max(16, CHUNK_ELEMENTS // (B * H * S))
+    rows = max(16, CHUNK_ELEMENTS * (GPU_CHUNK if q.is_cuda else 1) // (B * H * S))
     for start in range(0, T, rows):
         stop = min(start + rows, T)
         seen = slice(max(0, S - T + start - reach + 1) if reach else 0, S - T + stop)  # by any query of the chunk

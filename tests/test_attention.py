@@ -78,6 +78,22 @@ def test_dense_gradients_are_finite_differences(monkeypatch):
     assert torch.autograd.gradcheck(attend, inputs)
 
 
+def test_chunks_are_few_enough_to_compile():
+    """12 heads, 32 sequences of 1,024 tokens, as small trains on a GPU: a few chunks a layer, and no query twice."""
+
+    class OnGPU:
+        is_cuda, shape = True, (32, 12, 1024, 64)
+
+        def size(self, n):
+            return self.shape[n]
+
+        def __getitem__(self, where):
+            return where[2].stop - where[2].start
+
+    rows = [queries for queries, *_ in attention._row_chunks(OnGPU(), OnGPU(), OnGPU(), (), ())]
+    assert 1 < len(rows) < 5 and sum(rows) == 1024
+
+
 def test_dense_holds_one_chunk_at_a_time(monkeypatch):
     """Backward computes each chunk again: no tensor the size of all logits is kept."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
