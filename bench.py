@@ -18,18 +18,17 @@ encoding, one layer after the other, `rope` and `nope` beside it: only there the
 generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
 eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
 
-What is compared takes turns, A B C A B C, after one round that is not counted; `rope` and `nope` are always there. Speeds are
-those of the median turn. A ratio is the median over rounds of the speed over the other's in the same round, which a machine that
-slows down for a while leaves as it is. Memory is taken afterwards, in a turn of its own: weights, gradients and AdamW's moments with
-all that the turn adds (attention: what it adds; generate: the cache), as PyTorch's allocators count it, on a CPU too.
+What is compared takes turns, A B C A B C, after one round that is not counted: `rope`, `nope` and what belongs to them first, then every
+encoding with `rope`, `nope` and `sdpa`; each is on record as soon as it is done. Speeds are those of the median turn. A ratio is the
+median over rounds of the speed over the other's in the same round, which a machine that slows down for a while leaves as it is.
+Memory is taken afterwards, in a turn of its own: weights, gradients and AdamW's moments with all that the turn adds (attention: what
+it adds; generate: the cache), as PyTorch's allocators count it, on a CPU too.
 
 prepare: a jsonl or parquet file becomes shards on the disk, by the code that prepares data, against tiktoken's own
 `encode_ordinary_batch` on all cores, which gets the same texts in memory. The two take turns, after one round that is not
 counted; told are medians. Timed are opening the file, reading, decompressing, tokenising, hashing, writing and syncing.
 """
 
-import collections
-import functools
 import os
 import re
 import statistics
@@ -42,30 +41,22 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 from tqdm import tqdm
 
-import attention
-import biases
 import cli
 import corpus
-import decoding
 import device as devices
 import posenc
 import runs
 import shards
 import tables
-from cache import Cache
-from data import Windows, evenly_spaced
+import turns
 from errors import InputError
 from files import write_json
 from model import GPT, GPTConfig
 
-BASELINES = ("rope", "nope")  # measured whatever else is
+COMPANIONS = (*turns.BASELINES, "sdpa")  # what every encoding takes turns with
 RIGHT = 0.03  # error up to which the kernels are chosen; bf16 and float16 round outputs to 0.003 and 0.0003
-NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
-SEED = 1
 
 
 @dataclass
@@ -102,8 +93,8 @@ class Config:
     """JSON file of the numbers, with hardware and versions"""
 
     def __post_init__(self):
-        known = ", ".join((*TURNS, "prepare"))
-        problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in (*TURNS, "prepare")]
+        known = ", ".join((*turns.TURNS, "prepare"))
+        problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in (*turns.TURNS, "prepare")]
         if not self.what:
             problems.append(f"name what to measure: {known}")
         if "prepare" in self.what and self.source and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file()):
@@ -126,67 +117,13 @@ class Config:
 
     def names(self) -> list[str]:
         """The encodings, each once; a comma followed by `option=` belongs to one of them."""
-        return list(dict.fromkeys((*BASELINES, *re.split(r",(?!\w+=)", self.encodings))))
-
-
-@dataclass
-class Setting:
-    """What all turns of a benchmark have in common."""
-
-    model: str
-    micro_batch: int
-    context: int
-    device: torch.device
-    dtype: torch.dtype
-    compile: bool
-    layers: list[biases.Layer] | None = None
-    """attention: of a trained model, as they read a text"""
-
-    def network(self, pe: str, block_size: int, path: str = "auto") -> GPT:
-        torch.manual_seed(SEED)
-        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path)).to(self.device)
-
-    def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
-        """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex"."""
-        found = {"": attention.choose("auto", encoding)}
-        if found[""] != "dense":
-            found[" dense"] = "dense"
-        if self.device.type == "cuda" and (encoding.score is None or encoding.in_registers):
-            found[" triton"] = "triton"
-        if self.device.type == "cuda" and encoding.score is not None:
-            found[" flex"] = "flex"
-        return found
-
-    def batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """Random inputs and targets, (B, T) each."""
-        torch.manual_seed(SEED)
-        tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def compiled(self, function: Callable) -> Callable:
-        return torch.compile(function) if self.compile else function
-
-
-@dataclass
-class Turn:
-    """One of those that take turns."""
-
-    ready: Callable[[], Callable[[], object]]
-    """makes a turn ready, outside the clock, and returns what is timed"""
-    tokens: int
-    """of a turn"""
-    memory: Callable[[], int]
-    """bytes"""
-    flops: float | None = None
-    """of a token, where they count"""
-    error: Callable[[], float] | None = None
-    """attention: of its outputs and gradients, relative to those of the dense path in float32"""
+        return list(dict.fromkeys((*turns.BASELINES, *re.split(r",(?!\w+=)", self.encodings))))
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join((*TURNS, "prepare"))))
+    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join((*turns.TURNS, "prepare"))))
     device, dtype = torch.device("cpu"), torch.float32
-    if any(name in TURNS for name in config.what):
+    if any(name in turns.TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
     trained = runs.load_model(config.run, device, dtype) if config.run else None
     record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
@@ -203,53 +140,60 @@ def main(argv=None):
         if name == "prepare":
             keep(name, prepare(config))
         else:
-            for result in measure(name, config, device, dtype, trained):  # renewed after each context
+            for result in measure(name, config, device, dtype, trained):  # renewed after each encoding
                 keep(name, result)
             print(f"\n{tables.speeds_text(name, result)}\n")
 
 
 def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype, trained: tuple[GPT, dict] | None = None):
-    """Yields the record of benchmark `name`, once for each context that is done. trained: what load_model found of --run."""
+    """Yields the record of benchmark `name`, once for each encoding that is done. trained: what load_model found of --run."""
     compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
     result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
               "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
     names, layers = config.names(), 1
     if trained:
-        layers, names = trained[0].config.n_layer, list(dict.fromkeys((*BASELINES, trained[0].config.pe)))
+        layers, names = trained[0].config.n_layer, list(dict.fromkeys((*turns.BASELINES, trained[0].config.pe)))
         result |= {"run": Path(config.run).name, "model": trained[0].config.size, "biases": {}}
     if compiles:
         torch._dynamo.config.recompile_limit = 16 * len(names) * layers  # models of all encodings, paths and layers run the same code
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
-        setting = Setting(config.model, config.micro_batch, context, device, dtype, compiles)
-        try:
-            if trained:
-                setting.layers, result["biases"][str(context)] = reads(setting, *trained)
-            turns = {key: turn for pe in names for key, turn in TURNS[name](setting, pe).items()
-                     if not key.endswith(" flex") or possible(key, turn)}
-            seconds = rounds({key: turn.ready for key, turn in turns.items()}, config.repeats, device, f"{name} at {context:,}")
-            entries = {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in turns.items()}
-        except torch.OutOfMemoryError:
-            raise InputError(f"{name} at {context:,} tokens does not fit into the GPU: fewer --encodings at a time, which all stay there, "
-                             "a smaller --micro_batch or a shorter --context") from None
-        result["contexts"][str(context)] = dict.fromkeys(names) | entries  # None: past the encoding's longest context
-        if name == "attention" and device.type == "cuda" and not trained:
-            result["kernels"] = chosen(result["contexts"], names, device)
-        yield result
+        setting = turns.Setting(config.model, config.micro_batch, context, device, dtype, compiles)
+        if trained:
+            setting.layers, result["biases"][str(context)] = turns.reads(setting, *trained)
+        entries = result["contexts"][str(context)] = dict.fromkeys(names)  # None: past the encoding's longest context, or no memory
+        companions = {}
+        for group in (turns.BASELINES, *([pe] for pe in names if pe not in turns.BASELINES)):
+            label = f"{name} of {' and '.join(group)} at {context:,} tokens"
+            try:
+                found = {key: turn for pe in group for key, turn in turns.TURNS[name](setting, pe).items()
+                         if not key.endswith(" flex") or turns.possible(key, turn)}
+                if found:
+                    seconds = rounds({key: turn.ready for key, turn in {**companions, **found}.items()}, config.repeats, device, label)
+                    entries |= {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in found.items()}
+            except torch.OutOfMemoryError:
+                if not companions:
+                    raise InputError(f"{label} does not fit into the GPU: a smaller --micro_batch or a shorter --context") from None
+                print(f"{label} does not fit into the GPU")
+            companions = companions or {key: found[key] for key in COMPANIONS if key in found}
+            if name == "attention" and device.type == "cuda" and not trained:
+                result["kernels"] = chosen(result["contexts"], names, device)
+            yield result
 
 
-def rounds(turns: dict[str, Callable[[], Callable]], repeats: int, device: torch.device, label: str) -> dict[str, list[float]]:
+def rounds(readies: dict[str, Callable[[], Callable]], repeats: int, device: torch.device, label: str) -> dict[str, list[float]]:
     """Seconds of what each turn made ready, by name: all take turns, `repeats` rounds after one that is not counted."""
+
     def now():
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    seconds = {name: [] for name in turns}
-    with tqdm(total=(repeats + 1) * len(turns), desc=label, unit="turn", disable=None, leave=False) as bar:
+    seconds = {name: [] for name in readies}
+    with tqdm(total=(repeats + 1) * len(readies), desc=label, unit="turn", disable=None, leave=False) as bar:
         for _ in range(repeats + 1):
-            for name, ready in turns.items():
+            for name, ready in readies.items():
                 timed = ready()
                 begun = now()
                 timed()
@@ -258,14 +202,16 @@ def rounds(turns: dict[str, Callable[[], Callable]], repeats: int, device: torch
     return {name: counted[1:] for name, counted in seconds.items()}
 
 
-def entry(name: str, turn: Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
-    """The numbers of one turn. ratios: its speed over that of others; peak: FLOP/s of the device, None where not known."""
+def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
+    """The numbers of one turn. others: seconds of those that it took turns with, ratios: its speed over theirs; peak: FLOP/s of the
+    device, None where not known.
+    """
     rate = turn.tokens / statistics.median(seconds[name])
     pe = name.removesuffix(" triton")
     others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{pe} dense", "flex": f"{pe} flex"}
-    return {"seconds": seconds[name], "tokens": turn.tokens, "tokens_per_second": rate,
-            "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], seconds[other]))
-                       for to, other in others.items() if other in seconds},
+    others = {to: seconds[other] for to, other in others.items() if other in seconds}
+    return {"seconds": seconds[name], "others": others, "tokens": turn.tokens, "tokens_per_second": rate,
+            "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], theirs)) for to, theirs in others.items()},
             "mfu": rate * turn.flops / peak if peak and turn.flops else None, "memory": turn.memory(),
             **({"error": turn.error()} if turn.error else {})}
 
@@ -281,215 +227,6 @@ def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) ->
 
     faster = [pe for pe in names if all(better(entries, pe) for entries in contexts.values())]
     return {**kernels.version(device), "faster": [posenc.build(pe, 1, 2, 2, 1)[0].names[0] for pe in faster]}
-
-
-def train(setting: Setting, pe: str) -> dict[str, Turn]:
-    shape = GPTConfig(size=setting.model)
-    encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
-    return {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items()
-            if added not in (" dense", " flex")}
-
-
-def train_turn(setting: Setting, pe: str, path: str) -> Turn:
-    model = setting.network(pe, setting.context, path).train()
-    optimizer = optimizer_of(model)
-    scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
-    forward = setting.compiled(model)
-    inputs, targets = setting.batch(model.config.vocab_size)
-
-    def step():
-        optimizer_step(model, forward, optimizer, scaler, inputs, targets, setting.dtype)
-
-    def memory():
-        moments = [x for state in optimizer.state.values() for x in state.values()]
-        return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(step, setting.device)
-
-    return Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))
-
-
-def optimizer_of(model: GPT) -> torch.optim.Optimizer:
-    """That of train_gpt.py with its default settings, at the highest learning rate."""
-    return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
-
-
-def optimizer_step(model: GPT, forward: Callable, optimizer, scaler, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> None:
-    """A step of train_gpt.py from one micro-batch, (B, T) each; forward: the model, compiled or not."""
-    with devices.autocast(inputs.device, dtype):
-        loss = forward(inputs, targets)
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    model.project()
-    optimizer.zero_grad(set_to_none=True)
-
-
-def attend(setting: Setting, pe: str) -> dict[str, Turn]:
-    layers = trained_layers(setting, pe) if setting.layers else [random_layer(setting, pe)]  # (encoding, heads, x, projection) each
-    encoding, _, x, _ = layers[0]
-    grad = torch.randn_like(x, dtype=setting.dtype)
-    pos = torch.arange(setting.context, device=setting.device)
-
-    def plain(encoding, heads, x, projection):
-        return F.scaled_dot_product_attention(*_qkv(projection, heads), is_causal=True)
-
-    def encoded(path, encoding, heads, x, projection):
-        q, k, v = _qkv(projection, heads)
-        q, k = encoding.rotate(q, k, pos)
-        inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
-        return flex(*inputs, causal) if path == "flex" else attention.attend(*inputs, path)
-
-    def results(forward, learned):
-        y = forward().transpose(1, 2).flatten(2)
-        return y.detach(), *torch.autograd.grad(y, learned, grad.to(y.dtype), allow_unused=True)
-
-    def turn(compute):
-        forwards = [(setting.compiled(functools.partial(compute, *layer)), [*layer[2:], *layer[0].parameters()]) for layer in layers]
-
-        def both():
-            for forward in forwards:
-                results(*forward)
-
-        def error():
-            pairs = [pair for forward, layer in zip(forwards, exact()) for pair in zip(results(*forward), layer)]
-            errors = [relative_error(ours, right) for ours, right in pairs if right is not None and right.any()]
-            return torch.tensor(errors).max().item()  # Python's max would pass over NaN
-
-        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device),
-                    error=None if compute is plain else error)
-
-    @functools.cache
-    def exact():
-        """Output and gradients of the dense path in float32, by layer."""
-        wide = [(*layer[:3], layer[3].detach().float().requires_grad_()) for layer in layers]
-        return [results(functools.partial(encoded, "dense", *layer), [*layer[2:], *layer[0].parameters()]) for layer in wide]
-
-    paths = setting.paths(encoding)
-    causal = causal_blocks(setting) if " flex" in paths else None
-    turns = {pe + added: turn(functools.partial(encoded, path)) for added, path in paths.items()}
-    return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
-
-
-def relative_error(x: Tensor, exact: Tensor) -> float:
-    return ((x.float() - exact).norm() / exact.norm()).item()
-
-
-def _qkv(projection, heads):
-    return (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))  # (B, H, T, D) each
-
-
-def random_layer(setting: Setting, pe: str) -> tuple[posenc.Encoding, int, Tensor, Tensor]:
-    """An untrained encoding, the number of heads, a normalised input (B, T, C) and its projection (B, T, 3 C)."""
-    shape = GPTConfig(size=setting.model)
-    torch.manual_seed(SEED)
-    encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1)[0].to(setting.device)
-    x = torch.randn(setting.micro_batch, setting.context, shape.n_embd, device=setting.device, requires_grad=True)
-    projection = torch.randn(*x.shape[:2], 3 * shape.n_embd, device=setting.device, dtype=setting.dtype, requires_grad=True)
-    return encoding, shape.n_head, x, projection
-
-
-def trained_layers(setting: Setting, pe: str) -> list[tuple[posenc.Encoding, int, Tensor, Tensor]]:
-    """The same of each layer of the trained model; its own encodings where `pe` is its encoding, else fresh ones."""
-    found = []
-    for layer in setting.layers:
-        heads, x = layer.attn.heads, layer.x.float().detach()
-        encoding = layer.encoding
-        if pe in BASELINES:
-            encoding = posenc.build(pe, heads, x.size(-1), setting.context, 1)[0].to(setting.device)
-        projection = layer.attn.c_attn(x).to(setting.dtype).detach()
-        found.append((encoding, heads, x.requires_grad_(), projection.requires_grad_()))
-    return found
-
-
-def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.Layer], dict]:
-    """The model's layers as they read micro_batch windows of its validation text, and what its biases do there."""
-    windows = Windows(shards.Shards(checkpoint["config"]["data"], "val"), setting.context)
-    if len(windows) < setting.micro_batch:
-        raise InputError(f"{windows.shards.folder} holds {len(windows)} windows of {setting.context:,} tokens: "
-                         "lower --micro_batch or --context")
-    tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
-    with devices.autocast(setting.device, setting.dtype):
-        found = biases.summary(model, tokens)
-        if " triton" in setting.paths(model.posenc[0]):
-            found["left_out"] = biases.left_out(model, tokens)
-        return biases.layers(model, tokens), found
-
-
-def flex(q: Tensor, k: Tensor, v: Tensor, encoding: posenc.Encoding, q_states: tuple, k_states: tuple, scale: float, causal) -> Tensor:
-    """PyTorch's FlexAttention, whose score_mod is the encoding's own score: a rival, nothing here computes with it."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    def of(states, b, h, place):
-        return tuple(s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0] for s in states)
-
-    def score_mod(z, b, h, i, j):
-        return z + encoding.score(of(q_states, b, h, i), of(k_states, b, h, j), h)
-
-    return flex_attention(q, k, v, score_mod, causal, scale)
-
-
-def causal_blocks(setting: Setting):
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, i, j: i >= j, None, None, setting.context, setting.context, device=setting.device)
-
-
-def possible(key: str, turn: Turn) -> bool:
-    """Whether a rival computes this at all: where it cannot, which its compiler tells by errors of many kinds, the others go on."""
-    try:
-        turn.ready()()
-        return True
-    except Exception as error:
-        print(f"{key}: not possible, {' '.join(str(error).split())[:200]}")
-        return False
-
-
-def generate(setting: Setting, pe: str) -> dict[str, Turn]:
-    model = setting.network(pe, GPTConfig.block_size).eval()
-    if setting.context > (model.max_context or setting.context):
-        return {}
-    new, vocab_size = min(NEW_TOKENS, setting.context // 2), model.config.vocab_size
-    sampling = decoding.Sampling(max_new_tokens=new + 1, temperature=0, compile=setting.compile)  # the prompt gives the first
-    torch.manual_seed(SEED)
-    prompt = torch.randint(vocab_size, (setting.context - new,)).tolist()
-
-    def ready():
-        steps = decoding.generate(model, [prompt], sampling, vocab_size, -1, setting.device, setting.dtype)
-        next(steps)
-        return lambda: collections.deque(steps, maxlen=0)
-
-    @torch.no_grad()
-    def memory():
-        cache = Cache(model, setting.context)
-        with devices.autocast(setting.device, setting.dtype):
-            model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=setting.device), cache)
-        return _size(buffer for layer in cache.layers for buffer in layer.buffers)
-
-    return {pe: Turn(ready, new, memory)}
-
-
-def evaluate(setting: Setting, pe: str) -> dict[str, Turn]:
-    model = setting.network(pe, GPTConfig.block_size).eval()
-    if setting.context > (model.max_context or setting.context):
-        return {}
-    inputs, targets = setting.batch(model.config.vocab_size)
-    losses = setting.compiled(model.losses)
-
-    def forward():
-        with devices.autocast(setting.device, setting.dtype):
-            losses(inputs, targets)
-
-    return {pe: Turn(lambda: forward, inputs.numel(),
-                     lambda: _size([*model.parameters(), *model.buffers()]) + devices.memory_of(forward, setting.device))}
-
-
-def _size(tensors) -> int:
-    return sum(x.nbytes for x in tensors)
-
-
-# Name on the command line -> its function of setting and encoding: those that take turns, by name.
-TURNS = {"train": train, "attention": attend, "generate": generate, "eval": evaluate}
 
 
 def prepare(config: Config) -> dict:

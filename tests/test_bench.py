@@ -1,6 +1,5 @@
 """The benchmarks run, count what they measure, and say what they cannot. Their speeds are no test's business."""
 
-import copy
 import dataclasses
 import json
 import math
@@ -9,21 +8,20 @@ import time
 
 import pytest
 import torch
-from conftest import TINY
 
 import attention
 import bench
 import corpus
 import data
-import posenc
 import runs
 import shards
-import train_gpt
+import turns
+from errors import InputError
 from model import GPT, GPTConfig
 
 SMALL = ("--model", "quickstart", "--micro_batch", "2", "--repeats", "3", "--device", "cpu", "--dtype", "float32")
 NAMES = ("train", "attention", "generate", "eval")
-PLAIN = bench.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
+PLAIN = turns.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +44,7 @@ def test_numbers_follow_from_the_seconds(record, name):
             assert len(entry["seconds"]) == 3 and entry["tokens"] == tokens and entry["mfu"] is None
             assert math.isclose(entry["tokens_per_second"] * sorted(entry["seconds"])[1], tokens)
             for to, ratio in entry["ratios"].items():
-                other = entries[f"{key} dense" if to == "dense" else to]["seconds"]
-                assert ratio == sorted(b / a for a, b in zip(entry["seconds"], other))[1]
+                assert ratio == sorted(b / a for a, b in zip(entry["seconds"], entry["others"][to], strict=True))[1]
         assert entries["rope"]["ratios"]["rope"] == entries["nope"]["ratios"]["nope"] == 1
 
 
@@ -58,22 +55,10 @@ def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
         **{key: {"rope", "nope", "sdpa"} for key in ("t5:buckets=8,max_distance=16", "sdpa", "rope dense", "nope dense", "cable dense")}}
 
 
-def test_paths_are_held_to_the_dense_one(record, monkeypatch):
-    """A path that computes something else shows: half of the bias here."""
+def test_paths_are_held_to_the_dense_one(record):
     entries = record["attention"]["contexts"]["12"]
     assert entries["cable dense"]["error"] == entries["t5:buckets=8,max_distance=16"]["error"] == 0
     assert 0 < entries["cable"]["error"] < 1e-4 and 0 < entries["nope"]["error"] < 1e-5 and "error" not in entries["sdpa"]
-    factored = attention.factored
-    monkeypatch.setattr(attention, "factored", lambda q, k, v, factors, scale: factored(q, k, v, [(u / 2, w) for u, w in factors], scale))
-    assert bench.attend(PLAIN, "cable")["cable"].error() > 0.01
-
-    def without_gradient(q, k, v, factors, scale):
-        for u, _ in factors:
-            u.register_hook(lambda grad: grad * math.nan)
-        return factored(q, k, v, factors, scale)
-
-    monkeypatch.setattr(attention, "factored", without_gradient)
-    assert math.isnan(bench.attend(PLAIN, "cable")["cable"].error())  # of gates alone: the output is right
 
 
 def test_the_record_says_what_it_ran_on(record):
@@ -124,51 +109,10 @@ def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
 
     seconds = bench.rounds({name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), "")
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
-    turn = bench.Turn(None, 12, lambda: 7, flops=100)
+    turn = turns.Turn(None, 12, lambda: 7, flops=100)
     assert bench.entry("a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4) == {
-        "seconds": [4, 2, 1], "tokens": 12, "tokens_per_second": 6, "ratios": {"rope": 4, "dense": 0.5}, "mfu": 0.06, "memory": 7}
-
-
-def test_a_step_is_that_of_train_gpt(data_dir, tmp_path):
-    """Weights after six steps of the program, and after six of ours over the same micro-batches, at its own learning rates."""
-    train_gpt.main([*TINY, "--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
-    theirs, _ = runs.load_model(tmp_path / "run", torch.device("cpu"))
-    torch.manual_seed(1)
-    model = GPT(copy.deepcopy(theirs.config))
-    windows = data.Windows(shards.Shards(data_dir, "train"), 16)
-    batches = data.stream(windows, data.Sampler(len(windows), 1), 2, 2)
-    config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3)
-    optimizer, scaler = bench.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False)
-    for step, (_, inputs, targets, _) in zip(range(6), batches):
-        for group in optimizer.param_groups:
-            group["lr"] = train_gpt.learning_rate(step, config)
-        bench.optimizer_step(model, model, optimizer, scaler, inputs, targets, torch.float32)
-    assert all(torch.equal(ours, theirs.state_dict()[name]) for name, ours in model.state_dict().items())
-
-
-def test_attention_is_that_of_the_path_it_names(monkeypatch):
-    """Gradients reach the projection, the normalised input and the encoding; the dense turn takes the dense path."""
-    paths, grads = [], []
-    attend, grad = attention.attend, torch.autograd.grad
-    monkeypatch.setattr(attention, "attend", lambda *args: paths.append(args[-1]) or attend(*args))
-    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
-    for turn in bench.attend(PLAIN, "cable").values():
-        turn.ready()()
-    assert paths == ["sdpa", "dense"]
-    for fused, dense in zip(*grads):
-        torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
-    assert [tuple(g.shape) for g in grads[0]] == [(2, 8, 128), (2, 8, 384), (4, 128), (4,), (4, 128), (4,)]
-
-
-def test_generation_fills_the_context(monkeypatch):
-    """The prompt is read before the clock starts; then each token but the last one drawn is read."""
-    read = []
-    hidden = GPT.hidden
-    monkeypatch.setattr(GPT, "hidden", lambda self, x, cache: read.append((cache.length, x.size(1))) or hidden(self, x, cache))
-    timed = bench.generate(PLAIN, "rope")["rope"].ready()
-    assert read == [(0, 4)]
-    timed()
-    assert read[1:] == [(4, 1), (5, 1), (6, 1), (7, 1)]
+        "seconds": [4, 2, 1], "tokens": 12, "tokens_per_second": 6, "others": {"rope": [4, 8, 6], "dense": [1, 1, 9]},
+        "ratios": {"rope": 4, "dense": 0.5}, "mfu": 0.06, "memory": 7}
 
 
 def test_past_the_longest_context_there_is_no_number(tmp_path, capsys, monkeypatch):
@@ -242,38 +186,6 @@ def test_refusals(source, refused, trained, tmp_path):
     assert "cannot write" in refused(main, "eval", *SMALL, "--context", 8, "--out", tmp_path / "file" / "out.json")[0]
 
 
-def test_on_a_gpu_the_triton_kernels_take_part():
-    gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
-    named = {pe: list(gpu.paths(posenc.build(pe, 4, 128, 8, 1)[0])) for pe in ("cable", "fire", "nope", "fire+cable")}
-    assert named == {"cable": ["", " dense", " triton", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " dense", " triton"],
-                     "fire+cable": ["", " flex"]}
-    turn = bench.Turn(ready=None, tokens=12, memory=lambda: 7)
-    seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
-    assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
-
-
-@pytest.mark.parametrize("pe", ["cable", "k-cable", "alibi", "kerple-power", "t5", "t5-clip", "fox", "rope+cable"])
-@pytest.mark.filterwarnings("ignore")  # torch's, that FlexAttention should be compiled
-def test_the_rival_computes_the_same(pe):
-    """FlexAttention with the encoding's score as its score_mod; on a CPU it has no gradients."""
-    torch.manual_seed(0)
-    encoding = posenc.build(pe, 4, 128, 8, 1)[0]
-    q, k, v = torch.randn(3, 2, 4, 8, 32)
-    states = encoding.states(torch.randn(2, 8, 128), torch.arange(8))
-    with torch.no_grad():
-        ours = bench.flex(q, k, v, encoding, *states, 0.2, bench.causal_blocks(PLAIN))
-        torch.testing.assert_close(ours, attention.dense(q, k, v, encoding, *states, 0.2))
-
-
-def test_a_rival_that_cannot_is_left_out(capsys):
-    def fail():
-        raise RuntimeError("no such\nkernel")
-
-    assert not bench.possible("fire flex", bench.Turn(lambda: fail, 1, lambda: 0))
-    assert bench.possible("t5 flex", bench.Turn(lambda: lambda: None, 1, lambda: 0))
-    assert capsys.readouterr().out == "fire flex: not possible, no such kernel\n"
-
-
 def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     """What is timed is what every layer of the trained model computes while it reads its validation text."""
     model, checkpoint = runs.load_model(trained("cable"), torch.device("cpu"))
@@ -283,9 +195,9 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     with torch.no_grad():
         model.hidden(windows.batch(data.evenly_spaced(len(windows), 3))[0])
     setting = dataclasses.replace(PLAIN, context=12, micro_batch=3)
-    setting.layers, _ = bench.reads(setting, model, checkpoint)
+    setting.layers, _ = turns.reads(setting, model, checkpoint)
     theirs, made[:] = made[:2], []
-    bench.attend(setting, "cable")["cable"].ready()()
+    turns.attend(setting, "cable")["cable"].ready()()
     assert len(made) == len(theirs) == 2
     for one, other in zip(made, theirs):
         torch.testing.assert_close(one, other)
@@ -296,3 +208,29 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "rope dense", "sdpa", "nope dense", "cable dense"]
     assert len(result["biases"]["12"]["slope"]) == 2
     assert "attention alone of every layer of the run cable, forward and backward, micro-batch 2" in capsys.readouterr().out
+
+
+def test_ratios_of_the_kernels():
+    turn = turns.Turn(ready=None, tokens=12, memory=lambda: 7)
+    seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
+    assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
+
+
+def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, capsys):
+    """Each encoding is on record as soon as it is done; without the memory for rope and nope there is nothing to measure."""
+
+    def evaluate(setting, pe):
+        if pe in full:
+            raise torch.OutOfMemoryError
+        return {pe: turns.Turn(lambda: lambda: None, 1, lambda: 0)}
+
+    monkeypatch.setitem(turns.TURNS, "eval", evaluate)
+    config, measured, full = bench.Config(what=["eval"], encodings="cable,alibi,fox", context="8", repeats=3), [], ["alibi"]
+    for result in bench.measure("eval", config, torch.device("cpu"), torch.float32):
+        measured.append([pe for pe, entry in result["contexts"]["8"].items() if entry])
+    assert measured == [["rope", "nope"], ["rope", "nope", "cable"], ["rope", "nope", "cable"], ["rope", "nope", "cable", "fox"]]
+    assert result["contexts"]["8"]["fox"]["others"].keys() == {"rope", "nope"} and result["contexts"]["8"]["alibi"] is None
+    assert capsys.readouterr().out == "eval of alibi at 8 tokens does not fit into the GPU\n"
+    full[:] = ["nope"]
+    with pytest.raises(InputError, match="eval of rope and nope at 8 tokens does not fit into the GPU: a smaller --micro_batch"):
+        next(bench.measure("eval", config, torch.device("cpu"), torch.float32))

@@ -19,6 +19,7 @@ import eval_extrapolation
 import posenc
 import runs
 import train_gpt
+import turns
 from errors import InputError
 from model import GPT, GPTConfig
 
@@ -278,15 +279,15 @@ def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys):
 def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch):
     """As on a GPU, whose paths bench.py takes here: ALiBi leaves something out, and the gradients are those of the other path."""
     train_gpt.main([*NETWORK, "--data", str(data_dir), "--out_dir", str(tmp_path)])
-    monkeypatch.setattr(bench.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
-    setting = bench.Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
-    setting.layers, found = bench.reads(setting, *runs.load_model(tmp_path, setting.device))
+    monkeypatch.setattr(turns.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
+    setting = turns.Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
+    setting.layers, found = turns.reads(setting, *runs.load_model(tmp_path, setting.device))
     assert 0 < found["left_out"][0] < 1
     grads, grad = [], torch.autograd.grad
     monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
-    turns = bench.attend(setting, "alibi")
+    both = turns.attend(setting, "alibi")
     for name in ("alibi", "alibi triton"):
-        turns[name].ready()()
+        both[name].ready()()
     for (_, exact), (_, ours) in zip(grads[:2], grads[2:], strict=True):  # of each layer's input, and of its projection
         assert_close(ours, exact, rtol=1e-3, atol=1e-4)
 
