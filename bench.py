@@ -10,11 +10,12 @@
 train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
 attention: attention alone, forward and backward, from the layer's projection and normalised input to its heads' outputs, with
 all that the encoding adds: rotating, building its states, its bias. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
-the dense path of every encoding that has a faster one; error is how far outputs and gradients are from those of the dense path in float32,
-relatively, the largest of all. On a GPU, train and attention also take the Triton kernels, where they form
-the encoding's bias (`cable triton`), and attention PyTorch's FlexAttention with the encoding's score (`cable flex`), where it can
-compute that. All of random numbers; with --run, of what every layer of that model reads in its validation text, with its trained
-encoding, one layer after the other, `rope` and `nope` beside it: only there the kernels find something to leave out.
+the dense path of every bias that has a faster one; error is how far outputs and gradients are from those of the dense path in float32,
+relatively, the largest of all. On a GPU, train and attention also take the Triton kernels, where they form the encoding's bias
+(`cable triton`), and PyTorch's kernel pinned to one of its backends (`sdpa flash`, `rope cudnn`); attention also PyTorch's
+FlexAttention with the encoding's score (`cable flex`), where it can compute that. All of random numbers; with --run, of what every
+layer of that model reads in its validation text, with its trained encoding, one layer after the other, `rope` and `nope` beside it:
+only there the kernels find much to leave out.
 generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
 eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
 
@@ -55,7 +56,7 @@ from errors import InputError
 from files import write_json
 from model import GPT, GPTConfig
 
-COMPANIONS = (*turns.BASELINES, "sdpa")  # what every encoding takes turns with
+COMPANIONS = (*turns.BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")  # those that all take turns with
 RIGHT = 0.03  # error up to which the kernels are chosen; bf16 and float16 round outputs to 0.003 and 0.0003
 
 
@@ -168,7 +169,7 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
             label = f"{name} of {' and '.join(group)} at {context:,} tokens"
             try:
                 found = {key: turn for pe in group for key, turn in turns.TURNS[name](setting, pe).items()
-                         if not key.endswith(" flex") or turns.possible(key, turn)}
+                         if not turn.rival or turns.possible(key, turn)}
                 if found:
                     seconds = rounds({key: turn.ready for key, turn in {**companions, **found}.items()}, config.repeats, device, label)
                     entries |= {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in found.items()}
@@ -208,7 +209,9 @@ def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: fl
     """
     rate = turn.tokens / statistics.median(seconds[name])
     pe = name.removesuffix(" triton")
-    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "dense": f"{pe} dense", "flex": f"{pe} flex"}
+    plain = "sdpa" if "sdpa" in seconds else "rope"
+    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "flash": f"{plain} flash", "cudnn": f"{plain} cudnn", "dense": f"{pe} dense",
+              "flex": f"{pe} flex"}
     others = {to: seconds[other] for to, other in others.items() if other in seconds}
     return {"seconds": seconds[name], "others": others, "tokens": turn.tokens, "tokens_per_second": rate,
             "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], theirs)) for to, theirs in others.items()},

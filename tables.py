@@ -252,6 +252,8 @@ SPEED_COLUMNS = {
     "to rope": (lambda entry: entry["ratios"].get("rope"), "{:.3f}"),
     "to nope": (lambda entry: entry["ratios"].get("nope"), "{:.3f}"),
     "to sdpa": (lambda entry: entry["ratios"].get("sdpa"), "{:.3f}"),
+    "to flash": (lambda entry: entry["ratios"].get("flash"), "{:.3f}"),
+    "to cudnn": (lambda entry: entry["ratios"].get("cudnn"), "{:.3f}"),
     "to dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
     "to flex": (lambda entry: entry["ratios"].get("flex"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),

@@ -3,6 +3,7 @@ alone, of generation, of an evaluation. `bench.py` lets them take turns, and tel
 """
 
 import collections
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attention
 import biases
@@ -47,13 +49,17 @@ class Setting:
     def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
         """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex"."""
         found = {"": attention.choose("auto", encoding)}
-        if found[""] != "dense":
+        if found[""] != "dense" and encoding.score is not None:
             found[" dense"] = "dense"
         if self.device.type == "cuda" and (encoding.score is None or encoding.in_registers):
             found[" triton"] = "triton"
         if self.device.type == "cuda" and encoding.score is not None:
             found[" flex"] = "flex"
         return found
+
+    def backends(self) -> dict[str, SDPBackend]:
+        """Those of PyTorch's fused kernel that it is pinned to, beside the one that PyTorch takes by itself."""
+        return {" flash": SDPBackend.FLASH_ATTENTION, " cudnn": SDPBackend.CUDNN_ATTENTION} if self.device.type == "cuda" else {}
 
     def batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
         """Random inputs and targets, (B, T) each."""
@@ -79,13 +85,28 @@ class Turn:
     """of a token, where they count"""
     error: Callable[[], float] | None = None
     """attention: of its outputs and gradients, relative to those of the dense path in float32"""
+    rival: bool = False
+    """what nothing here computes with, and may be impossible on this hardware"""
+
+    def pinned(self, backend: SDPBackend) -> "Turn":
+        """The same, with this backend of the fused kernel and no other."""
+        def under(function):
+            def timed():
+                with sdpa_kernel(backend):
+                    return function()
+            return timed
+
+        return dataclasses.replace(self, ready=lambda: under(self.ready()), memory=under(self.memory), error=None, rival=True)
 
 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
-    return {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items()
-            if added not in (" dense", " flex")}
+    found = {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items()
+             if added not in (" dense", " flex")}
+    if pe == BASELINES[0]:
+        found |= {pe + added: train_turn(setting, pe, "sdpa").pinned(backend) for added, backend in setting.backends().items()}
+    return found
 
 
 def train_turn(setting: Setting, pe: str, path: str) -> Turn:
@@ -165,8 +186,10 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
     paths = setting.paths(encoding)
     causal = causal_blocks(setting) if " flex" in paths else None
-    turns = {pe + added: turn(functools.partial(encoded, path)) for added, path in paths.items()}
-    return turns | ({"sdpa": turn(plain)} if pe == BASELINES[0] else {})
+    turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=path == "flex") for added, path in paths.items()}
+    if pe == BASELINES[0]:
+        turns |= {"sdpa": turn(plain), **{"sdpa" + added: turn(plain).pinned(backend) for added, backend in setting.backends().items()}}
+    return turns
 
 
 def relative_error(x: Tensor, exact: Tensor) -> float:

@@ -51,8 +51,8 @@ def test_numbers_follow_from_the_seconds(record, name):
 def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
     entries = record["attention"]["contexts"]["8"]
     assert {key: set(entry["ratios"]) for key, entry in entries.items()} == {
-        **{pe: {"rope", "nope", "sdpa", "dense"} for pe in ("rope", "nope", "cable")},
-        **{key: {"rope", "nope", "sdpa"} for key in ("t5:buckets=8,max_distance=16", "sdpa", "rope dense", "nope dense", "cable dense")}}
+        "cable": {"rope", "nope", "sdpa", "dense"},
+        **{key: {"rope", "nope", "sdpa"} for key in ("rope", "nope", "sdpa", "t5:buckets=8,max_distance=16", "cable dense")}}
 
 
 def test_paths_are_held_to_the_dense_one(record):
@@ -205,15 +205,19 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out.json")]
     bench.main(["attention", "--run", str(trained("cable")), "--context", "8,12", *SMALL, "--repeats", "1", *out])
     result = json.loads((tmp_path / "out.json").read_text())["attention"]
-    assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "rope dense", "sdpa", "nope dense", "cable dense"]
+    assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "sdpa", "cable dense"]
     assert len(result["biases"]["12"]["slope"]) == 2
     assert "attention alone of every layer of the run cable, forward and backward, micro-batch 2" in capsys.readouterr().out
 
 
-def test_ratios_of_the_kernels():
+def test_ratios_of_the_kernels_and_to_backends():
     turn = turns.Turn(ready=None, tokens=12, memory=lambda: 7)
     seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
     assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
+    training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
+    assert bench.entry("a", turn, training, None)["ratios"] == {"rope": 1 / 3, "flash": 0.5, "cudnn": 2}
+    alone = training | {"sdpa": [1], "sdpa flash": [18]}
+    assert bench.entry("a", turn, alone, None)["ratios"] == {"rope": 1 / 3, "sdpa": 1 / 6, "flash": 3}
 
 
 def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, capsys):

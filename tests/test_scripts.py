@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+import bench
+import cli
 import paper
+import posenc
+import train_gpt
 
 EXPERIMENTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if "experiment " in path.read_text() and path.stem != "common")
 
 
-def script(name, folder, **settings):
+def script(name, folder, *words, **settings):
     environment = {**os.environ, "RUNS": str(folder / "runs"), "SCALE": "smoke", "VIRTUAL_ENV": sys.prefix, "INSTALLED": "1",
                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(["bash", str(ROOT / "scripts" / name)], env=environment | settings, text=True, capture_output=True)
+    return subprocess.run(["bash", str(ROOT / "scripts" / name), *words], env=environment | settings, text=True, capture_output=True)
 
 
 def test_from_beginning_to_end(tmp_path, data_dir):
@@ -73,6 +77,26 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir):
     assert "+ python report.py" in done.stdout or "+ python plot_biases.py" in done.stdout
     assert name in ("figure3.sh", "authors_checkpoint.sh") or "FLOPs" in done.stdout  # of the trainings; those have none
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_plan_for_a_gpu(tmp_path):
+    """Its commands are ones that bench.py and train_gpt.py take, each within its time; every encoding of the kernels is among them."""
+    done = script("test_gpu.sh", tmp_path, DRY_RUN="1", LIMIT="100", OUT=str(tmp_path / "h100"))
+    assert done.returncode == 0, done.stderr
+    configs, folders = {}, []
+    for _, timeout, _, _, _, _, limit, python, program, *flags in (line.split() for line in done.stdout.splitlines() if " timeout " in line):
+        assert int(limit) <= 40
+        if program == "bench.py":
+            config = cli.parse(bench.Config, flags, bench.__doc__, positional=("what", ""))
+            configs[Path(config.out).name] = config
+        elif program == "train_gpt.py":
+            folders.append(cli.parse(train_gpt.Config, flags, train_gpt.__doc__).out_dir)
+    assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "trained", "generate", "train-medium", "long")]
+    assert folders == [configs["h100-trained.json"].run]
+    in_registers = {cls.names[0] for cls in posenc.ENCODINGS.values() if cls.in_registers} - {"kerple-power"}
+    assert in_registers <= set(configs["h100-attention.json"].names()) == set(configs["h100-train-medium.json"].names())
+    assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: take scripts/test.sh\n"
+    assert "no part 'speed': choose from attention" in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
 
 
 def test_what_cannot_be(tmp_path):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import TINY
 
 import attention
@@ -80,7 +81,7 @@ def test_generation_fills_the_context(monkeypatch):
 def test_on_a_gpu_the_triton_kernels_take_part():
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {pe: list(gpu.paths(posenc.build(pe, 4, 128, 8, 1)[0])) for pe in ("cable", "fire", "nope", "fire+cable")}
-    assert named == {"cable": ["", " dense", " triton", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " dense", " triton"],
+    assert named == {"cable": ["", " dense", " triton", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " triton"],
                      "fire+cable": ["", " flex"]}
 
 
@@ -95,6 +96,25 @@ def test_the_rival_computes_the_same(pe):
     with torch.no_grad():
         ours = turns.flex(q, k, v, encoding, *states, 0.2, turns.causal_blocks(PLAIN))
         torch.testing.assert_close(ours, attention.dense(q, k, v, encoding, *states, 0.2))
+
+
+def test_backends_are_those_that_are_named(monkeypatch):
+    """On a CPU flash is there, and computes the same; cuDNN is not, and nothing else takes its place."""
+    gpu = dataclasses.replace(PLAIN, device=torch.device("cuda")).backends()
+    assert PLAIN.backends() == {} and list(gpu) == [" flash", " cudnn"]
+    monkeypatch.setattr(turns.Setting, "backends", lambda _: gpu)
+    computed, sdpa = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **options: computed.append(sdpa(*args, **options)) or computed[-1])
+    found = turns.attend(PLAIN, "rope")
+    assert list(found) == ["rope", "sdpa", "sdpa flash", "sdpa cudnn"]
+    assert turns.possible("sdpa flash", found["sdpa flash"]) and not turns.possible("sdpa cudnn", found["sdpa cudnn"])
+    found["sdpa"].ready()()
+    torch.testing.assert_close(*computed[-2:])
+    assert torch.backends.cuda.math_sdp_enabled()  # again
+    found = turns.train(PLAIN, "rope")
+    assert list(found) == ["rope", "rope flash", "rope cudnn"]
+    assert [turns.possible(name, found[name]) for name in found] == [True, True, False]
+    assert list(turns.train(PLAIN, "cable")) == ["cable"]
 
 
 def test_a_rival_that_cannot_is_left_out(capsys):
