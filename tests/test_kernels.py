@@ -369,6 +369,20 @@ def test_an_operator_like_torchs_own():
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("pe", ["rope+fox", "t5", "fire"])
+def test_a_model_compiles_to_one_graph(pe):
+    """With what is left out at each step, and the gradients of what belongs to an encoding."""
+    tokens = torch.randint(96, (2, 32), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    net, grads = model(pe, "triton"), []
+    torch._dynamo.reset()
+    for forward in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
+        net.zero_grad()
+        forward(tokens, tokens).backward()
+        grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
+    for name, eager in grads[0].items():
+        assert_close(grads[1][name], eager, rtol=1e-3, atol=1e-6, msg=lambda text: f"{name}: {text}")
+
+
 COMPILE = """
 import re, torch, triton
 from triton.backends.compiler import GPUTarget
