@@ -5,6 +5,7 @@
     python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1      # as steep as training made it
     python bench.py prepare                                         # the embedded corpus, in a parquet file
     python bench.py prepare --source corpus.jsonl.xz --out prepare.json
+    python bench.py instructions                                    # of the Triton kernels, without a GPU
     python report.py results/bench/tiny.json --out_dir results/bench
 
 train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
@@ -28,8 +29,13 @@ it adds; generate: the cache), as PyTorch's allocators count it, on a CPU too.
 prepare: a jsonl or parquet file becomes shards on the disk, by the code that prepares data, against tiktoken's own
 `encode_ordinary_batch` on all cores, which gets the same texts in memory. The two take turns, after one round that is not
 counted; told are medians. Timed are opening the file, reading, decompressing, tokenising, hashing, writing and syncing.
+
+instructions: the Triton kernels are compiled for a Hopper GPU, which need not be there, and disassembled: for each kind of bias, in bf16 at
+head size 64, the cycles that a multiprocessor needs to issue what 128 x 64 pairs of query and key take where no mask is needed. A bound
+on speed, no speed. In brackets bytes of a thread that its registers cannot hold.
 """
 
+import dataclasses
 import os
 import re
 import statistics
@@ -65,7 +71,7 @@ class Config:
     """Settings of a measurement."""
 
     what: list[str] = field(default_factory=list)
-    """what to measure: train, attention, generate, eval, prepare"""
+    """what to measure: train, attention, generate, eval, prepare, instructions"""
     encodings: str = "cable"
     """positional encodings beside rope and nope, separated by commas"""
     context: str = "1024"
@@ -94,8 +100,8 @@ class Config:
     """JSON file of the numbers, with hardware and versions"""
 
     def __post_init__(self):
-        known = ", ".join((*turns.TURNS, "prepare"))
-        problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in (*turns.TURNS, "prepare")]
+        known = ", ".join(WHAT)
+        problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in WHAT]
         if not self.what:
             problems.append(f"name what to measure: {known}")
         if "prepare" in self.what and self.source and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file()):
@@ -122,7 +128,7 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join((*turns.TURNS, "prepare"))))
+    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join(WHAT)))
     device, dtype = torch.device("cpu"), torch.float32
     if any(name in turns.TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
@@ -138,8 +144,8 @@ def main(argv=None):
     if config.out:
         write_json(config.out, record)  # a path that cannot be written shows before anything is measured
     for name in config.what:
-        if name == "prepare":
-            keep(name, prepare(config))
+        if name in ALONE:
+            keep(name, ALONE[name](config))
         else:
             for result in measure(name, config, device, dtype, trained):  # renewed after each encoding
                 keep(name, result)
@@ -271,6 +277,26 @@ def _embedded_corpus(path: Path) -> Path:
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in corpus.standard_library()]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
     return path
+
+
+def instructions(config: Config) -> dict:
+    """What `machine_code` finds of every kernel, by kind of bias."""
+    try:
+        import machine_code
+    except ImportError as error:
+        raise InputError(f"instructions needs triton ({error}): pip install triton") from None
+    cells, found = [["cycles to issue", *machine_code.FUNCTIONS]], {}
+    for kind in machine_code.kernels.KINDS:
+        codes = found[kind] = {name: dataclasses.asdict(machine_code.compiled(kind, name)) for name in machine_code.names(kind)}
+        for code in codes.values():
+            del code["ptx"]
+        cells.append([kind, *(f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–" for name in cells[0][1:])])
+    print(tables.aligned(cells))
+    return {"triton": version("triton"), "gpu": f"sm_{machine_code.HOPPER.arch}", "dtype": "bfloat16", "head_size": 64, "kinds": found}
+
+
+ALONE = {"prepare": prepare, "instructions": instructions}  # what takes no turns with encodings
+WHAT = (*turns.TURNS, *ALONE)
 
 
 if __name__ == "__main__":

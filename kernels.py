@@ -190,7 +190,7 @@ def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Te
 def tiles(kind: str, head_size: int, dtype: torch.dtype) -> dict[str, tuple[int, int, int, int]]:
     """(queries, keys) of a tile, warps and pipeline stages of a program, for each kernel. Not yet measured on any GPU.
 
-    They are those that, compiled for Hopper, keep everything in registers and need the fewest instructions for a pair of query and
+    They are those that, compiled for Hopper, keep nearly everything in registers and need the fewest instructions for a pair of query and
     key, where a program reads at most 20 bytes a cycle: 128 queries or keys stay, the others pass by. `forward` and `rows` have
     the same queries, and the keys of `rows` divide those of `forward`, whose tiles are the ones that can be left out.
     """
@@ -199,8 +199,9 @@ def tiles(kind: str, head_size: int, dtype: torch.dtype) -> dict[str, tuple[int,
     if head_size > 64:
         return {"forward": (128, 64, 8, 2), "rows": (128, 32, 8, 2), "columns": (32, 128, 8, 2), "distances": (64, 64, 8, 2)}
     if kind in ("none", "fall"):
-        return {"forward": (128, 64, 4, 3), "rows": (128, 32, 4, 2), "columns": (32, 128, 4, 3)}
-    return {"forward": (128, 64, 8, 3), "rows": (128, 64, 8, 2), "columns": (64, 128, 8, 2), "distances": (64, 64, 4, 2)}
+        return {"forward": (128, 64, 4, 3), "rows": (128, 32, 4, 2), "columns": (32, 128, 4, 2)}
+    columns = (32, 128, 4, 2) if kind == "distance" else (64, 128, 8, 2)
+    return {"forward": (128, 64, 8, 3), "rows": (128, 64, 8, 2), "columns": columns, "distances": (64, 64, 4, 2)}
 
 
 @triton.jit

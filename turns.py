@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -232,7 +233,7 @@ def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.L
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
         found = biases.summary(model, tokens)
-        if " triton" in setting.paths(model.posenc[0]):
+        if find_spec("triton") and (model.posenc[0].score is None or model.posenc[0].in_registers):
             found["left_out"] = biases.left_out(model, tokens)
         return biases.layers(model, tokens), found
 

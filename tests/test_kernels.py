@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS, ROOT
+from conftest import ENCODINGS
 from torch.testing import assert_close
 
 import attention
@@ -381,51 +380,6 @@ def test_a_model_compiles_to_one_graph(pe):
         grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
     for name, eager in grads[0].items():
         assert_close(grads[1][name], eager, rtol=1e-3, atol=1e-6, msg=lambda text: f"{name}: {text}")
-
-
-COMPILE = """
-import re, torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-import kernels
-
-functions = {"forward": kernels._forward, "rows": kernels._backward_rows, "columns": kernels._backward_columns,
-             "distances": kernels._backward_distances}
-q, pieces = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16), torch.empty(1, 3, 64)
-types = {"FIRST": "*i32", "LAST": "*i32", "scale": "fp32"} | {x: "*bf16" for x in ("Q", "K", "V", "Y", "DY", "DQ", "DK", "DV")} | {
-    x: "i32" for x in ("B", "H", "T", "S")}
-for number, kind in enumerate(kernels.KINDS):
-    for name in kernels.tiles(kind, 64, q.dtype):
-        if name == "distances" and kind not in ("distance", "pieces"):
-            continue
-        kernel = functions[name]
-        chosen = kernels._settings(name, q, pieces if kind == "pieces" else pieces[..., :0], number, True, kernels.FAR)
-        options = {x: chosen.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
-        chosen |= {"skips": kind in kernels.FALLING, "UNIT": 64, "SEQUENCES": 8}
-        signature, constants, aligned = {}, {}, {}
-        for place, x in enumerate(kernel.arg_names):
-            signature[x] = "constexpr" if x in chosen else types.get(x, "*fp32" if x.isupper() else "i32")
-            if x in chosen:
-                constants[place,] = chosen[x]
-            elif x not in ("scale", "B", "H"):  # as PyTorch's tensors are, where T is a multiple of 16
-                aligned[place,] = [["tt.divisibility", 16]]
-        code = triton.compile(ASTSource(kernel, signature, constants, aligned), GPUTarget("cuda", 90, 32), options).asm["ptx"]
-        print(kind, name, *(bool(re.search(word, code)) for word in ("wgmma.mma_async", "cp.async", r"\\b(atom|red)\\.")))
-"""
-
-
-def test_they_compile_for_hopper():
-    """Triton needs no GPU to compile for one: what the interpreter takes, the compiler may not.
-
-    Products run on the tensor cores, tiles are fetched ahead but for FIRE's, whose inner loop forbids it, and nothing is added atomically.
-    """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILE], cwd=ROOT, text=True, capture_output=True,
-                          env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
-    assert done.returncode == 0, done.stderr
-    expected = [f"{kind} {name} True {kind != 'pieces' or name == 'distances'} False"
-                for kind in kernels.KINDS for name in ("forward", "rows", "columns", "distances")
-                if name != "distances" or kind in ("distance", "pieces")]
-    assert done.stdout.splitlines() == expected
 
 
 def test_refusals(monkeypatch):
