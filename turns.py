@@ -26,6 +26,7 @@ from errors import InputError
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # measured whatever else is
+RIVALS = (" triton", " flex")
 NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
 SEED = 1
 
@@ -87,14 +88,16 @@ class Turn:
     error: Callable[[], float] | None = None
     """attention: of its outputs and gradients, relative to those of the dense path in float32"""
     rival: bool = False
-    """what nothing here computes with, and may be impossible on this hardware"""
+    """not what the programs take by themselves: it may be impossible on this hardware, and the others are measured all the same"""
 
     def pinned(self, backend: SDPBackend) -> "Turn":
         """The same, with this backend of the fused kernel and no other."""
+
         def under(function):
             def timed():
                 with sdpa_kernel(backend):
                     return function()
+
             return timed
 
         return dataclasses.replace(self, ready=lambda: under(self.ready()), memory=under(self.memory), error=None, rival=True)
@@ -103,8 +106,8 @@ class Turn:
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
-    found = {pe + added: train_turn(setting, pe, path) for added, path in setting.paths(encoding).items()
-             if added not in (" dense", " flex")}
+    found = {pe + added: dataclasses.replace(train_turn(setting, pe, path), rival=added in RIVALS)
+             for added, path in setting.paths(encoding).items() if added not in (" dense", " flex")}
     if pe == BASELINES[0]:
         found |= {pe + added: train_turn(setting, pe, "sdpa").pinned(backend) for added, backend in setting.backends().items()}
     return found
@@ -187,7 +190,8 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
     paths = setting.paths(encoding)
     causal = causal_blocks(setting) if " flex" in paths else None
-    turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=path == "flex") for added, path in paths.items()}
+    turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=added in RIVALS)
+             for added, path in paths.items()}
     if pe == BASELINES[0]:
         turns |= {"sdpa": turn(plain), **{"sdpa" + added: turn(plain).pinned(backend) for added, backend in setting.backends().items()}}
     return turns
@@ -258,7 +262,7 @@ def causal_blocks(setting: Setting):
 
 
 def possible(key: str, turn: Turn) -> bool:
-    """Whether a rival computes this at all: where it cannot, which its compiler tells by errors of many kinds, the others go on."""
+    """Whether a rival runs at all: where it cannot, which its compiler tells by errors of many kinds, the others go on."""
     try:
         turn.ready()()
         return True

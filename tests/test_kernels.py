@@ -285,6 +285,7 @@ def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch):
     grads, grad = [], torch.autograd.grad
     monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
     both = turns.attend(setting, "alibi")
+    assert both["alibi triton"].rival and not both["alibi"].rival  # what does not compile keeps nobody else from being measured
     for name in ("alibi", "alibi triton"):
         both[name].ready()()
     for (_, exact), (_, ours) in zip(grads[:2], grads[2:], strict=True):  # of each layer's input, and of its projection
