@@ -38,7 +38,8 @@ def test_they_compile_for_hopper():
     Products run on the tensor cores, tiles are fetched ahead but for FIRE's, whose inner loop forbids it; nothing is added atomically.
     """
     assert compiling("-c", COMPILE).splitlines() == [
-    Products run on the tensor cores, tiles are fetched ahead but for FIRE's, whose inner loop forbids it; nothing is added atomically.
+        f"{kind} {name} True {kind != 'pieces' or name == 'distances'} False"
+        for kind in kernels.KINDS for name in machine_code.names(kind)]
 
 
 def test_what_they_issue_is_told(tmp_path):
