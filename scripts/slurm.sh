@@ -21,6 +21,6 @@ cd "${SLURM_SUBMIT_DIR:?start this with sbatch}"
 if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then source .venv/bin/activate; fi
 
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110 # seconds for the last checkpoint; torchrun's own limit is 30
-meeting_point=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") # no pipe to head: scontrol writing on would fail, and so end this
 exec srun torchrun --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:?ask for GPUs}" --rdzv_backend=c10d \
-    --rdzv_id="$SLURM_JOB_ID" --rdzv_endpoint="$meeting_point:29500" train_gpt.py "$@" --resume
+    --rdzv_id="$SLURM_JOB_ID" --rdzv_endpoint="${nodes%%$'\n'*}:29500" train_gpt.py "$@" --resume

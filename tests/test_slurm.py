@@ -7,7 +7,8 @@ from conftest import ROOT
 
 
 def test_torchrun_is_started_on_every_node_and_all_meet_at_the_first(tmp_path):
-    for name, prints in (("srun", 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'), ("scontrol", "echo node7; echo node8")):
+    for name, prints in (("srun", 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'),
+                         ("scontrol", "echo node7; sleep 0.2; echo node8")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{prints}\n")
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT), "VIRTUAL_ENV": "here",
