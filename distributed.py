@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # noqa: F401  before there is a group: its default arguments would keep it, and gloo's threads, to the end
 
 from errors import InputError
 

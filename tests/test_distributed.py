@@ -94,6 +94,23 @@ def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
         assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
 
 
+def test_no_thread_of_gloo_outlives_the_training(data_dir, tmp_path):
+    """One that does may drop its last tensor while the interpreter ends, which aborts the process."""
+    count_them = """
+    import atexit
+    def threads(when):
+        names = [open(f"/proc/self/task/{thread}/comm").read() for thread in os.listdir("/proc/self/task")]
+        print(sum("gloo" in name for name in names), when, file=sys.stderr)
+    atexit.register(threads, "left")
+    barrier = train_gpt.distributed.Processes.barrier
+    train_gpt.distributed.Processes.barrier = lambda self: (barrier(self), threads("run"))
+"""
+    results = ranks(2, *FLAGS, "--steps", "2", "--data", data_dir, "--out_dir", tmp_path / "run", code=count_them)
+    succeeded(results)
+    for _, _, errors in results:
+        assert re.search(r"^[1-9] run$", errors, re.MULTILINE) and errors.endswith("0 left\n")
+
+
 def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
     """Ctrl-C reaches torchrun and its processes, and these once more by torchrun."""
     run = tmp_path / "run"
