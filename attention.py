@@ -4,7 +4,7 @@ Three paths, one meaning:
 
     dense   the specification. Bias and softmax in float32, written out row by row: queries go in chunks, and each chunk is
             computed again in backward, so that memory is O(chunk * S) however long the text. On a CPU without gradients, rows
-            that the whole batch shares become the mask of the fused kernel.
+            that the whole batch shares become the mask of the fused kernel. Encodings that act on whole rows know no other path.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
     triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers. Where it is asked for, and where a record
@@ -34,6 +34,7 @@ from errors import InputError
 PATHS = ("auto", "sdpa", "dense", "triton")
 SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 CHUNK_ELEMENTS = 2**23  # logits of one dense chunk on a CPU: 32 MB in float32
+TRANSFORMED = 4  # times as many numbers a pair where rows are transformed
 GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a chunk, and a step of small would have 588 of them, not 48
 
 
@@ -43,14 +44,15 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
     q: a tensor with the device, dtype and head size of queries to come; without it "auto" does not look for records of the kernels.
     Raises InputError for a path that the encoding, or this machine, cannot take.
     """
-    fused = encoding.score is None or encoding.factors is not None
+    rows = encoding.transform is not None
+    fused = not rows and encoding.reach is None and (encoding.score is None or encoding.factors is not None)
     if path not in PATHS:
         raise InputError(f"unknown attention path '{path}': choose one of {' '.join(PATHS)}")
     if path == "sdpa" and not fused:
-        raise InputError(f"attention: sdpa cannot compute the bias of {type(encoding).__name__}, which has no factors: "
-                         "choose auto or dense")
+        why = "which acts on whole rows" if rows else "which hides keys" if encoding.reach else "whose bias has no factors"
+        raise InputError(f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense")
     if path == "triton":
-        if encoding.score is not None and encoding.in_registers is None:
+        if not in_registers(encoding):
             raise InputError(f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense")
         _kernels()
         return path
@@ -70,9 +72,14 @@ def _kernels():
     return kernels
 
 
+def in_registers(encoding) -> bool:
+    """Whether the Triton kernels can form what the encoding adds."""
+    return encoding.transform is None and (encoding.score is None or encoding.in_registers is not None)
+
+
 def _recorded(encoding, q: Tensor) -> bool:
     try:
-        return _kernels().recorded(encoding.names, q)
+        return in_registers(encoding) and _kernels().recorded(encoding.names, q)
     except InputError:  # there is no triton here
         return False
 
@@ -86,9 +93,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
     reach: without gradients: keys this far back or further are not seen.
     skip_tolerance: which share of a row's weight the Triton kernels may leave out, where a bias makes far keys that small; 0: nothing.
     """
+    reach = _nearer(reach, encoding.reach)
     if first is not None:
-        return _masked_rows(q, k, v, q_states, k_states, encoding, scale, first)
-    if reach is not None:
+        rows = _masked_rows if encoding.transform is None else _dense_rows
+        return rows(q, k, v, q_states, k_states, encoding, scale, first, reach)
+    if encoding.transform is not None:
+        return dense(q, k, v, encoding, q_states, k_states, scale, reach)
+    if reach is not None and not torch.is_grad_enabled():
         chunks = _row_chunks(q, k, v, q_states, k_states, reach)
         return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach) for chunk in chunks], 2)
     if encoding.score is None and path == "sdpa":
@@ -100,28 +111,34 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
         return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2)) for chunk in chunks], 2)
     if path == "triton":
         kernels = _kernels()
-        return kernels.attend(q, k, v, kernels.bias_of(encoding, q_states, k_states, q.size(1)), scale, skip_tolerance=skip_tolerance)
+        bias = kernels.bias_of(encoding, q_states, k_states, q.size(1))
+        return kernels.attend(q, k, v, bias, scale, reach=reach, skip_tolerance=skip_tolerance)
     if path == "sdpa":
         return factored(q, k, v, encoding.factors(q_states, k_states), scale)
-    return dense(q, k, v, encoding, q_states, k_states, scale)
+    return dense(q, k, v, encoding, q_states, k_states, scale, reach)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
+def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, reach: int | None = None) -> Tensor:
     """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
-    chunks = []
-    for chunk in _row_chunks(q, k, v, q_states, k_states):
+    chunks, reach = [], _nearer(reach, encoding.reach)
+    for chunk in _row_chunks(q, k, v, q_states, k_states, reach, 1 if encoding.transform is None else TRANSFORMED):
+        arguments = *chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach
         if torch.is_grad_enabled():
-            chunks.append(checkpoint(_dense_rows, *chunk, encoding, scale, use_reentrant=False, preserve_rng_state=False))
+            chunks.append(checkpoint(_dense_rows, *arguments, use_reentrant=False, preserve_rng_state=False))
         else:
-            chunks.append(_dense_rows(*chunk, encoding, scale))
+            chunks.append(_dense_rows(*arguments))
     return torch.cat(chunks, 2)
 
 
-def _row_chunks(q, k, v, q_states, k_states, reach=None):
-    """(q, k, v, q_states, k_states) of a few queries at a time and of the keys that they see."""
+def _nearer(reach: int | None, other: int | None) -> int | None:
+    return reach if other is None else other if reach is None else min(reach, other)
+
+
+def _row_chunks(q, k, v, q_states, k_states, reach=None, numbers=1):
+    """(q, k, v, q_states, k_states) of a few queries at a time and of the keys that they see; numbers: of a pair and head."""
     B, H, T, _ = q.shape
     S = k.size(2)
-    rows = max(16, CHUNK_ELEMENTS * (GPU_CHUNK if q.is_cuda else 1) // (B * H * S))
+    rows = max(16, CHUNK_ELEMENTS * (GPU_CHUNK if q.is_cuda else 1) // (B * H * S * numbers))
     for start in range(0, T, rows):
         stop = min(start + rows, T)
         seen = slice(max(0, S - T + start - reach + 1) if reach else 0, S - T + stop)  # by any query of the chunk
@@ -129,14 +146,27 @@ def _row_chunks(q, k, v, q_states, k_states, reach=None):
                tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., seen] for s in k_states))
 
 
-def _dense_rows(q, k, v, q_states, k_states, encoding, scale):
-    """Rows of `dense`: the last query sees the last key."""
+def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, reach):
     with torch.autocast(q.device.type, enabled=False):
-        wide = torch.promote_types(q.dtype, torch.float32)
-        logits = q.to(wide) @ k.to(wide).mT * scale  # (B, H, T, S)
-        if encoding.score is not None:
-            logits = logits + bias(encoding, q_states, k_states, q.size(1), q.size(2), k.size(2) - q.size(2))
-        return (logits.masked_fill(_unseen(q, k, k.size(2) - q.size(2)), -torch.inf).softmax(-1) @ v.to(wide)).to(q.dtype)
+        rows = logits(q, k, encoding, q_states, k_states, scale, first, reach).masked_fill(_unseen(q, k, first, reach), -torch.inf)
+        return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
+
+
+def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, first: int | Tensor = 0,
+           reach: int | None = None) -> Tensor:
+    """What the softmax is taken of, where keys are seen; the first query is token `first`.
+
+    -> (B, H, T, S) float32, float64 for float64 inputs.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q = q.to(torch.promote_types(q.dtype, torch.float32))
+        found = q @ k.to(q.dtype).mT * scale
+        if encoding.score is None and encoding.transform is None:
+            return found
+        added = found.new_zeros(1, 1, 1, 1) if encoding.score is None else bias(encoding, q_states, k_states, q.size(1), q.size(2), first)
+        if encoding.transform is not None:
+            added = added + encoding.transform(found, added, q, _unseen(q, k, first, reach))
+        return found + added
 
 
 def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, first: int | Tensor = 0) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import attention
 from model import GPT, Attention
-from posenc import Composition, Encoding, WeightedFall
+from posenc import Composition, Encoding, NoPE, WeightedFall
 
 
 @dataclass
@@ -25,21 +25,26 @@ class Layer:
         return self.encoding.states(self.x.float(), self.pos)
 
     def bias(self) -> Tensor | None:
-        """B of every pair, future keys included: (B|1, H|1, T, T); None for encodings that add none."""
-        if self.encoding.score is None:
-            return None
-        return attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
+        """What is added to the scaled logits of every pair, future keys included: (B|1, H|1, T, T), what an encoding makes of whole rows
+        included; None for encodings that add nothing."""
+        if self.encoding.transform is not None:
+            return self._logits(self.encoding) - self._logits(NoPE(self.attn.heads, self.x.size(-1), len(self.pos)))
+        return None if self.encoding.score is None else attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
 
     def scores(self) -> Tensor:
-        """What the softmax is taken of, q k^T * scale + B: (B, H, T, T)."""
+        """What the softmax is taken of, q k^T * scale + bias: (B, H, T, T)."""
+        return self._logits(self.encoding)
+
+    def _logits(self, added):
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
-        bias = self.bias()
-        return q @ k.mT * self.attn.scale + (0 if bias is None else bias)
+        return attention.logits(q, k, added, *self.states, self.attn.scale, reach=added.reach)
 
     def left_out(self) -> float:
         """Which share of the tiles of keys that a causal query has to read the Triton kernels leave out."""
         import kernels
 
+        if self.encoding.reach is not None:
+            return 0.0
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)
         return kernels.left_out(q, k, bias, self.attn.scale, self.attn.skip_tolerance)
@@ -80,7 +85,8 @@ def left_out(model: GPT, tokens: Tensor) -> list[float]:
 
 
 def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
-    """What the last of tokens (B, T) sees, by layer, mean over texts and heads; empty for encodings without a bias.
+    """What the last of tokens (B, T) sees, by layer, mean over texts and heads; empty for encodings without a bias. What is made of
+    whole rows does not count.
 
     slope: by how much the bias falls per token over the whole context, in nats. window: exp of the entropy of softmax(bias),
     the number of tokens that it would in effect attend to if all queries and keys were alike: T without any fall. left_out:
@@ -90,9 +96,10 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
         q_states, k_states = layer.states
         q_states = tuple(s[..., -1:] for s in q_states)
         row = attention.bias(layer.encoding, q_states, k_states, layer.attn.heads, 1, first=last)[..., 0, :]  # (B|1, H|1, T)
+        row = row[..., -(layer.encoding.reach or row.size(-1)) :]
         weights = row.softmax(-1)
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
-        seen = {"slope": ((row[..., -1] - row[..., 0]) / max(1, last)).mean().item(), "window": entropy.exp().mean().item()}
+        seen = {"slope": ((row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)).mean().item(), "window": entropy.exp().mean().item()}
         return seen | ({"left_out": layer.left_out()} if model.path == "triton" else {})
 
     if model.posenc[0].score is None:

@@ -1,13 +1,16 @@
 """Positional encodings: what does each one add to a transformer, and where?
 
-One class per encoding, each with its formula and source. An encoding may touch three places, and overrides only those
+One class per encoding, each with its formula and source. An encoding may touch five places, and overrides only those
 it does touch:
 
-    embed    token embeddings, once per model                            learnable, sinusoidal
-    rotate   queries and keys, in every layer                            rope
-    score    attention logits: each token carries a few numbers, its     alibi, kerple, fire, cable, fox, ...
-             *states*, and the bias of a pair is one elementwise formula
-             of the query's states, the key's, and the head's parameters
+    embed      token embeddings, once per model                            learnable, sinusoidal
+    rotate     queries and keys, in every layer                            rope
+    score      attention logits: each token carries a few numbers, its     alibi, kerple, fire, cable, fox, ...
+               *states*, and the bias of a pair is one elementwise formula
+               of the query's states, the key's, and the head's parameters
+    transform  attention logits: whole rows of them, logits and biases of  cope, dape, dapev2
+               all keys that a query sees
+    reach      attention: which keys are seen at all                       window
 
 To add one, write a class with `names` here (or anywhere that is imported) and train with `--pe NAME`; attention, training,
 evaluation and the whole test suite take it from there. `factors` is an offer of speed: where the bias is a short sum of
@@ -16,7 +19,7 @@ distance alone are subclasses of ByDistance and give `by_distance` in place of s
 
     encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)    # one instance per layer
     encodings = posenc.build("fire:width=16", ...)                                      # options are constructor keywords
-    encodings = posenc.build("rope+cable", ...)                                         # several at once
+    encodings = posenc.build("rope+cable", ...)                                         # several at once, as dapev2+kerple
 
 Legend: B batch, H heads, T queries, S keys, D head size, C width; query i, key j <= i, distance d = i - j.
 Biases are added after the logits are scaled. Sources: CABLE = Veisi et al. 2025; the others are named at each class.
@@ -26,6 +29,7 @@ import difflib
 import inspect
 import itertools
 import math
+import re
 
 import torch
 import torch.nn.functional as F
@@ -42,11 +46,15 @@ class Encoding(nn.Module):
     names:        the --pe names of the class.
     scope:        "layer": an instance of its own for every layer; "model": one instance shared by all.
     max_context:  the longest sequence it can encode, in tokens; None: no limit.
+    reach:        keys this many tokens before the query, or further, are not seen; None: all are.
+    lowest:       the smallest value that its options take.
     """
 
     names: tuple[str, ...] = ()
     scope = "layer"
     max_context: int | None = None
+    reach: int | None = None
+    lowest = 1
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -88,6 +96,11 @@ class Encoding(nn.Module):
     by_distance = None
     """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d >= 0 float32 and
     heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
+
+    transform = None
+    """transform(logits, bias, q, unseen) -> what is added to logits + bias, (B, H, T, S): logits (B, H, T, S), scaled; bias
+    (B|1, H|1, T|1, S|1), zero where there is none; q (B, H, T, D); all float32. unseen (T, S) bool: keys that must leave no trace.
+    None (the attribute): nothing. Whole rows cost memory and time, and no fused kernel computes them."""
 
     def project(self) -> None:
         """After each optimizer step: puts parameters back within their bounds. (A clamp in the graph would stop their
@@ -193,12 +206,37 @@ class ALiBi(WeightedFall):
         super().__init__(heads, channels, block_size)
         below = 1 << heads.bit_length() - 1
         n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
-        slopes = torch.exp2(-8 * n.double() / below).float()
-        self.register_buffer("slopes", slopes[None, :, None], persistent=False)  # (1, H, 1)
+        self.halve(8 * n / below)
+
+    def halve(self, times):
+        """Slopes of 2^(-times), (H,)."""
+        self.register_buffer("slopes", torch.exp2(-times.double()).float()[None, :, None], persistent=False)  # (1, H, 1)
 
     def states(self, x, pos, last=None):
         s = -pos.float()[None, None]  # (1, 1, T)
         return (s, self.slopes), (s,)
+
+
+class ALiBiShift(ALiBi):
+    """-d 2^(-(8n/H + shift)), n = 1..H: ALiBi with all slopes steeper or gentler (Chi et al. 2023, section 4.1, its Delta)."""
+
+    names = ("alibi-shift",)
+    lowest = -8
+
+    def __init__(self, heads, channels, block_size, *, shift: int = 2):
+        super().__init__(heads, channels, block_size)
+        self.halve(compressions(heads) + shift)
+
+
+class ALiBiEqual(ALiBi):
+    """-d 2^(-h), the same in all heads (Chi et al. 2023, section 4.2)."""
+
+    names = ("alibi-equal",)
+    lowest = 0
+
+    def __init__(self, heads, channels, block_size, *, h: int = 2):
+        super().__init__(heads, channels, block_size)
+        self.halve(torch.full((heads,), float(h)))
 
 
 class Cable(WeightedFall):
@@ -354,6 +392,34 @@ class KerplePower(ByDistance):
         self.r2.clamp_(0.01, 2)
 
 
+class Sandwich(ByDistance):
+    """(sum_i cos(d / 10000^(2i/D')) - D'/2) / h, i < D'/2, h = 8n/H, D' = 128 (Chi et al. 2023, eq. 6): inner products of sinusoidal
+    embeddings, 0 at the query's own place. Nothing is learned. `dimension` is D'."""
+
+    names = ("sandwich",)
+
+    def __init__(self, heads, channels, block_size, *, dimension: int = 128):
+        super().__init__(heads, channels, block_size)
+        self.dimension = dimension
+        self.register_buffer("h", compressions(heads), persistent=False)
+
+    def by_distance(self, d, h):
+        cosines = angles(d, self.dimension).cos()
+        return ((cosines - 1).sum(-1) / self.h[h]).float()
+
+
+class SandwichSmoothed(Sandwich):
+    """8/h (-0.825 log(1 + d) - 0.8), h = 8n/H: the curve fitted to Sandwich at h = 8 (Chi et al. 2023, section 6.2)."""
+
+    names = ("sandwich-smoothed",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+
+    def by_distance(self, d, h):
+        return (8 / self.h[h] * (-0.825 * d.double().log1p() - 0.8)).float()
+
+
 class FIRE(Encoding):
     """f(psi(d) / psi(max(L, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H with ReLU (Li et al. 2024, eqs. 5-7).
 
@@ -412,14 +478,75 @@ class FIRE(Encoding):
         return torch.stack([ends, slopes, intercepts], 1)
 
 
+class Window(Encoding):
+    """Keys with d < w alone are seen (Chi et al. 2023, section 3.3; Beltagy et al. 2020). Positions show at the window's end only; biases
+    go with it, as in `window:w=64+alibi`."""
+
+    names = ("window",)
+
+    def __init__(self, heads, channels, block_size, *, w: int = 100):
+        super().__init__(heads, channels, block_size)
+        self.reach = w
+
+
+class CoPE(Encoding):
+    """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it) clipped to the last row of e, which is interpolated between whole numbers
+    (Golovneva et al. 2024, eqs. 3-5): positions that count the tokens which the query asks for.
+
+    Learned: e, `positions` rows, one table for all heads, zero at the start.
+    """
+
+    names = ("cope",)
+
+    def __init__(self, heads, channels, block_size, *, positions: int = 64):
+        super().__init__(heads, channels, block_size)
+        self.e = nn.Parameter(torch.zeros(positions, channels // heads))
+
+    def transform(self, logits, bias, q, unseen):
+        gates = logits.sigmoid().masked_fill(unseen, 0)
+        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.e) - 1)
+        of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
+        below, above = (of_rows.gather(-1, end.long()) for end in (p.floor(), p.ceil()))
+        return torch.lerp(below, above, p - p.floor())
+
+
+class DAPE(Encoding):
+    """f([A; B]) of the logits A and the bias B: 2H -> width -> H for each pair of query and key, LeakyReLU between (Zheng et al. 2024a,
+    eq. 3). It adds to a bias, as in `dape+kerple`; alone, B is 0."""
+
+    names = ("dape",)
+    kernel = 1  # keys that a number of f is made of
+
+    def __init__(self, heads, channels, block_size, *, width: int = 32):
+        super().__init__(heads, channels, block_size)
+        shape = {"kernel_size": (1, self.kernel), "padding": (0, self.kernel // 2)}
+        self.hidden, self.output = nn.Conv2d(2 * heads, width, **shape), nn.Conv2d(width, heads, **shape)
+
+    def transform(self, logits, bias, q, unseen):
+        x = torch.cat([logits, bias.expand_as(logits)], 1).masked_fill(unseen, 0)
+        return self.output(F.leaky_relu(self.hidden(x)).masked_fill(unseen, 0))
+
+
+class DAPEv2(DAPE):
+    """`dape` whose f is two convolutions along the keys, each over three of them (Zheng et al. 2024b).
+
+    Unlike the published code it zeroes the hidden layer of keys that are not seen, too: otherwise a row would read the first one after
+    the query, which is not there while a text is being written.
+    """
+
+    names = ("dapev2",)
+    kernel = 3
+
+
 class Composition(Encoding):
-    """Several encodings at once, as in `rope+cable`: embeddings and rotations in turn, biases added up."""
+    """Several encodings at once, as in `rope+cable`: embeddings and rotations in turn, biases added up, then transformed."""
 
     def __init__(self, parts: list[Encoding], channels: int):
         nn.Module.__init__(self)
         self.parts = nn.ModuleList(parts)
-        limits = [part.max_context for part in parts if part.max_context is not None]
-        self.max_context = min(limits, default=None)
+        for limit in ("max_context", "reach"):
+            setattr(self, limit, min((value for part in parts if (value := getattr(part, limit)) is not None), default=None))
+        self.transform = next((part.transform for part in parts if part.transform is not None), None)
         biased = [part for part in parts if part.score is not None]
         if not biased:
             self.score = None
@@ -464,9 +591,14 @@ class Composition(Encoding):
 
 
 def angles(pos: Tensor, width: int) -> Tensor:
-    """pos / 10000^(2i/width), i < width/2, for pos (T,) -> (T, width/2) float64: float32 is off by 0.01 rad at 131,072."""
+    """pos / 10000^(2i/width), i < width/2, for pos (...,) -> (..., width/2) float64: float32 is off by 0.01 rad at 131,072."""
     i = torch.arange(0, width, 2, dtype=torch.float64, device=pos.device)
-    return pos.double()[:, None] * 10000 ** (-i / width)
+    return pos.double()[..., None] * 10000 ** (-i / width)
+
+
+def compressions(heads: int) -> Tensor:
+    """Sandwich's h = 8n/H, n = 1..H, (H,) float64: also ALiBi's exponents, where H is a power of two."""
+    return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
 
 
 def build(spec: str, heads: int, width: int, block_size: int, layers: int) -> nn.ModuleList:
@@ -501,12 +633,13 @@ def parse(spec: str) -> list[tuple[type[Encoding], dict]]:
             option, _, value = word.partition("=")
             if option not in known:
                 problems.append(f"{name} has no option '{option}': " + (f"choose from {' '.join(known)}" if known else "it has none"))
-            elif not (value.isascii() and value.isdigit() and int(value)):
-                problems.append(f"{name}: {option} is '{value}': it must be a whole number of at least 1, as in {name}:{option}=8")
+            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.lowest:
+                problems.append(f"{name}: {option} is '{value}': it must be a whole number of at least {cls.lowest}, "
+                                f"as in {name}:{option}=8")
             else:
                 options[option] = int(value)
         parsed.append((cls, options))
-    for place in ("embed", "rotate"):
+    for place in ("embed", "rotate", "transform"):
         acting = [cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)]
         if len(acting) > 1:
             problems.append(f"{' and '.join(acting)} cannot be combined, both {place}: choose one of them")

@@ -183,7 +183,7 @@ def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
     q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
     expected = attention.dense(q, k, v, encoding, q_states, k_states, 0.4).detach()
     with torch.set_grad_enabled(gradients):
-        for path in ("dense", "sdpa")[: 1 if encoding.score and not encoding.factors else 2]:
+        for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
             assert_allclose(attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path).detach(), expected, atol=2e-6)
 
 
@@ -203,6 +203,29 @@ def test_gradients_of_static_biases(pe, monkeypatch):
     for ours, theirs in zip(torch.autograd.grad((chunked * weights).sum(), parameters), expected):
         assert ours.abs().max() > 0 or pe == "fire"
         assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pe", ["window:w=9", "window:w=9+kerple", "window:w=9+cable"])
+@pytest.mark.parametrize("T", [1, 40])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
+    """The last T of 40 tokens as queries; gradients of k and v too."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    x, (q, k, v) = torch.randn(2, 40, 12), torch.randn(3, 2, 2, 40, 6, requires_grad=gradients)
+    q_states, k_states = encoding.states(x, torch.arange(40))
+    bias = 0 if encoding.score is None else attention.bias(encoding, q_states, k_states, 2, 40)
+    distance = torch.arange(40)[:, None] - torch.arange(40)
+    masked = (q @ k.mT * 0.4 + bias).masked_fill((distance < 0) | (distance >= 9), -torch.inf)
+    expected = (masked.softmax(-1) @ v)[:, :, -T:]
+    q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
+    with torch.set_grad_enabled(gradients):
+        ours = attention.attend(q, k, v, encoding, q_states, k_states, 0.4, attention.choose("auto", encoding))
+    assert_allclose(ours.detach(), expected.detach(), atol=2e-6)
+    if gradients:
+        for mine, theirs in zip(*(torch.autograd.grad(y.sin().sum(), (k, v)) for y in (ours, expected))):
+            assert_allclose(mine, theirs, atol=2e-6)
 
 
 def test_split_adds_up():
@@ -228,5 +251,10 @@ def test_choose():
     assert attention.choose("auto", drift) == "dense"
     with pytest.raises(InputError, match="Drift.*choose auto or dense"):
         attention.choose("sdpa", drift)
+    for pe, why in (("window", "Window, which hides keys"), ("dape", "DAPE, which acts on whole rows"), ("kerple", "no factors")):
+        encoding = posenc.build(pe, 2, 12, 16, layers=1)[0]
+        assert attention.choose("auto", encoding) == "dense" and attention.in_registers(encoding) == (pe != "dape")
+        with pytest.raises(InputError, match=f"sdpa cannot compute .*{why}: choose auto or dense"):
+            attention.choose("sdpa", encoding)
     with pytest.raises(InputError, match="unknown attention path 'flash'"):
         attention.choose("flash", cable)

@@ -32,7 +32,7 @@ def test_falls_add_up_to_the_bias(model):
     assert_allclose(bias[:, 8, 3], -weight * falls[:, 4:].sum(1), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("pe", ["rope", "cable", "rope+fox", "t5"])
+@pytest.mark.parametrize("pe", ["rope", "cable", "rope+fox", "t5", "dapev2+kerple"])
 def test_scores_are_those_of_attention(pe, model):
     """softmax(scores) v is what the layer's attention returns before its output projection."""
     network = model(pe)
@@ -44,7 +44,10 @@ def test_scores_are_those_of_attention(pe, model):
     v = seen[0].chunk(3, -1)[2].unflatten(-1, (2, -1)).transpose(1, 2)
     weights = scores.masked_fill(torch.ones(20, 20, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
     assert_allclose((weights @ v)[0].transpose(0, 1).flatten(1), seen[1][0], atol=1e-5)
-    assert (layer.bias() is None) == (pe == "rope") and (layer.falls() is None) == (pe in ("rope", "t5"))
+    assert (layer.bias() is None) == (pe == "rope") and (layer.falls() is None) == (pe in ("rope", "t5", "dapev2+kerple"))
+    if pe == "dapev2+kerple":  # its bias is what there is beside q k^T
+        q, k, _ = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in seen[0].chunk(3, -1))
+        assert_allclose(layer.bias()[0], scores - (q @ k.mT)[0] * 8**-0.5, atol=1e-5)
 
 
 def test_summary_of_alibi_by_hand(model):
@@ -56,6 +59,15 @@ def test_summary_of_alibi_by_hand(model):
         windows.append(math.exp(-sum(w * math.log(w) for w in weights)))
     assert found["slope"] == pytest.approx([(1 / 16 + 1 / 256) / 2] * 2)
     assert found["window"] == pytest.approx([sum(windows) / 2] * 2)
+
+
+def test_summary_of_a_window(model):
+    """The last 5 of 16 tokens alone, slopes 1/16 and 1/256."""
+    found, window = biases.summary(model("window:w=5+alibi"), torch.arange(32).view(2, 16)), 0
+    for m in (1 / 16, 1 / 256):
+        weights = [math.exp(-m * d) / sum(math.exp(-m * e) for e in range(5)) for d in range(5)]
+        window += math.exp(-sum(w * math.log(w) for w in weights)) / 2
+    assert found["window"] == pytest.approx([window] * 2) and found["slope"] == pytest.approx([(1 / 16 + 1 / 256) / 2] * 2)
 
 
 def test_summary_follows_the_text(model):

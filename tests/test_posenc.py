@@ -107,10 +107,29 @@ def fire_bias(encoding, x):
     return pairs(bias)
 
 
+def compressions():
+    return np.arange(1, H + 1) * 8 / H
+
+
+def sandwich_bias(encoding, x):
+    """Chi et al. 2023, appendix E: inner products of sinusoidal embeddings, the largest subtracted."""
+    angle = np.arange(T)[:, None] / 10000 ** (2 * np.arange(64) / 128)
+    embedded = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    return pairs(lambda i, j: (embedded[i] @ embedded[j] - 64) / compressions())
+
+
+def sandwich_smoothed_bias(encoding, x):
+    return pairs(lambda i, j: 8 / compressions() * (-0.825 * np.log(1 + i - j) - 0.8))
+
+
 BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "alibi": alibi_bias, "cable": cable_bias,
           "cable-nw": cable_nw_bias, "fox": fox_bias, "cable-v1": fox_bias,
           "k-cable": lambda encoding, x: -np.log(cable_bias(encoding, x) ** 2 + 1), "t5": t5_bias, "t5-clip": t5_clip_bias,
-          "kerple": kerple_bias, "kerple-power": kerple_power_bias, "fire": fire_bias}
+          "kerple": kerple_bias, "kerple-power": kerple_power_bias, "fire": fire_bias, "sandwich": sandwich_bias,
+          "sandwich-smoothed": sandwich_smoothed_bias,
+          "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compressions() + 2)),
+          "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
+          "window": None, "cope": None, "dape": None, "dapev2": None}
 
 
 @pytest.mark.parametrize("pe", [pe for pe in NAMES if not pe.startswith("test-")] + ["fire:threshold=16"])
@@ -126,12 +145,65 @@ def test_bias_is_that_of_the_formula(pe):
         assert_allclose(bias * causal, formula(encoding, x.double().numpy()) * causal, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power"])
+@pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power", "sandwich", "sandwich-smoothed"])
 def test_bias_by_distance_is_the_score_pair_by_pair(pe):
     encoding, x = make(pe), torch.randn(1, T, C)
     (i,), (j,) = encoding.states(x, torch.arange(T))
     score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(H)[:, None, None]).detach()
     assert_allclose(np.tril(dense_bias(encoding, x)), np.tril(score), rtol=1e-6)
+
+
+def rows(reach=T):
+    """Logits, biases, queries, and which keys a query does not see, at random."""
+    torch.manual_seed(1)
+    distance = torch.arange(T)[:, None] - torch.arange(T)
+    return 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T), torch.randn(B, H, T, C // H), (distance < 0) | (distance >= reach)
+
+
+@pytest.mark.parametrize("reach", [T, 7])
+def test_cope_is_the_formula(reach):
+    """Golovneva et al. 2024, equations 3 to 5, pair by pair; with 7 positions most rows reach the last one."""
+    encoding, (logits, bias, q, unseen) = make("cope:positions=7"), rows(reach)
+    found, e = encoding.transform(logits, bias, q, unseen).detach().numpy(), numbers(encoding.e)
+    gates = 1 / (1 + np.exp(-logits.double().numpy()))
+    for i in range(T):
+        for j in range(max(0, i - reach + 1), i + 1):
+            p = np.minimum(gates[:, :, i, j : i + 1].sum(-1), 6)
+            below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
+            row = e[below] + (p - below)[..., None] * (e[above] - e[below])
+            assert_allclose(found[:, :, i, j], (row * q[:, :, i].numpy()).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reach", [T, 7])
+@pytest.mark.parametrize("pe, near", [("dape:width=5", (0,)), ("dapev2:width=5", (-1, 0, 1))])
+def test_dape_is_the_formula(pe, near, reach):
+    """2H -> 5 -> H numbers of a pair, or of three neighbouring keys; what a query does not see is zero, hidden numbers too."""
+    encoding, (logits, bias, q, unseen) = make(pe), rows(reach)
+    found = encoding.transform(logits, bias, q, unseen).detach().numpy()
+    seen = np.pad(~unseen.numpy(), ((0, 0), (1, 1)))  # one key more on either side, which is none
+
+    def layer(convolution, x):  # (B, channels, T, T + 2) -> the same
+        weight, y = numbers(convolution.weight), np.zeros((B, convolution.out_channels, T, T + 2))
+        for j in range(1, T + 1):
+            y[..., j] = numbers(convolution.bias)[:, None] + sum(
+                np.einsum("oc,bct->bot", weight[:, :, 0, n], x[..., j + near[n]]) for n in range(len(near)))
+        return y
+
+    x = np.pad(np.concatenate([logits, bias.expand(B, -1, -1, -1)], 1).astype(float), ((0, 0), (0, 0), (0, 0), (1, 1))) * seen
+    hidden = layer(encoding.hidden, x)
+    expected = layer(encoding.output, np.where(hidden > 0, hidden, 0.01 * hidden) * seen)
+    assert_allclose((found * ~unseen.numpy()), (expected * seen)[..., 1:-1], rtol=1e-4, atol=1e-4)
+
+
+def test_alibi_shifted_and_equal():
+    steep, plain = make("alibi-shift:shift=-3"), make("alibi")
+    assert torch.equal(steep.slopes, 8 * plain.slopes)  # of four heads, h is ALiBi's exponent
+    assert torch.equal(make("alibi-shift:shift=3", heads=12).slopes.flatten(), (2 ** -(8 * torch.arange(1, 13).double() / 12 + 3)).float())
+    assert make("alibi-equal:h=0").slopes.flatten().tolist() == [1] * H
+
+
+def test_a_composition_sees_as_far_as_the_part_that_sees_least():
+    assert make("window:w=9+alibi").reach == make("rope+window:w=20+window:w=9").reach == 9 and make("rope+alibi").reach is None
 
 
 def test_t5_is_that_of_transformers():
@@ -224,6 +296,9 @@ def test_composition_shares_what_the_model_shares():
     ("cable:k=3", "cable has no option 'k': it has none"),
     ("t5-clip:k=many", "t5-clip: k is 'many': it must be a whole number of at least 1, as in t5-clip:k=8"),
     ("t5-clip:k=0", "k is '0'"), ("t5-clip:k", "k is ''"),
+    ("alibi-shift:shift=-9", "shift is '-9': it must be a whole number of at least -8, as in alibi-shift:shift=8"),
+    ("alibi-equal:h=-1", "at least 0"), ("window:w=1-", "w is '1-'"),
+    ("dape+kerple+dapev2", "dape and dapev2 cannot be combined, both transform: choose one of them"),
     ("learnable+sinusoidal", "learnable and sinusoidal cannot be combined, both embed: choose one of them"),
 ])
 def test_wrong_specs_are_told(spec, told):
@@ -289,7 +364,7 @@ def test_cable_of_unit_steps_and_alibi_weights_is_alibi_to_the_bit():
     assert torch.equal(attention.bias(cable, (s, g), (s,), H, 1000), expected)
 
 
-@pytest.mark.parametrize("pe", ["alibi", "cable", "cable-nw", "fox", "k-cable", "kerple", "kerple-power"])
+@pytest.mark.parametrize("pe", ["alibi", "cable", "cable-nw", "fox", "k-cable", "kerple", "kerple-power", "sandwich-smoothed"])
 def test_bias_penalises_distance(pe):
     bias = dense_bias(make(pe), torch.randn(B, T, C))
     assert (np.diff(bias, axis=-1)[..., np.tril(np.ones((T, T - 1)), -1).astype(bool)] >= 0).all()  # nearer keys, higher bias

@@ -93,8 +93,8 @@ def test_the_plan_for_a_gpu(tmp_path):
             folders.append(cli.parse(train_gpt.Config, flags, train_gpt.__doc__).out_dir)
     assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "trained", "generate", "train-medium", "long")]
     assert folders == [configs["h100-trained.json"].run]
-    in_registers = {cls.names[0] for cls in posenc.ENCODINGS.values() if cls.in_registers} - {"kerple-power"}
-    assert in_registers <= set(configs["h100-attention.json"].names()) == set(configs["h100-train-medium.json"].names())
+    every_kind = {"cable", "cable-nw", "fox", "alibi", "k-cable", "kerple", "t5", "t5-clip", "fire"}
+    assert every_kind <= set(configs["h100-attention.json"].names()) == set(configs["h100-train-medium.json"].names())
     assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: take scripts/test.sh\n"
     assert "no part 'speed': choose from attention" in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
 
