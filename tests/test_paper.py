@@ -13,7 +13,7 @@ def test_numbers_of_the_papers():
     assert medium.value("t5", 4096) == medium.value("t5-clip", 4096) == 243.69
     assert medium.value("learnable", 1024) == 17.47 and medium.value("learnable", 2048) is None and medium.value("fox", 512) is None
     small = paper.load(paper.FOLDER / "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512.csv")
-    assert small.trained_at == 512 and small.value("dapev2-kerple", 8192) == 18.92
+    assert small.trained_at == 512 and small.value("dapev2+kerple", 8192) == 18.92
     assert paper.load(paper.FOLDER / "cable_table5_wikitext-103_small.csv").value("kerple", 8192) == 18.91
 
 
