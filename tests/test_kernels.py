@@ -1,7 +1,6 @@
 """The Triton kernels against the formulas in float64, values and gradients: on a GPU where there is one, else in Triton's interpreter."""
 
 import json
-import os
 import re
 import sys
 
@@ -22,8 +21,6 @@ import turns
 from errors import InputError
 from model import GPT, GPTConfig
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="triton is not installed")
 import kernels  # noqa: E402
 
