@@ -10,8 +10,8 @@ Kinds of bias, z_ij = q_i k_j scale + b_ij, d = i - j:
     distance    b = r_h[d], one number for each head and distance: t5, t5-clip, kerple and whatever else is a function of those
     pieces      b = f_h(r[d] g_i), f_h of straight pieces: fire, whose network of ReLUs is one of its single input
 
-Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, and d becomes |i - j|. reach: keys that
-far away or further are not seen.
+Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, a table has an entry for each sign of d, as
+T5's encoder wants it, and g_i of pieces becomes that of the later token, g_max(i, j). reach: keys that far away or further are not seen.
 
 A bias that only falls makes far keys negligible, and tiles of them are left out, forward and backward: from the left, as many as
 together cannot hold more than `skip_tolerance` of a row's weight, whatever their keys. `first_tiles` proves it tile by tile: a weight is
@@ -67,9 +67,10 @@ NONE, FALL, LOG_FALL, DISTANCE, PIECES = (tl.constexpr(number) for number in ran
 class Bias:
     """A bias of one of KINDS; all numbers float32.
 
-    s_i: (B|1, H|1, T), g: (B|1, H|1, T|1), s_j: (B|1, H|1, S) of the falls; table: (H|1, N) of `distance`, N >= S. `pieces` has table
-    and g, neither negative, the table never falling and g never rising, and pieces (H, 3, K), K a power of two: the K - 1 ascending
-    ends of pieces (what is not needed infinite), then slopes and intercepts. No gradient flows to the ends: f_h has no jumps there.
+    s_i: (B|1, H|1, T), g: (B|1, H|1, T|1), s_j: (B|1, H|1, S) of the falls; table: (H|1, N) of `distance`, N >= S, of distances from 0
+    on, or, where attention is not causal, N = 2 S - 1, from -(S - 1) on. `pieces` has table and g, neither negative, g never rising and
+    the table never falling, the same for d and -d, and pieces (H, 3, K), K a power of two: the K - 1 ascending ends of pieces (what is
+    not needed infinite), then slopes and intercepts. No gradient flows to the ends: f_h has no jumps there.
     """
 
     kind: str = "none"
@@ -127,8 +128,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
         raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")
     if T != S and bias.table is not None and bias.table.requires_grad and torch.is_grad_enabled():
         raise InputError("attention: gradients of a bias of distance need as many queries as keys: choose dense")
-    if bias.kind == "pieces" and not causal:
-        raise InputError("attention: triton forms the bias of FIRE for causal attention only: choose dense")
+    if not causal and bias.table is not None and (bias.table.size(-1) != 2 * S - 1 or bias.kind == "pieces" and T != S):
+        raise InputError(f"attention: without a causal mask a bias of distance needs {2 * S - 1} numbers, from distance {1 - S} on, and "
+                         "FIRE's as many queries as keys")
     nothing = q.new_empty(0, dtype=torch.float32)
     s_i, g, s_j = _of_tokens(bias, B, H, T, S, nothing)
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
@@ -210,14 +212,17 @@ def _bias(kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, edge:
     """A tile of b = f(g_i x_ij) to base 2, of f' and of x, float32; only kinds with a g have use for f' and x.
 
     i, s_i, g lie along one side of the tile, j and s_j along the other: (M, 1) and (1, N), or (1, M) and (N, 1). x is the fall, or the
-    table's number of the distance. edge: where some queries may not see some keys, and b is minus infinity. low, high: see `_between`.
+    table's number of the distance; pieces that are not causal have the keys' g as s_j. edge: where some queries may not see some keys, and
+    b is minus infinity. low, high: see `_between`.
     """
     x = 0.0
     b = 0.0
     slope = 1.0
     d = tl.minimum(i, S - 1) - tl.minimum(j, S - 1)  # beyond the end of the text, whatever is there
-    if edge or not causal:
-        d = tl.maximum(d, 0) if causal else tl.abs(d)
+    if not causal:
+        d += S - 1  # its place in the table
+    elif edge:
+        d = tl.maximum(d, 0)
     if kind == FALL or kind == LOG_FALL:
         x = s_i - s_j
         if not causal:
@@ -232,6 +237,8 @@ def _bias(kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, edge:
         b = tl.load(table + d) * LOG2E
     elif kind == PIECES:
         x = tl.load(table + d)
+        if not causal:
+            g = tl.minimum(g, s_j)  # the later token's, as g never rises
         slope, b = _line(g * x, pieces, low, high, ENDS)
         b *= LOG2E
     if edge:
@@ -243,15 +250,25 @@ def _bias(kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, edge:
 
 
 @triton.jit
-def _between(kind: tl.constexpr, table, pieces, distances, g, g_t, t, T, i, j, M: tl.constexpr, N: tl.constexpr, ENDS: tl.constexpr):
+def _between(kind: tl.constexpr, causal: tl.constexpr, table, pieces, distances, g, g_t, t, T, i, j, M: tl.constexpr, N: tl.constexpr,
+             ENDS: tl.constexpr):
     """The first and the last piece in the tile of M queries from t = place i on and N keys from j on: its corners tell, for the table does
-    not fall, and g does not rise."""
+    not fall with the distance, and g does not rise."""
     if kind != PIECES:
         return 0, 0
-    near = tl.load(table + tl.minimum(tl.maximum(i - j - N + 1, 0), distances - 1))
-    far = tl.load(table + tl.minimum(tl.maximum(i - j + M - 1, 0), distances - 1))
-    return (_piece(near * tl.load(g + tl.minimum(t + M, T) * g_t - g_t), pieces, ENDS),
-            _piece(far * tl.load(g + tl.minimum(t, T - 1) * g_t), pieces, ENDS))
+    near = tl.maximum(i - j - N + 1, 0)
+    far = tl.maximum(i - j + M - 1, 0)
+    first = t
+    last = t + M
+    if not causal:
+        near = tl.maximum(near, j - i - M + 1) + distances // 2
+        far = tl.maximum(far, j - i + N - 1) + distances // 2
+        first = tl.maximum(t, j)
+        last = tl.maximum(last, j + N)
+    near = tl.load(table + tl.minimum(near, distances - 1))
+    far = tl.load(table + tl.minimum(far, distances - 1))
+    return (_piece(near * tl.load(g + tl.minimum(last, T) * g_t - g_t), pieces, ENDS),
+            _piece(far * tl.load(g + tl.minimum(first, T - 1) * g_t), pieces, ENDS))
 
 
 @triton.jit
@@ -339,6 +356,7 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, 
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
     weighted: tl.constexpr = falls or kind == PIECES
+    both: tl.constexpr = kind == PIECES and not causal
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
@@ -361,8 +379,8 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, 
         for start in range(whole if edge else begin, stop if edge else whole, N):
             j = start + tl.arange(0, N)
             k = _tile(K, j, S, k_t, columns, D)
-            low, high = _between(kind, TABLE, PIECE, distances, G, g_t, block * M, T, place, start, M, N, ENDS)
-            s_j = _row(S_J, j, S, sj_t, falls)[None, :]
+            low, high = _between(kind, causal, TABLE, PIECE, distances, G, g_t, block * M, T, place, start, M, N, ENDS)
+            s_j = _row(G if both else S_J, j, S, g_t if both else sj_t, falls or both)[None, :]
             b, _, _ = _bias(kind, causal, limited, edge, i[:, None], j[None, :], s_i, g, s_j, TABLE, PIECE, low, high, S, reach, ENDS)
             z = _dot(q, tl.trans(k), precision) * (scale * LOG2E) + b
             now = tl.maximum(tl.maximum(highest, tl.max(z, 1)), -1e30)  # finite where no key of the tile is seen
@@ -390,6 +408,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
     weighted: tl.constexpr = falls or kind == PIECES
+    both: tl.constexpr = kind == PIECES and not causal
     by_row: tl.constexpr = kind == LOG_FALL or (falls and not causal)  # else the gradient of S_i is zero but for rounding
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
@@ -420,15 +439,15 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
             j = start + tl.arange(0, N)
             k = _tile(K, j, S, k_t, columns, D)
             v = _tile(V, j, S, v_t, columns, D)
-            s_j = _row(S_J, j, S, sj_t, falls)[None, :]
-            low, high = _between(kind, TABLE, PIECE, distances, G, g_t, block * M, T, place, start, M, N, ENDS)
+            s_j = _row(G if both else S_J, j, S, g_t if both else sj_t, falls or both)[None, :]
+            low, high = _between(kind, causal, TABLE, PIECE, distances, G, g_t, block * M, T, place, start, M, N, ENDS)
             b, slope, x = _bias(kind, causal, limited, edge, i[:, None], j[None, :], s_i, g, s_j, TABLE, PIECE, low, high, S, reach, ENDS)
             p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
             dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
             dq += _dot(dz.to(k.dtype), k, precision)
             if weighted:
                 dz *= slope
-                dg += tl.sum(dz * x, 1)
+                dg += tl.sum(tl.where(j[None, :] <= i[:, None], dz * x, 0.0) if both else dz * x, 1)
             if by_row:
                 ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
     _store(DQ + (batch * T * H + head) * D, dq * scale, t, T, H * D, columns, D)
@@ -443,13 +462,17 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                       kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
                       ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
-    """A program: dk, dv and S_j's gradient of N keys of one head. Tiles lie on their sides, (N, M): a product of two of them
-    is the next one's left factor as it is, in registers. LAST (B, H, tiles of keys): where, in UNIT queries, those end that look."""
+    """A program: dk, dv and S_j's gradient of N keys of one head; where pieces see both ways, the rest of g's, which DS_J holds so far.
+
+    Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. LAST (B, H, tiles of
+    keys): where, in UNIT queries, those end that look.
+    """
     batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
     weighted: tl.constexpr = falls or kind == PIECES
+    both: tl.constexpr = kind == PIECES and not causal
     Q += batch * q_b + head * q_h
     DY += batch * dy_b + head * dy_h
     S_I += batch * si_b + head * si_h
@@ -460,7 +483,7 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
     DELTA += tl.program_id(1).to(tl.int64) * T
     k = _tile(K + batch * k_b + head * k_h, j, S, k_t, columns, D)
     v = _tile(V + batch * v_b + head * v_h, j, S, v_t, columns, D)
-    s_j = _row(S_J + batch * sj_b + head * sj_h, j, S, sj_t, falls)[:, None]
+    s_j = _row(G if both else S_J + batch * sj_b + head * sj_h, j, S, g_t if both else sj_t, falls or both)[:, None]
     dk = tl.zeros((N, D_TILE), tl.float32)
     dv = tl.zeros((N, D_TILE), tl.float32)
     ds = tl.zeros((N,), tl.float32)
@@ -484,7 +507,7 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
             delta = tl.load(DELTA + t, mask=t < T, other=0.0)[None, :]
             s_i = _row(S_I, t, T, si_t, falls)[None, :]
             g = _row(G, t, T, g_t, weighted)[None, :]
-            low, high = _between(kind, TABLE, PIECE, distances, G, g_t, start, T, start + S - T, tl.program_id(0) * N, M, N, ENDS)
+            low, high = _between(kind, causal, TABLE, PIECE, distances, G, g_t, start, T, start + S - T, tl.program_id(0) * N, M, N, ENDS)
             b, slope, x = _bias(kind, causal, limited, edge, i[None, :], j[:, None], s_i, g, s_j, TABLE, PIECE, low, high, S, reach, ENDS)
             p = tl.exp2(_dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse))
             dv += _dot(p.to(dy.dtype), dy, precision)
@@ -493,10 +516,15 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
             if falls:
                 dz *= slope * g
                 ds -= tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
+            elif both:
+                ds += tl.sum(tl.where(i[None, :] < j[:, None], dz * slope * x, 0.0), 1)
     _store(DK + (batch * S * H + head) * D, dk * scale, j, S, H * D, columns, D)
     _store(DV + (batch * S * H + head) * D, dv, j, S, H * D, columns, D)
-    if falls:
-        tl.store(DS_J + tl.program_id(1).to(tl.int64) * S + j, ds, mask=j < S)
+    numbers = DS_J + tl.program_id(1).to(tl.int64) * S + j
+    if both:
+        ds += tl.load(numbers, mask=j < S)
+    if falls or both:
+        tl.store(numbers, ds, mask=j < S)
 
 
 @triton.jit
@@ -524,7 +552,9 @@ def _backward_distances(Q, K, V, G, TABLE, PIECE, DY, LSE, DELTA, SUMS, D_PIECE,
         block = place + tl.maximum(off, 0)
         i, j = block * N + r, (block - off) * N + r
         g = _row(G, i, T, g_t, kind == PIECES)[:, None]
-        low, high = _between(kind, TABLE, PIECE, distances, G, g_t, block * N, T, block * N, (block - off) * N, N, N, ENDS)
+        if kind == PIECES and not causal:
+            g = tl.minimum(g, _row(G, j, T, g_t, True)[None, :])
+        low, high = _between(kind, causal, TABLE, PIECE, distances, G, g_t, block * N, T, block * N, (block - off) * N, N, N, ENDS)
         b, slope, x = _bias(kind, causal, limited, True, i[:, None], j[None, :], g, g, g, TABLE, PIECE, low, high, T, reach, ENDS)
         dz = tl.zeros((N, N), tl.float32)
         for batch in range(tl.program_id(2) * SEQUENCES, tl.minimum(B, (tl.program_id(2) + 1) * SEQUENCES)):
@@ -608,6 +638,7 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
     numbers = scale, H, T, S, distances, reach, *strides
     _backward_rows[triton.cdiv(T, rows["M"]), q.size(0) * H](
         *inputs, first, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows)
+    ds_j = dg if pieces.numel() and not causal else ds_j
     _backward_columns[triton.cdiv(S, columns["N"]), q.size(0) * H](
         *inputs, last, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=M, **columns)
     if table_grad:
@@ -619,7 +650,8 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
         _backward_distances[offs, H, parts](
             q, k, v, g, table, pieces, dy, lse, delta, sums, of_pieces, scale, q.size(0), H, T, distances, reach, *strides[:9],
             *strides[13:15], *strides[18:], SEQUENCES=SEQUENCES, **settings)
-        dtable[:, :T] = _along_diagonals(sums.sum((0, 3)), T, causal)
+        found = _along_diagonals(sums.sum((0, 3)), T, causal)
+        dtable[:, : found.size(1)] = found
         if pieces.numel():
             dpieces[:, 1:] = of_pieces.sum((0, 2))
     return grads
@@ -642,15 +674,12 @@ def _last_tiles(first: Tensor, S: int, keys: int, unit: int) -> Tensor:
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
-    """(H, tiles off, 2 N), each tile's sums by distance -> the gradient of each distance below T, (H, T)."""
+    """(H, tiles off, 2 N), each tile's sums by distance -> the gradient of each distance: from 0 on, (H, T), or from -(T - 1) on."""
     offs, N = sums.size(1), sums.size(-1) // 2
     near, far = sums.split(N, -1)  # of a tile, the N distances up to its diagonal, and those beyond: the next one's too
     lines = torch.nn.functional.pad(near, (0, 0, 0, 1)) + torch.nn.functional.pad(far, (0, 0, 1, 0))  # (H, offs + 1, N)
     line, zero = lines.flatten(1), N - 1 if causal else (offs // 2 + 1) * N - 1
-    found = line[:, zero : zero + T]
-    if not causal:
-        found = found + torch.nn.functional.pad(line[:, zero - T + 1 : zero].flip(1), (1, 0))
-    return found
+    return line[:, zero if causal else zero - T + 1 : zero + T]
 
 
 def _save(ctx, inputs, output):

@@ -45,7 +45,7 @@ def quick(request):
         request.getfixturevalue("small_tiles")
 
 
-def case(kind, T, S, D, B=2, H=2, steep=1.0):
+def case(kind, T, S, D, B=2, H=2, steep=1.0, causal=True):
     """Float64 leaves by name: q, k, v, and what the kind of bias is made of."""
     generator = torch.Generator().manual_seed(T + S + D)
 
@@ -56,7 +56,7 @@ def case(kind, T, S, D, B=2, H=2, steep=1.0):
     if "fall" in kind:
         leaves |= {"s": -(steep * normal(B, H, S).relu()).cumsum(-1), "g": normal(B, H, T).exp()}
     if kind == "distance":
-        leaves["table"] = normal(H, S)
+        leaves["table"] = normal(H, S if causal else 2 * S - 1)
     if kind == "pieces":
         ends = normal(7).sort().values.expand(H, 1, 7)
         leaves |= {"table": normal(H, S).abs().cumsum(-1) / 9, "g": normal(1, 1, T).exp().sort(descending=True).values,
@@ -75,9 +75,10 @@ def formula(kind, leaves, scale, causal=True, reach=None):
         b = leaves["g"][..., None] * (fall if causal else -fall.abs())
         z = z + (b if kind == "fall" else -torch.log(b**2 + 1))
     if kind == "distance":
-        z = z + leaves["table"][:, d.abs()]
+        z = z + leaves["table"][:, d.clamp(min=0) if causal else d + S - 1]
     if kind == "pieces":  # 1 at 0, and from there on along the slopes
-        x, ends, slopes = leaves["table"][:, d.abs()] * leaves["g"][0, 0, :, None], leaves["ends"][:, 0, :7], leaves["slopes"][:, 0]
+        later = torch.arange(T, device=q.device)[:, None].maximum(torch.arange(1 if causal else S, device=q.device))
+        x, ends, slopes = leaves["table"][:, d.abs()] * leaves["g"][0, 0, later], leaves["ends"][:, 0, :7], leaves["slopes"][:, 0]
         z = z + straight(x, ends, slopes)
     unseen = (d < 0 if causal else d < -S) | (d.abs() >= (reach or S + 1))
     weights = z.masked_fill(unseen, -torch.inf).softmax(-1)
@@ -108,6 +109,8 @@ def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
     if kind == "pieces":
         ends, slopes = leaves["ends"], leaves["slopes"]
         bias.pieces = torch.cat([ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]], 1)
+        if not causal:
+            bias.table = torch.cat([bias.table[:, 1:].flip(-1), bias.table], -1)
     return kernels.attend(leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings)
 
 
@@ -129,11 +132,12 @@ def errors(kind, leaves, dtype=torch.float32, **settings):
     return {name: ((ours[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in exact}
 
 
-@pytest.mark.parametrize("kind, causal", [(kind, causal) for kind in kernels.KINDS for causal in (True, False) if causal or kind != "pieces"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", kernels.KINDS)
 def test_values_and_gradients(kind, causal, monkeypatch):
     """37 tokens: the last tile is not full, and none of its rows or columns may leak. 3 sequences, of which no program adds up all."""
     monkeypatch.setattr(kernels, "SEQUENCES", 2)
-    assert max(errors(kind, case(kind, 37, 37, 16, B=3), causal=causal).values()) < 1e-5
+    assert max(errors(kind, case(kind, 37, 37, 16, B=3, causal=causal), causal=causal).values()) < 1e-5
 
 
 def test_more_numbers_than_int32_counts():
@@ -154,15 +158,22 @@ def test_fewer_queries_than_keys(kind):
     assert max(errors(kind, case(kind, 21, 50, 16, B=1)).values()) < 1e-5
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@torch.no_grad()
+def test_fewer_queries_than_keys_by_distance(causal):
+    leaves = {name: x.float() for name, x in case("distance", 21, 50, 16, B=1, causal=causal).items()}
+    assert_close(kernel("distance", leaves, 0.3, causal), formula("distance", leaves, 0.3, causal)[0], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("D", [24, 80, 128])
 def test_head_sizes(D):
     assert max(errors("fall", case("fall", 20, 20, D, B=1, H=1)).values()) < 1e-5
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", ["none", "distance"])
+@pytest.mark.parametrize("kind", ["none", "distance", "pieces"])
 def test_keys_out_of_reach(kind, causal):
-    assert max(errors(kind, case(kind, 40, 40, 16, B=1), causal=causal, reach=9).values()) < 1e-5
+    assert max(errors(kind, case(kind, 40, 40, 16, B=1, causal=causal), causal=causal, reach=9).values()) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -383,8 +394,9 @@ def test_a_model_compiles_to_one_graph(pe):
 def test_refusals(monkeypatch):
     with pytest.raises(InputError, match="triton cannot form the bias of Composition"):
         model("fire+cable", "triton")
-    with pytest.raises(InputError, match="the bias of FIRE for causal attention only"):
-        kernel("pieces", {name: x.float() for name, x in case("pieces", 4, 4, 16).items()}, 0.3, causal=False)
+    for kind, T in (("distance", 4), ("pieces", 2)):  # a table for causal attention; fewer queries
+        with pytest.raises(InputError, match="needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys"):
+            kernel(kind, {name: x.float() for name, x in case(kind, T, 4, 16).items()}, 0.3, causal=False)
     with pytest.raises(InputError, match="head sizes from 16 to 128, not 8"):
         kernel("none", case("none", 4, 4, 8), 0.3)
     with pytest.raises(InputError, match="does not compute in torch.float64"):
