@@ -7,8 +7,8 @@ Three paths, one meaning:
             that the whole batch shares become the mask of the fused kernel. Encodings that act on whole rows know no other path.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
-    triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers. Where it is asked for, and where a record
-            says that on such GPUs it is right and faster.
+    triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers, unless it acts on whole rows. Where it is asked
+            for, and where a record says that on such GPUs it is right and faster.
 
 What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into
 two bf16 parts that add up to its float32 value, and products of parts get columns of their own. A term that is constant
@@ -52,7 +52,7 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
         why = "which acts on whole rows" if rows else "which hides keys" if encoding.reach else "whose bias has no factors"
         raise InputError(f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense")
     if path == "triton":
-        if not in_registers(encoding):
+        if not formable(encoding):
             raise InputError(f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense")
         _kernels()
         return path
@@ -72,14 +72,14 @@ def _kernels():
     return kernels
 
 
-def in_registers(encoding) -> bool:
+def formable(encoding) -> bool:
     """Whether the Triton kernels can form what the encoding adds."""
     return encoding.transform is None and (encoding.score is None or encoding.in_registers is not None)
 
 
 def _recorded(encoding, q: Tensor) -> bool:
     try:
-        return in_registers(encoding) and _kernels().recorded(encoding.names, q)
+        return formable(encoding) and encoding.reach is None and _kernels().recorded(encoding.names, q)
     except InputError:  # there is no triton here
         return False
 
@@ -148,7 +148,7 @@ def _row_chunks(q, k, v, q_states, k_states, reach=None, numbers=1):
 
 def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, reach):
     with torch.autocast(q.device.type, enabled=False):
-        rows = logits(q, k, encoding, q_states, k_states, scale, first, reach).masked_fill(_unseen(q, k, first, reach), -torch.inf)
+        rows = logits(q, k, encoding, q_states, k_states, scale, first, reach).masked_fill(unseen(q, k, first, reach), -torch.inf)
         return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
 
 
@@ -165,7 +165,7 @@ def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, sca
             return found
         added = found.new_zeros(1, 1, 1, 1) if encoding.score is None else bias(encoding, q_states, k_states, q.size(1), q.size(2), first)
         if encoding.transform is not None:
-            added = added + encoding.transform(found, added, q, _unseen(q, k, first, reach))
+            added = added + encoding.transform(found, added, q, unseen(q, k, first, reach))
         return found + added
 
 
@@ -183,8 +183,8 @@ def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, f
     return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
 
 
-def _unseen(q: Tensor, k: Tensor, first: int | Tensor, reach: int | None = None) -> Tensor:
-    """(T, S) bool: keys that lie after a query, or as far back as `reach` or further."""
+def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, reach: int | None = None) -> Tensor:
+    """Keys that lie after a query, or as far back as `reach` or further: q (B, H, T, D), k (B, H, S, D) -> (T, S) bool."""
     i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
     distance = (first + i)[:, None] - j
     return distance < 0 if reach is None else (distance < 0) | (distance >= reach)
@@ -193,10 +193,10 @@ def _unseen(q: Tensor, k: Tensor, first: int | Tensor, reach: int | None = None)
 def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, reach=None):
     """The fused kernel with the rows of the bias as its mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
-        unseen = _unseen(q, k, first, reach)
+        hidden = unseen(q, k, first, reach)
         if encoding.score is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=~unseen, scale=scale)
-        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first).masked_fill(unseen, -torch.inf)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
+        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first).masked_fill(hidden, -torch.inf)
         rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
@@ -205,7 +205,7 @@ def _causal_sdpa(q, k, v, scale):
     """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
     if q.size(2) == k.size(2):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    mask = ~_unseen(q, k, k.size(2) - q.size(2)) if q.size(2) > 1 else None
+    mask = ~unseen(q, k, k.size(2) - q.size(2)) if q.size(2) > 1 else None
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 

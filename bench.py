@@ -234,8 +234,8 @@ def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) ->
         return bool(ours and theirs) and ours["error"] <= RIGHT and statistics.median(
             b / a for a, b in zip(ours["seconds"], theirs["seconds"])) > 1
 
-    faster = [pe for pe in names if all(better(entries, pe) for entries in contexts.values())]
-    return {**kernels.version(device), "faster": [posenc.build(pe, 1, 2, 2, 1)[0].names[0] for pe in faster]}
+    faster = [posenc.build(pe, 1, 2, 2, 1)[0] for pe in names if all(better(entries, pe) for entries in contexts.values())]
+    return {**kernels.version(device), "faster": [each.names[0] for each in faster if each.names and each.reach is None]}
 
 
 def prepare(config: Config) -> dict:

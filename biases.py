@@ -32,8 +32,13 @@ class Layer:
         return None if self.encoding.score is None else attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
 
     def scores(self) -> Tensor:
-        """What the softmax is taken of, q k^T * scale + bias: (B, H, T, T)."""
+        """What the softmax is taken of where keys are seen, q k^T * scale + bias: (B, H, T, T)."""
         return self._logits(self.encoding)
+
+    def unseen(self) -> Tensor:
+        """(T, T) bool: keys after the query, and those that the encoding hides."""
+        q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
+        return attention.unseen(q, k, reach=self.encoding.reach)
 
     def _logits(self, added):
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)

@@ -51,6 +51,7 @@ def choose(device: str, dtype: str, local_rank: int | None = None) -> tuple[torc
         chosen = torch.device("cuda", local_rank)
     # Steep biases make denormal attention weights, which slow a CPU down fourfold; threads inherit this from here.
     torch.set_flush_denormal(True)
+    torch.backends.cudnn.allow_tf32 = False  # float32 means that, in convolutions as in matrix products
     if chosen.type == "cpu":
         keep_freed_memory()
     hardware = bfloat16_in_hardware(chosen)

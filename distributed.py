@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # noqa: F401  before there is a group: its default arguments would keep it, and gloo's threads, to the end
 
 from errors import InputError
 
@@ -63,6 +62,8 @@ def joined():
             raise InputError(f"process {processes.local_rank} of this machine finds {torch.cuda.device_count()} GPUs only: "
                              "start as many processes as there are GPUs (--nproc_per_node)")
         torch.cuda.set_device(processes.local_rank)
+    from torch.distributed import nn  # noqa: F401  while there is no group: its default arguments would keep it and gloo's threads
+
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     with contextlib.ExitStack() as stack:
         if processes.rank:

@@ -255,7 +255,7 @@ class GPT(nn.Module):
         return 6 * self.parameter_count() + 12 * self.config.n_layer * self.config.n_embd * context
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
-        """For AdamW: weights of Linear and Embedding decay; biases, norms and encodings' own tables and scalars do not."""
+        """For AdamW: weights of Linear and Embedding decay; biases, norms and encodings' own tables, scalars and convolutions do not."""
         decayed = {m.weight for m in self.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
         rest = [p for p in self.parameters() if p not in decayed]
         decay = [p for p in self.parameters() if p in decayed]

@@ -73,7 +73,7 @@ def main(argv=None):
         drawn, what = bias, "bias added to the attention scores"
         if bias is None or config.scores:
             drawn, what = layer.scores(), "attention scores"
-        drawn = drawn.expand(1, heads, T, T)[0].masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), torch.nan)
+        drawn = drawn.expand(1, heads, T, T)[0].masked_fill(layer.unseen(), torch.nan)
         falls = None if falls is None else falls.expand(1, heads, T)[0].numpy()
         if config.mean:
             drawn, falls, what = drawn.mean(0, keepdim=True), None, f"mean over {heads} heads of the {what}, over its largest magnitude"

@@ -47,14 +47,14 @@ class Encoding(nn.Module):
     scope:        "layer": an instance of its own for every layer; "model": one instance shared by all.
     max_context:  the longest sequence it can encode, in tokens; None: no limit.
     reach:        keys this many tokens before the query, or further, are not seen; None: all are.
-    lowest:       the smallest value that its options take.
+    least_option: the smallest value that its options take.
     """
 
     names: tuple[str, ...] = ()
     scope = "layer"
     max_context: int | None = None
     reach: int | None = None
-    lowest = 1
+    least_option = 1
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -206,11 +206,11 @@ class ALiBi(WeightedFall):
         super().__init__(heads, channels, block_size)
         below = 1 << heads.bit_length() - 1
         n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
-        self.halve(8 * n / below)
+        self.set_slopes(8 * n / below)
 
-    def halve(self, times):
-        """Slopes of 2^(-times), (H,)."""
-        self.register_buffer("slopes", torch.exp2(-times.double()).float()[None, :, None], persistent=False)  # (1, H, 1)
+    def set_slopes(self, exponents):
+        """2^(-exponents), (H,)."""
+        self.register_buffer("slopes", torch.exp2(-exponents.double()).float()[None, :, None], persistent=False)  # (1, H, 1)
 
     def states(self, x, pos, last=None):
         s = -pos.float()[None, None]  # (1, 1, T)
@@ -218,25 +218,26 @@ class ALiBi(WeightedFall):
 
 
 class ALiBiShift(ALiBi):
-    """-d 2^(-(8n/H + shift)), n = 1..H: ALiBi with all slopes steeper or gentler (Chi et al. 2023, section 4.1, its Delta)."""
+    """-d 2^(-(8n/H + shift)), n = 1..H (Chi et al. 2023, section 4.1, its Delta): where H is a power of two, ALiBi with all slopes gentler,
+    or steeper; elsewhere ALiBi interleaves its slopes, and this does not."""
 
     names = ("alibi-shift",)
-    lowest = -8
+    least_option = -8
 
     def __init__(self, heads, channels, block_size, *, shift: int = 2):
         super().__init__(heads, channels, block_size)
-        self.halve(compressions(heads) + shift)
+        self.set_slopes(compression_ratios(heads) + shift)
 
 
 class ALiBiEqual(ALiBi):
     """-d 2^(-h), the same in all heads (Chi et al. 2023, section 4.2)."""
 
     names = ("alibi-equal",)
-    lowest = 0
+    least_option = 0
 
     def __init__(self, heads, channels, block_size, *, h: int = 2):
         super().__init__(heads, channels, block_size)
-        self.halve(torch.full((heads,), float(h)))
+        self.set_slopes(torch.full((heads,), float(h)))
 
 
 class Cable(WeightedFall):
@@ -401,7 +402,7 @@ class Sandwich(ByDistance):
     def __init__(self, heads, channels, block_size, *, dimension: int = 128):
         super().__init__(heads, channels, block_size)
         self.dimension = dimension
-        self.register_buffer("h", compressions(heads), persistent=False)
+        self.register_buffer("h", compression_ratios(heads), persistent=False)
 
     def by_distance(self, d, h):
         cosines = angles(d, self.dimension).cos()
@@ -491,7 +492,7 @@ class Window(Encoding):
 
 class CoPE(Encoding):
     """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it) clipped to the last row of e, which is interpolated between whole numbers
-    (Golovneva et al. 2024, eqs. 3-5): positions that count the tokens which the query asks for.
+    (Golovneva et al. 2024, section 4): positions that count the tokens which the query asks for.
 
     Learned: e, `positions` rows, one table for all heads, zero at the start.
     """
@@ -506,29 +507,34 @@ class CoPE(Encoding):
         gates = logits.sigmoid().masked_fill(unseen, 0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.e) - 1)
         of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
-        below, above = (of_rows.gather(-1, end.long()) for end in (p.floor(), p.ceil()))
+        last = len(self.e) - 1  # clamped for the sake of a NaN, which goes on to the output by p
+        below, above = (of_rows.gather(-1, end.long().clamp(0, last)) for end in (p.floor(), p.ceil()))
         return torch.lerp(below, above, p - p.floor())
 
 
 class DAPE(Encoding):
-    """f([A; B]) of the logits A and the bias B: 2H -> width -> H for each pair of query and key, LeakyReLU between (Zheng et al. 2024a,
-    eq. 3). It adds to a bias, as in `dape+kerple`; alone, B is 0."""
+    """f([A; B]) of the logits A and the bias B: 2H -> width -> H for each pair of query and key, LeakyReLU between (DAPE, Zheng et al.
+    2024a). It adds to a bias, as in `dape+kerple`; alone, B is 0."""
 
     names = ("dape",)
     kernel = 1  # keys that a number of f is made of
 
     def __init__(self, heads, channels, block_size, *, width: int = 32):
         super().__init__(heads, channels, block_size)
-        shape = {"kernel_size": (1, self.kernel), "padding": (0, self.kernel // 2)}
-        self.hidden, self.output = nn.Conv2d(2 * heads, width, **shape), nn.Conv2d(width, heads, **shape)
+        self.hidden, self.output = nn.Conv2d(2 * heads, width, (1, self.kernel)), nn.Conv2d(width, heads, (1, self.kernel))
 
     def transform(self, logits, bias, q, unseen):
-        x = torch.cat([logits, bias.expand_as(logits)], 1).masked_fill(unseen, 0)
-        return self.output(F.leaky_relu(self.hidden(x)).masked_fill(unseen, 0))
+        x = torch.cat([logits, bias.expand_as(logits)], 1)
+        return self.convolve(self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen)
+
+    def convolve(self, layer, x, unseen):
+        """In the precision of x (B, channels, T, S)."""
+        x = x.masked_fill(unseen, 0)
+        return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), padding=(0, self.kernel // 2))
 
 
 class DAPEv2(DAPE):
-    """`dape` whose f is two convolutions along the keys, each over three of them (Zheng et al. 2024b).
+    """`dape` whose f is two convolutions along the keys, each over three of them (DAPE V2, Zheng et al. 2024b).
 
     Unlike the published code it zeroes the hidden layer of keys that are not seen, too: otherwise a row would read the first one after
     the query, which is not there while a text is being written.
@@ -596,7 +602,7 @@ def angles(pos: Tensor, width: int) -> Tensor:
     return pos.double()[..., None] * 10000 ** (-i / width)
 
 
-def compressions(heads: int) -> Tensor:
+def compression_ratios(heads: int) -> Tensor:
     """Sandwich's h = 8n/H, n = 1..H, (H,) float64: also ALiBi's exponents, where H is a power of two."""
     return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
 
@@ -633,8 +639,8 @@ def parse(spec: str) -> list[tuple[type[Encoding], dict]]:
             option, _, value = word.partition("=")
             if option not in known:
                 problems.append(f"{name} has no option '{option}': " + (f"choose from {' '.join(known)}" if known else "it has none"))
-            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.lowest:
-                problems.append(f"{name}: {option} is '{value}': it must be a whole number of at least {cls.lowest}, "
+            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.least_option:
+                problems.append(f"{name}: {option} is '{value}': it must be a whole number of at least {cls.least_option}, "
                                 f"as in {name}:{option}=8")
             else:
                 options[option] = int(value)

@@ -53,7 +53,7 @@ class Setting:
         found = {"": attention.choose("auto", encoding)}
         if found[""] != "dense" and encoding.score is not None:
             found[" dense"] = "dense"
-        if self.device.type == "cuda" and attention.in_registers(encoding):
+        if self.device.type == "cuda" and attention.formable(encoding):
             found[" triton"] = "triton"
         if self.device.type == "cuda" and encoding.score is not None and encoding.transform is None and encoding.reach is None:
             found[" flex"] = "flex"
@@ -237,7 +237,7 @@ def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.L
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
         found = biases.summary(model, tokens)
-        if find_spec("triton") and attention.in_registers(model.posenc[0]):
+        if find_spec("triton") and attention.formable(model.posenc[0]):
             found["left_out"] = biases.left_out(model, tokens)
         return biases.layers(model, tokens), found
 

@@ -253,7 +253,7 @@ def test_choose():
         attention.choose("sdpa", drift)
     for pe, why in (("window", "Window, which hides keys"), ("dape", "DAPE, which acts on whole rows"), ("kerple", "no factors")):
         encoding = posenc.build(pe, 2, 12, 16, layers=1)[0]
-        assert attention.choose("auto", encoding) == "dense" and attention.in_registers(encoding) == (pe != "dape")
+        assert attention.choose("auto", encoding) == "dense" and attention.formable(encoding) == (pe != "dape")
         with pytest.raises(InputError, match=f"sdpa cannot compute .*{why}: choose auto or dense"):
             attention.choose("sdpa", encoding)
     with pytest.raises(InputError, match="unknown attention path 'flash'"):

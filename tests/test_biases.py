@@ -23,6 +23,11 @@ def test_bias_is_the_encodings(model):
     assert_allclose(layer.falls(), [[[0, 1, 1]]])
 
 
+def test_what_is_not_seen(model):
+    layer = biases.layers(model("window:w=2+alibi"), torch.tensor([[5, 6, 7]]))[0]
+    assert layer.unseen().tolist() == [[False, True, True], [False, False, True], [True, False, False]]
+
+
 def test_falls_add_up_to_the_bias(model):
     cable = model("cable")
     cable.posenc[-1].step.bias.data += 1  # no head without a fall

@@ -25,7 +25,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import kernels  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FUSED = [pe for pe in ENCODINGS if attention.in_registers(posenc.build(pe, 2, 8, 8, 1)[0])]
+FUSED = [pe for pe in ENCODINGS if attention.formable(posenc.build(pe, 2, 8, 8, 1)[0])]
 
 
 def take_tiles(monkeypatch, keys):
@@ -338,6 +338,11 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
     assert path("cable") == path("rope+cable") == path("t5-clip") == path("t5-clip:k=3") == "triton"
     assert path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa" and path("kerple") == path("k-cable") == "dense"
     assert attention.choose("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"  # on no GPU
+    keep(faster=["alibi", "window"])
+    assert path("alibi") == path("rope+alibi") == "triton" and path("window:w=9+alibi") == path("window") == "dense"  # other kernels
+    windows = {f"{pe}{added}": entry for pe in ("window:w=9+alibi", "rope+window", "alibi")
+               for added, entry in (("", {"seconds": [2]}), (" triton", {"error": 0.01, "seconds": [1]}))}
+    assert bench.chosen({"1024": windows}, ["window:w=9+alibi", "rope+window", "alibi"], torch.device("cuda"))["faster"] == ["alibi"]
     for other in ({"gpu": "sm_80"}, {"sha256": "other kernels"}, {"dtype": "float16"}):
         keep(**other)
         assert path("cable") == "sdpa"

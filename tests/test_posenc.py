@@ -107,7 +107,7 @@ def fire_bias(encoding, x):
     return pairs(bias)
 
 
-def compressions():
+def compression_ratios():
     return np.arange(1, H + 1) * 8 / H
 
 
@@ -115,11 +115,11 @@ def sandwich_bias(encoding, x):
     """Chi et al. 2023, appendix E: inner products of sinusoidal embeddings, the largest subtracted."""
     angle = np.arange(T)[:, None] / 10000 ** (2 * np.arange(64) / 128)
     embedded = np.concatenate([np.sin(angle), np.cos(angle)], 1)
-    return pairs(lambda i, j: (embedded[i] @ embedded[j] - 64) / compressions())
+    return pairs(lambda i, j: (embedded[i] @ embedded[j] - 64) / compression_ratios())
 
 
 def sandwich_smoothed_bias(encoding, x):
-    return pairs(lambda i, j: 8 / compressions() * (-0.825 * np.log(1 + i - j) - 0.8))
+    return pairs(lambda i, j: 8 / compression_ratios() * (-0.825 * np.log(1 + i - j) - 0.8))
 
 
 BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "alibi": alibi_bias, "cable": cable_bias,
@@ -127,7 +127,7 @@ BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "al
           "k-cable": lambda encoding, x: -np.log(cable_bias(encoding, x) ** 2 + 1), "t5": t5_bias, "t5-clip": t5_clip_bias,
           "kerple": kerple_bias, "kerple-power": kerple_power_bias, "fire": fire_bias, "sandwich": sandwich_bias,
           "sandwich-smoothed": sandwich_smoothed_bias,
-          "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compressions() + 2)),
+          "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compression_ratios() + 2)),
           "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
           "window": None, "cope": None, "dape": None, "dapev2": None}
 
@@ -172,6 +172,21 @@ def test_cope_is_the_formula(reach):
             below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
             row = e[below] + (p - below)[..., None] * (e[above] - e[below])
             assert_allclose(found[:, :, i, j], (row * q[:, :, i].numpy()).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
+def test_a_logit_that_is_no_number_goes_on(pe):
+    """To the loss, where training finds it; as a place in a table it would end the process."""
+    logits, bias, q, unseen = rows()
+    logits[0, 0, 5, 3] = torch.nan
+    assert make(pe).transform(logits, bias, q, unseen)[0, 0, 5, :4].isnan().any()
+
+
+@pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
+def test_rows_in_float64(pe):
+    encoding, (*numbers, unseen) = make(pe), rows()
+    found = encoding.transform(*(x.double() for x in numbers), unseen)
+    assert found.dtype == torch.float64 and (found - encoding.transform(*numbers, unseen)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("reach", [T, 7])
