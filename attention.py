@@ -24,6 +24,8 @@ Legend: B batch, H heads, T queries, S keys, D head size. Query number t is toke
 where `first` is not given, the queries are the last T of the S tokens.
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -100,15 +102,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
     if encoding.transform is not None:
         return dense(q, k, v, encoding, q_states, k_states, scale, reach)
     if reach is not None and not torch.is_grad_enabled():
-        chunks = _row_chunks(q, k, v, q_states, k_states, reach)
-        return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach) for chunk in chunks], 2)
+        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, reach)
     if encoding.score is None and path == "sdpa":
         return _causal_sdpa(q, k, v, scale)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
     shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states)
     if not torch.is_grad_enabled() and encoding.score is not None and (q.size(2) == 1 if path != "dense" else shared):
-        chunks = _row_chunks(q, k, v, q_states, k_states)
-        return torch.cat([_masked_rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2)) for chunk in chunks], 2)
+        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale)
     if path == "triton":
         kernels = _kernels()
         bias = kernels.bias_of(encoding, q_states, k_states, q.size(1))
@@ -120,14 +120,21 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
 
 def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, reach: int | None = None) -> Tensor:
     """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
-    chunks, reach = [], _nearer(reach, encoding.reach)
-    for chunk in _row_chunks(q, k, v, q_states, k_states, reach, 1 if encoding.transform is None else TRANSFORMED):
-        arguments = *chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach
-        if torch.is_grad_enabled():
-            chunks.append(checkpoint(_dense_rows, *arguments, use_reentrant=False, preserve_rng_state=False))
-        else:
-            chunks.append(_dense_rows(*arguments))
-    return torch.cat(chunks, 2)
+    rows = _dense_rows
+    if torch.is_grad_enabled():
+        rows = functools.partial(checkpoint, rows, use_reentrant=False, preserve_rng_state=False)
+    return _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, _nearer(reach, encoding.reach))
+
+
+def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, reach=None):
+    """What `rows` returns, _dense_rows or _masked_rows, of a few queries at a time.
+
+    The last ones, which see the most keys, go first: what they free is large enough for all that follow. The other way round
+    every chunk asks the system for more, and 32,768 tokens under `kerple` took 8 GB. With gradients backward would turn them round again.
+    """
+    chunks = list(_row_chunks(q, k, v, q_states, k_states, reach, 1 if encoding.transform is None else TRANSFORMED))
+    turn = 1 if torch.is_grad_enabled() else -1
+    return torch.cat([rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach) for chunk in chunks[::turn]][::turn], 2)
 
 
 def _nearer(reach: int | None, other: int | None) -> int | None:

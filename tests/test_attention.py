@@ -228,6 +228,21 @@ def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
             assert_allclose(mine, theirs, atol=2e-6)
 
 
+@pytest.mark.parametrize("pe, keys", [("kerple", [40, 32, 16]), ("cope", [40, 32, 16]), ("window:w=9+fire", [16, 24, 16])])
+def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
+    """A chunk finds room in what the one before has freed; otherwise memory would grow like the square of the text."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
+    seen = []
+    for name in ("_dense_rows", "_masked_rows"):
+        compute = getattr(attention, name)
+        monkeypatch.setattr(attention, name, lambda *a, compute=compute: seen.append((a[0].size(2), a[1].size(2))) or compute(*a))
+    with torch.no_grad():
+        attention.attend(q, k, v, encoding, *encoding.states(x, torch.arange(40)), 0.4, "dense")
+    assert seen == list(zip([8, 16, 16], keys))
+
+
 def test_split_adds_up():
     x = torch.randn(1000) * 1000
     for count, error in ((2, 2**-17), (3, 2**-25)):
