@@ -11,8 +11,10 @@ states through gloo, so that no GPU is ever waited for.
 """
 
 import contextlib
+import gc
 import os
 import signal
+import traceback
 from dataclasses import dataclass
 
 import torch
@@ -72,10 +74,21 @@ def joined():
             yield processes
         except InputError as error:
             problems = [problem for problem in error.problems if _first_to_tell(problem)]
+            traceback.clear_frames(error.__traceback__)  # and with them the model
             if not torch.cuda.is_available():  # NCCL would wait for processes that know of no error
-                dist.destroy_process_group()
+                _leave()
             raise InputError(*problems) from None
-        dist.destroy_process_group()
+        _leave()
+
+
+def _leave() -> None:
+    """The end of the group, which waits for gloo's threads.
+
+    These need Python's lock to let go of the last sums. destroy_process_group waits without it, but a DistributedDataParallel model
+    that outlived it would be the last to hold the group, and wait with it, for ever.
+    """
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def _first_to_tell(problem: str) -> bool:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -143,14 +144,20 @@ def program(name, *flags, **environment):
 
 def ranks(count, *flags, code=""):
     """train_gpt.py in `count` processes that train as one, as torchrun starts them; each executes `code` first (rank: its
-    number). Returns their (exit status, standard output, standard error), by rank."""
+    number). Returns their (exit status, standard output, standard error), by rank; those that have not ended after five minutes are
+    killed, which is an error."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun keeps one
     program = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport torch, cli, train_gpt\nrank = int(os.environ['RANK'])\n"
     command = [sys.executable, "-c", f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)", *map(str, flags)]
     started = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
         **os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}) for rank in range(count)]
-    outputs = [process.communicate() for process in started]
+    end = time.monotonic() + 300
+    try:
+        outputs = [process.communicate(timeout=end - time.monotonic()) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     return [(process.returncode, *output) for process, output in zip(started, outputs)]
 
 

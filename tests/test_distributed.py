@@ -94,24 +94,47 @@ def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
         assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
 
 
-def test_no_thread_of_gloo_outlives_the_training(data_dir, tmp_path):
-    """One that does may drop its last tensor while the interpreter ends, which aborts the process."""
-    count_them = """
-    import atexit, contextlib
-    def threads(when):
+THREADS = """
+    import contextlib, distributed
+    def threads():
         found = 0
         for thread in os.listdir("/proc/self/task"):
             with contextlib.suppress(OSError):  # it has just ended
                 found += "gloo" in open(f"/proc/self/task/{thread}/comm").read()
-        print(found, when, file=sys.stderr)
-    atexit.register(threads, "left")
-    barrier = train_gpt.distributed.Processes.barrier
-    train_gpt.distributed.Processes.barrier = lambda self: (barrier(self), threads("run"))
+        return found
+"""
+
+
+def test_no_thread_of_gloo_outlives_the_training(data_dir, tmp_path):
+    """One that does may drop its last tensor while the interpreter ends, which aborts the process."""
+    count_them = THREADS + """
+    import atexit
+    atexit.register(lambda: print(threads(), "left", file=sys.stderr))
+    barrier = distributed.Processes.barrier
+    distributed.Processes.barrier = lambda self: (barrier(self), print(threads(), "run", file=sys.stderr))
 """
     results = ranks(2, *FLAGS, "--steps", "2", "--data", data_dir, "--out_dir", tmp_path / "run", code=count_them)
     succeeded(results)
     for _, _, errors in results:
         assert re.search(r"^[1-9] run$", errors, re.MULTILINE) and errors.endswith("0 left\n")
+
+
+def test_a_mistake_ends_the_group_too():
+    """At once, though the error still knows of a model that holds it. A model that went last would wait for gloo's threads with Python's
+    lock, and these, on a busy machine, for the lock."""
+    results = ranks(2, code=THREADS + """
+    def fail(processes):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        model(torch.ones(2, 4)).sum().backward()
+        raise distributed.InputError(f"{threads() > 0}")
+    try:
+        with distributed.joined() as processes:
+            fail(processes)
+    except distributed.InputError as error:
+        print(*error.problems, threads(), file=sys.stderr)
+    sys.exit(7)
+""")
+    assert sorted(results) == [(7, "", "0\n"), (7, "", "True 0\n")]
 
 
 def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
