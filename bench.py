@@ -17,6 +17,8 @@ relatively, the largest of all. On a GPU, train and attention also take the Trit
 FlexAttention with the encoding's score (`cable flex`), where it can compute that. All of random numbers; with --run, of what every
 layer of that model reads in its validation text, with its trained encoding, one layer after the other, `rope` and `nope` beside it:
 only there the kernels find much to leave out.
+Where Python finds the code of an encoding's authors (peers.py says which, and how), it takes part: `fox theirs` in attention on a GPU,
+`cable-v1 theirs` in train.
 generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
 eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
 
@@ -217,7 +219,7 @@ def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: fl
     pe = name.removesuffix(" triton")
     plain = "sdpa" if "sdpa" in seconds else "rope"
     others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "flash": f"{plain} flash", "cudnn": f"{plain} cudnn", "dense": f"{pe} dense",
-              "flex": f"{pe} flex"}
+              "flex": f"{pe} flex", "theirs": f"{pe} theirs"}
     others = {to: seconds[other] for to, other in others.items() if other in seconds}
     return {"seconds": seconds[name], "others": others, "tokens": turn.tokens, "tokens_per_second": rate,
             "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], theirs)) for to, theirs in others.items()},

@@ -256,6 +256,7 @@ SPEED_COLUMNS = {
     "to cudnn": (lambda entry: entry["ratios"].get("cudnn"), "{:.3f}"),
     "to dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
     "to flex": (lambda entry: entry["ratios"].get("flex"), "{:.2f}"),
+    "to theirs": (lambda entry: entry["ratios"].get("theirs"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
     "error": (lambda entry: entry.get("error"), "{:.1e}"),
     "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),

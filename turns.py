@@ -18,6 +18,7 @@ import attention
 import biases
 import decoding
 import device as devices
+import peers
 import posenc
 import shards
 from cache import Cache
@@ -26,7 +27,7 @@ from errors import InputError
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # measured whatever else is
-RIVALS = (" triton", " flex")
+RIVALS = (" triton", " flex", " theirs")
 NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
 SEED = 1
 
@@ -48,8 +49,8 @@ class Setting:
         torch.manual_seed(SEED)
         return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path)).to(self.device)
 
-    def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
-        """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex"."""
+    def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
+        """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex", " theirs"."""
         found = {"": attention.choose("auto", encoding)}
         if found[""] != "dense" and encoding.score is not None:
             found[" dense"] = "dense"
@@ -57,6 +58,8 @@ class Setting:
             found[" triton"] = "triton"
         if self.device.type == "cuda" and encoding.score is not None and encoding.transform is None and encoding.reach is None:
             found[" flex"] = "flex"
+        if self.device.type == "cuda" and pe == "fox" and peers.installed("forgetting_transformer"):
+            found[" theirs"] = "theirs"
         return found
 
     def backends(self) -> dict[str, SDPBackend]:
@@ -106,15 +109,19 @@ class Turn:
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
-    found = {pe + added: dataclasses.replace(train_turn(setting, pe, path), rival=added in RIVALS)
-             for added, path in setting.paths(encoding).items() if added not in (" dense", " flex")}
+    found = {pe + added: dataclasses.replace(train_turn(setting, setting.network(pe, setting.context, path)), rival=added in RIVALS)
+             for added, path in setting.paths(pe, encoding).items() if added in ("", " triton")}
     if pe == BASELINES[0]:
-        found |= {pe + added: train_turn(setting, pe, "sdpa").pinned(backend) for added, backend in setting.backends().items()}
+        plain = functools.partial(setting.network, pe, setting.context, "sdpa")
+        found |= {pe + added: train_turn(setting, plain()).pinned(backend) for added, backend in setting.backends().items()}
+    if pe == "cable-v1" and peers.installed("Cable"):
+        theirs = peers.Cable(GPTConfig(size=setting.model, block_size=setting.context)).to(setting.device)
+        found[f"{pe} theirs"] = dataclasses.replace(train_turn(setting, theirs), rival=True)
     return found
 
 
-def train_turn(setting: Setting, pe: str, path: str) -> Turn:
-    model = setting.network(pe, setting.context, path).train()
+def train_turn(setting: Setting, model: GPT | peers.Cable) -> Turn:
+    model.train()
     optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
     forward = setting.compiled(model)
@@ -130,12 +137,13 @@ def train_turn(setting: Setting, pe: str, path: str) -> Turn:
     return Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))
 
 
-def optimizer_of(model: GPT) -> torch.optim.Optimizer:
+def optimizer_of(model: GPT | peers.Cable) -> torch.optim.Optimizer:
     """That of train_gpt.py with its default settings, at the highest learning rate."""
     return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
 
 
-def optimizer_step(model: GPT, forward: Callable, optimizer, scaler, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> None:
+def optimizer_step(model: GPT | peers.Cable, forward: Callable, optimizer, scaler, inputs: Tensor, targets: Tensor,
+                   dtype: torch.dtype) -> None:
     """A step of train_gpt.py from one micro-batch, (B, T) each; forward: the model, compiled or not."""
     with devices.autocast(inputs.device, dtype):
         loss = forward(inputs, targets)
@@ -161,7 +169,9 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         q, k, v = _qkv(projection, heads)
         q, k = encoding.rotate(q, k, pos)
         inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
-        return flex(*inputs, causal) if path == "flex" else attention.attend(*inputs, path)
+        if path == "flex":
+            return peers.flex(*inputs, causal)
+        return peers.forgetting(*inputs) if path == "theirs" else attention.attend(*inputs, path)
 
     def results(forward, learned):
         y = forward().transpose(1, 2).flatten(2)
@@ -188,8 +198,8 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         wide = [(*layer[:3], layer[3].detach().float().requires_grad_()) for layer in layers]
         return [results(functools.partial(encoded, "dense", *layer), [*layer[2:], *layer[0].parameters()]) for layer in wide]
 
-    paths = setting.paths(encoding)
-    causal = causal_blocks(setting) if " flex" in paths else None
+    paths = setting.paths(pe, encoding)
+    causal = peers.causal_blocks(setting.context, setting.device) if " flex" in paths else None
     turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=added in RIVALS)
              for added, path in paths.items()}
     if pe == BASELINES[0]:
@@ -240,25 +250,6 @@ def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.L
         if find_spec("triton") and attention.formable(model.posenc[0]):
             found["left_out"] = biases.left_out(model, tokens)
         return biases.layers(model, tokens), found
-
-
-def flex(q: Tensor, k: Tensor, v: Tensor, encoding: posenc.Encoding, q_states: tuple, k_states: tuple, scale: float, causal) -> Tensor:
-    """PyTorch's FlexAttention, whose score_mod is the encoding's own score: a rival, nothing here computes with it."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    def of(states, b, h, place):
-        return tuple(s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0] for s in states)
-
-    def score_mod(z, b, h, i, j):
-        return z + encoding.score(of(q_states, b, h, i), of(k_states, b, h, j), h)
-
-    return flex_attention(q, k, v, score_mod, causal, scale)
-
-
-def causal_blocks(setting: Setting):
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, i, j: i >= j, None, None, setting.context, setting.context, device=setting.device)
 
 
 def possible(key: str, turn: Turn) -> bool:

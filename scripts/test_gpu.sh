@@ -4,6 +4,7 @@
 #
 #     bash scripts/test_gpu.sh                  # all parts in LIMIT seconds (540), none in more than two fifths of them
 #     bash scripts/test_gpu.sh train-medium     # some; each encoding that is done is on record, whatever comes after
+#     PYTHONPATH=forgetting-transformer/src:Cable/src bash scripts/test_gpu.sh    # others' code beside ours: peers.py says whose
 
 source "$(dirname "$0")/common.sh"
 install requirements.txt requirements-dev.txt
@@ -11,6 +12,7 @@ gpu=$(python -c 'import torch; print(torch.cuda.get_device_name().split()[-1].lo
 if [ -z "$gpu" ]; then echo "error: no GPU: take scripts/test.sh" >&2 && exit 2; fi
 limit=${LIMIT:-540} pe=cable,alibi,k-cable,t5,fire,kerple,fox,cable-nw,t5-clip out=${OUT:-results/bench/$gpu} trained=$RUNS/test_gpu/cable
 within() { run timeout -k 10 -s INT $((SECONDS + share < limit ? share : SECONDS < limit ? limit - SECONDS : 1)) python "$@"; }
+if python -c 'import Cable' 2>/dev/null; then pe+=,cable-v1; fi # CABLE's authors' code is there
 speed() { within bench.py "$@" --out "$out-$part.json"; run python report.py "$out-$part.json" --out_dir "$out-$part"; }
 if [ $# = 0 ]; then set -- attention train-small trained generate train-medium long; fi
 share=$(($# > 1 ? 2 * limit / 5 : limit))
