@@ -282,17 +282,19 @@ def _embedded_corpus(path: Path) -> Path:
 
 
 def instructions(config: Config) -> dict:
-    """What `machine_code` finds of every kernel, by kind of bias."""
+    """What `machine_code` finds of every kernel, by kind of bias, and of falls that learn less."""
     try:
         import machine_code
     except ImportError as error:
         raise InputError(f"instructions needs triton ({error}): pip install triton") from None
     cells, found = [["cycles to issue", *machine_code.FUNCTIONS]], {}
-    for kind in machine_code.kernels.KINDS:
-        codes = found[kind] = {name: dataclasses.asdict(machine_code.compiled(kind, name)) for name in machine_code.names(kind)}
+    less = {"fall, g fixed": {"g_learns": False}, "fall, all fixed": {"g_learns": False, "s_learns": False}}
+    for label in (*machine_code.kernels.KINDS, *less):
+        kind, learns = label.partition(",")[0], less.get(label, {})
+        codes = found[label] = {name: dataclasses.asdict(machine_code.compiled(kind, name, **learns)) for name in machine_code.names(kind)}
         for code in codes.values():
             del code["ptx"]
-        cells.append([kind, *(f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–" for name in cells[0][1:])])
+        cells.append([label, *(f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–" for name in cells[0][1:])])
     print(tables.aligned(cells))
     return {"triton": version("triton"), "gpu": f"sm_{machine_code.HOPPER.arch}", "dtype": "bfloat16", "head_size": 64, "kinds": found}
 

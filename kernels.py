@@ -18,10 +18,10 @@ together cannot hold more than `skip_tolerance` of a row's weight, whatever thei
 at most exp(|q| |k| scale + the largest bias in the tile), and a row's sum is at least that of the query's own key, whose bias is 0.
 
 Backward recomputes the weights from the logarithms of their sums, by two kernels: one walks along rows for dq and dg, one along
-columns for dk, dv and dS. Exact rows of the score's gradient sum to zero, so in a causal `fall` S_i gets no gradient by its row. A
-bias of distance or of pieces has a third kernel: tiles at the same offset from the diagonal hold the same distances, so one program adds up
-those of all sequences and all places, and what is left to reduce is a tile for each offset. Nothing has the shape (T, T), nothing
-is added atomically: the same bits every time.
+columns for dk, dv and dS. Exact rows of the score's gradient sum to zero, so in a causal `fall` S_i gets no gradient by its row. What does
+not learn, as alibi's S and g, takes no time there. A bias of distance or of pieces has a third kernel: tiles at the same offset from the
+diagonal hold the same distances, so one program adds up those of all sequences and all places, and what is left to reduce is a tile for
+each offset. Nothing has the shape (T, T), nothing is added atomically: the same bits every time.
 
 What the inner loops do for every pair of query and key is what a GPU spends its time on. So tiles whose queries all see all keys go
 first, without a mask; everything is to base 2, constants joined; a column's tile lies on its side; and FIRE asks the corners of a
@@ -399,7 +399,8 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, 
 def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
                    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                    kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
-                   ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+                   g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
+                   M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dq, dg and S_i's gradient of M queries of one head; and DELTA (B, H, T), each row's dy y, which the other kernels take."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
@@ -409,7 +410,8 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
     weighted: tl.constexpr = falls or kind == PIECES
     both: tl.constexpr = kind == PIECES and not causal
-    by_row: tl.constexpr = kind == LOG_FALL or (falls and not causal)  # else the gradient of S_i is zero but for rounding
+    to_g: tl.constexpr = weighted and g_learns
+    by_row: tl.constexpr = s_learns and (kind == LOG_FALL or (falls and not causal))  # else S_i's gradient is zero but for rounding
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
@@ -445,13 +447,14 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
             p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
             dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
             dq += _dot(dz.to(k.dtype), k, precision)
-            if weighted:
+            if to_g or by_row:
                 dz *= slope
+            if to_g:
                 dg += tl.sum(tl.where(j[None, :] <= i[:, None], dz * x, 0.0) if both else dz * x, 1)
             if by_row:
                 ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
     _store(DQ + (batch * T * H + head) * D, dq * scale, t, T, H * D, columns, D)
-    if weighted:
+    if to_g:
         tl.store(DG + row, dg, mask=t < T)
     if by_row:
         tl.store(DS_I + row, ds * tl.sum(g, 1), mask=t < T)
@@ -461,7 +464,8 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
 def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                       kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
-                      ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+                      g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
+                      M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dk, dv and S_j's gradient of N keys of one head; where pieces see both ways, the rest of g's, which DS_J holds so far.
 
     Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. LAST (B, H, tiles of
@@ -513,17 +517,17 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
             dv += _dot(p.to(dy.dtype), dy, precision)
             dz = p * (_dot(v, tl.trans(dy), precision) - delta)
             dk += _dot(dz.to(q.dtype), q, precision)
-            if falls:
+            if falls and s_learns:
                 dz *= slope * g
                 ds -= tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
-            elif both:
+            elif both and g_learns:
                 ds += tl.sum(tl.where(i[None, :] < j[:, None], dz * slope * x, 0.0), 1)
     _store(DK + (batch * S * H + head) * D, dk * scale, j, S, H * D, columns, D)
     _store(DV + (batch * S * H + head) * D, dv, j, S, H * D, columns, D)
     numbers = DS_J + tl.program_id(1).to(tl.int64) * S + j
-    if both:
+    if both and g_learns:
         ds += tl.load(numbers, mask=j < S)
-    if falls or both:
+    if (falls and s_learns) or (both and g_learns):
         tl.store(numbers, ds, mask=j < S)
 
 
@@ -623,15 +627,17 @@ def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, cau
 @torch.library.custom_op("posenc::attention_backward", mutates_args=())
 def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor,
                         table: Tensor, pieces: Tensor, first: Tensor, kind: int, scale: float, causal: bool, reach: int,
-                        table_grad: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, s_i, g, s_j, table and pieces; those of states have the states' full shapes, (B, H, T)."""
+                        s_learns: bool, g_learns: bool, table_learns: bool
+                        ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, s_i, g, s_j, table and pieces, zeros for those that do not learn; of states in their full shapes, (B, H, T)."""
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    grads = _attention_backward_fake(dy, y, lse, *inputs, first, kind, scale, causal, reach, table_grad)
+    grads = _attention_backward_fake(dy, y, lse, *inputs, first, kind, scale, causal, reach, s_learns, g_learns, table_learns)
     dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = grads
     delta = torch.empty_like(lse)
     (H, T, S, distances), strides = _numbers(*inputs)
     strides += dy.stride()[:3]
-    rows, columns = (_settings(kernel, q, pieces, kind, causal, reach) for kernel in ("rows", "columns"))
+    rows, columns = (_settings(kernel, q, pieces, kind, causal, reach) | {"s_learns": s_learns, "g_learns": g_learns}
+                     for kernel in ("rows", "columns"))
     M, N, *_ = tiles(KINDS[kind], q.size(-1), q.dtype)["forward"]
     skips = first.numel() > 0
     last = _last_tiles(first, S, columns["N"], N) if skips else first
@@ -641,7 +647,7 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
     ds_j = dg if pieces.numel() and not causal else ds_j
     _backward_columns[triton.cdiv(S, columns["N"]), q.size(0) * H](
         *inputs, last, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=M, **columns)
-    if table_grad:
+    if table_learns:
         settings, parts = _settings("distances", q, pieces, kind, causal, reach), triton.cdiv(q.size(0), SEQUENCES)
         N = settings.pop("M")
         offs = triton.cdiv(T, N) * (1 if causal else 2) - (0 if causal else 1)
@@ -658,7 +664,8 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
 
 
 @_attention_backward.register_fake
-def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach, table_grad):
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach, s_learns, g_learns,
+                             table_learns):
     states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
     return *(_rows_of_heads(x) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
 
@@ -690,8 +697,9 @@ def _save(ctx, inputs, output):
 def _backward(ctx, dy, _):
     *inputs, y, lse = ctx.saved_tensors
     dy = dy if dy.stride(-1) == 1 else dy.contiguous()
-    grads = torch.ops.posenc.attention_backward(dy, y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach,
-                                                ctx.needs_input_grad[6] or ctx.needs_input_grad[7])
+    _, _, _, s_i, g, s_j, table, pieces, *_ = ctx.needs_input_grad
+    grads = torch.ops.posenc.attention_backward(dy, y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach, s_i or s_j, g,
+                                                table or pieces)
     return *grads, None, None, None, None, None
 
 

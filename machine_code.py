@@ -46,9 +46,9 @@ def names(kind: str) -> list[str]:
 
 
 def compiled(kind: str, name: str, head_size: int = 64, dtype: torch.dtype = torch.bfloat16, causal: bool = True,
-             target: GPUTarget = HOPPER) -> MachineCode:
-    """FIRE's network as wide as it is; tensors aligned as PyTorch's are, lengths multiples of 16. Raises InputError under Triton's
-    interpreter, which compiles nothing.
+             s_learns: bool = True, g_learns: bool = True, target: GPUTarget = HOPPER) -> MachineCode:
+    """FIRE's network as wide as it is; tensors aligned as PyTorch's are, lengths multiples of 16; S and g, which get gradients or none.
+    Raises InputError under Triton's interpreter, which compiles nothing.
     """
     if kernels.INTERPRETED.value:
         raise InputError("Triton's interpreter compiles nothing: unset TRITON_INTERPRET")
@@ -56,7 +56,8 @@ def compiled(kind: str, name: str, head_size: int = 64, dtype: torch.dtype = tor
     pieces = torch.empty(1, 3, 64 if kind == "pieces" else 0)
     chosen = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), causal, kernels.FAR)
     options = {x: chosen.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
-    chosen |= {"skips": causal and kind in kernels.FALLING, "UNIT": 64, "SEQUENCES": kernels.SEQUENCES}
+    chosen |= {"skips": causal and kind in kernels.FALLING, "UNIT": 64, "SEQUENCES": kernels.SEQUENCES, "s_learns": s_learns,
+               "g_learns": g_learns}
     half = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
     types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, half) | {"FIRST": "*i32", "LAST": "*i32", "scale": "fp32"}
     signature, constants, aligned = {}, {}, {}

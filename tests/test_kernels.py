@@ -114,13 +114,13 @@ def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
     return kernels.attend(leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings)
 
 
-def gradients(compute, leaves, dtype):
-    """Output and the gradient of every leaf; the numbers of a bias stay float32 or wider."""
+def gradients(compute, leaves, dtype, fixed=()):
+    """Output and the gradient of every leaf that is not fixed; the numbers of a bias stay float32 or wider."""
     wide = torch.promote_types(dtype, torch.float32)
-    leaves = {name: x.to(dtype if name in "qkv" else wide).requires_grad_() for name, x in leaves.items()}
+    leaves = {name: x.to(dtype if name in "qkv" else wide).requires_grad_(name not in fixed) for name, x in leaves.items()}
     y = compute(leaves)
     dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
-    learned = {name: x for name, x in leaves.items() if name != "ends"}
+    learned = {name: x for name, x in leaves.items() if name not in ("ends", *fixed)}
     return dict(zip(["y", *learned], [y.detach(), *torch.autograd.grad(y, [*learned.values()], dy)]))
 
 
@@ -138,6 +138,18 @@ def test_values_and_gradients(kind, causal, monkeypatch):
     """37 tokens: the last tile is not full, and none of its rows or columns may leak. 3 sequences, of which no program adds up all."""
     monkeypatch.setattr(kernels, "SEQUENCES", 2)
     assert max(errors(kind, case(kind, 37, 37, 16, B=3, causal=causal), causal=causal).values()) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind, fixed", [("fall", "g"), ("fall", "s"), ("fall", "sg"), ("log-fall", "g"), ("log-fall", "s"),
+                                         ("pieces", "g")])
+def test_what_is_fixed_changes_no_other_gradient(kind, fixed, causal):
+    """Its gradient is not computed: that of alibi's slopes and of fox's weights of one."""
+    leaves = case(kind, 37, 37, 16, causal=causal)
+    all_learn, some = (gradients(lambda x: kernel(kind, x, 0.3, causal), leaves, torch.float32, fixed=names) for names in ("", fixed))
+    assert set(all_learn) - set(some) == set(fixed)
+    for name, gradient in some.items():
+        assert_close(gradient, all_learn[name], rtol=1e-5, atol=1e-5)
 
 
 def test_more_numbers_than_int32_counts():

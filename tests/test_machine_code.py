@@ -44,14 +44,17 @@ def test_they_compile_for_hopper():
 
 
 def test_what_they_issue_is_told(tmp_path):
-    """Each pair takes an exponential and two to four products, at least; a bias costs, and FIRE's and k-cable's the most."""
+    """Each pair takes an exponential and two to four products, at least; a bias costs, and FIRE's and k-cable's the most; what does not
+    learn saves its gradient."""
     table = compiling("bench.py", "instructions", "--out", str(tmp_path / "out.json"))
     result = json.loads((tmp_path / "out.json").read_text())["instructions"]
-    assert list(result["kinds"]) == list(kernels.KINDS) and result["gpu"] == "sm_90"
+    assert list(result["kinds"]) == [*kernels.KINDS, "fall, g fixed", "fall, all fixed"] and result["gpu"] == "sm_90"
     cycles = {kind: {name: code["cycles"] for name, code in codes.items()} for kind, codes in result["kinds"].items()}
     for name in ("forward", "rows", "columns"):
         exponentials = machine_code.PAIRS / 32 / 4  # instructions of a warp, to the four schedulers
         assert 5 * exponentials < cycles["none"][name] < cycles["fall"][name] < cycles["log-fall"][name] < 50 * exponentials
+    assert cycles["fall, all fixed"]["rows"] == cycles["fall, g fixed"]["rows"] < cycles["fall"]["rows"]
+    assert cycles["fall, all fixed"]["columns"] < cycles["fall, g fixed"]["columns"] == cycles["fall"]["columns"]
     for codes in result["kinds"].values():
         assert all(32 < code["registers"] <= 255 and 0 < code["shared"] <= 227 * 1024 for code in codes.values())
     assert re.search(rf"\| +fall \| +{cycles['fall']['forward']:,.0f} \(\d+\) \|", table)
