@@ -132,6 +132,10 @@ def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, reach=None):
     The last ones, which see the most keys, go first: what they free is large enough for all that follow. The other way round
     every chunk asks the system for more, and 32,768 tokens under `kerple` took 8 GB. With gradients backward would turn them round again.
     """
+    if encoding.by_distance is not None and not torch.is_grad_enabled():  # a number for each distance, which all chunks share
+        h, d = (torch.arange(count, device=q.device) for count in (q.size(1), k.size(2)))
+        with torch.autocast(q.device.type, enabled=False):
+            rows = functools.partial(rows, table=encoding.by_distance(d.float(), h[:, None]))
     chunks = list(_row_chunks(q, k, v, q_states, k_states, reach, 1 if encoding.transform is None else TRANSFORMED))
     turn = 1 if torch.is_grad_enabled() else -1
     return torch.cat([rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach) for chunk in chunks[::turn]][::turn], 2)
@@ -153,15 +157,15 @@ def _row_chunks(q, k, v, q_states, k_states, reach=None, numbers=1):
                tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., seen] for s in k_states))
 
 
-def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, reach):
+def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, reach, table=None):
     with torch.autocast(q.device.type, enabled=False):
-        rows = logits(q, k, encoding, q_states, k_states, scale, first, reach).masked_fill(unseen(q, k, first, reach), -torch.inf)
+        rows = logits(q, k, encoding, q_states, k_states, scale, first, reach, table).masked_fill(unseen(q, k, first, reach), -torch.inf)
         return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
 
 
 def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, first: int | Tensor = 0,
-           reach: int | None = None) -> Tensor:
-    """What the softmax is taken of, where keys are seen; the first query is token `first`.
+           reach: int | None = None, table: Tensor | None = None) -> Tensor:
+    """What the softmax is taken of, where keys are seen; the first query is token `first`; table: see `bias`.
 
     -> (B, H, T, S) float32, float64 for float64 inputs.
     """
@@ -170,23 +174,28 @@ def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, sca
         found = q @ k.to(q.dtype).mT * scale
         if encoding.score is None and encoding.transform is None:
             return found
-        added = found.new_zeros(1, 1, 1, 1) if encoding.score is None else bias(encoding, q_states, k_states, q.size(1), q.size(2), first)
+        added = found.new_zeros(1, 1, 1, 1)
+        if encoding.score is not None:
+            added = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table)
         if encoding.transform is not None:
             added = added + encoding.transform(found, added, q, unseen(q, k, first, reach))
         return found + added
 
 
-def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, first: int | Tensor = 0) -> Tensor:
+def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, first: int | Tensor = 0,
+         table: Tensor | None = None) -> Tensor:
     """The matrix B of `queries` tokens from token `first` on, future keys included: (B|1, H|1, T, S) float32.
 
-    A bias of distance alone is computed once for each distance; its gradient is summed along diagonals by unfold.
+    A bias of distance alone is computed once for each distance, or found in `table` (H, distances); its gradient is summed along
+    diagonals by unfold.
     """
     h = torch.arange(heads, device=k_states[0].device)
     if encoding.by_distance is not None:
         S = k_states[0].size(-1)
         last = first + queries - 1
-        distances = (last - torch.arange(S + queries - 1, device=h.device)).clamp(min=0).float()  # of the last query, then earlier ones
-        return encoding.by_distance(distances, h[:, None]).unfold(1, S, 1).flip(1)[None]
+        distances = (last - torch.arange(S + queries - 1, device=h.device)).clamp(min=0)  # of the last query, then earlier ones
+        line = encoding.by_distance(distances.float(), h[:, None]) if table is None else table[:, distances]
+        return line.unfold(1, S, 1).flip(1)[None]
     return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
 
 
@@ -197,13 +206,13 @@ def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, reach: int | None = No
     return distance < 0 if reach is None else (distance < 0) | (distance >= reach)
 
 
-def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, reach=None):
+def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, reach=None, table=None):
     """The fused kernel with the rows of the bias as its mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
         hidden = unseen(q, k, first, reach)
         if encoding.score is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
-        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first).masked_fill(hidden, -torch.inf)
+        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table).masked_fill(hidden, -torch.inf)
         rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 

@@ -237,10 +237,29 @@ def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
     seen = []
     for name in ("_dense_rows", "_masked_rows"):
         compute = getattr(attention, name)
-        monkeypatch.setattr(attention, name, lambda *a, compute=compute: seen.append((a[0].size(2), a[1].size(2))) or compute(*a))
+        monkeypatch.setattr(attention, name, lambda q, k, *rest, compute=compute, **table: seen.append(
+            (q.size(2), k.size(2))) or compute(q, k, *rest, **table))
     with torch.no_grad():
         attention.attend(q, k, v, encoding, *encoding.states(x, torch.arange(40)), 0.4, "dense")
     assert seen == list(zip([8, 16, 16], keys))
+
+
+@pytest.mark.parametrize("pe", ["sandwich", "t5", "rope+kerple", "dape+kerple", "window:w=9+alibi", "window:w=9+t5"])
+@pytest.mark.parametrize("path", ["auto", "dense"])
+def test_without_gradients_distances_are_worked_out_once(pe, path, monkeypatch):
+    """Not once a chunk: sandwich takes 64 cosines for each."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
+    inputs = q, k, v, encoding, *encoding.states(x, torch.arange(40)), 0.4, attention.choose(path, encoding)
+    exact, calls = attention.attend(*inputs), []
+    if encoding.by_distance is not None:
+        monkeypatch.setattr(encoding, "by_distance", lambda *a, compute=encoding.by_distance: calls.append(
+            torch.is_autocast_enabled("cpu")) or compute(*a))
+    with torch.no_grad(), torch.autocast("cpu"):
+        assert_allclose(attention.attend(*inputs), exact.detach(), atol=2e-6)
+    assert calls == [False] * (encoding.by_distance is not None)
 
 
 def test_split_adds_up():
