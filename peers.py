@@ -1,9 +1,10 @@
 """How do others compute the same? `bench.py` measures them beside us; nothing else here knows of them, and no requirement names them.
 
 flex:        PyTorch's FlexAttention, whose score_mod is the encoding's own score.
-forgetting:  the kernels of the Forgetting Transformer, `fox theirs`: github.com/zhixuan-lin/forgetting-transformer. They take GPUs,
-             bfloat16 or float16, heads of 16, 32, 64 or 128, and einops.
-Cable:       the network of CABLE's authors, whose bias is that of their first version, `cable-v1 theirs`: github.com/axiomlab/Cable.
+forgetting:  the kernels of the Forgetting Transformer, `fox theirs`: github.com/zhixuan-lin/forgetting-transformer, commit 883f260. They
+             take GPUs, bfloat16 or float16, heads of 16, 32, 64 or 128, and einops.
+Cable:       the network of CABLE's authors, whose bias is that of their first version, `cable-v1 theirs`: github.com/axiomlab/Cable,
+             commit 8bc6b83.
 
 The latter two are there where Python finds them: clone them, and put their folders `src` into PYTHONPATH.
 """
