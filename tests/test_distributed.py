@@ -126,6 +126,7 @@ def test_a_mistake_ends_the_group_too():
     def fail(processes):
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         model(torch.ones(2, 4)).sum().backward()
+        model.cycle = [model]  # which only the garbage collector ends
         raise distributed.InputError(f"{threads() > 0}")
     try:
         with distributed.joined() as processes:

@@ -36,7 +36,7 @@ def test_flex_computes_the_same(pe):
 
 @pytest.fixture
 def forgetting(monkeypatch):
-    """Forgetting attention as its paper's equations 4 and 5 have it, under the name and signature of its authors' package."""
+    """Forgetting attention, row by row, logits and the logarithms of all gates between, under the name of its authors' package."""
     def forgetting_attention(q, k, v, log_fgate, *, head_first=False, sm_scale=None, adaptive_threshold=None):
         assert head_first and adaptive_threshold == "auto" and log_fgate.dtype == torch.float32
         rows = []
