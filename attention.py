@@ -20,11 +20,12 @@ What bf16 still costs: the fused kernel rounds the gradient of each token's S, o
 its bias a sum of running sums. On random numbers the latter is off by 4% at 256 tokens, by a third at 1,024, by more than itself at
 4,096 (`bench.py attention`, column error); the dense path and the Triton kernels have none of it.
 
-Legend: B batch, H heads, T queries, S keys, D head size. Query number t is token `first` + t and sees the keys up to itself;
-where `first` is not given, the queries are the last T of the S tokens.
+Legend: B batch, H heads, T queries, S keys, D head size. Query number t is token `first` + t and sees the keys up to itself, or, where
+the encoding is not causal, all; where `first` is not given, the queries are the last T of the S tokens.
 """
 
 import functools
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,27 @@ TRANSFORMED = 4  # times as many numbers a pair where rows are transformed
 GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a chunk, and a step of small would have 588 of them, not 48
 
 
+@dataclass(frozen=True)
+class Sight:
+    """Which keys a query sees. causal: none after it; reach: none as far away as that; lengths: (B,) int64, how many tokens each text
+    has, behind which padding begins, that only padding sees.
+    """
+
+    causal: bool = True
+    reach: int | None = None
+    lengths: Tensor | None = None
+
+    def from_token(self, first: int) -> "Sight":
+        """The same where keys are counted from that one on."""
+        return self if self.lengths is None else Sight(self.causal, self.reach, self.lengths - first)
+
+
+def sight_of(encoding, reach: int | None = None, lengths: Tensor | None = None) -> Sight:
+    """What `encoding` lets a query see, no key further away than `reach`, and no padding."""
+    limits = [limit for limit in (encoding.reach, reach) if limit is not None]
+    return Sight(encoding.causal, min(limits, default=None), lengths)
+
+
 def choose(path: str, encoding, q: Tensor | None = None) -> str:
     """The path that `encoding` takes where the user asked for `path`: "sdpa", "dense" or "triton".
 
@@ -51,7 +73,8 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
     if path not in PATHS:
         raise InputError(f"unknown attention path '{path}': choose one of {' '.join(PATHS)}")
     if path == "sdpa" and not fused:
-        why = "which acts on whole rows" if rows else "which hides keys" if encoding.reach else "whose bias has no factors"
+        why = ("which acts on whole rows" if rows else "which hides keys" if encoding.reach else
+               "whose bias has no factors" if encoding.causal else "whose bias has no factors where later keys are seen")
         raise InputError(f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense")
     if path == "triton":
         if not formable(encoding):
@@ -81,90 +104,95 @@ def formable(encoding) -> bool:
 
 def _recorded(encoding, q: Tensor) -> bool:
     try:
-        return formable(encoding) and encoding.reach is None and _kernels().recorded(encoding.names, q)
+        return formable(encoding) and encoding.causal and encoding.reach is None and _kernels().recorded(encoding.names, q)
     except InputError:  # there is no triton here
         return False
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
-           first: Tensor | None = None, reach: int | None = None, skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
-    """Causal attention with the bias of `encoding`: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
+           first: Tensor | None = None, reach: int | None = None, skip_tolerance: float = SKIP_TOLERANCE,
+           lengths: Tensor | None = None) -> Tensor:
+    """Attention with the bias of `encoding`, causal where that is: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
     first: int64 (1,), without gradients and for few queries: keys after the queries are there, whatever they hold.
     reach: without gradients: keys this far back or further are not seen.
     skip_tolerance: which share of a row's weight the Triton kernels may leave out, where a bias makes far keys that small; 0: nothing.
+    lengths: (B,) int64, T = S: how many tokens each text has, at least 1; padding follows them. Of use where later keys are seen; no
+    fused bias knows of it, so that such a batch is masked row by row, by `dense` where it is given gradients.
     """
-    reach = _nearer(reach, encoding.reach)
+    sight = sight_of(encoding, reach, lengths)
     if first is not None:
         rows = _masked_rows if encoding.transform is None else _dense_rows
-        return rows(q, k, v, q_states, k_states, encoding, scale, first, reach)
+        return rows(q, k, v, q_states, k_states, encoding, scale, first, sight)
     if encoding.transform is not None:
-        return dense(q, k, v, encoding, q_states, k_states, scale, reach)
-    if reach is not None and not torch.is_grad_enabled():
-        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, reach)
+        return dense(q, k, v, encoding, q_states, k_states, scale, sight)
+    if (sight.reach is not None or lengths is not None) and not torch.is_grad_enabled():
+        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, sight)
     if encoding.score is None and path == "sdpa":
-        return _causal_sdpa(q, k, v, scale)
+        return _sdpa(q, k, v, scale, sight)
+    if lengths is not None:
+        return dense(q, k, v, encoding, q_states, k_states, scale, sight)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
     shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states)
     if not torch.is_grad_enabled() and encoding.score is not None and (q.size(2) == 1 if path != "dense" else shared):
-        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale)
+        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, sight)
     if path == "triton":
         kernels = _kernels()
         bias = kernels.bias_of(encoding, q_states, k_states, q.size(1))
-        return kernels.attend(q, k, v, bias, scale, reach=reach, skip_tolerance=skip_tolerance)
+        return kernels.attend(q, k, v, bias, scale, sight.causal, sight.reach, skip_tolerance)
     if path == "sdpa":
-        return factored(q, k, v, encoding.factors(q_states, k_states), scale)
-    return dense(q, k, v, encoding, q_states, k_states, scale, reach)
+        return factored(q, k, v, encoding.factors(q_states, k_states), scale, sight.causal)
+    return dense(q, k, v, encoding, q_states, k_states, scale, sight)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, reach: int | None = None) -> Tensor:
+def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, sight: Sight | None = None) -> Tensor:
     """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
     rows = _dense_rows
     if torch.is_grad_enabled():
         rows = functools.partial(checkpoint, rows, use_reentrant=False, preserve_rng_state=False)
-    return _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, _nearer(reach, encoding.reach))
+    return _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight or sight_of(encoding))
 
 
-def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, reach=None):
+def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight):
     """What `rows` returns, _dense_rows or _masked_rows, of a few queries at a time.
 
     The last ones, which see the most keys, go first: what they free is large enough for all that follow. The other way round
     every chunk asks the system for more, and 32,768 tokens under `kerple` took 8 GB. With gradients backward would turn them round again.
     """
     if encoding.by_distance is not None and not torch.is_grad_enabled():  # a number for each distance, which all chunks share
-        h, d = (torch.arange(count, device=q.device) for count in (q.size(1), k.size(2)))
         with torch.autocast(q.device.type, enabled=False):
+            h, d = torch.arange(q.size(1), device=q.device), torch.arange(0 if sight.causal else 1 - k.size(2), k.size(2), device=q.device)
             rows = functools.partial(rows, table=encoding.by_distance(d.float(), h[:, None]))
-    chunks = list(_row_chunks(q, k, v, q_states, k_states, reach, 1 if encoding.transform is None else TRANSFORMED))
+    chunks = list(_row_chunks(q, k, v, q_states, k_states, sight, 1 if encoding.transform is None else TRANSFORMED))
     turn = 1 if torch.is_grad_enabled() else -1
-    return torch.cat([rows(*chunk, encoding, scale, chunk[1].size(2) - chunk[0].size(2), reach) for chunk in chunks[::turn]][::turn], 2)
+    return torch.cat([rows(*chunk, encoding, scale, *place) for chunk, place in chunks[::turn]][::turn], 2)
 
 
-def _nearer(reach: int | None, other: int | None) -> int | None:
-    return reach if other is None else other if reach is None else min(reach, other)
-
-
-def _row_chunks(q, k, v, q_states, k_states, reach=None, numbers=1):
-    """(q, k, v, q_states, k_states) of a few queries at a time and of the keys that they see; numbers: of a pair and head."""
+def _row_chunks(q, k, v, q_states, k_states, sight=Sight(), numbers=1):
+    """((q, k, v, q_states, k_states), (first, sight)) of a few queries at a time and of the keys that they see; numbers: of a pair and
+    head."""
     B, H, T, _ = q.shape
     S = k.size(2)
     rows = max(16, CHUNK_ELEMENTS * (GPU_CHUNK if q.is_cuda else 1) // (B * H * S * numbers))
     for start in range(0, T, rows):
         stop = min(start + rows, T)
-        seen = slice(max(0, S - T + start - reach + 1) if reach else 0, S - T + stop)  # by any query of the chunk
+        begin = max(0, S - T + start - sight.reach + 1) if sight.reach else 0
+        end = S - T + stop if sight.causal else min(S, S - T + stop + sight.reach - 1) if sight.reach else S
+        seen = slice(begin, end)  # by any query of the chunk
         yield (q[:, :, start:stop], k[:, :, seen], v[:, :, seen],
-               tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., seen] for s in k_states))
+               tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., seen] for s in k_states)), (
+               S - T + start - begin, sight.from_token(begin))
 
 
-def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, reach, table=None):
+def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, table=None):
     with torch.autocast(q.device.type, enabled=False):
-        rows = logits(q, k, encoding, q_states, k_states, scale, first, reach, table).masked_fill(unseen(q, k, first, reach), -torch.inf)
+        rows = logits(q, k, encoding, q_states, k_states, scale, first, sight, table).masked_fill(unseen(q, k, first, sight), -torch.inf)
         return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
 
 
 def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, first: int | Tensor = 0,
-           reach: int | None = None, table: Tensor | None = None) -> Tensor:
+           sight: Sight = Sight(), table: Tensor | None = None) -> Tensor:
     """What the softmax is taken of, where keys are seen; the first query is token `first`; table: see `bias`.
 
     -> (B, H, T, S) float32, float64 for float64 inputs.
@@ -178,7 +206,7 @@ def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, sca
         if encoding.score is not None:
             added = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table)
         if encoding.transform is not None:
-            added = added + encoding.transform(found, added, q, unseen(q, k, first, reach))
+            added = added + encoding.transform(found, added, q, unseen(q, k, first, sight))
         return found + added
 
 
@@ -186,30 +214,40 @@ def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, f
          table: Tensor | None = None) -> Tensor:
     """The matrix B of `queries` tokens from token `first` on, future keys included: (B|1, H|1, T, S) float32.
 
-    A bias of distance alone is computed once for each distance, or found in `table` (H, distances); its gradient is summed along
-    diagonals by unfold.
+    A bias of distance alone is computed once for each distance, or found in `table` (H, distances), of all distances there are, in
+    their order; its gradient is summed along diagonals by unfold.
     """
     h = torch.arange(heads, device=k_states[0].device)
     if encoding.by_distance is not None:
         S = k_states[0].size(-1)
         last = first + queries - 1
-        distances = (last - torch.arange(S + queries - 1, device=h.device)).clamp(min=0)  # of the last query, then earlier ones
-        line = encoding.by_distance(distances.float(), h[:, None]) if table is None else table[:, distances]
+        d = last - torch.arange(S + queries - 1, device=h.device)  # of the last query, then earlier ones
+        d = d.clamp(min=0) if encoding.causal else d
+        if table is None:
+            line = encoding.by_distance(d.float(), h[:, None])
+        else:
+            line = table[:, d if encoding.causal else d + table.size(1) // 2]
         return line.unfold(1, S, 1).flip(1)[None]
     return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
 
 
-def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, reach: int | None = None) -> Tensor:
-    """Keys that lie after a query, or as far back as `reach` or further: q (B, H, T, D), k (B, H, S, D) -> (T, S) bool."""
+def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, sight: Sight = Sight()) -> Tensor:
+    """Which keys a query does not see: q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) where texts have lengths."""
     i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
-    distance = (first + i)[:, None] - j
-    return distance < 0 if reach is None else (distance < 0) | (distance >= reach)
+    i = (first + i)[:, None]
+    hidden = i < j if sight.causal else (i < 0).expand(-1, len(j))
+    if sight.reach is not None:
+        hidden = hidden | ((i - j).abs() >= sight.reach)
+    if sight.lengths is not None:
+        lengths = sight.lengths[:, None, None, None]
+        hidden = hidden | (i < lengths) & (j >= lengths)
+    return hidden
 
 
-def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, reach=None, table=None):
+def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, table=None):
     """The fused kernel with the rows of the bias as its mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
-        hidden = unseen(q, k, first, reach)
+        hidden = unseen(q, k, first, sight)
         if encoding.score is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
         rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table).masked_fill(hidden, -torch.inf)
@@ -217,16 +255,17 @@ def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, reach=None
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
 
-def _causal_sdpa(q, k, v, scale):
+def _sdpa(q, k, v, scale, sight):
     """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
-    if q.size(2) == k.size(2):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    mask = ~unseen(q, k, k.size(2) - q.size(2)) if q.size(2) > 1 else None
+    if sight.lengths is None and (q.size(2) == k.size(2) or not sight.causal):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=sight.causal, scale=scale)
+    first = k.size(2) - q.size(2)
+    mask = ~unseen(q, k, first, sight) if q.size(2) > 1 or sight.lengths is not None else None
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
-def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float) -> Tensor:
-    """Causal SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w), w None = ones."""
+def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True) -> Tensor:
+    """SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w), w None = ones."""
     B, H, T, D = q.shape
     S = k.size(2)
     with torch.autocast(q.device.type, enabled=False):
@@ -236,7 +275,7 @@ def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float) -> Tensor:
         q = torch.cat([q, *(u.expand(B, H, T)[..., None] for u, _ in columns), q.new_zeros(B, H, T, pad)], -1)
         k = torch.cat([k, *(w.expand(B, H, S)[..., None] for _, w in columns), k.new_zeros(B, H, S, pad)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
-        return _causal_sdpa(q, k, v, scale)[..., :D]
+        return _sdpa(q, k, v, scale, Sight(causal))[..., :D]
 
 
 def _columns(u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int) -> list[tuple[Tensor, Tensor]]:

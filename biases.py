@@ -38,11 +38,11 @@ class Layer:
     def unseen(self) -> Tensor:
         """(T, T) bool: keys after the query, and those that the encoding hides."""
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.unseen(q, k, reach=self.encoding.reach)
+        return attention.unseen(q, k, sight=attention.sight_of(self.encoding))
 
     def _logits(self, added):
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.logits(q, k, added, *self.states, self.attn.scale, reach=added.reach)
+        return attention.logits(q, k, added, *self.states, self.attn.scale, sight=attention.sight_of(added))
 
     def left_out(self) -> float:
         """Which share of the tiles of keys that a causal query has to read the Triton kernels leave out."""

@@ -3,6 +3,7 @@
     train = Windows(Shards("data/stdlib", "train"), length=256)     # every stretch of 257 tokens, 256 apart
     sampler = Sampler(len(train), seed=1)
     inputs, targets = train.batch(sampler.take(16))                 # (16, 256) int64 each
+    inputs, targets, places = MaskedWindows(shards, length=256, rate=0.15).batch(numbers)       # for an encoder
 """
 
 from collections import deque
@@ -36,9 +37,32 @@ class Windows:
         shard = int(np.searchsorted(self.first, number, "right")) - 1
         return shard, (int(number) - int(self.first[shard])) * self.length
 
-    def batch(self, numbers) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of the windows with these numbers, as `rows` gives them."""
+    @property
+    def predicted(self) -> int:
+        """Targets of one window."""
+        return self.length
+
+    def batch(self, numbers, visit: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+        """Inputs and targets of the windows with these numbers, as `rows` gives them.
+
+        visit: whole numbers that tell one visit to a window from another, for windows that are not the same every time.
+        """
         return rows(self.shards, map(self.place, numbers), self.length)
+
+
+class MaskedWindows(Windows):
+    """Windows some of whose tokens are to be restored, others at every visit; `batch` is that of `masked_rows`."""
+
+    def __init__(self, shards: Shards, length: int, rate: float):
+        super().__init__(shards, length)
+        self.rate = rate
+
+    @property
+    def predicted(self) -> int:
+        return masked_count(self.length, self.rate)
+
+    def batch(self, numbers, visit=()):
+        return masked_rows(self.shards, map(self.place, numbers), self.length, self.rate, visit)
 
 
 def rows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,6 +80,32 @@ def rows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tenso
         found.append(row)
     windows = torch.from_numpy(np.stack(found))
     return windows[:, :-1], windows[:, 1:]
+
+
+def masked_count(length: int, rate: float) -> int:
+    """How many of `length` tokens are chosen where a share `rate` of them is."""
+    return max(1, round(rate * length))
+
+
+def masked_rows(shards: Shards, places, length: int, rate: float, visit: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    """For masked language modeling (Devlin et al. 2019, section 3.1): inputs (n, length), and of `masked_count` tokens of each, chosen at
+    random, what they were and where they are, ascending, both (n, t); all int64.
+
+    Of those chosen, 80% are <|mask|> in the inputs, the first number that no token of the vocabulary has; 10% a token at random, 10%
+    themselves. Drawn from (visit, place) alone: the same for every batch size and number of processes.
+    """
+    places = list(places)
+    tokens, at = rows(shards, places, length)[0], []
+    inputs = tokens.numpy().copy()
+    for row, place in zip(inputs, places):
+        generator = np.random.default_rng([*visit, *place])
+        chosen = np.sort(generator.permutation(length)[: masked_count(length, rate)])
+        kinds = generator.random(len(chosen))
+        row[chosen] = np.where(kinds < 0.8, shards.vocab_size, np.where(
+            kinds < 0.9, generator.integers(shards.vocab_size, size=len(chosen)), row[chosen]))
+        at.append(chosen)
+    at = torch.from_numpy(np.stack(at))
+    return torch.from_numpy(inputs), tokens.gather(1, at), at
 
 
 class Sampler:
@@ -86,18 +136,19 @@ class Sampler:
 
 
 def stream(windows: Windows, sampler: Sampler, sequences: int, micro_batch: int, rank: int = 0, processes: int = 1):
-    """Endless micro-batches of process `rank`: (window numbers, inputs, targets, the sampler's position after their step).
+    """Endless micro-batches of process `rank`: (window numbers, what their batch is, the sampler's position after their step).
 
     A step takes the sampler's next `sequences` windows, the same ones whatever the number of processes; each process takes
     an equal stretch of them, micro_batch at a time.
     """
     share = sequences // processes
     while True:
+        visit = sampler.seed, sampler.epoch, sampler.index
         numbers = sampler.take(sequences)[rank * share : (rank + 1) * share]
         position = {"epoch": sampler.epoch, "index": sampler.index}
         for start in range(0, share, micro_batch):
             chunk = numbers[start : start + micro_batch]
-            yield chunk, *windows.batch(chunk), position
+            yield chunk, *windows.batch(chunk, visit), position
 
 
 def ahead(batches, device: torch.device, depth: int = 2):

@@ -199,7 +199,7 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
             for batch in np.array_split(same := np.flatnonzero(counts == counted), -(-len(same) // per_batch)):
                 inputs, targets = (x.to(device) for x in rows(shards, [windows[n][:2] for n in batch], length))
                 with devices.autocast(device, dtype):
-                    loss = model.losses(inputs, targets[:, -counted:], config.cache_window).double().cpu().numpy()  # (n, counted)
+                    loss = model.losses(inputs, targets[:, -counted:], cache_window=config.cache_window).double().cpu().numpy()  # (n, counted)
                 sums[batch] = loss.sum(1)
                 by_position[-counted:] += loss.sum(0)
                 seen[-counted:] += len(batch)

@@ -4,6 +4,9 @@
     logits = model(tokens)              # (B, T) int64 -> (B, T, V)
     loss = model(tokens, targets)       # mean cross-entropy in nats
 
+With causal=False it is an encoder, as BERT is: tokens see those after them too, and a loss is of those that are masked in what it reads.
+    loss = model(masked, targets, places)
+
 Any sequence length at any time: block_size is the training length, a limit only for encodings that have one (learnable).
 Names follow GPT-2's checkpoints (wte, h, ln_1, attn.c_attn, ...).
 
@@ -49,6 +52,7 @@ class GPTConfig:
     n_head: int | None = None
     n_embd: int | None = None
     attn_scale: float | None = None
+    causal: bool = True
     attention: str = "auto"
     skip_tolerance: float = SKIP_TOLERANCE
 
@@ -69,7 +73,7 @@ class GPTConfig:
         else:
             problems.append(f"unknown size '{self.size}': choose one of {' '.join(SIZES)}")
         try:
-            posenc.parse(self.pe)
+            posenc.parse(self.pe, self.causal)
         except InputError as error:
             problems += error.problems
         if problems:
@@ -77,7 +81,7 @@ class GPTConfig:
 
 
 class Attention(nn.Module):
-    """Causal self-attention; the encoding comes with each call, for one may serve several layers."""
+    """Self-attention; the encoding comes with each call, for one may serve several layers."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -87,7 +91,8 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None) -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None,
+                lengths: Tensor | None) -> Tensor:
         q, k, v = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
@@ -95,7 +100,7 @@ class Attention(nn.Module):
             k, v, *k_states = past.extend(k, v, *k_states)
             k_states = tuple(k_states)
         first, reach = (pos if past.position is not None else None, past.window) if past else (None, None)
-        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach, self.skip_tolerance)
+        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach, self.skip_tolerance, lengths)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
     def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,8 +127,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), pos, encoding, path, past)
+    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None,
+                lengths: Tensor | None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), pos, encoding, path, past, lengths)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -134,7 +140,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.posenc = posenc.build(config.pe, config.n_head, config.n_embd, config.block_size, config.n_layer)
+        self.posenc = posenc.build(config.pe, config.n_head, config.n_embd, config.block_size, config.n_layer, config.causal)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.path = attention.choose(config.attention, self.posenc[0])  # `place` chooses for a GPU
@@ -185,24 +191,29 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear):
                 module.bias.zero_()
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, places: Tensor | None = None,
+                cache: Cache | None = None) -> Tensor:
         """Logits (B, T, V) of tokens (B, T) int64, or with targets (B, T) their mean cross-entropy in nats.
 
-        cache: holds the tokens that these follow, and takes them in.
+        places: (B, t) int64, those of the tokens that targets (B, t) belong to. cache: holds the tokens that these follow, and takes
+        them in.
         """
         hidden = self.hidden(tokens, cache)
         if targets is None:
             return hidden @ self.wte.weight.T
-        return MeanCrossEntropy.apply(hidden.flatten(0, 1), self.wte.weight, targets.flatten())
+        return MeanCrossEntropy.apply(_at(hidden, places).flatten(0, 1), self.wte.weight, targets.flatten())
 
-    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context."""
+    def hidden(self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None) -> Tensor:
+        """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context.
+
+        lengths: (B,) int64, how many tokens each text has, at least 1; what follows them is padding. Decoders do without.
+        """
         first = cache.length if cache else 0
         stop, limit = first + tokens.size(1), self.max_context
         if limit is not None and stop > limit:
             raise InputError(f"{stop} tokens of context: {self.config.pe} knows positions up to {limit} only")
-        assert cache is None or (cache.capacity is None or stop <= cache.capacity) and not torch.is_grad_enabled()
-        return self._blocks(tokens, torch.arange(first, stop, device=tokens.device), cache)
+        assert cache is None or (cache.capacity is None or stop <= cache.capacity) and not torch.is_grad_enabled() and self.config.causal
+        return self._blocks(tokens, torch.arange(first, stop, device=tokens.device), cache, lengths)
 
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Logits (B, V) after one more token of each row, (B, 1), with a cache of fixed shapes. Up to its capacity: unchecked,
@@ -211,21 +222,25 @@ class GPT(nn.Module):
         cache.position += 1
         return logits
 
-    def _blocks(self, tokens, pos, cache):
+    def _blocks(self, tokens, pos, cache, lengths=None):
         x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc)):
             if self.activation_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, pos, encoding, self.path, None, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(block, x, pos, encoding, self.path, None, lengths, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None)
+                x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None, lengths)
         return self.ln_f(x)
 
     @torch.no_grad()
-    def losses(self, tokens: Tensor, targets: Tensor, cache_window: int | None = None) -> Tensor:
-        """Cross-entropies in nats, (B, t) float32, of the targets (B, t) of the last t of tokens (B, T); logits never exist all at once.
+    def losses(self, tokens: Tensor, targets: Tensor, places: Tensor | None = None, cache_window: int | None = None) -> Tensor:
+        """Cross-entropies in nats, (B, t) float32, of the targets (B, t) of the last t of tokens (B, T), or of those at `places` (B, t);
+        logits never exist all at once.
 
         cache_window: no token sees another that far back or further; memory does not grow with T then.
         """
+        if places is not None:
+            hidden = _at(self.hidden(tokens), places)
+            return cross_entropies(hidden.flatten(0, 1), self.wte.weight, targets.flatten()).view_as(targets)
         first, losses = tokens.size(1) - targets.size(1), []
         cache = Cache(self, window=cache_window) if cache_window else None
         for start in range(0, tokens.size(1), READ if cache else tokens.size(1)):
@@ -250,9 +265,12 @@ class GPT(nn.Module):
         """All parameters, tied ones once."""
         return sum(p.numel() for p in self.parameters())
 
-    def flops_per_token(self, context: int) -> float:
-        """Of training, forward and backward: 6 N + 12 L C T, N all parameters, the tied embedding once (PaLM, appendix B)."""
-        return 6 * self.parameter_count() + 12 * self.config.n_layer * self.config.n_embd * context
+    def flops_per_token(self, context: int, predicted: int | None = None) -> float:
+        """Of training, forward and backward: 6 N + 12 L C T, N all parameters, the tied embedding once (PaLM, appendix B), or, where
+        `predicted` of the tokens alone have logits, for their share."""
+        c = self.config
+        idle = 0 if predicted is None else (1 - predicted / context) * c.vocab_size * c.n_embd
+        return 6 * (self.parameter_count() - idle) + 12 * c.n_layer * c.n_embd * context
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """For AdamW: weights of Linear and Embedding decay; biases, norms and encodings' own tables, scalars and convolutions do not."""
@@ -264,8 +282,13 @@ class GPT(nn.Module):
     def describe(self) -> str:
         """One line for the console."""
         c = self.config
-        return (f"{c.size}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, {self.parameter_count() / 1e6:.2f}M parameters; "
-                f"{c.pe}, attention by {self.path}")
+        return (f"{c.size}{'' if c.causal else ' encoder'}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
+                f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, attention by {self.path}")
+
+
+def _at(hidden, places):
+    """(B, T, C) at places (B, t) -> (B, t, C)."""
+    return hidden if places is None else hidden.gather(1, places[..., None].expand(-1, -1, hidden.size(-1)))
 
 
 def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

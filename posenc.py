@@ -20,9 +20,11 @@ distance alone are subclasses of ByDistance and give `by_distance` in place of s
     encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)    # one instance per layer
     encodings = posenc.build("fire:width=16", ...)                                      # options are constructor keywords
     encodings = posenc.build("rope+cable", ...)                                         # several at once, as dapev2+kerple
+    encodings = posenc.build("cable", ..., causal=False)                                # of an encoder, which sees later keys too
 
-Legend: B batch, H heads, T queries, S keys, D head size, C width; query i, key j <= i, distance d = i - j.
-Biases are added after the logits are scaled. Sources: CABLE = Veisi et al. 2025; the others are named at each class.
+Legend: B batch, H heads, T queries, S keys, D head size, C width; query i, key j, distance d = i - j. A decoder sees keys j <= i; in
+an encoder later ones are as far away as earlier ones: |d| stands for d, |S_i - S_j| for the fall. Biases are added after the logits
+are scaled. Sources: CABLE = Veisi et al. 2025; the others are named at each class.
 """
 
 import difflib
@@ -46,7 +48,9 @@ class Encoding(nn.Module):
     names:        the --pe names of the class.
     scope:        "layer": an instance of its own for every layer; "model": one instance shared by all.
     max_context:  the longest sequence it can encode, in tokens; None: no limit.
-    reach:        keys this many tokens before the query, or further, are not seen; None: all are.
+    reach:        keys this many tokens away from the query, or further, are not seen; None: all are.
+    causal:       keys after the query are not seen; False, set by `see_both_ways`: they are.
+    both_ways:    whether there is a form of it for that.
     least_option: the smallest value that its options take.
     """
 
@@ -54,6 +58,8 @@ class Encoding(nn.Module):
     scope = "layer"
     max_context: int | None = None
     reach: int | None = None
+    causal = True
+    both_ways = True
     least_option = 1
 
     def __init_subclass__(cls, **kwargs):
@@ -83,7 +89,7 @@ class Encoding(nn.Module):
     score = None
     """score(q_states, k_states, h): THE formula of the bias, elementwise over broadcastable states; the head's own
     parameters are indexed [h], h = arange(H)[:, None, None]. -> (B|1, H|1, T, S) float32, finite for future keys too, which
-    are masked afterwards. None: no bias."""
+    are masked afterwards where the encoding is causal. None: no bias."""
 
     factors = None
     """factors(q_states, k_states) -> pairs (u, w), u (B|1, H|1, T) and w (B|1, H|1, S) float32, whose products u_i * w_j
@@ -94,8 +100,8 @@ class Encoding(nn.Module):
     kernels that form it themselves. None (the attribute): it is of none of those kinds."""
 
     by_distance = None
-    """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d >= 0 float32 and
-    heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
+    """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d float32, negative only
+    where keys after the query are seen, and heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
 
     transform = None
     """transform(logits, bias, q, unseen) -> what is added to logits + bias, (B, H, T, S): logits (B, H, T, S), scaled; bias
@@ -106,9 +112,14 @@ class Encoding(nn.Module):
         """After each optimizer step: puts parameters back within their bounds. (A clamp in the graph would stop their
         gradients instead, and freeze a head for good.)"""
 
+    def see_both_ways(self) -> None:
+        """From here on keys after the query are seen too."""
+        self.causal = False
+
 
 class NoPE(Encoding):
-    """No positional encoding: only the causal mask tells positions apart (Haviv et al. 2022; Kazemnejad et al. 2024)."""
+    """No positional encoding: only the causal mask tells positions apart (Haviv et al. 2022; Kazemnejad et al. 2024); nothing does in
+    an encoder, to which a text is a bag of words."""
 
     names = ("nope",)
 
@@ -167,7 +178,8 @@ class RoPE(Encoding):
 class WeightedFall(Encoding):
     """The family B_ij = g_i (S_i - S_j): S falls along the text, g >= 0 weighs the fall for query i.
 
-    Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded.
+    Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded. Both ways: -g_i |S_i - S_j|,
+    which is no sum of products.
     """
 
     kind = "fall"
@@ -180,7 +192,12 @@ class WeightedFall(Encoding):
 
     def score(self, q_states, k_states, h):
         (s_i, g_i), (s_j,) = q_states, k_states
-        return g_i * (s_i - s_j)
+        fall = s_i - s_j
+        return g_i * (fall if self.causal else -fall.abs())
+
+    def see_both_ways(self):
+        super().see_both_ways()
+        self.factors = None
 
     def factors(self, q_states, k_states):
         (s_i, g_i), (s_j,) = q_states, k_states
@@ -303,24 +320,25 @@ class KCable(Cable):
 
 
 class ByDistance(Encoding):
-    """The family of biases that depend on the distance d = i - j >= 0 and the head alone."""
+    """The family of biases that depend on the distance d = i - j and the head alone."""
 
     def states(self, x, pos, last=None):
         p = pos.float()[None, None]  # (1, 1, T)
         return (p,), (p,)
 
     def score(self, q_states, k_states, h):
-        return self.by_distance((q_states[0] - k_states[0]).clamp(min=0), h)
+        d = q_states[0] - k_states[0]
+        return self.by_distance(d.clamp(min=0) if self.causal else d, h)
 
     def in_registers(self, q_states, k_states, h):
-        distances = torch.arange(k_states[0].size(-1), device=h.device, dtype=torch.float32)
-        return "distance", {"table": self.by_distance(distances, h[:, None])}
+        return "distance", {"table": self.by_distance(distances(k_states[0].size(-1), self.causal, h.device), h[:, None])}
 
 
 class T5(ByDistance):
     """r_h[bucket(d)]: T5's buckets, exact up to half of them, then logarithmic up to max_distance (Raffel et al. 2020).
 
-    Learned, r ~ N(0, 0.02), one table for all layers, as in T5.
+    Learned, r ~ N(0, 0.02), one table for all layers, as in T5. Both ways: half of the buckets for keys after the query, as in T5's
+    encoder.
     """
 
     names = ("t5",)
@@ -332,9 +350,10 @@ class T5(ByDistance):
         self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
 
     def by_distance(self, d, h):
-        exact = self.buckets // 2
-        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.buckets - exact)
-        return self.table[h, torch.where(d < exact, d, far.floor().clamp(max=self.buckets - 1)).long()]
+        buckets = self.buckets if self.causal else self.buckets // 2
+        exact, after, d = buckets // 2, d < 0, d.abs()
+        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (buckets - exact)
+        return self.table[h, torch.where(d < exact, d, far.floor().clamp(max=buckets - 1)).long() + buckets * after]
 
 
 class T5Clip(ByDistance):
@@ -350,7 +369,7 @@ class T5Clip(ByDistance):
         self.table = nn.Parameter(0.02 * torch.randn(heads, self.k + 1))
 
     def by_distance(self, d, h):
-        return self.table[h, d.clamp(max=self.k).long()]
+        return self.table[h, d.abs().clamp(max=self.k).long()]
 
 
 class Kerple(ByDistance):
@@ -365,7 +384,7 @@ class Kerple(ByDistance):
         self.project()
 
     def by_distance(self, d, h):
-        return -self.r1[h] * (self.r2[h] * d).log1p()
+        return -self.r1[h] * (self.r2[h] * d.abs()).log1p()
 
     @torch.no_grad()
     def project(self):
@@ -385,7 +404,7 @@ class KerplePower(ByDistance):
         self.project()
 
     def by_distance(self, d, h):
-        return -self.r1[h] * d ** self.r2[h]
+        return -self.r1[h] * d.abs() ** self.r2[h]
 
     @torch.no_grad()
     def project(self):
@@ -418,14 +437,14 @@ class SandwichSmoothed(Sandwich):
         super().__init__(heads, channels, block_size)
 
     def by_distance(self, d, h):
-        return (8 / self.h[h] * (-0.825 * d.double().log1p() - 0.8)).float()
+        return (8 / self.h[h] * (-0.825 * d.abs().double().log1p() - 0.8)).float()
 
 
 class FIRE(Encoding):
     """f(psi(d) / psi(max(L, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H with ReLU (Li et al. 2024, eqs. 5-7).
 
     Learned: f, c from 0.1 on, and L as a multiple of `threshold`, from 1 on. No function of distance alone: beyond L, a
-    query's own position stretches the scale.
+    query's own position stretches the scale; both ways, that of the later one of query and key.
     """
 
     names = ("fire",)
@@ -445,7 +464,7 @@ class FIRE(Encoding):
 
     def score(self, q_states, k_states, h):
         (i,), (j,) = q_states, k_states
-        ratio = self.stretch((i - j).clamp(min=0)) / self.longest(i)
+        ratio = self.stretch((i - j).abs()) / self.longest(torch.maximum(i, j))
         hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
         heads = h.flatten()
         return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
@@ -455,12 +474,12 @@ class FIRE(Encoding):
         return (self.c.abs() * x).log1p()
 
     def longest(self, i):
-        """psi(max(L, i)), what the distances of query i are divided by."""
+        """psi(max(L, i)), what distances are divided by where i is the later one of query and key."""
         return self.stretch(torch.maximum(i, (self.threshold * self.multiplier).abs()))
 
     def in_registers(self, q_states, k_states, h):
-        distances = torch.arange(k_states[0].size(-1), device=h.device, dtype=torch.float32)
-        return "pieces", {"table": self.stretch(distances)[None], "g": 1 / self.longest(q_states[0]), "pieces": self.pieces()}
+        d = distances(k_states[0].size(-1), self.causal, h.device).abs()
+        return "pieces", {"table": self.stretch(d)[None], "g": 1 / self.longest(q_states[0]), "pieces": self.pieces()}
 
     def pieces(self):
         """f as a function of straight pieces: (H, 3, K), K a power of two above its units. First the K - 1 ascending
@@ -480,7 +499,7 @@ class FIRE(Encoding):
 
 
 class Window(Encoding):
-    """Keys with d < w alone are seen (Chi et al. 2023, section 3.3; Beltagy et al. 2020). Positions show at the window's end only; biases
+    """Keys with |d| < w alone are seen (Chi et al. 2023, section 3.3; Beltagy et al. 2020). Positions show at the window's end only; biases
     go with it, as in `window:w=64+alibi`."""
 
     names = ("window",)
@@ -494,10 +513,11 @@ class CoPE(Encoding):
     """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it) clipped to the last row of e, which is interpolated between whole numbers
     (Golovneva et al. 2024, section 4): positions that count the tokens which the query asks for.
 
-    Learned: e, `positions` rows, one table for all heads, zero at the start.
+    Learned: e, `positions` rows, one table for all heads, zero at the start. It counts from the key to a query after it.
     """
 
     names = ("cope",)
+    both_ways = False
 
     def __init__(self, heads, channels, block_size, *, positions: int = 64):
         super().__init__(heads, channels, block_size)
@@ -558,6 +578,7 @@ class Composition(Encoding):
             self.score = None
         if not biased or any(part.factors is None for part in biased):
             self.factors = None
+        self.causal = parts[0].causal
         if len(biased) == 1:
             self.by_distance, self.in_registers = biased[0].by_distance, biased[0].in_registers
             self.names = biased[0].names  # of the bias: what records of its speed go by
@@ -602,28 +623,37 @@ def angles(pos: Tensor, width: int) -> Tensor:
     return pos.double()[..., None] * 10000 ** (-i / width)
 
 
+def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
+    """All that there are between so many tokens, ascending, negative ones only where not causal: (N,) float32."""
+    return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
+
+
 def compression_ratios(heads: int) -> Tensor:
     """Sandwich's h = 8n/H, n = 1..H, (H,) float64: also ALiBi's exponents, where H is a power of two."""
     return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
 
 
-def build(spec: str, heads: int, width: int, block_size: int, layers: int) -> nn.ModuleList:
+def build(spec: str, heads: int, width: int, block_size: int, layers: int, causal: bool = True) -> nn.ModuleList:
     """The encodings of a model, one for each layer; a part of scope "model" is the same instance in all of them.
 
-    spec: "NAME", "NAME:option=value,option=value", or several joined by "+". Raises InputError as `parse` does.
+    spec: "NAME", "NAME:option=value,option=value", or several joined by "+". causal: of a decoder; False: of an encoder. Raises
+    InputError as `parse` does.
     """
     parts = []  # for each part of the spec, its instance in every layer
-    for cls, options in parse(spec):
-        instances = 1 if cls.scope == "model" else layers
-        parts.append([cls(heads, width, block_size, **options) for _ in range(instances)] * (layers // instances))
+    for cls, options in parse(spec, causal):
+        instances = [cls(heads, width, block_size, **options) for _ in range(1 if cls.scope == "model" else layers)]
+        for instance in instances:
+            if not causal:
+                instance.see_both_ways()
+        parts.append(instances * (layers // len(instances)))
     if len(parts) == 1:
         return nn.ModuleList(parts[0])
     return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts))
 
 
-def parse(spec: str) -> list[tuple[type[Encoding], dict]]:
+def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
     """The classes of a spec, each with its options. Raises InputError, all problems at once, for unknown names and options,
-    values of the wrong type, and parts that would act on the same place.
+    values of the wrong type, parts that would act on the same place, and for encoders those that know no keys after the query.
     """
     parsed, problems = [], []
     for part in spec.split("+"):
@@ -634,6 +664,8 @@ def parse(spec: str) -> list[tuple[type[Encoding], dict]]:
             problems.append(f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}")
             continue
         cls, options = ENCODINGS[name], {}
+        if not (causal or cls.both_ways):
+            problems.append(f"{name} knows keys before the query only: choose another encoding for an encoder")
         known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         for word in filter(None, words.split(",")):
             option, _, value = word.partition("=")

@@ -8,7 +8,7 @@
     wandb/                  what goes to Weights & Biases as well, if asked for
 
     run = Run("runs/cable", config, data)
-    checkpoint = run.find(resume=True, may_differ={"device"})       # looks at the folder, or says what is wrong
+    checkpoint = run.find(resume=True, may_differ={"device"}, defaults={})      # looks at the folder, or says what is wrong
     run.begin(device)                                               # takes it
     model, checkpoint = load_model("runs/cable", device)
 """
@@ -62,11 +62,11 @@ class Run:
         if wandb_project:
             _wandb()
 
-    def find(self, resume: bool, may_differ: set[str]) -> dict | None:
+    def find(self, resume: bool, may_differ: set[str], defaults: dict) -> dict | None:
         """The newest checkpoint's content, for a run to go on; None where there is nothing yet.
 
-        may_differ: settings that need not agree with those that the run began with. Raises InputError where the folder holds
-        another run, or this one without `resume`.
+        may_differ: settings that need not agree with those that the run began with. defaults: what a setting was before it was one.
+        Raises InputError where the folder holds another run, or this one without `resume`.
         """
         found = checkpoints(self.folder)
         if not found and not (self.folder / CONFIG).exists():
@@ -79,8 +79,9 @@ class Run:
             return None
         checkpoint = load_checkpoint(self.folder)
         mend = "give the same, or choose another --out_dir"
-        problems = [f"--resume: {self.folder} was trained with {key} {checkpoint['config'].get(key)}, not {value}: {mend}"
-                    for key, value in self.config.items() if key not in may_differ and checkpoint["config"].get(key) != value]
+        before = {**defaults, **checkpoint["config"]}
+        problems = [f"--resume: {self.folder} was trained with {key} {before.get(key)}, not {value}: {mend}"
+                    for key, value in self.config.items() if key not in may_differ and before.get(key) != value]
         if checkpoint["data"] != self.data:
             problems.append(f"--resume: {self.folder} was trained on other data than {self.config['data']}: {mend}")
         if problems:
@@ -219,9 +220,15 @@ def load_checkpoint(run: str | Path) -> dict:
 
 
 def load_model(run: str | Path, device: torch.device, dtype: torch.dtype = torch.float32, attention: str = "auto",
-               skip_tolerance: float = SKIP_TOLERANCE) -> tuple[GPT, dict]:
-    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint."""
+               skip_tolerance: float = SKIP_TOLERANCE, causal: bool | None = True) -> tuple[GPT, dict]:
+    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint.
+
+    causal: raises InputError where it is no decoder (True), or no encoder (False).
+    """
     checkpoint = load_checkpoint(run)
+    if causal is not None and checkpoint["gpt"].get("causal", True) != causal:
+        raise InputError(f"{run} is a decoder: name a run with --objective mlm" if not causal else
+                         f"{run} is an encoder, which continues no text: name a run with --objective clm")
     model = GPT(GPTConfig(**{**checkpoint["gpt"], "attention": attention, "skip_tolerance": skip_tolerance}))
     load_weights(model, checkpoint.pop("model"), run)
     return model.place(device, dtype).eval(), checkpoint
@@ -261,6 +268,7 @@ def start_from(model: GPT, run: str | Path, tokenizer: str) -> None:
 def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
     return {"pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
+            **({} if model.config.causal else {"objective": "mlm"}),
             "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "parameters": model.parameter_count(),
             "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path,
             **({"skip_tolerance": model.config.skip_tolerance} if model.path == "triton" else {})}

@@ -4,6 +4,7 @@
     python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable
     python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable --resume
     python train_gpt.py --config configs/fineweb-edu_medium.yaml --dry_run              # what would it cost?
+    python train_gpt.py --config configs/fineweb-edu_bert.yaml --pe cable               # an encoder, by masked language modeling
     torchrun --standalone --nproc_per_node=8 train_gpt.py --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
 Settings: the defaults below < the YAML file of --config < flags. The run's folder is described in runs.py. The order of the
@@ -28,7 +29,7 @@ import cli
 import device as devices
 import distributed
 from attention import SKIP_TOLERANCE
-from data import Sampler, Windows, ahead, evenly_spaced, stream
+from data import MaskedWindows, Sampler, Windows, ahead, evenly_spaced, masked_count, stream
 from errors import InputError
 from model import GPT, GPTConfig
 from runs import Run, load_weights, start_from
@@ -72,6 +73,10 @@ class Config:
     skip_tolerance: float = SKIP_TOLERANCE
     """the share of a query's weight that --attention triton may leave out with far keys; 0: nothing"""
     # optimisation
+    objective: Literal["clm", "mlm"] = "clm"
+    """clm: the next token, from those before; mlm: masked tokens, from those on both sides, which makes an encoder"""
+    mask_rate: float = 0.15
+    """mlm: the share of tokens to restore"""
     steps: int = 19_000
     """optimizer steps in all"""
     tokens_per_step: int = 524_288
@@ -125,12 +130,20 @@ class Config:
         least |= {} if self.micro_batch == "auto" else {"micro_batch": 1}
         problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
                     if getattr(self, name) < value]
+        problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (not 0 < self.mask_rate < 1)
         try:
             self.gpt_config(vocab_size=64)
         except InputError as error:
             problems += error.problems
         if problems:
             raise InputError(*problems)
+
+    @property
+    def causal(self) -> bool:
+        return self.objective == "clm"
+
+    def windows(self, shards: Shards) -> Windows:
+        return Windows(shards, self.block_size) if self.causal else MaskedWindows(shards, self.block_size, self.mask_rate)
 
     def gpt_config(self, vocab_size: int) -> GPTConfig:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
@@ -163,18 +176,20 @@ def learning_rate(step: int, config: Config) -> float:
 
 def plan(config: Config, mfu: float = 0.4) -> str:
     """What the training costs, worked out without a GPU, and without the data where they are not there yet."""
-    train = Windows(Shards(config.data, "train", "never"), config.block_size) if Path(config.data).is_dir() else None
+    train = config.windows(Shards(config.data, "train", "never")) if Path(config.data).is_dir() else None
     with torch.device("meta"):
         model = GPT(config.gpt_config(train.shards.padded_vocab_size if train else GPTConfig.vocab_size))
     tokens, parameters = config.steps * config.tokens_per_step, model.parameter_count()
-    per_token = model.flops_per_token(config.block_size)
+    predicted = config.block_size if config.causal else masked_count(config.block_size, config.mask_rate)
+    per_token = model.flops_per_token(config.block_size, predicted)
     epochs = f"{config.sequences(1) * config.steps / len(train):.2f} epochs of {train.shards.total:,}" if train else \
         f"{config.data} is not there yet, a vocabulary of {model.config.vocab_size} is assumed"
     hours = {name: per_token * tokens / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600 for name in ("H100", "A100", "RTX 4090")}
     return "\n".join([
         model.describe(),
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens ({epochs})",
-        f"{per_token * tokens:.3g} FLOPs: {per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}",
+        f"{per_token * tokens:.3g} FLOPs: {per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}"
+        + f", of the logits for {predicted / config.block_size:.1%} of the tokens" * (not config.causal),
         f"hours at {mfu:.0%} MFU: " + ", ".join(f"{n} {name} {value / n:.2f}" for name, value in hours.items() for n in (1, 8)),
         f"disk: {12 * parameters / 1e9:.2f} GB a checkpoint, {1 + config.keep_checkpoints} of them while one is written"])
 
@@ -225,15 +240,14 @@ def train(config: Config, processes: distributed.Processes) -> None:
 
     # Data
     train_shards, val_shards = (Shards(config.data, split, config.verify_data) for split in ("train", "val"))
-    train = Windows(train_shards, config.block_size)
-    val = Windows(val_shards, config.block_size)
+    train, val = config.windows(train_shards), config.windows(val_shards)
     val_windows = evenly_spaced(len(val), max(1, config.val_tokens // config.block_size))
 
     # Run: a new one, or the one to go on with
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("resume", "dry_run")}
     data = {"sha256": train_shards.sha256, "tokenizer": train_shards.tokenizer}
     run = Run(config.out_dir, settings, data, config.keep_checkpoints, config.wandb_project, writes=processes.rank == 0)
-    checkpoint = run.find(config.resume, MAY_DIFFER)
+    checkpoint = run.find(config.resume, MAY_DIFFER, {field.name: field.default for field in dataclasses.fields(Config)})
 
     # Model
     torch.manual_seed(config.seed)
@@ -285,18 +299,18 @@ def train(config: Config, processes: distributed.Processes) -> None:
         total, summary = torch.zeros((), dtype=torch.float64, device=device), {}
         share = np.array_split(val_windows, processes.count)[processes.rank]
         for start in range(0, len(share), micro_batch):
-            inputs, targets = (x.to(device) for x in val.batch(share[start : start + micro_batch]))
+            batch = [x.to(device) for x in val.batch(share[start : start + micro_batch])]
             with devices.autocast(device, dtype):
-                total += model.losses(inputs, targets).sum(dtype=torch.float64)
-                summary = summary or biases.summary(model, inputs)
+                total += model.losses(*batch).sum(dtype=torch.float64)
+                summary = summary or biases.summary(model, batch[0])
         model.train()
-        tokens = len(val_windows) * config.block_size
+        tokens = len(val_windows) * val.predicted
         return {"loss": processes.sum(total).item() / tokens, "tokens": tokens, **summary}
 
     # Training
     model.train()
     width = len(str(config.steps))
-    peak, flops = devices.peak_flops(device, dtype), model.flops_per_token(config.block_size)
+    peak, flops = devices.peak_flops(device, dtype), model.flops_per_token(config.block_size, train.predicted)
     seconds, since, saved = 0.0, step, step  # seconds: of training alone, since the last log line at step `since`
     losses = torch.zeros(config.log_every, accumulation, device=device)  # of this process, for the steps since then; so that
     norms = torch.zeros(config.log_every, device=device)  # the host asks the device for numbers at log lines only
@@ -312,12 +326,12 @@ def train(config: Config, processes: distributed.Processes) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, config)
             for micro in range(accumulation):
-                numbers, inputs, targets, position = next(batches)
+                numbers, *batch, position = next(batches)
                 taken.append(numbers)
                 last_micro = micro == accumulation - 1
                 with contextlib.nullcontext() if last_micro or processes.count == 1 else forward.no_sync():
                     with devices.autocast(device, dtype):
-                        loss = forward(inputs, targets)
+                        loss = forward(*batch)
                     scaler.scale(loss / accumulation).backward()
                 losses[step - since, micro] = loss.detach()
             scaler.unscale_(optimizer)

@@ -90,7 +90,7 @@ def test_chunks_are_few_enough_to_compile():
         def __getitem__(self, where):
             return where[2].stop - where[2].start
 
-    rows = [queries for queries, *_ in attention._row_chunks(OnGPU(), OnGPU(), OnGPU(), (), ())]
+    rows = [queries for (queries, *_), _ in attention._row_chunks(OnGPU(), OnGPU(), OnGPU(), (), ())]
     assert 1 < len(rows) < 5 and sum(rows) == 1024
 
 
@@ -185,6 +185,67 @@ def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
             assert_allclose(attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path).detach(), expected, atol=2e-6)
+
+
+BOTH_WAYS = [pe for pe in ENCODINGS if "cope" not in pe]
+
+
+def both_ways(pe):
+    """An encoder's encoding, x, and q, k, v of two texts of 50 tokens."""
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 2, 32, 64, layers=1, causal=False)[0]
+    for parameter in encoding.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    encoding.project()
+    return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
+
+
+@pytest.mark.parametrize("pe", BOTH_WAYS)
+@pytest.mark.parametrize("T", [7, 50])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
+    """The last T of 50 tokens as queries, by every path, in chunks, against all pairs in one matrix; gradients of k and v too."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    encoding, x, (q, k, v) = both_ways(pe)
+    k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
+    q_states, k_states = encoding.states(x, torch.arange(50))
+    far = (torch.arange(50)[:, None] - torch.arange(50)).abs() >= (encoding.reach or 50)
+    logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
+    if encoding.score is not None:
+        bias = encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), torch.arange(2)[:, None, None])
+    if encoding.transform is not None:
+        bias = bias + encoding.transform(logits, bias, q, far)
+    expected = ((logits + bias).masked_fill(far, -torch.inf).softmax(-1) @ v)[:, :, -T:]
+    q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
+    paths = dict.fromkeys(("dense", attention.choose("auto", encoding)))
+    with torch.set_grad_enabled(gradients):
+        for path in paths:
+            ours = attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path)
+            assert_allclose(ours.detach(), expected.detach(), atol=1e-5)
+            if gradients:
+                for mine, theirs in zip(*(torch.autograd.grad(y.sin().sum(), (k, v), retain_graph=True) for y in (ours, expected))):
+                    assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("pe", BOTH_WAYS)
+@pytest.mark.parametrize("gradients", [True, False])
+def test_padding_is_not_seen(pe, gradients, monkeypatch):
+    """Two texts of 23 and 50 tokens, padded to one length: what each gives alone, and no gradient of padding; numbers all through."""
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
+    encoding, x, qkv = both_ways(pe)
+    qkv.requires_grad_(gradients)
+    lengths = torch.tensor([23, 50])
+    with torch.set_grad_enabled(gradients):
+        for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
+            padded = attention.attend(*qkv, encoding, *encoding.states(x, torch.arange(50)), 0.4, path, lengths=lengths)
+            assert padded.isfinite().all()
+            for row, length in enumerate(lengths):
+                states = encoding.states(x[row : row + 1, :length], torch.arange(length))
+                alone = attention.dense(*qkv[:, row : row + 1, :, :length], encoding, *states, 0.4)
+                assert_allclose(padded[row : row + 1, :, :length].detach(), alone.detach(), atol=1e-5)
+            if gradients:
+                (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
+                assert grad[:, 0, :, :23].abs().sum() > 0 and not grad[:, 0, :, 23:].any() and not grad[:, 1].any()
 
 
 @pytest.mark.parametrize("pe", ["kerple", "t5", "t5-clip", "kerple-power", "fire"])
@@ -290,5 +351,9 @@ def test_choose():
         assert attention.choose("auto", encoding) == "dense" and attention.formable(encoding) == (pe != "dape")
         with pytest.raises(InputError, match=f"sdpa cannot compute .*{why}: choose auto or dense"):
             attention.choose("sdpa", encoding)
+    for pe, path in (("cable", "dense"), ("alibi", "dense"), ("rope", "sdpa"), ("test-salience", "sdpa")):
+        assert attention.choose("auto", posenc.build(pe, 2, 12, 16, layers=1, causal=False)[0]) == path
+    with pytest.raises(InputError, match="sdpa cannot compute Cable, whose bias has no factors where later keys are seen"):
+        attention.choose("sdpa", posenc.build("cable", 2, 12, 16, layers=1, causal=False)[0])
     with pytest.raises(InputError, match="unknown attention path 'flash'"):
         attention.choose("flash", cable)

@@ -350,6 +350,7 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
     assert path("cable") == path("rope+cable") == path("t5-clip") == path("t5-clip:k=3") == "triton"
     assert path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa" and path("kerple") == path("k-cable") == "dense"
     assert attention.choose("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"  # on no GPU
+    assert attention.choose("auto", posenc.build("t5-clip", 2, 8, 8, 1, causal=False)[0], Queries(64)) == "dense"  # measured causal alone
     keep(faster=["alibi", "window"])
     assert path("alibi") == path("rope+alibi") == "triton" and path("window:w=9+alibi") == path("window") == "dense"  # other kernels
     windows = {f"{pe}{added}": entry for pe in ("window:w=9+alibi", "rope+window", "alibi")
@@ -360,17 +361,19 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
         assert path("cable") == "sdpa"
 
 
-def model(pe, path):
+def model(pe, path, causal=True):
     torch.manual_seed(0)
-    return GPT(GPTConfig(size="quickstart", pe=pe, vocab_size=96, block_size=32, n_layer=1, n_head=2, n_embd=32, attention=path)).to(DEVICE)
+    return GPT(GPTConfig(size="quickstart", pe=pe, vocab_size=96, block_size=32, n_layer=1, n_head=2, n_embd=32, attention=path,
+                         causal=causal)).to(DEVICE)
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("pe", FUSED)
-def test_every_encoding_it_can_form(pe):
+def test_every_encoding_it_can_form(pe, causal):
     tokens = torch.randint(96, (2, 28), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     losses, grads = [], []
     for path in ("dense", "triton"):
-        net = model(pe, path)
+        net = model(pe, path, causal)
         with torch.no_grad():
             for name, parameter in net.named_parameters():  # stronger than at the start, so that the bias matters
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE), alpha=0.2)

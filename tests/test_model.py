@@ -167,10 +167,10 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
 
     monkeypatch.setattr("model.READ", 16)
     monkeypatch.setattr("attention.CHUNK_ELEMENTS", 1)
-    ours = model.losses(tokens, tokens, window)
+    ours = model.losses(tokens, tokens, cache_window=window)
     caches = []
     monkeypatch.setattr("model.Cache", lambda *a, **k: caches.append(Cache(*a, **k)) or caches[-1])
-    assert_close(model.losses(tokens, tokens[:, -20:], window), ours[:, -20:])
+    assert_close(model.losses(tokens, tokens[:, -20:], cache_window=window), ours[:, -20:])
     assert all(buffer.size(2) <= window - 1 + 16 for layer in caches[0].layers for buffer in layer.buffers)
     monkeypatch.setattr("attention.attend", plain)
     with torch.no_grad():

@@ -15,9 +15,9 @@ from errors import InputError
 B, H, T, C = 2, 4, 33, 24
 
 
-def make(pe, heads=H, width=C, block_size=64):
+def make(pe, heads=H, width=C, block_size=64, causal=True):
     torch.manual_seed(0)
-    encoding = posenc.build(pe, heads, width, block_size, layers=1)[0]
+    encoding = posenc.build(pe, heads, width, block_size, layers=1, causal=causal)[0]
     for parameter in encoding.parameters():  # no zero biases: they would hide a mistake
         torch.nn.init.normal_(parameter, std=0.5)
     encoding.project()
@@ -145,12 +145,47 @@ def test_bias_is_that_of_the_formula(pe):
         assert_allclose(bias * causal, formula(encoding, x.double().numpy()) * causal, rtol=1e-5, atol=1e-5)
 
 
+def t5_encoder_bias(encoding, x):
+    """As `t5_bias`, for either side 16 buckets, 8 of them for single distances; those of keys after the query come last."""
+    def bucket(d):
+        return d if d < 8 else min(15, 8 + int(math.log(d / 8) / math.log(128 / 8) * 8))
+    table = numbers(encoding.table)
+    return np.stack([[table[:, bucket(abs(i - j)) + 16 * (j > i)] for j in range(T)] for i in range(T)]).transpose(2, 0, 1)[None]
+
+
+@pytest.mark.parametrize("pe", [pe for pe, formula in BIASES.items() if formula] + ["fire:threshold=16"])
+def test_bias_both_ways_is_that_of_the_formula(pe):
+    """What the past does to a query, the future does as well; but the weight g is the query's, and T5 has buckets for each side."""
+    encoding, x = make(pe, causal=False), torch.randn(B, T, C)
+    X = x.double().numpy()
+    if pe in ("cable", "k-cable"):
+        g = np.log1p(np.exp(linear(encoding.weight, X))).transpose(0, 2, 1)[..., None]  # (B, H, T, 1)
+        past = cable_nw_bias(encoding, X)
+        expected = g * (past + past.swapaxes(2, 3))
+        expected = -np.log(expected**2 + 1) if pe == "k-cable" else expected
+    elif pe == "t5":
+        expected = t5_encoder_bias(encoding, X)
+    else:
+        past = np.tril(BIASES[pe.split(":")[0]](encoding, X))
+        expected = past + np.tril(past, -1).swapaxes(2, 3)
+    assert_allclose(dense_bias(encoding, x), np.broadcast_to(expected, (B, H, T, T)), rtol=1e-5, atol=1e-5)
+
+
+def test_an_encoder_knows_keys_on_both_sides():
+    with pytest.raises(InputError, match="cope knows keys before the query only: choose another encoding for an encoder"):
+        posenc.build("cope+alibi", H, C, 64, layers=1, causal=False)
+    assert not any(encoding.causal for encoding in posenc.build("rope+cable", H, C, 64, layers=2, causal=False))
+    assert make("cable").causal and make("cable").factors and make("rope+cable", causal=False).factors is None
+
+
 @pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power", "sandwich", "sandwich-smoothed"])
-def test_bias_by_distance_is_the_score_pair_by_pair(pe):
-    encoding, x = make(pe), torch.randn(1, T, C)
+@pytest.mark.parametrize("causal", [True, False])
+def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
+    encoding, x = make(pe, causal=causal), torch.randn(1, T, C)
     (i,), (j,) = encoding.states(x, torch.arange(T))
     score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(H)[:, None, None]).detach()
-    assert_allclose(np.tril(dense_bias(encoding, x)), np.tril(score), rtol=1e-6)
+    seen = np.tri(T) if causal else 1
+    assert_allclose(dense_bias(encoding, x) * seen, score.numpy() * seen, rtol=1e-6)
 
 
 def rows(reach=T):

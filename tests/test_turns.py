@@ -54,13 +54,13 @@ def test_attention_is_that_of_the_path_it_names(monkeypatch):
 def test_a_path_that_computes_something_else_shows(monkeypatch):
     """Half of the bias, and gradients of gates that are no numbers."""
     factored = attention.factored
-    monkeypatch.setattr(attention, "factored", lambda q, k, v, factors, scale: factored(q, k, v, [(u / 2, w) for u, w in factors], scale))
+    monkeypatch.setattr(attention, "factored", lambda q, k, v, factors, *rest: factored(q, k, v, [(u / 2, w) for u, w in factors], *rest))
     assert turns.attend(PLAIN, "cable")["cable"].error() > 0.01
 
-    def without_gradient(q, k, v, factors, scale):
+    def without_gradient(q, k, v, factors, *rest):
         for u, _ in factors:
             u.register_hook(lambda grad: grad * math.nan)
-        return factored(q, k, v, factors, scale)
+        return factored(q, k, v, factors, *rest)
 
     monkeypatch.setattr(attention, "factored", without_gradient)
     assert math.isnan(turns.attend(PLAIN, "cable")["cable"].error())  # of gates alone: the output is right
