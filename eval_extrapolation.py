@@ -13,6 +13,8 @@ Protocols, each with its text chosen before anything is computed:
     same-targets    the last --targets tokens of windows as long as the longest context, predicted from the last L tokens of them:
                     the targets never change, only the context grows. --targets 1 --windows 1000: the Sandwich paper's protocol.
 
+An encoder (--objective mlm) is asked for the tokens that are masked in each window of segments, as in training.
+
 --max_tokens and --windows take windows of the longest context, their starts evenly spaced over the split, and all lengths are tested
 on the text in them. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
 Every checkpoint gets a JSON record beside it, renewed after each length; lengths that it holds already are not computed again.
@@ -32,7 +34,7 @@ import cli
 import device as devices
 import tables
 from attention import SKIP_TOLERANCE
-from data import Windows, evenly_spaced, rows
+from data import Windows, evenly_spaced, masked_count, masked_rows, rows
 from errors import InputError
 from files import write_json
 from runs import checkpoint_path, earlier_record, identity_of, load_model, provenance
@@ -100,7 +102,11 @@ def main(argv=None):
 
 def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(run, device, dtype, config.attention, config.skip_tolerance)
+    model, checkpoint = load_model(run, device, dtype, config.attention, config.skip_tolerance, causal=None)
+    mask_rate = None if model.config.causal else checkpoint["config"]["mask_rate"]
+    if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
+        raise InputError(f"{run} is an encoder, which restores masked tokens in segments: "
+                         "leave out --protocol, --stride and --cache_window")
     folder = config.data or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"{run} was not trained here: name the data by --data")
@@ -110,6 +116,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
                          f"{checkpoint['data']['tokenizer']} tokens: name other --data")
     lengths = parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     protocol, regions = regions_of(shards, lengths, config)
+    protocol |= {"mask_rate": mask_rate} if mask_rate else {}
 
     parts = ["eval", shards.meta["dataset"], config.split, *(["same-targets"] if config.protocol == "same-targets" else []),
              *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else [])]
@@ -126,7 +133,8 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     for length in missing:
         entry = None  # past the end of a learned table
         if model.max_context is None or length <= model.max_context:
-            entry = measure(model, shards, windows_of(regions, length, config), length, protocol, config, device, dtype, record["run"])
+            windows = windows_of(regions, length, config, mask_rate)
+            entry = measure(model, shards, windows, length, protocol, config, device, dtype, record["run"])
         record["lengths"][str(length)] = entry
         record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
         write_json(path, {**record, "provenance": provenance(device)})
@@ -176,12 +184,13 @@ def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict
         (shard, offset, longest) for shard, offset in places]
 
 
-def windows_of(regions: list[tuple[int, int, int]], length: int, config: Config) -> list[tuple[int, int, int]]:
-    """(shard, first token, how many of the last inputs' targets count) of every window of `length` inputs."""
+def windows_of(regions: list[tuple[int, int, int]], length: int, config: Config, mask_rate: float | None) -> list[tuple[int, int, int]]:
+    """(shard, first token, how many targets count: of the last inputs, or of masked ones) of every window of `length` inputs."""
     if config.protocol == "same-targets":
         return [(shard, offset + inputs - length, config.targets) for shard, offset, inputs in regions]
     stride = config.stride or length
-    return [(shard, start, length if start == offset else stride) for shard, offset, inputs in regions
+    whole = masked_count(length, mask_rate) if mask_rate else length
+    return [(shard, start, whole if start == offset or mask_rate else stride) for shard, offset, inputs in regions
             for start in range(offset, offset + inputs - length + 1, stride)]
 
 
@@ -189,7 +198,8 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     """Loss over the windows at one length: float64 sums of every counted token's cross-entropy in nats.
 
     loss_se is the standard error over blocks of neighbouring windows, of one window each where these are few and do not overlap;
-    by_position: the mean loss of equal stretches of the window, from position `first` on. left_out: of the first window, by layer.
+    by_position: the mean loss of equal stretches of the window, from position `first` on; none where nothing was masked. left_out: of
+    the first window, by layer.
     """
     per_batch = max(1, BATCH_TOKENS // length)
     sums, counts = np.zeros(len(windows)), np.array([counted for _, _, counted in windows])
@@ -197,26 +207,35 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     with tqdm(total=int(counts.sum()), desc=f"{name} at {length:,}", unit="token", unit_scale=True, disable=None) as bar:
         for counted in np.unique(counts):
             for batch in np.array_split(same := np.flatnonzero(counts == counted), -(-len(same) // per_batch)):
-                inputs, targets = (x.to(device) for x in rows(shards, [windows[n][:2] for n in batch], length))
+                inputs, targets, at = asked(shards, [windows[n][:2] for n in batch], length, counted, protocol.get("mask_rate"))
                 with devices.autocast(device, dtype):
-                    loss = model.losses(inputs, targets[:, -counted:], cache_window=config.cache_window).double().cpu().numpy()  # (n, counted)
+                    loss = model.losses(inputs.to(device), targets.to(device), None if model.config.causal else at.to(device),
+                                        config.cache_window).double().cpu().numpy()  # (n, counted)
                 sums[batch] = loss.sum(1)
-                by_position[-counted:] += loss.sum(0)
-                seen[-counted:] += len(batch)
+                np.add.at(by_position, at.numpy(), loss)
+                np.add.at(seen, at.numpy(), 1)
                 bar.update(loss.size)
     overlapping = math.ceil(1 / (1 - protocol["overlap"])) if protocol["targets"] else -(-length // (config.stride or length))
     blocks = np.array_split(np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping)))
     means = np.array([sums[block].sum() / counts[block].sum() for block in blocks])
     mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
     error = means.std(ddof=1) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
-    curve = by_position[first:] / seen[first:]
-    bins = [float(curve[start : start + width].mean()) for start in range(0, len(curve), width)]
+    parts = [slice(start, start + width) for start in range(first, length, width)]
+    bins = [float(by_position[part].sum() / seen[part].sum()) if seen[part].any() else None for part in parts]
     entry = {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": len(windows),
              "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
     if model.path == "triton" and config.cache_window is None:
         with devices.autocast(device, dtype):
             entry["left_out"] = biases.left_out(model, rows(shards, [windows[0][:2]], length)[0].to(device))
     return entry
+
+
+def asked(shards: Shards, places: list[tuple[int, int]], length: int, counted: int, mask_rate: float | None) -> tuple[torch.Tensor, ...]:
+    """Inputs (n, length), the `counted` targets of each that count, (n, counted), and where in the window they are predicted, likewise."""
+    if mask_rate:
+        return masked_rows(shards, places, length, mask_rate)
+    inputs, targets = rows(shards, places, length)
+    return inputs, targets[:, -counted:], torch.arange(length - counted, length).expand(len(places), counted)
 
 
 if __name__ == "__main__":

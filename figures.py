@@ -42,6 +42,8 @@ def positions(columns: list[tables.Column], file) -> None:
             length, entry = max(((int(length), entry) for length, entry in record["lengths"].items() if entry), key=lambda item: item[0])
             first, width, losses = (entry["by_position"][key] for key in ("first", "width", "loss"))
             for number, loss in enumerate(losses):
+                if loss is None:
+                    continue
                 size = min(width, length - first - number * width)
                 middle = first + number * width + (size + 1) / 2
                 groups.setdefault(math.floor(2 * math.log2(middle)), []).append((size, middle, loss))

@@ -90,7 +90,8 @@ def report_perplexity(records: list[dict], printed: paper.Table | None, out: Pat
         if printed and any(printed.covers(column.pe) for column in columns):
             cells, meaning = tables.printed_beside(columns, printed)
             parts += [tables.aligned(cells), meaning]
-        parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, printed)))
+        if "objective" not in group[0]:  # the claims are on decoders
+            parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, printed)))
         write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table),
               lambda file: figures.perplexity(columns, file))
         if all("by_position" in entry for record in group for entry in record["lengths"].values() if entry):

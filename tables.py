@@ -79,6 +79,8 @@ def labels(records: list[dict]) -> list[str]:
 def protocol(record: dict) -> str:
     """The protocol of a record in words."""
     found = record["protocol"]
+    if found.get("mask_rate"):
+        return f"segments, of the {found['mask_rate']:.0%} of tokens that are masked"
     if found.get("stride"):
         return f"segments, {found['stride']:,} tokens apart"
     if found.get("targets"):

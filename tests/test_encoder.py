@@ -1,6 +1,7 @@
 """Encoders: masked tokens, what each token sees, training by masked language modeling, and what programs for decoders say to them."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import data
 import runs
 import shards
 from errors import InputError
+from files import read_json
 from model import GPT, GPTConfig
 
 BOTH_WAYS = [pe for pe in ENCODINGS if "cope" not in pe]
@@ -188,8 +190,6 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
 
 
 def test_a_run_from_before_there_were_encoders_goes_on(trained, data_dir, tmp_path, capsys):
-    import shutil
-
     import train_gpt
 
     shutil.copytree(trained("nope"), tmp_path / "run")
@@ -214,6 +214,53 @@ def test_dry_run_counts_the_logits_that_there_are(capsys):
     per_token = 6 * (n - 50304 * 768 * (1 - 77 / 512)) + 12 * 12 * 768 * 512
     assert "small encoder: 12 layers x 768" in printed and f"N = {n:,}, of the logits for 15.0% of the tokens" in printed
     assert f"{per_token:.3g} a token" in printed
+
+
+@pytest.mark.parametrize("length", [16, 40])
+def test_perplexity_of_the_masked_tokens(encoder, data_dir, tmp_path, length):
+    """All windows of the split, each masked as its place says, one by one by a forward pass of its own."""
+    import eval_extrapolation
+
+    folder = shutil.copytree(encoder("alibi"), tmp_path / "run")
+    eval_extrapolation.main([str(folder), "--lengths", str(length), "--device", "cpu", "--dtype", "float32"])
+    record = read_json(folder / "eval_toy_val.json", "")
+    entry = record["lengths"][str(length)]
+    model, _ = runs.load_model(folder, torch.device("cpu"), causal=False)
+    val, found, at = shards.Shards(data_dir, "val"), [], []
+    for start in range(0, val.total - length, length):
+        inputs, targets, places = data.masked_rows(val, [(0, start)], length, 0.15)
+        assert torch.equal(torch.from_numpy(val.tokens[0][start : start + length].astype(np.int64))[places[0]], targets[0])
+        log_p = model(inputs)[0, places[0]].double().log_softmax(-1)
+        found.append(-log_p[torch.arange(len(targets[0])), targets[0]].detach().numpy())
+        at.append(places[0].numpy())
+    found, at = np.array(found), np.array(at)
+    assert found.shape[1] == round(0.15 * length) and (entry["windows"], entry["tokens"]) == (len(found), found.size)
+    assert entry["loss"] == pytest.approx(found.mean(), abs=1e-5)
+    assert entry["by_position"]["loss"] == pytest.approx([found[at == place].mean() for place in range(length)], abs=1e-5)
+    assert record["objective"] == "mlm" and record["protocol"]["mask_rate"] == 0.15
+
+
+def test_one_window_has_places_that_nothing_is_known_of(encoder, tmp_path, capsys):
+    """The record says none there, the plot passes them over; and the report judges no claim on decoders."""
+    import eval_extrapolation
+    import report
+
+    folder = shutil.copytree(encoder("cable"), tmp_path / "run")
+    eval_extrapolation.main([str(folder), "--lengths", "16,32", "--windows", "1", "--device", "cpu", "--dtype", "float32"])
+    losses = read_json(folder / "eval_toy_val.json", "")["lengths"]["32"]["by_position"]["loss"]
+    assert len(losses) - losses.count(None) == 5 and None in losses
+    report.main([str(folder / "eval_toy_val.json"), "--out_dir", str(tmp_path / "report")])
+    printed = capsys.readouterr().out
+    assert "Protocol: segments, of the 15% of tokens that are masked" in printed and "**holds**" not in printed
+    assert (tmp_path / "report" / "by_position.png").exists()
+
+
+def test_protocols_of_decoders_are_refused(encoder, refused):
+    import eval_extrapolation
+
+    for flags in (["--protocol", "same-targets"], ["--stride", "8"], ["--cache_window", "8"]):
+        (line,) = refused(eval_extrapolation.main, encoder("cable"), *flags)
+        assert line.endswith("leave out --protocol, --stride and --cache_window")
 
 
 def test_programs_for_decoders_say_so(encoder, trained, refused, tmp_path):
