@@ -6,6 +6,10 @@
     model = AutoModelForCausalLM.from_pretrained("exported/cable", trust_remote_code=True)
     lm_eval --model hf --model_args pretrained=exported/cable,trust_remote_code=True --tasks hellaswag
 
+or, of an encoder,
+
+    model = AutoModelForMaskedLM.from_pretrained("exported/bert", trust_remote_code=True)       # or AutoModel, for its last layer
+
 The folder holds weights, configuration, tokenizer, the modules of this repository that compute the network, and a README.md.
 Embeddings of tokens that pad the vocabulary are left out.
 """
@@ -34,16 +38,14 @@ GPT-2 with the positional encoding `{pe}`: {description}, trained at {block_size
 {tokenizer} tokens; checkpoint sha256 {sha256}.
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {auto}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")  # this folder
-model = AutoModelForCausalLM.from_pretrained("{name}", trust_remote_code=True)
-inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")  # documents began with <|endoftext|> in training
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+model = {auto}.from_pretrained("{name}", trust_remote_code=True)
+{use}
 ```
 
 Made with transformers {transformers}. {limit}
-`generate` keeps keys and values in transformers' cache; a batch with padding is read anew for every token.
 `dtype=torch.bfloat16` works; the weights of encoding and norms stay float32.
 
 ## Citation
@@ -51,6 +53,16 @@ Made with transformers {transformers}. {limit}
 ```yaml
 {citation}```
 """
+
+
+# Of decoders and encoders: the class for language modeling, all classes, the first lines of code to try, and what else is to be known.
+DECODER = "AutoModelForCausalLM", {"AutoModelForCausalLM": "hf.PosencForCausalLM"}, '''\
+inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")  # documents began with <|endoftext|> in training
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))''', (
+    "`generate` keeps keys and values in transformers' cache; a batch with padding is read anew for every token.")
+ENCODER = "AutoModelForMaskedLM", {"AutoModel": "hf.PosencModel", "AutoModelForMaskedLM": "hf.PosencForMaskedLM"}, '''\
+inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
+print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))''', "`AutoModel` gives the last layer, for embeddings of texts."
 
 
 @dataclass
@@ -76,27 +88,31 @@ def main(argv=None):
     run, out = config.run[0], Path(config.out_dir)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"{out} holds other files: choose another --out_dir")
-    ours, checkpoint = load_model(run, torch.device("cpu"))
+    ours, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     elsewhere = [cls for cls, _ in posenc.parse(ours.config.pe) if cls.__module__ != "posenc"]
     if elsewhere:
         raise InputError(f"the encoding {elsewhere[0].names[0]} is defined in {elsewhere[0].__module__}, which is not exported: "
                          "move its class to posenc.py")
 
+    auto, classes, use, further = DECODER if ours.config.causal else ENCODER
+    tokens = encoding.n_vocab + (not ours.config.causal)  # and <|mask|>
     limit = {} if ours.max_context is None else {"max_position_embeddings": ours.max_context}
-    model = hf.PosencForCausalLM(hf.PosencConfig(
-        **{**dataclasses.asdict(ours.config), "vocab_size": encoding.n_vocab}, **limit, dtype="float32",
-        auto_map={"AutoConfig": "hf.PosencConfig", "AutoModelForCausalLM": "hf.PosencForCausalLM"}))
+    model = getattr(hf, classes[auto].removeprefix("hf."))(hf.PosencConfig(
+        **{**dataclasses.asdict(ours.config), "vocab_size": tokens}, **limit, dtype="float32",
+        auto_map={"AutoConfig": "hf.PosencConfig", **classes}))
     weights = ours.state_dict()
-    model.model.load_state_dict({**weights, "wte.weight": weights["wte.weight"][: encoding.n_vocab]})
-    end = encoding.eot_token
-    model.generation_config = transformers.GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    model.model.load_state_dict({**weights, "wte.weight": weights["wte.weight"][:tokens]})
+    if ours.config.causal:
+        end = encoding.eot_token
+        model.generation_config = transformers.GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
     readme = README.format(
-        name=out.resolve().name, pe=ours.config.pe, description=model.model.describe().split(";")[0], block_size=ours.config.block_size,
-        step=checkpoint["step"], tokenizer=encoding.name, sha256=sha256_of(checkpoint_path(run)), transformers=transformers.__version__,
+        name=out.resolve().name, auto=auto, use=use, pe=ours.config.pe, description=model.model.describe().split(";")[0],
+        block_size=ours.config.block_size, step=checkpoint["step"], tokenizer=encoding.name, sha256=sha256_of(checkpoint_path(run)),
+        transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        limit=f"Contexts up to {ours.max_context} tokens." if limit else
-        "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.")
+        limit=(f"Contexts up to {ours.max_context} tokens. " if limit else "Any context length. " if not ours.config.causal else
+               "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.\n") + further)
 
     transformers.utils.logging.disable_progress_bar()
     partial = out.resolve().with_name(out.resolve().name + ".partial")
@@ -104,7 +120,7 @@ def main(argv=None):
         shutil.rmtree(partial, ignore_errors=True)  # of an export that was interrupted
         partial.mkdir(parents=True)
         model.save_pretrained(partial)
-        tokenizer_of(encoding).save_pretrained(partial)
+        tokenizer_of(encoding, masks=not ours.config.causal).save_pretrained(partial)
         for module in MODULES:
             (partial / f"{module}.py").write_text(relative((HERE / f"{module}.py").read_text(encoding="utf-8")), encoding="utf-8")
         (partial / "README.md").write_text(readme, encoding="utf-8")
@@ -123,8 +139,9 @@ def relative(source: str) -> str:
     return re.sub(rf"^import ({names})$", twice, source, flags=re.MULTILINE)
 
 
-def tokenizer_of(encoding):
-    """transformers' GPT-2 tokenizer with the tokens of a tiktoken encoding: bytes, the pairs that were merged, <|endoftext|>."""
+def tokenizer_of(encoding, masks: bool = False):
+    """transformers' GPT-2 tokenizer with the tokens of a tiktoken encoding: bytes, the pairs that were merged, <|endoftext|>; masks:
+    and <|mask|>, the number after them (data.py)."""
     from transformers import GPT2Tokenizer
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -136,7 +153,9 @@ def tokenizer_of(encoding):
 
     merges = [tuple(map(text, pair_of(token, ranks))) for token in ranks if len(token) > 1]
     vocabulary = {text(token): rank for token, rank in ranks.items()} | {"<|endoftext|>": encoding.eot_token}
-    return GPT2Tokenizer(vocab=vocabulary, merges=merges, pad_token="<|endoftext|>")
+    mask = {"mask_token": "<|mask|>"} if masks else {}
+    vocabulary |= {token: encoding.n_vocab for token in mask.values()}
+    return GPT2Tokenizer(vocab=vocabulary, merges=merges, pad_token="<|endoftext|>", **mask)
 
 
 def pair_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:

@@ -4,6 +4,11 @@
     logits = model(tokens).logits       # (B, T) int64 -> (B, T, V)
     model.generate(tokens)              # through the KV cache of transformers
 
+and of an encoder
+
+    model = AutoModel.from_pretrained("exported", trust_remote_code=True)
+    model(tokens).last_hidden_state     # (B, T, C); AutoModelForMaskedLM gives logits
+
 Written for transformers 5. Legend: as in model.py.
 """
 
@@ -14,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 
 import posenc
 from model import GPT, GPTConfig
@@ -28,7 +33,7 @@ class PosencConfig(PreTrainedConfig):
     tie_word_embeddings = True
 
 
-class PosencForCausalLM(PreTrainedModel, GenerationMixin):
+class PosencPreTrained(PreTrainedModel):
     """GPT, with what transformers asks of a model. Weights of encodings and norms stay float32 when those of
     matrix products are loaded as bfloat16."""
 
@@ -48,7 +53,7 @@ class PosencForCausalLM(PreTrainedModel, GenerationMixin):
         buffers, which lie in no file, are made again here.
         """
         c = self.config
-        fresh = posenc.build(c.pe, c.n_head, c.n_embd, c.block_size, c.n_layer)
+        fresh = posenc.build(c.pe, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
         for ours, new in zip(self.model.posenc.modules(), fresh.modules()):
             if ours is module:
                 for name, buffer in new.named_buffers(recurse=False):
@@ -56,6 +61,48 @@ class PosencForCausalLM(PreTrainedModel, GenerationMixin):
 
     def get_input_embeddings(self):
         return self.model.wte
+
+    def autocast(self, device: torch.device):
+        dtype = self.model.wte.weight.dtype
+        return contextlib.nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+
+
+class PosencModel(PosencPreTrained):
+    """An encoder, for what is made of its last layer."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, return_dict: bool = True):
+        """What the last LayerNorm gives, (B, T, C) float32.
+
+        attention_mask: (B, T), 0 for padding, on either side; the rows of a padded batch are what each gives alone. Raises ValueError
+        for padding between tokens.
+        """
+        output = BaseModelOutput(last_hidden_state=self.encode(input_ids, attention_mask))
+        return output if return_dict else output.to_tuple()
+
+    def encode(self, input_ids, attention_mask):
+        lengths, back = None, None
+        if attention_mask is not None and not bool(attention_mask.all()):
+            input_ids, back = to_the_right(input_ids, attention_mask)
+            lengths = attention_mask.long().sum(1)
+        with self.autocast(input_ids.device):
+            hidden = self.model.hidden(input_ids, lengths=lengths).float()
+        return hidden if back is None else hidden.gather(1, back[..., None].expand_as(hidden))
+
+
+class PosencForMaskedLM(PosencModel):
+    """An encoder, for the tokens that stand where <|mask|> does."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, return_dict: bool = True):
+        """Logits (B, T, V) float32. attention_mask: as of PosencModel. labels: as input_ids, -100 where there is no loss."""
+        with self.autocast(input_ids.device):
+            logits = (self.encode(input_ids, attention_mask) @ self.model.wte.weight.T).float()
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        output = MaskedLMOutput(loss=loss, logits=logits)
+        return output if return_dict else output.to_tuple()
+
+
+class PosencForCausalLM(PosencPreTrained, GenerationMixin):
+    """A decoder, which continues texts."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, past_key_values=None, use_cache: bool | None = None,
                 labels: Tensor | None = None, logits_to_keep: int = 0, return_dict: bool = True):
@@ -69,18 +116,11 @@ class PosencForCausalLM(PreTrainedModel, GenerationMixin):
             if past_key_values is not None:
                 raise ValueError("a padded batch cannot be read piece by piece: leave past_key_values out")
             use_cache = False
-            # Padding at the left moves to the right, where no token sees it, and the results move back.
-            shift, steps = attention_mask.long().argmax(-1, keepdim=True), torch.arange(input_ids.size(1), device=input_ids.device)
-            there, back = (steps + shift) % len(steps), (steps - shift) % len(steps)  # (B, T)
-            if (attention_mask.long().gather(1, there).diff() > 0).any():
-                raise ValueError("attention_mask has padding between tokens: pad at one side")
-            input_ids = input_ids.gather(1, there)
+            input_ids, back = to_the_right(input_ids, attention_mask)  # where no token sees it
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         past = None if past_key_values is None else Past(past_key_values, self.config.n_layer)
-        dtype = self.model.wte.weight.dtype
-        autocast = contextlib.nullcontext() if dtype == torch.float32 else torch.autocast(input_ids.device.type, dtype)
-        with autocast, torch.set_grad_enabled(torch.is_grad_enabled() and past is None):
+        with self.autocast(input_ids.device), torch.set_grad_enabled(torch.is_grad_enabled() and past is None):
             hidden = self.model.hidden(input_ids, past)
             if moved:
                 hidden = hidden.gather(1, back[..., None].expand_as(hidden))
@@ -96,6 +136,15 @@ class PosencForCausalLM(PreTrainedModel, GenerationMixin):
             return {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False, "logits_to_keep": logits_to_keep}
         return {"input_ids": input_ids[:, past_key_values.get_seq_length() :], "past_key_values": past_key_values, "use_cache": True,
                 "logits_to_keep": logits_to_keep}
+
+
+def to_the_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens (B, T) with padding at the left moved to the right, and where each place's result then is, (B, T)."""
+    shift, steps = attention_mask.long().argmax(-1, keepdim=True), torch.arange(input_ids.size(1), device=input_ids.device)
+    there, back = (steps + shift) % len(steps), (steps - shift) % len(steps)  # (B, T)
+    if (attention_mask.long().gather(1, there).diff() > 0).any():
+        raise ValueError("attention_mask has padding between tokens: pad at one side")
+    return input_ids.gather(1, there), back
 
 
 class Past:
