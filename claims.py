@@ -59,6 +59,30 @@ def judge(columns: list[tables.Column], printed: Table | None = None) -> list[Ve
     return verdicts + [*_whatever_the_training_length(columns)]
 
 
+def judge_retrieval(columns: list[tables.Column]) -> list[Verdict]:
+    """The CABLE paper's table 3, on nDCG@10 of encoders: who gains by what it sees beyond the training length, who goes blind, and who
+    is best there. Of several columns of an encoding the first counts.
+    """
+    first = {column.pe: column for column in reversed(columns)}
+    trained_at = columns[0].records[0]["block_size"]
+    lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
+    beyond, verdicts = [length for length in lengths if length > trained_at], []
+    for pe, relation, bound in (("cable", ">", 1), ("alibi", ">", 1), ("rope", "<", 0.25), ("sinusoidal", "<", 0.25)):
+        if pe in first and beyond:
+            near, far = first[pe].mean(trained_at), first[pe].mean(beyond[-1])
+            grown = far / near if near and far is not None else None
+            verdicts.append(Verdict(f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x over that at 1x {relation} {bound} (CABLE, table 3)",
+                                    "" if grown is None else f"{grown:.3f}",
+                                    None if grown is None else grown > bound if relation == ">" else grown < bound))
+    rivals = [pe for pe in ("alibi", "rope", "learnable", "sinusoidal") if pe in first]
+    if "cable" in first and rivals and beyond:
+        margins = [first["cable"].mean(length) - value for length in beyond for pe in rivals
+                   if first["cable"].mean(length) is not None and (value := first[pe].mean(length)) is not None]
+        claim = f"cable: nDCG@10 higher than of {', '.join(rivals)} at every length beyond the training length (CABLE, table 3)"
+        verdicts.append(Verdict(claim, f"by at least {min(margins):.2f}" if margins else "", min(margins) > 0 if margins else None))
+    return verdicts
+
+
 def judge_generalization(found: dict[str, dict]) -> list[Verdict]:
     """The claim of CABLE's version 1, section 5.3: the best on other data, for every size and measure of tables.on_other_data."""
     verdicts = []
@@ -92,7 +116,7 @@ def _judge(columns, block_size, printed):
     found, seeds = {}, {}  # (encoding, multiple of the training length) -> mean perplexity, and those of each seed
     for column in reversed(columns):  # of several columns of an encoding the first counts
         for length in sorted({int(length) for record in column.records for length in record["lengths"]}):
-            values = column.perplexities(length)
+            values = column.values(length)
             if values and length % block_size == 0:
                 found[column.pe, length // block_size] = sum(values) / len(values)
                 seeds[column.pe, length // block_size] = column.by_seed(length)
@@ -104,7 +128,7 @@ def _judge(columns, block_size, printed):
         return found[over] / found[under], f"{found[over] / found[under]:.3f}{spread}"
 
     here = {column.pe for column in columns}
-    asked = here | ({*printed.perplexities} - {*SAME.values()} if printed else set())
+    asked = here | ({*printed.numbers} - {*SAME.values()} if printed else set())
     far = next((multiple for multiple in FARTHEST if any((pe, multiple) in found for pe in here)), FARTHEST[0])
 
     for pe, relation, bound, source in FAR:
@@ -132,10 +156,10 @@ def _judge(columns, block_size, printed):
 def _orders(found, columns, block_size, printed):
     """Whether the encodings come in the order of the paper's table, at each of its contexts by their multiple of the training length."""
     names = [column.pe for column in columns if printed.covers(column.pe)]
-    for context in sorted({context for values in printed.perplexities.values() for context in values}):
+    for context in sorted({context for values in printed.numbers.values() for context in values}):
         length = context * block_size / printed.trained_at
         ours = {column.pe: sum(values) / len(values) for column in columns if column.pe in names
-                and (values := column.perplexities(length))}
+                and (values := column.values(length))}
         pairs = [(a, b) for a in ours for b in ours
                  if (x := printed.value(a, context)) and (y := printed.value(b, context)) and y / x > 1 + CLOSE]
         right = sum(ours[a] < ours[b] for a, b in pairs)

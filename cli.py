@@ -53,6 +53,17 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     return config_class(**values)
 
 
+def lengths(text: str, block_size: int) -> list[int]:
+    """"512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
+    try:
+        found = {block_size * int(word[:-1]) if word.endswith("x") else int(word) for word in text.replace(" ", "").split(",")}
+    except ValueError:
+        found = {0}
+    if min(found) < 1:
+        raise InputError(f"lengths '{text}': give token counts or multiples of the training length, as in 512,1024 or 1x,16x")
+    return sorted(found)
+
+
 def run(main) -> None:
     """Runs a program: input errors become one line each and status 2, Ctrl-C status 130; a bug keeps its traceback."""
     try:

@@ -96,7 +96,7 @@ def main(argv=None):
     records = [evaluate(run, config, device, dtype) for run in config.runs]
     records = tables.in_order(records)
     print()
-    print(tables.markdown(*tables.perplexity(tables.columns(records))))
+    print(tables.markdown(*tables.by_context(tables.columns(records))))
     print(tables.caption(records))
 
 
@@ -114,7 +114,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     if shards.tokenizer != checkpoint["data"]["tokenizer"]:
         raise InputError(f"{shards.folder} holds {shards.tokenizer} tokens, {run} was trained on "
                          f"{checkpoint['data']['tokenizer']} tokens: name other --data")
-    lengths = parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
+    lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
     protocol, regions = regions_of(shards, lengths, config)
     protocol |= {"mask_rate": mask_rate} if mask_rate else {}
 
@@ -139,17 +139,6 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
         record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
         write_json(path, {**record, "provenance": provenance(device)})
     return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
-
-
-def parse_lengths(text: str, block_size: int) -> list[int]:
-    """"512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
-    try:
-        lengths = {block_size * int(word[:-1]) if word.endswith("x") else int(word) for word in text.replace(" ", "").split(",")}
-    except ValueError:
-        lengths = {0}
-    if min(lengths) < 1:
-        raise InputError(f"lengths '{text}': give token counts or multiples of the training length, as in 512,1024 or 1x,16x")
-    return sorted(lengths)
 
 
 def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict, list[tuple[int, int, int]]]:

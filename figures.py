@@ -12,21 +12,23 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
 
 
-def perplexity(columns: list[tables.Column], file) -> None:
-    """Mean perplexity of each column against context, bars for the standard deviation over seeds, as a PNG; beside it, where others
+def by_context(columns: list[tables.Column], file) -> None:
+    """The mean of each column against context, bars for the standard deviation over seeds, as a PNG; of perplexities also, where others
     tower over them, those columns alone that stay near the lowest.
     """
+    measure = columns[0].measure
     lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
-    lines = [(column.label, [(length, column.mean(length)) for length in lengths if column.perplexities(length)]) for column in columns]
-    bars = [[statistics.stdev(values) if len(values) > 1 else 0 for length in lengths if (values := column.perplexities(length))]
+    lines = [(column.label, [(length, column.mean(length)) for length in lengths if column.values(length)]) for column in columns]
+    bars = [[statistics.stdev(values) if len(values) > 1 else 0 for length in lengths if (values := column.values(length))]
             for column in columns]
     lowest = {length: min((value for _, points in lines for at, value in points if at == length), default=0) for length in lengths}
     near = [points if len(points) == len(lengths) and all(value < NEAR * lowest[at] for at, value in points) else [] for _, points in lines]
     close_up = [(label, points) for (label, _), points in zip(lines, near)]
-    drawn = [lines, close_up] if SEVERAL <= len(lines) - near.count([]) < len(lines) else [lines]
+    towering = measure == tables.PERPLEXITY and SEVERAL <= len(lines) - near.count([]) < len(lines)
+    drawn = [lines, close_up] if towering else [lines]
     with _drawn(file, len(drawn), len(lines)) as panels:
         for axes, some in zip(panels, drawn):
-            _draw(axes, some, lengths, "perplexity", bars=bars)
+            _draw(axes, some, lengths, measure.axis, bars=bars, scale=measure.scale)
             _mark_training(axes, columns)
 
 
@@ -97,8 +99,9 @@ def _drawn(file, panels: int, lines: int):
 
 
 def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str,
-          xlabel: str = "context (tokens)", bars: list[list[float]] | None = None) -> None:
-    """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line.
+          xlabel: str = "context (tokens)", bars: list[list[float]] | None = None, scale: str = "log") -> None:
+    """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line;
+    scale: of the other axis, log or linear.
 
     A line without points keeps its colour for itself.
     """
@@ -111,10 +114,11 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
         if bars and any(bars[number]):
             axes.errorbar(*zip(*points), yerr=bars[number], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
         ends.append((*points[-1], label, colour))
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+    axes.set(xscale="log", yscale=scale, xlabel=xlabel, ylabel=ylabel)
     axes.set_xticks(contexts, tick_labels(contexts))
-    ticks = _ticks(*axes.get_ylim())
-    axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])
+    if scale == "log":
+        ticks = _ticks(*axes.get_ylim())
+        axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])
     axes.minorticks_off()
     axes.margins(y=0.1)
     axes.spines[["top", "right"]].set_visible(False)

@@ -13,21 +13,21 @@ SAME = {"t5-clip": "t5"}  # the CABLE paper's T5-bias may be either, by its text
 
 @dataclass
 class Table:
-    """A table of perplexities of one model size on one data set."""
+    """A table of one model size on one data set: of perplexities, or, in percent, of nDCG@10."""
 
     what: str
     dataset: str
     size: str
     trained_at: int
     """training length in tokens"""
-    perplexities: dict[str, dict[int, float]]
+    numbers: dict[str, dict[int, float]]
     """by encoding and context; "—" is left out"""
 
     def covers(self, pe: str) -> bool:
-        return SAME.get(pe, pe) in self.perplexities
+        return SAME.get(pe, pe) in self.numbers
 
     def value(self, pe: str, context: int) -> float | None:
-        return self.perplexities.get(SAME.get(pe, pe), {}).get(context)
+        return self.numbers.get(SAME.get(pe, pe), {}).get(context)
 
 
 def load(path: str | Path) -> Table:

@@ -4,10 +4,13 @@
     python report.py runs/medium/*/eval_*.json --paper results/paper/cable_table1_fineweb-edu-10b_medium.csv --out_dir results/medium
     python report.py results/bench/*.json --out_dir results/bench
 
+    python report.py runs/retrieval/*/eval_*.json --paper results/paper/cable_table3_mldr_ndcg10_bert.csv --out_dir results/retrieval
+
 Writes perplexity.md, .csv, .tex and .png, and by_position.png, the perplexity of each place in the longest window; runs that
 differ in their seed alone become one column, mean ± standard deviation. --paper sets the paper's numbers beside ours. Records of
-several data sets or protocols make a table each, those of eval_hellaswag.py a table of their own (hellaswag.md, ...), and those
-of bench.py one for each benchmark, the plot showing throughput and memory against context, as the CABLE paper's figure 3.
+several data sets or protocols make a table each, those of eval_retrieval.py (retrieval.md, ...) and eval_hellaswag.py (hellaswag.md,
+...) tables of their own, and those of bench.py one for each benchmark, the plot showing throughput and memory against context, as the
+CABLE paper's figure 3.
 """
 
 from dataclasses import dataclass, field
@@ -27,14 +30,15 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """JSON files written by eval_extrapolation.py, eval_hellaswag.py or bench.py"""
+    """JSON files written by eval_extrapolation.py, eval_retrieval.py, eval_hellaswag.py or bench.py"""
     paper: str | None = None
-    """a file of results/paper, to set its perplexities beside ours"""
+    """a file of results/paper, to set its numbers beside ours"""
     out_dir: str = "runs"
     """folder of the tables and the plots"""
 
 
-KINDS = {"perplexity": {"lengths", "data", "protocol"}, "hellaswag": {"acc", "acc_norm"}}  # and the keys that tell them
+KINDS = {"perplexity": {"lengths", "data", "protocol"}, "retrieval": {"lengths", "data", "metric"},
+         "hellaswag": {"acc", "acc_norm"}}  # and the keys that tell them
 
 
 def main(argv=None):
@@ -43,14 +47,14 @@ def main(argv=None):
         raise InputError("no record named: python report.py runs/*/eval_*.json")
     combined = config.paper is not None and Path(config.paper).name == paper.GENERALIZATION
     printed = paper.load(config.paper) if config.paper and not combined else None
-    records = {path: read_json(path, "make it with eval_extrapolation.py, eval_hellaswag.py or bench.py") for path in config.records}
+    records = {path: read_json(path, "make it with one of the programs eval_*.py, or bench.py") for path in config.records}
     kinds = {path: kind_of(record) for path, record in records.items()}
-    problems = [f"{path} is no record of eval_extrapolation.py or eval_hellaswag.py, nor of encodings by bench.py: name others"
+    problems = [f"{path} is no record of one of the programs eval_*.py, nor of encodings by bench.py: name others"
                 for path, kind in kinds.items() if kind is None]
     if problems:
         raise InputError(*problems)
-    perplexity, accuracy, speeds = ({path: records[path] for path in records if kinds[path] == kind}
-                                    for kind in ("perplexity", "hellaswag", "bench"))
+    perplexity, retrieval, accuracy, speeds = ({path: records[path] for path in records if kinds[path] == kind}
+                                               for kind in ("perplexity", "retrieval", "hellaswag", "bench"))
     check_speeds(speeds)
     out = Path(config.out_dir)
     if combined:
@@ -60,7 +64,8 @@ def main(argv=None):
         caption = ("HellaSwag in percent, perplexities elsewhere; the paper's: version 1, table 1. Protocols and errors: the tables "
                    "below.")
         write(out, "generalization", f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(), (cells[0], cells[1:]), cells)
-    report_perplexity([*perplexity.values()], printed, out)
+    report_contexts("perplexity", [*perplexity.values()], printed, out)
+    report_contexts("retrieval", [*retrieval.values()], printed, out)
     if accuracy:
         cells = tables.accuracy(tables.in_order([*accuracy.values()]))
         write(out, "hellaswag", f"{tables.aligned(cells)}\n\nHellaSwag, percent right ± standard error, as lm-evaluation-harness counts; "
@@ -69,33 +74,35 @@ def main(argv=None):
 
 
 def kind_of(record) -> str | None:
-    """perplexity, hellaswag or bench; None for anything else."""
+    """perplexity, retrieval, hellaswag or bench; None for anything else."""
     if not isinstance(record, dict):
         return None
     other = "bench" if tables.BENCHMARKS.keys() & record.keys() else None
     return next((kind for kind, keys in KINDS.items() if keys <= record.keys()), other)
 
 
-def report_perplexity(records: list[dict], printed: paper.Table | None, out: Path) -> None:
-    """A table, verdicts and plots for each data set and protocol among records of eval_extrapolation.py."""
+def report_contexts(kind: str, records: list[dict], printed: paper.Table | None, out: Path) -> None:
+    """A table, verdicts and plots for each data set and protocol among records of perplexity, or of retrieval, at several lengths."""
     groups = {}
     for record in records:
         groups.setdefault((record["data"]["dataset"], record["data"]["split"], tables.protocol(record), record["data"]["sha256"]),
                           []).append(record)
     for number, ((dataset, split, *_), group) in enumerate(groups.items(), 1):
-        name = "perplexity" if len(groups) == 1 else f"perplexity_{number}_{dataset}_{split}"
+        name = kind if len(groups) == 1 else f"{kind}_{number}_{dataset}_{split}"
         columns = tables.columns(group)
-        table = tables.perplexity(columns)
-        parts = [tables.markdown(*table), tables.caption(group)]
+        table, best = tables.by_context(columns), columns[0].measure.best
+        parts = [tables.markdown(*table, best), tables.caption(group)]
         if printed and any(printed.covers(column.pe) for column in columns):
             cells, meaning = tables.printed_beside(columns, printed)
             parts += [tables.aligned(cells), meaning]
-        if "objective" not in group[0]:  # the claims are on decoders
+        if kind == "retrieval":
+            parts.append("\n".join(f"- {verdict}" for verdict in claims.judge_retrieval(columns)))
+        elif "objective" not in group[0]:  # the claims on perplexity are on decoders
             parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, printed)))
-        write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table),
-              lambda file: figures.perplexity(columns, file))
+        write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table, best),
+              lambda file: figures.by_context(columns, file))
         if all("by_position" in entry for record in group for entry in record["lengths"].values() if entry):
-            save(out / name.replace("perplexity", "by_position", 1), ".png", lambda file: figures.positions(columns, file))
+            save(out / name.replace(kind, "by_position", 1), ".png", lambda file: figures.positions(columns, file))
 
 
 def check_speeds(records: dict[str, dict]) -> None:

@@ -1,13 +1,14 @@
 """How do records become tables? Rows and columns from the JSON that the evaluation programs write, and their printed form.
 
 A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of
-eval_hellaswag.py its accuracy; one of bench.py is the speed of several encodings at several context lengths, under the name of
-each benchmark.
+eval_hellaswag.py its accuracy, one of eval_retrieval.py its nDCG@10 at several lengths; one of bench.py is the speed of several
+encodings at several context lengths, under the name of each benchmark.
 """
 
 import csv
 import io
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paper import Table
@@ -15,6 +16,22 @@ from paper import Table
 # The CABLE paper's order of columns; other encodings follow by name.
 ORDER = ("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
 WIDE = 10  # columns
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the numbers of a record's lengths are: one of them and several in words, their key in an entry, which is best, and an axis."""
+
+    name: str
+    plural: str
+    key: str
+    best: Callable
+    axis: str
+    scale: str
+
+
+PERPLEXITY = Measure("Perplexity", "perplexities", "perplexity", min, "perplexity", "log")
+NDCG = Measure("nDCG@10", "the numbers", "ndcg10", max, "nDCG@10 (percent)", "linear")
 
 
 def place(pe: str) -> tuple[int, str]:
@@ -35,17 +52,21 @@ class Column:
     pe: str
     records: list[dict]
 
-    def perplexities(self, length: float) -> list[float]:
+    @property
+    def measure(self) -> Measure:
+        return NDCG if self.records[0].get("metric") == NDCG.name else PERPLEXITY
+
+    def values(self, length: float) -> list[float]:
         """At this context, one for each seed; none where there are none, or the context is no whole number."""
         entries = [record["lengths"].get(str(int(length)) if length == int(length) else "") for record in self.records]
-        return [entry["perplexity"] for entry in entries if entry]
+        return [entry[self.measure.key] for entry in entries if entry]
 
     def by_seed(self, length: int) -> dict[int, float]:
         """The same by the seed of the run."""
-        return {record.get("seed"): entry["perplexity"] for record in self.records if (entry := record["lengths"].get(str(length)))}
+        return {record.get("seed"): entry[self.measure.key] for record in self.records if (entry := record["lengths"].get(str(length)))}
 
     def mean(self, length: float) -> float | None:
-        values = self.perplexities(length)
+        values = self.values(length)
         return statistics.mean(values) if values else None
 
 
@@ -77,7 +98,9 @@ def labels(records: list[dict]) -> list[str]:
 
 
 def protocol(record: dict) -> str:
-    """The protocol of a record in words."""
+    """The protocol of a record in words; of retrieval the metric."""
+    if "metric" in record:
+        return record["metric"]
     found = record["protocol"]
     if found.get("mask_rate"):
         return f"segments, of the {found['mask_rate']:.0%} of tokens that are masked"
@@ -88,25 +111,27 @@ def protocol(record: dict) -> str:
     return found["name"]
 
 
-def perplexity(columns: list[Column]) -> tuple[list[str], list[list]]:
-    """(header, rows) of perplexities, a row for each context; a cell holds one for each seed, none where the encoding ends before."""
+def by_context(columns: list[Column]) -> tuple[list[str], list[list]]:
+    """(header, rows) of perplexities, or of nDCG@10, a row for each context; a cell holds one for each seed, none where the encoding
+    ends before."""
     lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
     return ["context", *(column.label for column in columns)], [
-        [length, *(column.perplexities(length) for column in columns)] for length in lengths]
+        [length, *(column.values(length) for column in columns)] for length in lengths]
 
 
 def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]], str]:
     """Cells of a table that sets the paper's numbers beside ours, of the encodings in both, and what it shows.
 
-    Ours of the paper's own size, training length and tokens: its perplexities and how far ours are from them. Of others: by how much
-    perplexity grows from the training length on, there and here, at the same multiples of it.
+    Ours of the paper's own size, training length and tokens, or, of nDCG@10, documents: its numbers and how far ours are from them. Of
+    others: by how much they grow from the training length on, there and here, at the same multiples of it.
     """
     columns = [column for column in columns if paper.covers(column.pe)]
-    trained_at = columns[0].records[0]["block_size"]
-    alike = all((record["size"], record["block_size"], record["data"]["tokenizer"]) == (paper.size, paper.trained_at, "gpt2")
+    trained_at, measure = columns[0].records[0]["block_size"], columns[0].measure
+    kind, same = ("dataset", paper.dataset) if measure == NDCG else ("tokenizer", "gpt2")
+    alike = all((record["size"], record["block_size"], record["data"][kind]) == (paper.size, paper.trained_at, same)
                 for column in columns for record in column.records)
     cells = [["context" if alike else "training lengths", "", *(column.label for column in columns)]]
-    for context in sorted({context for values in paper.perplexities.values() for context in values}):
+    for context in sorted({context for values in paper.numbers.values() for context in values}):
         theirs = [paper.value(column.pe, context) for column in columns]
         ours = [column.mean(context * trained_at / paper.trained_at) for column in columns]
         if alike:
@@ -119,9 +144,10 @@ def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]]
                     "paper": [_decimals(a and b and a / b) for a, b in zip(theirs, base)]}
         for what, row in rows.items():
             cells.append([(f"{context:,}" if alike else f"{context / paper.trained_at:g}") if what == "ours" else "", what, *row])
-    text = (f"Perplexity here and in {paper.what} ({paper.dataset}, {paper.size}), and how far ours is from it." if alike else
-            f"Perplexity over that at the training length, here and in {paper.what} ({paper.dataset}, {paper.size}, trained at "
-            f"{paper.trained_at:,}): another size, length or vocabulary, so that perplexities themselves cannot be compared.")
+    text = (f"{measure.name} here and in {paper.what} ({paper.dataset}, {paper.size}), and how far ours is from it." if alike else
+            f"{measure.name} over that at the training length, here and in {paper.what} ({paper.dataset}, {paper.size}, trained at "
+            f"{paper.trained_at:,}): another size, length or {'task' if measure == NDCG else 'vocabulary'}, so that {measure.plural} "
+            "themselves cannot be compared.")
     return cells, text
 
 
@@ -131,6 +157,8 @@ def _decimals(value: float | None) -> str:
 
 def caption(records: list[dict]) -> str:
     """What a table's numbers mean: protocol, data, tokens, training length, error."""
+    if "metric" in records[0]:
+        return _retrieval_caption(records)
     entries = [entry for record in records for entry in record["lengths"].values() if entry]
     tokens = sorted({entry["tokens"] for entry in entries})
     error = max(entry["loss_se"] for entry in entries)
@@ -140,6 +168,13 @@ def caption(records: list[dict]) -> str:
             f"{trained} tokens. Protocol: {protocol(first)}, {tokens[0]:,}"
             + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
             + f" tokens a length; standard error over windows at most {100 * error:.1f}%.")
+
+
+def _retrieval_caption(records):
+    first, data = records[0], records[0]["data"]
+    error = max(entry["ndcg10_se"] for record in records for entry in record["lengths"].values() if entry)
+    return (f"nDCG@10 in percent, {data['questions']:,} questions, {data['documents']:,} documents of {data['dataset']} ({data['split']}), "
+            f"cut at so many tokens; trained at {first['block_size']:,}. Standard error over questions at most {error:.1f}.")
 
 
 def accuracy(records: list[dict]) -> list[list[str]]:
@@ -185,23 +220,23 @@ def generalization(found: dict[str, dict], printed: dict[tuple[str, str], dict[s
     return [names, *([*model, *(_decimals(of_models.get(model)) for of_models in values)] for model in models)]
 
 
-def cells_of(header: list[str], rows: list[list]) -> list[list[str]]:
-    """The printed cells of a table of perplexities, the header first: mean ± standard deviation over seeds; the best (lowest) of each
-    row in bold, with all that print alike, "—" where there is none. Wide tables are turned round."""
+def cells_of(header: list[str], rows: list[list], best: Callable = min) -> list[list[str]]:
+    """The printed cells of such a table, the header first: mean ± standard deviation over seeds; the best of each row in bold, with all
+    that print alike, "—" where there is none. Wide tables are turned round."""
     cells = [[str(name) for name in header]]
     for first, *found in rows:
         means = [statistics.mean(values) if values else None for values in found]
-        lowest = min([mean for mean in means if mean is not None], default=None) if sum(map(bool, found)) > 1 else None
+        winner = best([mean for mean in means if mean is not None], default=None) if sum(map(bool, found)) > 1 else None
         printed = [_decimals(mean) + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
                    for mean, values in zip(means, found)]
-        best = [lowest is not None and _decimals(mean) == _decimals(lowest) for mean in means]
-        cells.append([f"{first:,}", *(f"**{text}**" if bold else text for text, bold in zip(printed, best))])
+        bold = [winner is not None and _decimals(mean) == _decimals(winner) for mean in means]
+        cells.append([f"{first:,}", *(f"**{text}**" if wins else text for text, wins in zip(printed, bold))])
     return [list(column) for column in zip(*cells)] if len(header) > WIDE else cells
 
 
-def markdown(header: list[str], rows: list[list]) -> str:
-    """An aligned Markdown table of perplexities."""
-    return aligned(cells_of(header, rows))
+def markdown(header: list[str], rows: list[list], best: Callable = min) -> str:
+    """An aligned Markdown table of them."""
+    return aligned(cells_of(header, rows, best))
 
 
 def latex(cells: list[list[str]]) -> str:

@@ -97,13 +97,14 @@ full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
 
 # train CONFIG LENGTH [FLAG...]: every encoding and seed, at the paper's LENGTH. The runs are those that follow are about.
 train() {
-    local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags launch=(python) micro_batch
+    local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags launch=(python) micro_batch own
     further=${further// /}
     local folder=$RUNS/$SCALE/$1-$2${further//--/-}
     case $SCALE in small | smoke) config=configs/$SCALE.yaml ;; esac
     if [ "$NPROC" -gt 1 ]; then launch=(torchrun --standalone --nproc_per_node="$NPROC"); fi
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
-    flags=(--config "$config" --data "$data" --block_size $((length / shrink)) --micro_batch $((micro_batch * 1024 / length)) "${@:3}")
+    own=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config") length=$((length / shrink)) # own: what micro_batch belongs to
+    flags=(--config "$config" --data "$data" --block_size $length --micro_batch $((micro_batch * ${own:-1024} / length)) "${@:3}")
     runs=() records=()
     for seed in $SEEDS; do
         for pe in $encodings; do
@@ -134,12 +135,37 @@ tune() {
     lr=$best
 }
 
-# evaluate LENGTHS [FLAG...]: perplexity of the runs at the paper's lengths, as in 512,1024.
-evaluate() {
+# shrunk LENGTHS: those of the paper, as in 512,1024, at this scale.
+shrunk() {
     local length lengths=""
     for length in ${1//,/ }; do lengths+=,$((length / shrink)); done
-    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "${lengths#,}" \
-        --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
+    echo "${lengths#,}"
+}
+
+# evaluate LENGTHS [FLAG...]: perplexity of the runs at the paper's lengths.
+evaluate() {
+    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
+}
+
+# finetune: the encoders of the runs learn to find texts, and are what follows is about: on MS MARCO at SCALE=full, at others on triplets
+# of the same text, of which the task is made too.
+finetune() {
+    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes
+    runs=() records=() task=(--data "$made")
+    case $SCALE in
+        full) task=() flags=() ;;
+        small) flags=(--samples 6400 --batch 64 --lr 1e-3) sizes=(--passage 512 --length 4096) ;;
+        smoke) flags=(--samples 8 --batch 4) sizes=(--triplets 8 --passage 400 --length 512 --documents 12 --questions 6) ;;
+    esac
+    if [ "$SCALE" != full ]; then
+        flags+=(--data "$made/triplets.jsonl")
+        if [ ! -d "$made" ]; then run python prepare_retrieval.py "$data" "${sizes[@]}" --out_dir "$made" || finish; fi
+    fi
+    for encoder in "${encoders[@]}"; do
+        if [ ! -d "$encoder-exported" ]; then run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue; fi
+        run python finetune_retrieval.py "$encoder-exported" "${flags[@]}" --out_dir "$encoder-retrieval" --resume || continue
+        runs+=("$encoder-retrieval")
+    done
 }
 
 # measure PROGRAM FLAG...: one question about the runs. Its records are what `report` is about.
@@ -151,6 +177,7 @@ measure() {
     for found in "${runs[@]}"; do
         case $1 in
             eval_hellaswag.py) found=("$found"/eval_hellaswag_*.json) ;;
+            eval_retrieval.py) found=("$found"/eval_retrieval_*.json) ;;
             *) found=("$found/eval_$(basename "$data")_$split.json") ;;
         esac
         if [ -f "${found[0]}" ]; then records+=("${found[@]}"); fi

@@ -32,8 +32,8 @@ def test_those_near_the_lowest_are_drawn_once_more(monkeypatch, tmp_path):
     monkeypatch.setattr(figures, "_draw", lambda axes, lines, *_, **__: drawn.append([label for label, points in lines if points]))
     records = [record("cable", {256: 4.0, 512: 4.0}), record("alibi", {256: 4.2, 512: 4.5}), record("rope", {256: 3.9, 512: 4.7}),
                record("learnable", {256: 4.0, 512: None}), record("fox", {256: 4.0, 512: 4.1})]
-    figures.perplexity(tables.columns(records), tmp_path / "all.png")
+    figures.by_context(tables.columns(records), tmp_path / "all.png")
     assert drawn == [["cable", "alibi", "rope", "learnable", "fox"], ["cable", "alibi", "fox"]]
-    figures.perplexity(tables.columns(records[:4]), tmp_path / "two.png")
-    figures.perplexity(tables.columns([*records[:2], records[4]]), tmp_path / "all.png")
+    figures.by_context(tables.columns(records[:4]), tmp_path / "two.png")
+    figures.by_context(tables.columns([*records[:2], records[4]]), tmp_path / "all.png")
     assert drawn[2:] == [["cable", "alibi", "rope", "learnable"], ["cable", "alibi", "fox"]]

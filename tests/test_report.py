@@ -22,7 +22,7 @@ RECORDS = [record("rope", {256: 4.0, 1024: 6.0, 4096: 9.0}), record("learnable",
 
 
 def test_markdown_table():
-    assert tables.markdown(*tables.perplexity(tables.columns(RECORDS))) == """\
+    assert tables.markdown(*tables.by_context(tables.columns(RECORDS))) == """\
 | context |    cable |     rope | learnable | zebra |
 |--------:|---------:|---------:|----------:|------:|
 |     256 |     4.10 | **4.00** |      4.50 |  5.00 |
@@ -39,7 +39,7 @@ def test_seeds_become_a_column_with_their_deviation():
     """4.0 and 4.2: mean 4.1, sample standard deviation 0.1414."""
     records = [record("cable", {256: 4.0, 512: 3.0}, run="a", seed=1), record("cable", {256: 4.2}, run="b", seed=2),
                record("rope", {256: 5.0, 512: 6.0}, seed=1)]
-    table = tables.perplexity(tables.columns(records))
+    table = tables.by_context(tables.columns(records))
     assert [line.split("|")[1:-1] for line in tables.markdown(*table).splitlines()[2:]] == [
         ["     256 ", " **4.10 ± 0.14** ", " 5.00 "], ["     512 ", "        **3.00** ", " 6.00 "]]
     assert tables.comma_separated(*tables.with_deviations(*table)) == (
@@ -49,7 +49,7 @@ def test_seeds_become_a_column_with_their_deviation():
 def test_what_is_told_apart():
     """Runs of one seed by their names; sizes, training lengths and caches by themselves."""
     named = [record("cable", {256: 4.0}, run="lr1"), record("cable", {256: 4.1}, run="lr2"), record("rope", {256: 5.0})]
-    assert tables.perplexity(tables.columns(named))[0] == ["context", "lr1", "lr2", "rope"]
+    assert tables.by_context(tables.columns(named))[0] == ["context", "lr1", "lr2", "rope"]
     other = [record("cable", {256: 4.0}, block_size=512), record("cable", {256: 4.1}), record("rope", {256: 4.0}),
              record("rope", {256: 4.0}) | {"cache_window": 2048}, record("alibi", {256: 4.0}) | {"size": "tiny"},
              record("alibi", {256: 4.0}) | {"size": "small"}]
@@ -135,7 +135,7 @@ def test_generalization_beside_the_paper():
 
 def test_wide_tables_are_turned_round():
     records = [record(f"e{n:02}", {256: 4.0 + n, 512: 9.5 - n}) for n in range(10)]
-    lines = tables.markdown(*tables.perplexity(tables.columns(records))).splitlines()
+    lines = tables.markdown(*tables.by_context(tables.columns(records))).splitlines()
     assert len(lines) == 12 and lines[0].split() == ["|", "context", "|", "256", "|", "512", "|"]
     assert lines[2].split() == ["|", "e00", "|", "**4.00**", "|", "9.50", "|"]
     assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.50**", "|"]
@@ -197,7 +197,7 @@ def test_refusals(refused, tmp_path):
     out = ("--out_dir", tmp_path / "out")
     assert "no record named" in refused(report.main)[0]
     told = refused(report.main, tmp_path / "c.json", *out)[0]
-    assert "c.json is no record of eval_extrapolation.py or eval_hellaswag.py, nor of encodings" in told
+    assert "c.json is no record of one of the programs eval_*.py, nor of encodings" in told
     assert "d.json cannot be read" in refused(report.main, tmp_path / "d.json", *out)[0]
     assert "e.json does not exist" in refused(report.main, tmp_path / "e.json", *out)[0]
     for name in ("f", "g"):

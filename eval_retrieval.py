@@ -1,0 +1,106 @@
+"""How well does an encoder find long documents, far beyond its training length?
+
+    pip install sentence-transformers
+    python eval_retrieval.py runs/retrieval/cable runs/retrieval/rope               # MLDR in English, from the hub
+    python eval_retrieval.py runs/retrieval/cable --data data/mine --lengths 1x,4x,16x
+
+Questions and documents are cut at the length asked for and turned into vectors, and the documents are ranked by the cosine: nDCG@10
+in percent, the mean over questions (CABLE, table 3). Runs are folders that finetune_retrieval.py made; retrieval.py tells what --data
+is. Every run gets a JSON record beside it, renewed after each length; lengths that it holds already are not computed again.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+import cli
+import device as devices
+import retrieval
+import tables
+from errors import InputError
+from files import read_json, write_json
+from runs import earlier_record, provenance, sha256_of
+
+BATCH_TOKENS = 16_384  # of documents that go through the network together, or one document where that is longer
+
+
+@dataclass
+class Config:
+    """Settings of an evaluation."""
+
+    runs: list[str] = field(default_factory=list)
+    """folders made by finetune_retrieval.py"""
+    data: str | None = None
+    """folder of a task, laid out as BEIR's; none: MLDR in English, from the hub"""
+    split: str = "test"
+    """which of its qrels"""
+    lengths: str = "512,1024,2048,4096,8192,16384"
+    """where texts are cut, in tokens, separated by commas; 1x,2x,... are multiples of the training length"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """of matrix products; auto: bfloat16 where the hardware has it"""
+
+
+def main(argv=None):
+    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders made by finetune_retrieval.py"))
+    if not config.runs:
+        raise InputError("no run named: python eval_retrieval.py runs/retrieval/NAME ...")
+    try:
+        import embedding
+    except ImportError:
+        raise InputError("retrieval needs sentence-transformers: pip install sentence-transformers") from None
+    device, dtype = devices.choose(config.device, config.dtype)
+    models = {run: embedding.load(run, dtype, device) for run in config.runs}
+    task = retrieval.load(config.data, config.split)
+    records = tables.in_order([evaluate(run, model, task, config, device, dtype) for run, model in models.items()])
+    print()
+    print(tables.markdown(*tables.by_context(tables.columns(records)), best=max))
+    print(tables.caption(records))
+
+
+def evaluate(run: str, model, task: retrieval.Task, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
+    """The record of one encoder, with every length asked for."""
+    import embedding
+
+    settings, path = embedding.config_of(run), Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
+    lengths = cli.lengths(config.lengths, settings["block_size"])
+    identity = {
+        **{name: settings[name] for name in ("pe", "size", "block_size")},
+        "seed": read_json(Path(run) / "finetune.json", "fine-tune again")["settings"]["seed"],
+        "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
+        "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
+                 "sha256": task.sha256()}, "metric": "nDCG@10"}
+    found = earlier_record(path, identity) or {"lengths": {}}
+    record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
+    for length in [length for length in lengths if str(length) not in record["lengths"]]:
+        ends = length > settings.get("max_position_embeddings", length)  # of a learned table
+        record["lengths"][str(length)] = None if ends else measure(model, task, length)
+        record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
+        write_json(path, {**record, "provenance": provenance(device)})
+    return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
+
+
+def measure(model, task: retrieval.Task, length: int) -> dict:
+    """nDCG@10 in percent over all questions, its standard error, and that of each question."""
+    from sentence_transformers.util import semantic_search
+
+    model.max_seq_length = length
+
+    def vectors(texts):
+        return model.encode([*texts], batch_size=max(1, BATCH_TOKENS // length), convert_to_tensor=True, normalize_embeddings=True)
+
+    names = [*task.documents]
+    hits = semantic_search(vectors(task.questions.values()), vectors(task.documents.values()), top_k=10)
+    values = [100 * retrieval.ndcg([names[hit["corpus_id"]] for hit in of_question], task.relevant[question])
+              for question, of_question in zip(task.questions, hits)]
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return {"ndcg10": float(np.mean(values)), "ndcg10_se": float(error), "by_question": values}
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,151 @@
+"""Teaches an encoder to find texts: contrastive fine-tuning on questions, passages that answer them, and passages that only seem to.
+
+    pip install sentence-transformers accelerate
+    python export_hf.py runs/bert/cable --out_dir exported/cable
+    python finetune_retrieval.py exported/cable --out_dir runs/retrieval/cable
+    python finetune_retrieval.py exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine     # or a .parquet file
+    python eval_retrieval.py runs/retrieval/cable
+
+As the CABLE paper does it (section 5.5): one epoch over 1.25M samples of MS MARCO with mined hard negatives, 128 a batch, 5% of
+warm-up, by sentence-transformers. A text is the mean of its tokens' last layer; each question is to find its passage, by the cosine
+times 20, among all passages and hard negatives of the batch. Mini-batches change its memory, not its result. The learning rate is
+that of ModernBERT (Warner et al. 2024), whose recipe it is; the paper prints none.
+
+The folder that is written is a model for sentence-transformers, with a record, finetune.json, of settings and losses. --resume goes
+on from the last checkpoint, which lies in the folder's checkpoints/ until the training ends.
+"""
+
+import dataclasses
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import cli
+import corpus
+import device as devices
+from errors import InputError
+from files import write_json, writing
+from runs import provenance
+
+HUB = {"path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1", "name": "triplet-hard", "split": "train"}
+COLUMNS = ("query", "positive", "negative")
+RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
+
+
+@dataclass
+class Config:
+    """Settings of a fine-tuning."""
+
+    encoder: list[str] = field(default_factory=list)
+    """folder that export_hf.py made of an encoder"""
+    data: str | None = None
+    """.jsonl or .parquet file with the columns query, positive and negative; none: MS MARCO's, from the hub"""
+    samples: int = 1_250_000
+    """how many of its rows, the first ones, at most"""
+    max_tokens: int | None = None
+    """texts are cut here; none: at the encoder's training length"""
+    batch: int = 128
+    """questions of one optimizer step"""
+    mini_batch: int = 32
+    """questions, passages or negatives that go through the network at a time"""
+    lr: float = 8e-5
+    """highest learning rate; falls in a straight line"""
+    warmup: float = 0.05
+    """the share of steps over which it rises before"""
+    seed: int = 1
+    """of the order of the data"""
+    log_every: int = 10
+    """steps between the losses that are kept"""
+    checkpoint_every: int = 500
+    """steps between checkpoints"""
+    out_dir: str = "runs/retrieval/encoder"
+    """folder of the model"""
+    resume: bool = False
+    """go on with the training in out_dir, if it holds one"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """cuda is the first GPU that CUDA_VISIBLE_DEVICES names"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """of matrix products; auto: bfloat16 where the hardware has it"""
+
+    def __post_init__(self):
+        least = {"samples": 1, "max_tokens": 1, "batch": 2, "mini_batch": 1, "lr": 0, "warmup": 0, "seed": 0, "log_every": 1,
+                 "checkpoint_every": 1}
+        problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
+                    if getattr(self, name) is not None and getattr(self, name) < value]
+        problems += [f"warmup is {self.warmup}: it must be below 1"] * (self.warmup >= 1)
+        if problems:
+            raise InputError(*problems)
+
+
+def main(argv=None):
+    config = cli.parse(Config, argv, __doc__, positional=("encoder", "folder that export_hf.py made of an encoder"))
+    if len(config.encoder) != 1:
+        raise InputError("name one encoder: python finetune_retrieval.py exported/NAME --out_dir runs/retrieval/NAME")
+    try:
+        import accelerate  # noqa: F401  the trainer asks for it
+
+        import embedding
+    except ImportError:
+        raise InputError("fine-tuning needs sentence-transformers: pip install sentence-transformers accelerate") from None
+    out, encoder = Path(config.out_dir), config.encoder[0]
+    if (out / RECORD).exists() and config.resume:
+        return print(f"{out} is fine-tuned already")
+    if out.exists() and not (out.is_dir() and (config.resume or not any(out.iterdir()))):
+        raise InputError(f"{out} holds other files: go on with its training by --resume, or choose another --out_dir")
+    device, dtype = devices.choose(config.device, config.dtype)
+    if device.type == "cuda" and torch.cuda.device_count() > 1:
+        raise InputError("fine-tuning takes one GPU, of which each batch is one: set CUDA_VISIBLE_DEVICES=0")
+    model = embedding.from_export(encoder, config.max_tokens)
+    rows = triplets(config)
+    print(f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch")
+    with writing(out):
+        losses = train(model, rows, config, device, dtype)
+        model.save_pretrained(str(out), create_model_card=False)
+    write_json(out / RECORD, {"settings": dataclasses.asdict(config), "losses": losses, "provenance": provenance(device)})
+    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    print(f"{out}: loss {losses[0][1]:.3f} at step {losses[0][0]}, {losses[-1][1]:.3f} at step {losses[-1][0]}")
+
+
+def triplets(config: Config):
+    """The rows of the data, a datasets.Dataset of COLUMNS. Raises InputError where they are not there."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    if config.data is not None and not (Path(config.data).is_file() and corpus.table_kind(Path(config.data))):
+        raise InputError(f"--data {config.data} is no .jsonl or .parquet file: name one, or leave it out for MS MARCO's")
+    name, load = (config.data, corpus.local([Path(config.data)])) if config.data else (HUB["path"], HUB)
+    with corpus.reading(name, "mend it, or name another --data"):
+        rows = datasets.load_dataset(**load)
+    if missing := [column for column in COLUMNS if column not in rows.column_names]:
+        raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")
+    return rows.select_columns(list(COLUMNS)).select(range(min(config.samples, len(rows))))
+
+
+def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype) -> list[tuple[int, float]]:
+    """One epoch; (step, mean loss since the one before) at each log step."""
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+    from transformers import TrainerCallback
+
+    class AfterEachStep(TrainerCallback):
+        def on_step_end(self, arguments, state, control, **_):
+            model[0].auto_model.model.project()  # the encodings' parameters back into their bounds
+            control.should_log |= state.global_step == state.max_steps
+
+    checkpoints = Path(config.out_dir) / CHECKPOINTS
+    trainer = SentenceTransformerTrainer(
+        model=model, train_dataset=rows, loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
+        callbacks=[AfterEachStep()], args=SentenceTransformerTrainingArguments(
+            output_dir=str(checkpoints), num_train_epochs=1, per_device_train_batch_size=config.batch, batch_sampler="no_duplicates",
+            learning_rate=config.lr, lr_scheduler_type="linear", warmup_steps=config.warmup, seed=config.seed, data_seed=config.seed,
+            logging_steps=config.log_every, save_steps=config.checkpoint_every, save_total_limit=1, report_to="none",
+            use_cpu=device.type == "cpu", bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16))
+    trainer.train(resume_from_checkpoint=checkpoints.is_dir() and any(checkpoints.iterdir()))
+    return [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,288 @@
+"""Retrieval: tasks, their metric, fine-tuning by sentence-transformers, and the evaluation, against rankings worked out by hand."""
+
+import json
+import math
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY
+
+import report
+import retrieval
+import runs
+from errors import InputError
+from files import read_json
+
+st = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+import eval_retrieval  # noqa: E402
+import export_hf  # noqa: E402
+import finetune_retrieval  # noqa: E402
+
+WORDS = "apple bear cloud drum eagle fish grass house ink jelly kite lamp moon nest oak pear quill river".split()
+
+
+def task_in(folder, documents, questions, relevant, split="test"):
+    """A task in BEIR's layout."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", documents), ("queries", questions)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"_id": key, **text}) + "\n" for key, text in texts.items()))
+    lines = "".join(f"{question}\t{document}\t{score}\n" for question, document, score in relevant)
+    (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    return folder
+
+
+@pytest.fixture
+def task(tmp_path):
+    """40 documents of 60 to 120 bytes, 12 questions; each has one answer, the first of them a second, better one."""
+    random.seed(0)
+    documents = {f"d{n}": {"title": random.choice(WORDS), "text": " ".join(random.choices(WORDS, k=random.randint(10, 18)))} for n in range(40)}
+    questions = {f"q{n}": {"text": " ".join(documents[f"d{n}"]["text"].split()[3:6])} for n in range(12)}
+    relevant = [*((f"q{n}", f"d{n}", 1) for n in range(12)), ("q0", "d30", 2), ("q1", "d31", 0)]
+    return task_in(tmp_path / "toy", documents, questions, relevant)
+
+
+def test_ndcg_by_hand():
+    assert retrieval.ndcg(["a", "b"], {"a": 1}) == 1 and retrieval.ndcg(["b", "c"], {"a": 1}) == 0
+    assert retrieval.ndcg(["b", "a"], {"a": 1}) == pytest.approx(1 / math.log2(3))
+    assert retrieval.ndcg(["b", "a", "c"], {"a": 3, "c": 1}) == pytest.approx((3 / math.log2(3) + 1 / 2) / (3 + 1 / math.log2(3)))
+    assert retrieval.ndcg([*map(str, range(11))], {"10": 1}) == 0  # in place eleven
+    assert retrieval.ndcg(["0"], {str(n): 1 for n in range(20)}) == pytest.approx(1 / sum(1 / math.log2(1 + r) for r in range(1, 11)))
+
+
+def test_ndcg_is_scikit_learns():
+    from sklearn.metrics import ndcg_score
+
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        relevance, scores = generator.integers(0, 3, 30), generator.random(30)
+        ranking = [str(n) for n in np.argsort(-scores)]
+        ours = retrieval.ndcg(ranking, {str(n): int(value) for n, value in enumerate(relevance) if value})
+        assert ours == pytest.approx(ndcg_score([relevance], [scores], k=10))
+
+
+def test_a_task_on_disk(task):
+    found = retrieval.load(str(task), "test")
+    assert found.name == "toy" and len(found.documents) == 40 and len(found.questions) == 12
+    first = json.loads((task / "corpus.jsonl").read_text().splitlines()[0])
+    assert found.documents["d0"] == f"{first['title']} {first['text']}"
+    assert found.relevant["q0"] == {"d0": 1, "d30": 2} and found.relevant["q1"] == {"d1": 1}  # 0 is irrelevant
+
+
+def test_mldr_is_read_from_the_hub(task, monkeypatch):
+    import datasets
+
+    here, asked = retrieval._from_folder(task, "test"), []
+
+    def load_dataset(path, name, split):
+        asked.append((path, name, split))
+        rows = here[name.removeprefix("en-")]
+        return [{"id" if key == "_id" else key: value for key, value in row.items()} for row in rows]  # as newer tables of MTEB have it
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    found, local = retrieval.load(None, "dev"), retrieval.load(str(task), "test")
+    assert found.name == "mldr-en" and found.sha256() == local.sha256()
+    assert asked == [("mteb/MultiLongDocRetrieval", f"en-{part}", "dev") for part in ("corpus", "queries", "qrels")]
+
+
+@pytest.mark.parametrize("damage, said", [
+    (lambda folder: (folder / "queries.jsonl").unlink(), "cannot be read .*queries.jsonl"),
+    (lambda folder: (folder / "corpus.jsonl").write_text('{"_id": "d0"}\n'), "is no retrieval task .'text' is missing"),
+    (lambda folder: (folder / "corpus.jsonl").write_text("{"), "cannot be read"),
+    (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td99\t1\n"), "name d99, which is not there"),
+    (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq99\td1\t1\n"), "name q99, which is not there"),
+    (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n"), "name nothing, which is not there")])
+def test_damaged_tasks_are_told(task, damage, said):
+    damage(task)
+    with pytest.raises(InputError, match=f"toy.*{said}.*: mend it, or name another --data"):
+        retrieval.load(str(task), "test")
+
+
+@pytest.fixture(scope="module")
+def exported(data_dir, tmp_path_factory):
+    """exported("alibi"): the folder of an exported encoder, trained at 16 tokens."""
+    import train_gpt
+
+    root, done = tmp_path_factory.mktemp("exported"), {}
+
+    def export(pe, *flags):
+        if pe not in done:
+            train_gpt.main([*TINY, "--objective", "mlm", "--data", str(data_dir), "--pe", pe, "--out_dir", str(root / f"{pe}-run"), *flags])
+            export_hf.main([str(root / f"{pe}-run"), "--out_dir", str(root / pe)])
+            done[pe] = root / pe
+        return done[pe]
+
+    return export
+
+
+@pytest.fixture(scope="module")
+def triplets(tmp_path_factory):
+    random.seed(1)
+    path = tmp_path_factory.mktemp("triplets") / "triplets.jsonl"
+    with open(path, "w") as file:
+        for number in range(64):
+            a, b, c = random.sample(WORDS, 3)
+            row = {"score": 1, "query": f"{a} {b} {number}", "positive": f"{number} {b} and {a}", "negative": f"{number} {c} and {a}"}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+FLAGS = ["--batch", "8", "--mini_batch", "4", "--lr", "1e-2", "--log_every", "1", "--device", "cpu", "--dtype", "float32"]
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def tuned(exported, triplets, tmp_path_factory):
+    """tuned("alibi"): the folder of a fine-tuned encoder."""
+    root, done = tmp_path_factory.mktemp("tuned"), {}
+
+    def tune(pe):
+        if pe not in done:
+            finetune_retrieval.main([str(exported(pe)), "--data", str(triplets), *FLAGS, "--out_dir", str(root / pe)])
+            done[pe] = root / pe
+        return done[pe]
+
+    return tune
+
+
+@pytest.mark.parametrize("pe", ["cable", "kerple", "learnable"])
+def test_fine_tuning_learns_and_leaves_a_record(pe, tuned, triplets):
+    record = read_json(tuned(pe) / "finetune.json", "")
+    steps, losses = zip(*record["losses"])
+    assert steps == tuple(range(1, 9)) and np.mean(losses[-2:]) < 0.9 * np.mean(losses[:2])
+    assert losses[0] < 1.5 * math.log(16)  # of 8 passages and 8 negatives
+    assert record["settings"]["data"] == str(triplets) and record["settings"]["seed"] == 1 and "commit" in record["provenance"]
+    assert not (tuned(pe) / "checkpoints").exists()
+
+
+def test_the_loss_is_that_of_the_paper(exported, triplets, tmp_path):
+    """Of the first step: each question's passage among all passages and negatives of the batch, cosines times 20, means over tokens."""
+    flags = [str(exported("alibi")), "--data", str(triplets), *FLAGS, "--samples", "8", "--max_tokens", "9", "--lr", "0"]
+    finetune_retrieval.main([*flags, "--out_dir", str(tmp_path / "run")])
+    ((_, loss),) = read_json(tmp_path / "run" / "finetune.json", "")["losses"]
+    model, _ = runs.load_model(exported("alibi").with_name("alibi-run"), torch.device("cpu"), causal=False)
+
+    def vector(text):
+        hidden = model.hidden(torch.tensor([[*text.encode()][:9]]))[0].mean(0).detach().double()
+        return hidden / hidden.norm()
+
+    rows = [json.loads(line) for line in triplets.read_text().splitlines()[:8]]
+    questions, passages, negatives = (torch.stack([vector(row[name]) for row in rows]) for name in ("query", "positive", "negative"))
+    scores = 20 * questions @ torch.cat([passages, negatives]).T
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(scores, torch.arange(8)).item(), abs=2e-4)
+
+
+def test_the_last_loss_is_kept(exported, triplets, tmp_path):
+    """However few steps there are: of three, logged two by two."""
+    flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--samples", "24", "--log_every", "2", "--out_dir", str(tmp_path / "run")]
+    finetune_retrieval.main(flags)
+    assert [step for step, _ in read_json(tmp_path / "run" / "finetune.json", "")["losses"]] == [2, 3]
+
+
+def test_bounds_of_encodings_are_kept(tuned):
+    found = weights(tuned("kerple"))
+    bounded = [value for name, value in found.items() if name.endswith((".r1", ".r2"))]
+    assert len(bounded) == 4 and all((value >= 0.01).all() for value in bounded)
+
+
+def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, tmp_path, monkeypatch):
+    from transformers.trainer_callback import CallbackHandler
+
+    flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--checkpoint_every", "2", "--out_dir", str(tmp_path / "run")]
+    steps, on_step_end = [], CallbackHandler.on_step_end
+
+    def stop_at_five(*arguments):
+        steps.append(1)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return on_step_end(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CallbackHandler, "on_step_end", stop_at_five)
+        finetune_retrieval.main(flags)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["checkpoint-4"]
+    finetune_retrieval.main([*flags, "--resume"])
+    assert read_json(tmp_path / "run" / "finetune.json", "")["losses"] == read_json(tuned("cable") / "finetune.json", "")["losses"]
+    for (name, ours), theirs in zip(weights(tmp_path / "run").items(), weights(tuned("cable")).values()):
+        assert torch.equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope"])
+def test_ranking_by_hand(pe, exported, tuned, task, tmp_path):
+    """Texts cut at 16 and 64 bytes, through the fine-tuned weights in our own network, one by one."""
+    folder = shutil.copytree(tuned(pe), tmp_path / pe)
+    eval_retrieval.main([str(folder), "--data", str(task), "--lengths", "1x,64", "--device", "cpu", "--dtype", "float32"])
+    record, found = read_json(folder / "eval_retrieval_toy_test.json", ""), retrieval.load(str(task), "test")
+    model, _ = runs.load_model(exported(pe).with_name(f"{pe}-run"), torch.device("cpu"), causal=False)
+    model.load_state_dict({name.removeprefix("model."): value for name, value in weights(folder).items()} | {
+        "wte.weight": torch.cat([weights(folder)["model.wte.weight"], torch.zeros(62, 16)])})
+    for length in (16, 64):
+        def vectors(texts):
+            rows = [model.hidden(torch.tensor([[*text.encode()][:length]]))[0].mean(0).detach() for text in texts]
+            return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+
+        scores = vectors(found.questions.values()) @ vectors(found.documents.values()).T
+        names, values = [*found.documents], []
+        for question, row in zip(found.questions, scores):
+            ranked = [names[n] for n in row.argsort(descending=True)[:10]]
+            gained = sum(found.relevant[question].get(name, 0) / math.log2(2 + rank) for rank, name in enumerate(ranked))
+            values.append(100 * gained / (2 + 1 / math.log2(3) if question == "q0" else 1))
+        entry = record["lengths"][str(length)]
+        assert entry["by_question"] == pytest.approx(values) and entry["ndcg10"] == pytest.approx(np.mean(values))
+        assert entry["ndcg10_se"] == pytest.approx(np.std(values, ddof=1) / math.sqrt(12))
+    assert (record["pe"], record["size"], record["block_size"], record["seed"]) == (pe, "quickstart", 16, 1)
+
+
+def test_lengths_that_are_there_are_not_computed_again(tuned, task, tmp_path, monkeypatch):
+    folder = shutil.copytree(tuned("cable"), tmp_path / "cable")
+    flags = [str(folder), "--data", str(task), "--device", "cpu", "--dtype", "float32"]
+    eval_retrieval.main([*flags, "--lengths", "16,32"])
+    measured, measure = [], eval_retrieval.measure
+    monkeypatch.setattr(eval_retrieval, "measure", lambda model, task, length: measured.append(length) or measure(model, task, length))
+    eval_retrieval.main([*flags, "--lengths", "16,32,64"])
+    assert measured == [64] and list(read_json(folder / "eval_retrieval_toy_test.json", "")["lengths"]) == ["16", "32", "64"]
+
+
+def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys):
+    folders = [shutil.copytree(tuned(pe), tmp_path / pe) for pe in ("cable", "learnable")]
+    eval_retrieval.main([*map(str, folders), "--data", str(task), "--lengths", "16,32", "--device", "cpu", "--dtype", "float32"])
+    printed = capsys.readouterr().out
+    assert "nDCG@10 in percent, 12 questions, 40 documents of toy (test), cut at so many tokens; trained at 16." in printed
+    report.main([*(str(folder / "eval_retrieval_toy_test.json") for folder in folders), "--paper",
+                 "results/paper/cable_table3_mldr_ndcg10_bert.csv", "--out_dir", str(tmp_path / "report")])
+    text = (tmp_path / "report" / "retrieval.md").read_text()
+    assert "|      32 |" in text and "— |" in text  # learnable ends at 16
+    assert "nDCG@10 over that at the training length, here and in CABLE, table 3" in text and "1.01" in text  # 15.15 / 14.96
+    assert "cable: nDCG@10 at 2x over that at 1x > 1 (CABLE, table 3)" in text
+    assert (tmp_path / "report" / "retrieval.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_refusals(refused, exported, trained, tuned, triplets, task, tmp_path):
+    tune, out = finetune_retrieval.main, ("--out_dir", tmp_path / "out")
+    assert "name one encoder" in refused(tune, *out)[0]
+    assert "holds no encoder: name a folder that export_hf.py made" in refused(tune, trained("cable"), "--data", triplets, *out)[0]
+    assert "is no .jsonl or .parquet file" in refused(tune, exported("cable"), "--data", tmp_path / "none.jsonl", *out)[0]
+    (tmp_path / "pairs.jsonl").write_text('{"query": "a", "positive": "b"}\n')
+    assert "has no column negative: give query, positive, negative" in refused(
+        tune, exported("cable"), "--data", tmp_path / "pairs.jsonl", *out)[0]
+    assert "learnable knows positions up to 16 only: lower --max_tokens" in refused(
+        tune, exported("learnable"), "--data", triplets, "--max_tokens", "17", *out)[0]
+    assert refused(tune, exported("cable"), "--batch", "1", "--warmup", "1", *out) == [
+        "error: batch is 1: it must be at least 2", "error: warmup is 1.0: it must be below 1"]
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    assert "holds other files" in refused(tune, exported("cable"), "--data", triplets, *out)[0]
+    assert "no run named" in refused(eval_retrieval.main)[0]
+    assert "holds no encoder: name a folder that finetune_retrieval.py made" in refused(eval_retrieval.main, trained("cable"), "--data", task)[0]
+    assert "nowhere" in refused(eval_retrieval.main, tuned("cable"), "--data", tmp_path / "nowhere")[0]
+    assert "lengths '0': give token counts" in refused(eval_retrieval.main, tuned("cable"), "--data", task, "--lengths", "0")[0]
