@@ -97,9 +97,10 @@ class Text:
         return self.encoding.decode_bytes(tokens.tolist()).decode(errors="ignore")
 
     def without_a_sentence(self, text: str) -> tuple[str, str] | None:
-        """One of its sentences, and the text without it; None where it has none of a fitting size."""
-        places = [0, *(place for match in SENTENCE.finditer(text) for place in match.span()), len(text)]
-        found = [(start, end) for start, end in zip(places[::2], places[1::2]) if SIZES[0] <= end - start <= SIZES[1]]
+        """One of its sentences, a whole one, and the text without it; None where it has none of a fitting size."""
+        gaps = [*SENTENCE.finditer(text)]
+        places = ((before.end(), after.start()) for before, after in zip(gaps, gaps[1:]))
+        found = [(start, end) for start, end in places if SIZES[0] <= end - start <= SIZES[1]]
         if not found:
             return None
         start, end = found[self.generator.integers(len(found))]

@@ -40,7 +40,8 @@ def task_in(folder, documents, questions, relevant, split="test"):
 def task(tmp_path):
     """40 documents of 60 to 120 bytes, 12 questions; each has one answer, the first of them a second, better one."""
     random.seed(0)
-    documents = {f"d{n}": {"title": random.choice(WORDS), "text": " ".join(random.choices(WORDS, k=random.randint(10, 18)))} for n in range(40)}
+    documents = {f"d{n}": {"title": random.choice(WORDS), "text": " ".join(random.choices(WORDS, k=random.randint(10, 18)))}
+                 for n in range(40)}
     questions = {f"q{n}": {"text": " ".join(documents[f"d{n}"]["text"].split()[3:6])} for n in range(12)}
     relevant = [*((f"q{n}", f"d{n}", 1) for n in range(12)), ("q0", "d30", 2), ("q1", "d31", 0)]
     return task_in(tmp_path / "toy", documents, questions, relevant)
@@ -183,8 +184,8 @@ def test_the_loss_is_that_of_the_paper(exported, triplets, tmp_path):
 
 def test_the_last_loss_is_kept(exported, triplets, tmp_path):
     """However few steps there are: of three, logged two by two."""
-    flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--samples", "24", "--log_every", "2", "--out_dir", str(tmp_path / "run")]
-    finetune_retrieval.main(flags)
+    flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--samples", "24", "--log_every", "2"]
+    finetune_retrieval.main([*flags, "--out_dir", str(tmp_path / "run")])
     assert [step for step, _ in read_json(tmp_path / "run" / "finetune.json", "")["losses"]] == [2, 3]
 
 
@@ -283,6 +284,7 @@ def test_refusals(refused, exported, trained, tuned, triplets, task, tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("mine")
     assert "holds other files" in refused(tune, exported("cable"), "--data", triplets, *out)[0]
     assert "no run named" in refused(eval_retrieval.main)[0]
-    assert "holds no encoder: name a folder that finetune_retrieval.py made" in refused(eval_retrieval.main, trained("cable"), "--data", task)[0]
+    assert "holds no encoder: name a folder that finetune_retrieval.py made" in refused(
+        eval_retrieval.main, trained("cable"), "--data", task)[0]
     assert "nowhere" in refused(eval_retrieval.main, tuned("cable"), "--data", tmp_path / "nowhere")[0]
     assert "lengths '0': give token counts" in refused(eval_retrieval.main, tuned("cable"), "--data", task, "--lengths", "0")[0]
