@@ -92,3 +92,23 @@ def test_whatever_the_training_length():
     theirs[1]["lengths"]["512"]["perplexity"] = 4.9
     assert claims.judge(tables.columns(ours + theirs))[-1].holds is False
     assert not any("whichever" in verdict.claim for verdict in claims.judge(tables.columns(ours + theirs[:1])))
+
+
+def encoders(**values):
+    """Records of eval_retrieval.py: nDCG@10 at 1x, 4x and 32x of 64 tokens, none where an encoding ends."""
+    return tables.columns([{"run": pe, "pe": pe, "size": "small", "block_size": 64, "seed": 1, "metric": "nDCG@10", "data": {}, "lengths": {
+        str(64 * multiple): None if value is None else {"ndcg10": value} for multiple, value in zip((1, 4, 32), found)}}
+        for pe, found in values.items()])
+
+
+def test_retrieval():
+    columns = encoders(cable=(15.0, 16.0, 25.0), alibi=(14.0, 16.5, 13.0), rope=(15.5, 9.0, 0.1), learnable=(10.0, None, None))
+    assert [str(verdict) for verdict in claims.judge_retrieval(columns)] == [
+        "cable: nDCG@10 at 32x over that at 1x > 1 (CABLE, table 3): 1.667: **holds**",
+        "alibi: nDCG@10 at 32x over that at 1x > 1 (CABLE, table 3): 0.929: **fails**",
+        "rope: nDCG@10 at 32x over that at 1x < 0.25 (CABLE, table 3): 0.006: **holds**",
+        "cable: nDCG@10 higher than of alibi, rope, learnable at every length beyond the training length (CABLE, table 3): "
+        "by at least -0.50: **fails**"]
+    alone = claims.judge_retrieval(encoders(cable=(15, 16, 25), learnable=(10, None, None)))[-1]
+    assert str(alone).endswith("(CABLE, table 3): **not measured**")
+    assert claims.judge_retrieval(encoders(alibi=(1, 2, 3), cable=(1, 3, 4)))[-1].holds

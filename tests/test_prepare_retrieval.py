@@ -16,8 +16,8 @@ def lines(path):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """(shards, {split: its documents}): 24 documents of sentences that occur once, of 40 characters, with letters of two bytes; the first ones, of 150
-    characters, are too short for anything."""
+    """(shards, {split: its documents}): 24 documents of sentences that occur once, of 40 characters, with letters of two bytes; the first
+    ones, of 150 characters, are too short for anything."""
     root, texts = tmp_path_factory.mktemp("text"), {"train": [], "val": []}
     for split, count in (("train", 16), ("val", 8)):
         (root / split).mkdir()

@@ -189,10 +189,12 @@ def test_the_last_loss_is_kept(exported, triplets, tmp_path):
     assert [step for step, _ in read_json(tmp_path / "run" / "finetune.json", "")["losses"]] == [2, 3]
 
 
-def test_bounds_of_encodings_are_kept(tuned):
-    found = weights(tuned("kerple"))
-    bounded = [value for name, value in found.items() if name.endswith((".r1", ".r2"))]
-    assert len(bounded) == 4 and all((value >= 0.01).all() for value in bounded)
+def test_bounds_of_encodings_are_kept(exported, triplets, tmp_path):
+    """Steps as long as 2: the exponents, at most 2, would go beyond."""
+    flags = [str(exported("kerple-power")), "--data", str(triplets), *FLAGS, "--lr", "2"]
+    finetune_retrieval.main([*flags, "--out_dir", str(tmp_path / "run")])
+    exponents = torch.cat([value for name, value in weights(tmp_path / "run").items() if name.endswith(".r2")])
+    assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
 
 
 def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, tmp_path, monkeypatch):
