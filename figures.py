@@ -84,6 +84,13 @@ def speeds(result: dict, file) -> None:
             _draw(axes, lines(column), contexts, column)
 
 
+def losses(lines: list[tuple[str, list[tuple[int, float]]]], file) -> None:
+    """Lines (label, points) of the loss over steps, as a PNG."""
+    with _drawn(file, 1, len(lines)) as (axes,):
+        last = max(points[-1][0] for _, points in lines)
+        _draw(axes, lines, [last * n // 5 for n in range(1, 6)], "loss (nats)", "steps", scale="linear", across="linear", marker="")
+
+
 @contextmanager
 def _drawn(file, panels: int, lines: int):
     """Panels side by side, high enough for the labels of so many lines; drawn to `file` when the block ends."""
@@ -99,9 +106,10 @@ def _drawn(file, panels: int, lines: int):
 
 
 def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str,
-          xlabel: str = "context (tokens)", bars: list[list[float]] | None = None, scale: str = "log") -> None:
+          xlabel: str = "context (tokens)", bars: list[list[float]] | None = None, scale: str = "log",
+          across: str = "log", marker: str = "o") -> None:
     """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line;
-    scale: of the other axis, log or linear.
+    scale, across: of the axis of the values, and of that of the contexts.
 
     A line without points keeps its colour for itself.
     """
@@ -110,12 +118,12 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
         if not points:
             continue
         colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
-        axes.plot(*zip(*points), color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.6)
+        axes.plot(*zip(*points), color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.6)
         if bars and any(bars[number]):
             axes.errorbar(*zip(*points), yerr=bars[number], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
         ends.append((*points[-1], label, colour))
-    axes.set(xscale="log", yscale=scale, xlabel=xlabel, ylabel=ylabel)
-    axes.set_xticks(contexts, tick_labels(contexts))
+    axes.set(xscale=across, yscale=scale, xlabel=xlabel, ylabel=ylabel)
+    axes.set_xticks(contexts, tick_labels(contexts) if across == "log" else [f"{context:,}" for context in contexts])
     if scale == "log":
         ticks = _ticks(*axes.get_ylim())
         axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])

@@ -57,7 +57,7 @@ def main(argv=None):
     if Path(config.out).suffix != ".png":
         raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
     device, _ = devices.choose("cpu", "float32")
-    model, checkpoint = load_model(config.run[0], device)
+    model, checkpoint = load_model(config.run[0], device, causal=None)
     layers, pe = len(model.h), checkpoint["gpt"]["pe"]
     if not -layers <= config.layer < layers:
         raise InputError(f"layer {config.layer}: the model has {layers}: choose 0 to {layers - 1}")

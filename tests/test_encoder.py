@@ -94,6 +94,17 @@ def test_the_future_is_seen(pe):
     assert (model(changed)[:, 18] - model(tokens)[:, 18]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("pe, told", [("nope", False), ("alibi", False), ("kerple", False), ("t5-clip", False), ("fire", False),
+                                      ("sandwich", False), ("window:w=9+alibi", False), ("rope", True), ("learnable", True),
+                                      ("sinusoidal", True), ("t5", True), ("cable", True), ("fox", True), ("rope+alibi", True)])
+def test_who_tells_left_from_right(pe, told):
+    """A bias of |i - j| is the same for a text and for its mirror image, whatever is learned: such an encoder gives each token the same
+    in both. `fire` divides by the later position only beyond its threshold. CABLE's steps belong to the later one of two tokens."""
+    model, tokens = lively(pe), torch.randint(V, (1, 40))
+    difference = (model(tokens) - model(tokens.flip(1)).flip(1)).abs().max()
+    assert difference > 1e-2 if told else difference < 1e-4
+
+
 @pytest.mark.parametrize("pe", BOTH_WAYS)
 def test_a_padded_batch_is_each_text_alone(pe):
     model, tokens = lively(pe), torch.randint(V, (2, 40))
