@@ -92,6 +92,9 @@ use() {
     run python "${make[@]}" --out_dir "$data" || finish
 }
 
+# losses FILE: a plot of the runs' losses, in the folder of the report.
+losses() { run python plot_losses.py "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true; }
+
 # full FLAG...: these flags at SCALE=full, none at others.
 full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
 
@@ -150,7 +153,7 @@ evaluate() {
 # finetune: the encoders of the runs learn to find texts, and are what follows is about: on MS MARCO at SCALE=full, at others on triplets
 # of the same text, of which the task is made too.
 finetune() {
-    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes
+    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes gpu=${CUDA_VISIBLE_DEVICES-0}
     runs=() records=() task=(--data "$made")
     case $SCALE in
         full) task=() flags=() ;;
@@ -163,7 +166,8 @@ finetune() {
     fi
     for encoder in "${encoders[@]}"; do
         if [ ! -d "$encoder-exported" ]; then run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue; fi
-        run python finetune_retrieval.py "$encoder-exported" "${flags[@]}" --out_dir "$encoder-retrieval" --resume || continue
+        run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python finetune_retrieval.py "$encoder-exported" "${flags[@]}" \
+            --out_dir "$encoder-retrieval" --resume || continue
         runs+=("$encoder-retrieval")
     done
 }

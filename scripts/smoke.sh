@@ -5,7 +5,7 @@
 #     bash scripts/smoke.sh
 
 source "$(dirname "$0")/common.sh"
-install requirements.txt
+install requirements.txt requirements-retrieval.txt
 export SCALE=smoke CUDA_VISIBLE_DEVICES=
 for script in scripts/{table,figure,v1_,generalization,reproduction}*.sh; do
     echo "== $script"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # CABLE, table 3: encoders of BERT base's size by masked language modeling on FineWeb-Edu at 512 tokens, fine-tuned on MS MARCO; nDCG@10
-# on MLDR's long documents, cut at 512 to 16,384. Their losses, figures 6 and 7, are in log.jsonl and finetune.json.
+# on MLDR's long documents, cut at 512 to 16,384. And figures 6 and 7: the losses of both.
 #
 #     bash scripts/table3.sh
 #
@@ -14,9 +14,11 @@ install requirements.txt requirements-retrieval.txt
 experiment table3 cable alibi rope learnable sinusoidal
 use fineweb-edu
 train fineweb-edu_bert 512 --objective mlm
+losses figure6
 evaluate 512,1024,2048,4096,8192,16384
 report - masked
 finetune
+losses figure7
 measure eval_retrieval.py "${task[@]}" --lengths "$(shrunk 512,1024,2048,4096,8192,16384)"
 report cable_table3_mldr_ndcg10_bert
 finish
