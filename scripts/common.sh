@@ -157,7 +157,7 @@ finetune() {
     runs=() records=() task=(--data "$made")
     case $SCALE in
         full) task=() flags=() ;;
-        small) flags=(--samples 6400 --batch 64 --lr 1e-3) sizes=(--passage 512 --length 4096) ;;
+        small) flags=(--samples 6400 --batch 64 --lr 1e-3) sizes=(--passage 512 --length 4096 --documents 500) ;;
         smoke) flags=(--samples 8 --batch 4) sizes=(--triplets 8 --passage 400 --length 512 --documents 12 --questions 6) ;;
     esac
     if [ "$SCALE" != full ]; then
