@@ -109,8 +109,7 @@ class Config:
         if "prepare" in self.what and self.source and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file()):
             problems.append(f"{self.source} is no jsonl or parquet file that is there: name another --source")
         problems += ["--run is for attention alone: name no other benchmark"] * (self.run is not None and self.what != ["attention"])
-        problems += [f"{name} is {getattr(self, name)}: it must be at least 1" for name in ("micro_batch", "repeats")
-                     if getattr(self, name) < 1]
+        problems += cli.at_least(self, micro_batch=1, repeats=1)
         if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
             problems.append(f"context '{self.context}': give token counts of at least 2, as in 512,1024")
         for pe in self.names():

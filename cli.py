@@ -53,6 +53,12 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     return config_class(**values)
 
 
+def at_least(config, **least) -> list[str]:
+    """A line for each setting that is below its least value; those that are None, or a word, have none."""
+    return [f"{name} is {value}: it must be at least {least[name]}" for name in least
+            if isinstance(value := getattr(config, name), int | float) and value < least[name]]
+
+
 def lengths(text: str, block_size: int) -> list[int]:
     """"512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
     try:

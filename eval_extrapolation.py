@@ -79,9 +79,7 @@ class Config:
     """the share of a query's weight that --attention triton may leave out with far keys; 0: nothing"""
 
     def __post_init__(self):
-        least = {"stride": 1, "targets": 1, "max_tokens": 1, "windows": 1, "cache_window": 1}
-        problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
-                    if getattr(self, name) is not None and getattr(self, name) < value]
+        problems = cli.at_least(self, stride=1, targets=1, max_tokens=1, windows=1, cache_window=1)
         if self.stride and self.protocol != "segments":
             problems.append("--stride belongs to the protocol segments: leave it out")
         if problems:

@@ -56,8 +56,8 @@ class Config:
     def __post_init__(self):
         if not self.runs:
             raise InputError("no run named: python eval_hellaswag.py runs/NAME ...")
-        if self.max_examples is not None and self.max_examples < 1:
-            raise InputError(f"max_examples is {self.max_examples}: it must be at least 1")
+        if problems := cli.at_least(self, max_examples=1):
+            raise InputError(*problems)
 
 
 def main(argv=None):

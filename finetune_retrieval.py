@@ -71,10 +71,8 @@ class Config:
     """of matrix products; auto: bfloat16 where the hardware has it"""
 
     def __post_init__(self):
-        least = {"samples": 1, "max_tokens": 1, "batch": 2, "mini_batch": 1, "lr": 0, "warmup": 0, "seed": 0, "log_every": 1,
-                 "checkpoint_every": 1}
-        problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
-                    if getattr(self, name) is not None and getattr(self, name) < value]
+        problems = cli.at_least(self, samples=1, max_tokens=1, batch=2, mini_batch=1, lr=0, warmup=0, seed=0, log_every=1,
+                                checkpoint_every=1)
         problems += [f"warmup is {self.warmup}: it must be below 1"] * (self.warmup >= 1)
         if problems:
             raise InputError(*problems)

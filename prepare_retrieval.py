@@ -51,9 +51,7 @@ class Config:
     """of what is chosen"""
 
     def __post_init__(self):
-        least = {"triplets": 1, "documents": 2, "questions": 1, "passage": 2 * SIZES[1], "length": 2 * SIZES[1], "seed": 0}
-        problems = [f"{name} is {getattr(self, name)}: it must be at least {value}" for name, value in least.items()
-                    if getattr(self, name) < value]
+        problems = cli.at_least(self, triplets=1, documents=2, questions=1, passage=2 * SIZES[1], length=2 * SIZES[1], seed=0)
         if problems:
             raise InputError(*problems)
 

@@ -43,9 +43,7 @@ class Config(Sampling):
     """of matrix products; auto: bfloat16 where the hardware has it"""
 
     def __post_init__(self):
-        problems = [f"{name} is {getattr(self, name)}: it must be at least {least}" for name, least in
-                    (("max_new_tokens", 0), ("temperature", 0), ("top_k", 1), ("top_p", 0), ("seed", 0))
-                    if getattr(self, name) is not None and getattr(self, name) < least]
+        problems = cli.at_least(self, max_new_tokens=0, temperature=0, top_k=1, top_p=0, seed=0)
         if len(self.run) != 1:
             problems.append("name one run: python sample.py runs/NAME")
         if sum((bool(self.prompt), self.prompt_file is not None, self.interactive)) > 1:
