@@ -55,19 +55,17 @@ def main(argv=None):
     except ImportError:
         raise InputError("retrieval needs sentence-transformers: pip install sentence-transformers") from None
     device, dtype = devices.choose(config.device, config.dtype)
-    models = {run: embedding.load(run, dtype, device) for run in config.runs}
+    models = {run: (embedding.load(run, dtype, device), embedding.config_of(run)) for run in config.runs}
     task = retrieval.load(config.data, config.split)
-    records = tables.in_order([evaluate(run, model, task, config, device, dtype) for run, model in models.items()])
+    records = tables.in_order([evaluate(run, model, settings, task, config, device, dtype) for run, (model, settings) in models.items()])
     print()
     print(tables.markdown(*tables.by_context(tables.columns(records)), best=max))
     print(tables.caption(records))
 
 
-def evaluate(run: str, model, task: retrieval.Task, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
-    """The record of one encoder, with every length asked for."""
-    import embedding
-
-    settings, path = embedding.config_of(run), Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
+def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
+    """The record of one encoder, whose network has these settings, with every length asked for."""
+    path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
     lengths = cli.lengths(config.lengths, settings["block_size"])
     identity = {
         **{name: settings[name] for name in ("pe", "size", "block_size")},

@@ -27,12 +27,13 @@ import cli
 import corpus
 import device as devices
 from errors import InputError
-from files import write_json, writing
+from files import read_json, write_json, writing
 from runs import provenance
 
 HUB = {"path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1", "name": "triplet-hard", "split": "train"}
 COLUMNS = ("query", "positive", "negative")
 RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
+MAY_DIFFER = {"out_dir", "resume", "device", "dtype", "mini_batch", "log_every", "checkpoint_every"}  # where a training goes on
 
 
 @dataclass
@@ -89,22 +90,38 @@ def main(argv=None):
     except ImportError:
         raise InputError("fine-tuning needs sentence-transformers: pip install sentence-transformers accelerate") from None
     out, encoder = Path(config.out_dir), config.encoder[0]
-    if (out / RECORD).exists() and config.resume:
+    if begun(out, config):
         return print(f"{out} is fine-tuned already")
-    if out.exists() and not (out.is_dir() and (config.resume or not any(out.iterdir()))):
-        raise InputError(f"{out} holds other files: go on with its training by --resume, or choose another --out_dir")
     device, dtype = devices.choose(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         raise InputError("fine-tuning takes one GPU, of which each batch is one: set CUDA_VISIBLE_DEVICES=0")
     model = embedding.from_export(encoder, config.max_tokens)
     rows = triplets(config)
     print(f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch")
+    record = {"settings": dataclasses.asdict(config), "provenance": provenance(device)}
+    write_json(out / RECORD, record)
     with writing(out):
         losses = train(model, rows, config, device, dtype)
         model.save_pretrained(str(out), create_model_card=False)
-    write_json(out / RECORD, {"settings": dataclasses.asdict(config), "losses": losses, "provenance": provenance(device)})
+    write_json(out / RECORD, {**record, "losses": losses})
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     print(f"{out}: loss {losses[0][1]:.3f} at step {losses[0][0]}, {losses[-1][1]:.3f} at step {losses[-1][0]}")
+
+
+def begun(out: Path, config: Config) -> bool:
+    """Whether the training in a folder has ended. Raises InputError where the folder holds another one, or other files."""
+    if not (out / RECORD).exists():
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise InputError(f"{out} holds other files: choose another --out_dir")
+        return False
+    record = read_json(out / RECORD, "remove the folder")
+    if not config.resume:
+        raise InputError(f"{out} already holds a training: go on with it by --resume, or choose another --out_dir")
+    problems = [f"--resume: {out} began with {name} {before}, not {getattr(config, name)}: give the same, or choose another --out_dir"
+                for name, before in record["settings"].items() if name not in MAY_DIFFER and before != getattr(config, name)]
+    if problems:
+        raise InputError(*problems)
+    return "losses" in record
 
 
 def triplets(config: Config):

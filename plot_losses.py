@@ -52,7 +52,7 @@ def main(argv=None):
 def losses_of(run: Path, kind: str) -> list[tuple[int, float]]:
     """(step, loss) of a training. Raises InputError where the folder holds none."""
     if (run / "finetune.json").exists():
-        return read_json(run / "finetune.json", "fine-tune again")["losses"] if kind == "train" else []
+        return read_json(run / "finetune.json", "fine-tune again").get("losses", []) if kind == "train" else []  # none: it goes on
     if not (run / "log.jsonl").exists():
         raise InputError(f"{run} holds neither log.jsonl nor finetune.json: name the folder of a training")
     entries = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())

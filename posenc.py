@@ -113,7 +113,7 @@ class Encoding(nn.Module):
         gradients instead, and freeze a head for good.)"""
 
     def see_both_ways(self) -> None:
-        """From here on keys after the query are seen too."""
+        """From here on keys after the query are seen too. A bias of |d| alone then gives a text and its mirror image the same."""
         self.causal = False
 
 

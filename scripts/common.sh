@@ -153,7 +153,7 @@ evaluate() {
 # finetune: the encoders of the runs learn to find texts, and are what follows is about: on MS MARCO at SCALE=full, at others on triplets
 # of the same text, of which the task is made too.
 finetune() {
-    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes gpu=${CUDA_VISIBLE_DEVICES-0}
+    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes gpu=${CUDA_VISIBLE_DEVICES-0} seed
     runs=() records=() task=(--data "$made")
     case $SCALE in
         full) task=() flags=() ;;
@@ -165,9 +165,11 @@ finetune() {
         if [ ! -d "$made" ]; then run python prepare_retrieval.py "$data" "${sizes[@]}" --out_dir "$made" || finish; fi
     fi
     for encoder in "${encoders[@]}"; do
+        seed=1
+        case $encoder in *-seed*) seed=${encoder##*-seed} ;; esac
         if [ ! -d "$encoder-exported" ]; then run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue; fi
         run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python finetune_retrieval.py "$encoder-exported" "${flags[@]}" \
-            --out_dir "$encoder-retrieval" --resume || continue
+            --seed $seed --out_dir "$encoder-retrieval" --resume || continue
         runs+=("$encoder-retrieval")
     done
 }

@@ -197,7 +197,7 @@ def test_bounds_of_encodings_are_kept(exported, triplets, tmp_path):
     assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
 
 
-def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, tmp_path, monkeypatch):
+def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, refused, tmp_path, monkeypatch, capsys):
     from transformers.trainer_callback import CallbackHandler
 
     flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--checkpoint_every", "2", "--out_dir", str(tmp_path / "run")]
@@ -213,8 +213,14 @@ def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, tmp_path
         patch.setattr(CallbackHandler, "on_step_end", stop_at_five)
         finetune_retrieval.main(flags)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["checkpoint-4"]
+    assert refused(finetune_retrieval.main, *flags) == [
+        f"error: {tmp_path / 'run'} already holds a training: go on with it by --resume, or choose another --out_dir"]
+    assert refused(finetune_retrieval.main, *flags, "--resume", "--lr", "1e-3", "--mini_batch", "2") == [
+        f"error: --resume: {tmp_path / 'run'} began with lr 0.01, not 0.001: give the same, or choose another --out_dir"]
     finetune_retrieval.main([*flags, "--resume"])
     assert read_json(tmp_path / "run" / "finetune.json", "")["losses"] == read_json(tuned("cable") / "finetune.json", "")["losses"]
+    finetune_retrieval.main([*flags, "--resume"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path / 'run'} is fine-tuned already"
     for (name, ours), theirs in zip(weights(tmp_path / "run").items(), weights(tuned("cable")).values()):
         assert torch.equal(ours, theirs), name
 
