@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS, TINY, log_of
+from conftest import ENCODINGS, TINY, log_of, ranks
 from numpy.testing import assert_allclose
 from test_train_gpt import digest
 
@@ -198,6 +198,13 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
     train_gpt.main([*flags, "--resume"])
     assert stopped == [2]
     assert digest(runs.load_checkpoint(tmp_path / "run")["model"]) == digest(runs.load_checkpoint(encoder("cable"))["model"])
+
+
+def test_two_processes_equal_one(encoder, data_dir, tmp_path):
+    done = ranks(2, *MLM, "--data", data_dir, "--pe", "cable", "--out_dir", tmp_path / "run")
+    assert [status for status, *_ in done] == [0, 0], done
+    for ours, theirs in zip(log_of(tmp_path / "run"), log_of(encoder("cable")), strict=True):
+        assert ours["kind"] == theirs["kind"] and ours.get("loss", 0) == pytest.approx(theirs.get("loss", 0), rel=1e-4)
 
 
 def test_a_run_from_before_there_were_encoders_goes_on(trained, data_dir, tmp_path, capsys):
