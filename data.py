@@ -55,6 +55,7 @@ class MaskedWindows(Windows):
 
     def __init__(self, shards: Shards, length: int, rate: float):
         super().__init__(shards, length)
+        assert shards.vocab_size < shards.padded_vocab_size  # room for <|mask|>
         self.rate = rate
 
     @property

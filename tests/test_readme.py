@@ -44,16 +44,18 @@ def test_the_new_encoding_trains(data_dir, tmp_path):
     assert (weights["posenc.0.r"] != 1).all()
 
 
-@pytest.mark.parametrize("folder, flags", [("quickstart", []), ("long_context", []), (
-    "reproduction", ["--paper", str(ROOT / "results" / "paper" / "cable_table1_wikitext-103_tiny.csv")])])
-def test_tables_are_those_of_the_records(folder, flags, tmp_path):
+@pytest.mark.parametrize("folder, kind, paper", [
+    ("quickstart", "perplexity", None), ("long_context", "perplexity", None), ("encoders/masked", "perplexity", None),
+    ("reproduction", "perplexity", "cable_table1_wikitext-103_tiny"), ("encoders/retrieval", "retrieval", "cable_table3_mldr_ndcg10_bert")])
+def test_tables_are_those_of_the_records(folder, kind, paper, tmp_path):
     """What is committed is what report.py makes of the records today, and what the README shows stands there."""
     made = ROOT / "results" / folder
+    flags = ["--paper", str(ROOT / "results" / "paper" / f"{paper}.csv")] if paper else []
     report.main([*map(str, sorted(made.glob("*.json"))), *flags, "--out_dir", str(tmp_path)])
-    for name in ("perplexity.md", "perplexity.csv", "perplexity.tex"):
-        assert (tmp_path / name).read_text() == (made / name).read_text()
+    for suffix in (".md", ".csv", ".tex"):
+        assert (tmp_path / f"{kind}{suffix}").read_text() == (made / f"{kind}{suffix}").read_text()
     shown = [table for table in re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE) if re.match(r"\| +context", table)]
-    assert any(table in (made / "perplexity.md").read_text() for table in shown)
+    assert any(table in (made / f"{kind}.md").read_text() for table in shown)
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\((results/[^)]+)\)", README))
