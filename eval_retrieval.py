@@ -59,7 +59,7 @@ def main(argv=None):
     task = retrieval.load(config.data, config.split)
     records = tables.in_order([evaluate(run, model, settings, task, config, device, dtype) for run, (model, settings) in models.items()])
     print()
-    print(tables.markdown(*tables.by_context(tables.columns(records)), best=max))
+    print(tables.markdown(*tables.by_context(tables.columns(records)), tables.NDCG.best))
     print(tables.caption(records))
 
 
@@ -72,7 +72,7 @@ def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Conf
         "seed": read_json(Path(run) / "finetune.json", "fine-tune again")["settings"]["seed"],
         "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
         "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
-                 "sha256": task.sha256()}, "metric": "nDCG@10"}
+                 "sha256": task.sha256}, "metric": tables.NDCG.name}
     found = earlier_record(path, identity) or {"lengths": {}}
     record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
     for length in [length for length in lengths if str(length) not in record["lengths"]]:

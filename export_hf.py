@@ -15,9 +15,7 @@ Embeddings of tokens that pad the vocabulary are left out.
 """
 
 import dataclasses
-import os
 import re
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +25,7 @@ import cli
 import corpus
 import posenc
 from errors import InputError
-from files import writing
+from files import atomic_folder
 from runs import checkpoint_path, load_model, sha256_of
 
 MODULES = ("hf", "model", "cache", "attention", "posenc", "pretrained", "errors")  # what the network needs, `hf` first
@@ -115,16 +113,12 @@ def main(argv=None):
                "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.\n") + further)
 
     transformers.utils.logging.disable_progress_bar()
-    partial = out.resolve().with_name(out.resolve().name + ".partial")
-    with writing(out):
-        shutil.rmtree(partial, ignore_errors=True)  # of an export that was interrupted
-        partial.mkdir(parents=True)
+    with atomic_folder(out) as partial:
         model.save_pretrained(partial)
         tokenizer_of(encoding, masks=not ours.config.causal).save_pretrained(partial)
         for module in MODULES:
             (partial / f"{module}.py").write_text(relative((HERE / f"{module}.py").read_text(encoding="utf-8")), encoding="utf-8")
         (partial / "README.md").write_text(readme, encoding="utf-8")
-        os.replace(partial, out.resolve())
     print(f"{out}: {model.model.describe()}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +32,18 @@ def atomic(path: str | Path):
         finally:
             if not path.parent.is_file():
                 partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | Path):
+    """A new folder to fill, under a temporary name; it takes its own when the block ends well. Raises InputError as `atomic` does."""
+    path = Path(path).resolve()
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        shutil.rmtree(partial, ignore_errors=True)  # of one that was interrupted
+        partial.mkdir(parents=True)
+        yield partial
+        os.replace(partial, path)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import numpy as np
 import cli
 import corpus
 from errors import InputError
-from files import atomic
+from files import atomic, atomic_folder
 from shards import Shards
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")  # what lies between two
@@ -68,10 +68,11 @@ def main(argv=None):
     documents, questions = task_of(val, config)
     triplets = triplets_of(train, config)
     qrels = [("query-id", "corpus-id", "score"), *((f"q{number}", f"d{number}", 1) for number in questions)]
-    write(out / "triplets.jsonl", map(json.dumps, triplets))
-    write(out / "corpus.jsonl", (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(documents)))
-    write(out / "queries.jsonl", (json.dumps({"_id": f"q{number}", "text": text}) for number, text in questions.items()))
-    write(out / "qrels" / "test.tsv", ("\t".join(map(str, line)) for line in qrels))
+    with atomic_folder(out) as folder:
+        write(folder / "triplets.jsonl", map(json.dumps, triplets))
+        write(folder / "corpus.jsonl", (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(documents)))
+        write(folder / "queries.jsonl", (json.dumps({"_id": f"q{number}", "text": text}) for number, text in questions.items()))
+        write(folder / "qrels" / "test.tsv", ("\t".join(map(str, line)) for line in qrels))
     print(f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most {config.length:,} characters, "
           f"{len(questions):,} questions")
 

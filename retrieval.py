@@ -9,6 +9,7 @@ qrels/SPLIT.tsv: a header, then lines of question, document and how relevant tha
 (Thakur et al. 2021). What is in no line is irrelevant.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -30,6 +31,7 @@ class Task:
     questions: dict[str, str]
     relevant: dict[str, dict[str, int]]
 
+    @functools.cached_property
     def sha256(self) -> str:
         digest = hashlib.sha256()
         for part in (self.documents, self.questions, self.relevant):
@@ -64,7 +66,7 @@ def load(source: str | None, split: str) -> Task:
 
 def _from_folder(folder: Path, split: str) -> dict[str, list[dict]]:
     def lines(path):
-        return (folder / path).read_text(encoding="utf-8").splitlines()
+        return [line for line in (folder / path).read_text(encoding="utf-8").split("\n") if line]  # splitlines cuts inside of texts
 
     names, *rows = (line.split("\t") for line in lines(f"qrels/{split}.tsv"))
     return {"qrels": [dict(zip(names, row)) for row in rows],

@@ -89,16 +89,17 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(data_dir, tmp_path_factory):
-    """trained("alibi"): the folder of a finished run of six steps."""
+    """trained("alibi"): the folder of a finished run of six steps; trained("alibi", "--objective", "mlm"): with further flags."""
     import train_gpt
 
     folder, done = tmp_path_factory.mktemp("runs"), {}
 
-    def train(pe):
-        if pe not in done:
-            train_gpt.main([*TINY, "--data", str(data_dir), "--pe", pe, "--out_dir", str(folder / pe)])
-            done[pe] = folder / pe
-        return done[pe]
+    def train(pe, *flags):
+        if (pe, flags) not in done:
+            run = folder / "".join(flags) / pe
+            train_gpt.main([*TINY, *flags, "--data", str(data_dir), "--pe", pe, "--out_dir", str(run)])
+            done[pe, flags] = run
+        return done[pe, flags]
 
     return train
 

@@ -151,20 +151,10 @@ def test_training_compiles_to_one_graph(pe):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def encoder(data_dir, tmp_path_factory):
+@pytest.fixture
+def encoder(trained):
     """encoder("alibi"): the folder of a finished encoder of six steps."""
-    import train_gpt
-
-    folder, done = tmp_path_factory.mktemp("encoders"), {}
-
-    def train(pe):
-        if pe not in done:
-            train_gpt.main([*MLM, "--data", str(data_dir), "--pe", pe, "--out_dir", str(folder / pe)])
-            done[pe] = folder / pe
-        return done[pe]
-
-    return train
+    return lambda pe: trained(pe, "--objective", "mlm")
 
 
 @pytest.mark.parametrize("pe", BOTH_WAYS)

@@ -72,6 +72,23 @@ def test_the_same_again_and_another_with_another_seed(made, text, tmp_path):
             assert ((made / name).read_bytes() == (tmp_path / f"again{seed}" / name).read_bytes()) == same
 
 
+def test_interrupted_it_leaves_no_task(text, made, tmp_path, monkeypatch):
+    """A folder that is there is a whole one; what is left of an interruption is no hindrance."""
+    write, out = prepare_retrieval.write, tmp_path / "out"
+
+    def stop(path, lines):
+        if path.name == "queries.jsonl":
+            raise KeyboardInterrupt
+        write(path, lines)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(prepare_retrieval, "write", stop)
+        prepare_retrieval.main([str(text[0]), *FLAGS, "--out_dir", str(out)])
+    assert not out.exists()
+    prepare_retrieval.main([str(text[0]), *FLAGS, "--out_dir", str(out)])
+    assert (out / "corpus.jsonl").read_bytes() == (made / "corpus.jsonl").read_bytes() and not list(tmp_path.glob("*.partial"))
+
+
 def test_documents_of_gpt2_tokens(text, tmp_path):
     """A token may hold several characters, or a part of one: a passage is cut in characters all the same."""
     import corpus

@@ -74,6 +74,14 @@ def test_a_task_on_disk(task):
     assert found.relevant["q0"] == {"d0": 1, "d30": 2} and found.relevant["q1"] == {"d1": 1}  # 0 is irrelevant
 
 
+def test_lines_end_where_json_says(tmp_path):
+    """Not where Unicode knows other ends of lines, which JSON may hold as they are."""
+    text = "one\u2028two\x85three"
+    folder = task_in(tmp_path / "task", {}, {"q": {"text": text}}, [("q", "d", 1)])
+    (folder / "corpus.jsonl").write_text(json.dumps({"_id": "d", "text": text}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert retrieval.load(str(folder), "test").documents == {"d": text}
+
+
 def test_mldr_is_read_from_the_hub(task, monkeypatch):
     import datasets
 
@@ -86,7 +94,7 @@ def test_mldr_is_read_from_the_hub(task, monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     found, local = retrieval.load(None, "dev"), retrieval.load(str(task), "test")
-    assert found.name == "mldr-en" and found.sha256() == local.sha256()
+    assert found.name == "mldr-en" and found.sha256 == local.sha256
     assert asked == [("mteb/MultiLongDocRetrieval", f"en-{part}", "dev") for part in ("corpus", "queries", "qrels")]
 
 
