@@ -104,7 +104,7 @@ def formable(encoding) -> bool:
 
 def _recorded(encoding, q: Tensor) -> bool:
     try:
-        return formable(encoding) and encoding.causal and encoding.reach is None and _kernels().recorded(encoding.names, q)
+        return formable(encoding) and encoding.reach is None and _kernels().recorded(encoding.names, encoding.causal, q)
     except InputError:  # there is no triton here
         return False
 

@@ -19,6 +19,7 @@ layer of that model reads in its validation text, with its trained encoding, one
 only there the kernels find much to leave out.
 Where Python finds the code of an encoding's authors (peers.py says which, and how), it takes part: `fox theirs` in attention on a GPU,
 `cable-v1 theirs` in train.
+With --objective mlm train, attention and eval are of encoders, which see both ways and restore 15% of the tokens.
 generate: one text continued by the code of sample.py, the likeliest tokens, up to the context; reading the prompt is not timed.
 eval: the losses of a micro-batch without gradients, as eval_extrapolation.py works them out.
 
@@ -82,8 +83,10 @@ class Config:
     """size of the model: quickstart, tiny, small, medium, large or xl"""
     micro_batch: int = 4
     """train, attention, eval: sequences of one pass"""
+    objective: Literal["clm", "mlm"] = "clm"
+    """clm: of decoders; mlm: of encoders, which restore masked tokens"""
     run: str | None = None
-    """attention: a run whose encoding, shape and inputs are taken, in place of --encodings, --model and random numbers"""
+    """attention: a run whose encoding, objective, shape and inputs are taken, in place of --encodings, --model and random numbers"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -109,12 +112,13 @@ class Config:
         if "prepare" in self.what and self.source and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file()):
             problems.append(f"{self.source} is no jsonl or parquet file that is there: name another --source")
         problems += ["--run is for attention alone: name no other benchmark"] * (self.run is not None and self.what != ["attention"])
+        problems += ["generate is of decoders: leave out it or --objective mlm"] * ("generate" in self.what and self.objective == "mlm")
         problems += cli.at_least(self, micro_batch=1, repeats=1)
         if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
             problems.append(f"context '{self.context}': give token counts of at least 2, as in 512,1024")
         for pe in self.names():
             try:
-                GPTConfig(size=self.model, pe=pe)
+                GPTConfig(size=self.model, pe=pe, causal=self.objective == "clm")
             except InputError as error:
                 problems += error.problems
         if problems:
@@ -133,7 +137,7 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if any(name in turns.TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
-    trained = runs.load_model(config.run, device, dtype) if config.run else None
+    trained = runs.load_model(config.run, device, dtype, causal=None) if config.run else None
     record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
               "datasets": version("datasets")}
 
@@ -158,16 +162,18 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
     compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
     result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
               "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
-    names, layers = config.names(), 1
+    names, layers, causal = config.names(), 1, config.objective == "clm"
     if trained:
         layers, names = trained[0].config.n_layer, list(dict.fromkeys((*turns.BASELINES, trained[0].config.pe)))
+        causal = trained[0].config.causal
         result |= {"run": Path(config.run).name, "model": trained[0].config.size, "biases": {}}
+    result |= {} if causal else {"objective": "mlm"}
     if compiles:
         torch._dynamo.config.recompile_limit = 16 * len(names) * layers  # models of all encodings, paths and layers run the same code
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
-        setting = turns.Setting(config.model, config.micro_batch, context, device, dtype, compiles)
+        setting = turns.Setting(config.model, config.micro_batch, context, device, dtype, compiles, causal)
         if trained:
             setting.layers, result["biases"][str(context)] = turns.reads(setting, *trained)
         entries = result["contexts"][str(context)] = dict.fromkeys(names)  # None: past the encoding's longest context, or no memory

@@ -45,10 +45,10 @@ class Layer:
         return attention.logits(q, k, added, *self.states, self.attn.scale, sight=attention.sight_of(added))
 
     def left_out(self) -> float:
-        """Which share of the tiles of keys that a causal query has to read the Triton kernels leave out."""
+        """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
         import kernels
 
-        if self.encoding.reach is not None:
+        if self.encoding.reach is not None or not self.encoding.causal:  # where they leave out nothing
             return 0.0
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)

@@ -95,18 +95,19 @@ def version(device: torch.device) -> dict[str, str]:
     return {"gpu": family, "sha256": hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}
 
 
-def recorded(names: tuple[str, ...], q: Tensor) -> bool:
+def recorded(names: tuple[str, ...], causal: bool, q: Tensor) -> bool:
     """Whether a record says that for an encoding of one of these names the kernels are right and faster, on GPUs and in the dtype of q."""
-    return HEAD_SIZES[0] <= q.size(-1) <= HEAD_SIZES[1] and not _faster(q.device, q.dtype).isdisjoint(names)
+    return HEAD_SIZES[0] <= q.size(-1) <= HEAD_SIZES[1] and not _faster(q.device, q.dtype, causal).isdisjoint(names)
 
 
 @functools.cache
-def _faster(device: torch.device, dtype: torch.dtype) -> frozenset[str]:
-    found = set()
+def _faster(device: torch.device, dtype: torch.dtype, causal: bool) -> frozenset[str]:
+    found, objective = set(), "clm" if causal else "mlm"
     for path in RECORDS.glob("*.json"):
         result = json.loads(path.read_text()).get("attention", {})
         measured = result.get("kernels", {})
-        if measured.items() >= version(device).items() and result["dtype"] == str(dtype).removeprefix("torch."):
+        if measured.items() >= version(device).items() and (result["dtype"], result.get("objective", "clm")) == (
+                str(dtype).removeprefix("torch."), objective):
             found |= set(measured["faster"])
     return frozenset(found)
 

@@ -21,8 +21,8 @@ def installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, causal) -> Tensor:
-    """As attention.attend; causal: of causal_blocks."""
+def flex(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, blocks) -> Tensor:
+    """As attention.attend; blocks: of causal_blocks, None where later keys are seen too."""
     from torch.nn.attention.flex_attention import flex_attention
 
     def of(states, b, h, place):
@@ -31,7 +31,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: t
     def score_mod(z, b, h, i, j):
         return z + encoding.score(of(q_states, b, h, i), of(k_states, b, h, j), h)
 
-    return flex_attention(q, k, v, score_mod, causal, scale)
+    return flex_attention(q, k, v, score_mod, blocks, scale)
 
 
 def causal_blocks(tokens: int, device: torch.device):

@@ -333,6 +333,7 @@ def speeds_text(name: str, result: dict) -> str:
     whose = f"every layer of the run {result['run']}" if "run" in result else "one layer"
     row = BENCHMARKS[name].format(micro_batch=result["micro_batch"], whose=whose,
                                   tokens=" to ".join(dict.fromkeys((str(tokens[0]), str(tokens[-1])))))
-    return (f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} model, {result['dtype']}, {result['device']}, "
+    return (f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} {'encoder' if 'objective' in result else 'model'}, "
+            f"{result['dtype']}, {result['device']}, "
             f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
             "speed, above 1 is faster.")

@@ -22,13 +22,14 @@ import peers
 import posenc
 import shards
 from cache import Cache
-from data import Windows, evenly_spaced
+from data import Windows, evenly_spaced, masked_count
 from errors import InputError
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # measured whatever else is
 RIVALS = (" triton", " flex", " theirs")
 NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
+MASK_RATE = 0.15  # of an encoder's tokens
 SEED = 1
 
 
@@ -42,12 +43,14 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     compile: bool
+    causal: bool = True
+    """decoders; False: encoders, which see both ways"""
     layers: list[biases.Layer] | None = None
     """attention: of a trained model, as they read a text"""
 
     def network(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         torch.manual_seed(SEED)
-        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path)).to(self.device)
+        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path, causal=self.causal)).to(self.device)
 
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex", " theirs"."""
@@ -58,7 +61,7 @@ class Setting:
             found[" triton"] = "triton"
         if self.device.type == "cuda" and encoding.score is not None and encoding.transform is None and encoding.reach is None:
             found[" flex"] = "flex"
-        if self.device.type == "cuda" and pe == "fox" and peers.installed("forgetting_transformer"):
+        if self.device.type == "cuda" and pe == "fox" and self.causal and peers.installed("forgetting_transformer"):
             found[" theirs"] = "theirs"
         return found
 
@@ -66,11 +69,14 @@ class Setting:
         """Those of PyTorch's fused kernel that it is pinned to, beside the one that PyTorch takes by itself."""
         return {" flash": SDPBackend.FLASH_ATTENTION, " cudnn": SDPBackend.CUDNN_ATTENTION} if self.device.type == "cuda" else {}
 
-    def batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """Random inputs and targets, (B, T) each."""
+    def batch(self, vocab_size: int) -> tuple[Tensor, ...]:
+        """Random inputs and targets, (B, T) each; of an encoder inputs (B, T), targets and their places, (B, masked tokens) each."""
         torch.manual_seed(SEED)
         tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
-        return tokens[:, :-1], tokens[:, 1:]
+        if self.causal:
+            return tokens[:, :-1], tokens[:, 1:]
+        places = torch.rand(tokens[:, 1:].shape, device=self.device).argsort()[:, : masked_count(self.context, MASK_RATE)].sort().values
+        return tokens[:, :-1], tokens.gather(1, places), places
 
     def compiled(self, function: Callable) -> Callable:
         return torch.compile(function) if self.compile else function
@@ -108,13 +114,13 @@ class Turn:
 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
-    encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1)[0]
+    encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1, setting.causal)[0]
     found = {pe + added: dataclasses.replace(train_turn(setting, setting.network(pe, setting.context, path)), rival=added in RIVALS)
              for added, path in setting.paths(pe, encoding).items() if added in ("", " triton")}
     if pe == BASELINES[0]:
         plain = functools.partial(setting.network, pe, setting.context, "sdpa")
         found |= {pe + added: train_turn(setting, plain()).pinned(backend) for added, backend in setting.backends().items()}
-    if pe == "cable-v1" and peers.installed("Cable"):
+    if pe == "cable-v1" and setting.causal and peers.installed("Cable"):
         theirs = peers.Cable(GPTConfig(size=setting.model, block_size=setting.context)).to(setting.device)
         found[f"{pe} theirs"] = dataclasses.replace(train_turn(setting, theirs), rival=True)
     return found
@@ -125,16 +131,16 @@ def train_turn(setting: Setting, model: GPT | peers.Cable) -> Turn:
     optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
     forward = setting.compiled(model)
-    inputs, targets = setting.batch(model.config.vocab_size)
+    inputs, targets, *places = setting.batch(model.config.vocab_size)
 
     def step():
-        optimizer_step(model, forward, optimizer, scaler, inputs, targets, setting.dtype)
+        optimizer_step(model, forward, optimizer, scaler, (inputs, targets, *places), setting.dtype)
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
         return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(step, setting.device)
 
-    return Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context))
+    return Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context, targets.size(1)))
 
 
 def optimizer_of(model: GPT | peers.Cable) -> torch.optim.Optimizer:
@@ -142,11 +148,10 @@ def optimizer_of(model: GPT | peers.Cable) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
 
 
-def optimizer_step(model: GPT | peers.Cable, forward: Callable, optimizer, scaler, inputs: Tensor, targets: Tensor,
-                   dtype: torch.dtype) -> None:
-    """A step of train_gpt.py from one micro-batch, (B, T) each; forward: the model, compiled or not."""
-    with devices.autocast(inputs.device, dtype):
-        loss = forward(inputs, targets)
+def optimizer_step(model: GPT | peers.Cable, forward: Callable, optimizer, scaler, batch: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+    """A step of train_gpt.py from one micro-batch, as `Setting.batch` makes it; forward: the model, compiled or not."""
+    with devices.autocast(batch[0].device, dtype):
+        loss = forward(*batch)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -163,14 +168,14 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
     pos = torch.arange(setting.context, device=setting.device)
 
     def plain(encoding, heads, x, projection):
-        return F.scaled_dot_product_attention(*_qkv(projection, heads), is_causal=True)
+        return F.scaled_dot_product_attention(*_qkv(projection, heads), is_causal=setting.causal)
 
     def encoded(path, encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
         q, k = encoding.rotate(q, k, pos)
         inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
         if path == "flex":
-            return peers.flex(*inputs, causal)
+            return peers.flex(*inputs, blocks)
         return peers.forgetting(*inputs) if path == "theirs" else attention.attend(*inputs, path)
 
     def results(forward, learned):
@@ -199,7 +204,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         return [results(functools.partial(encoded, "dense", *layer), [*layer[2:], *layer[0].parameters()]) for layer in wide]
 
     paths = setting.paths(pe, encoding)
-    causal = peers.causal_blocks(setting.context, setting.device) if " flex" in paths else None
+    blocks = peers.causal_blocks(setting.context, setting.device) if setting.causal and " flex" in paths else None
     turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=added in RIVALS)
              for added, path in paths.items()}
     if pe == BASELINES[0]:
@@ -219,7 +224,7 @@ def random_layer(setting: Setting, pe: str) -> tuple[posenc.Encoding, int, Tenso
     """An untrained encoding, the number of heads, a normalised input (B, T, C) and its projection (B, T, 3 C)."""
     shape = GPTConfig(size=setting.model)
     torch.manual_seed(SEED)
-    encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1)[0].to(setting.device)
+    encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1, setting.causal)[0].to(setting.device)
     x = torch.randn(setting.micro_batch, setting.context, shape.n_embd, device=setting.device, requires_grad=True)
     projection = torch.randn(*x.shape[:2], 3 * shape.n_embd, device=setting.device, dtype=setting.dtype, requires_grad=True)
     return encoding, shape.n_head, x, projection
@@ -232,7 +237,7 @@ def trained_layers(setting: Setting, pe: str) -> list[tuple[posenc.Encoding, int
         heads, x = layer.attn.heads, layer.x.float().detach()
         encoding = layer.encoding
         if pe in BASELINES:
-            encoding = posenc.build(pe, heads, x.size(-1), setting.context, 1)[0].to(setting.device)
+            encoding = posenc.build(pe, heads, x.size(-1), setting.context, 1, setting.causal)[0].to(setting.device)
         projection = layer.attn.c_attn(x).to(setting.dtype).detach()
         found.append((encoding, heads, x.requires_grad_(), projection.requires_grad_()))
     return found
@@ -290,14 +295,14 @@ def evaluate(setting: Setting, pe: str) -> dict[str, Turn]:
     model = setting.network(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
-    inputs, targets = setting.batch(model.config.vocab_size)
+    batch = setting.batch(model.config.vocab_size)
     losses = setting.compiled(model.losses)
 
     def forward():
         with devices.autocast(setting.device, setting.dtype):
-            losses(inputs, targets)
+            losses(*batch)
 
-    return {pe: Turn(lambda: forward, inputs.numel(),
+    return {pe: Turn(lambda: forward, batch[0].numel(),
                      lambda: _size([*model.parameters(), *model.buffers()]) + devices.memory_of(forward, setting.device))}
 
 

@@ -14,15 +14,17 @@ limit=${LIMIT:-540} pe=cable,alibi,k-cable,t5,fire,kerple,fox,cable-nw,t5-clip o
 within() { run timeout -k 10 -s INT $((SECONDS + share < limit ? share : SECONDS < limit ? limit - SECONDS : 1)) python "$@"; }
 if python -c 'import Cable' 2>/dev/null; then pe+=,cable-v1; fi # CABLE's authors' code is there
 speed() { within bench.py "$@" --out "$out-$part.json"; run python report.py "$out-$part.json" --out_dir "$out-$part"; }
-if [ $# = 0 ]; then set -- attention train-small trained generate train-medium long; fi
+right() { [ -n "${passed:-}" ] || { within -m pytest -q -n 8 tests/test_kernels.py && passed=1; }; } # no record without it
+if [ $# = 0 ]; then set -- attention train-small trained generate train-medium long encoders; fi
 share=$(($# > 1 ? 2 * limit / 5 : limit))
 for part; do case $part in
-    attention) within -m pytest -q -n 8 tests/test_kernels.py && speed attention --model small --encodings $pe ;;
+    attention) right && speed attention --model small --encodings $pe ;;
+    encoders) right && speed attention --model small --encodings $pe --objective mlm --context 512,4096 --micro_batch 8 ;;
     train-*) speed train --model "${part#train-}" --micro_batch 32 --encodings $pe ;;
     generate) speed generate --model small --encodings $pe ;;
     long) speed attention --model small --encodings cable --context 4096,16384 --micro_batch 1 ;;
     trained) run python prepare_text.py && within train_gpt.py --config configs/quickstart.yaml --size tiny --pe cable --attention triton \
         --out_dir "$trained" --resume && speed attention --run "$trained" --context 4096,65536 --micro_batch 1 ;;
-    *) echo "error: no part '$part': choose from attention train-small trained generate train-medium long" >&2 && exit 2 ;;
+    *) echo "error: no part '$part': choose from attention train-small trained generate train-medium long encoders" >&2 && exit 2 ;;
 esac || true; done
 finish

@@ -61,9 +61,24 @@ def test_paths_are_held_to_the_dense_one(record):
     assert 0 < entries["cable"]["error"] < 1e-4 and 0 < entries["nope"]["error"] < 1e-5 and "error" not in entries["sdpa"]
 
 
+def test_encoders(tmp_path, capsys, trained):
+    """Random ones, and one that was trained, whatever is asked for."""
+    out, short = ["--out", str(tmp_path / "out.json")], ["--context", "8", *SMALL, "--repeats", "1"]
+    bench.main(["train", "attention", "eval", "--objective", "mlm", "--encodings", "cable,alibi", *short, *out])
+    record = json.loads((tmp_path / "out.json").read_text())
+    for name in ("train", "attention", "eval"):
+        assert record[name]["objective"] == "mlm" and list(record[name]["contexts"]["8"])[:4] == ["rope", "nope", "cable", "alibi"]
+        assert {entry["tokens"] for entry in record[name]["contexts"]["8"].values()} == {16}
+    assert capsys.readouterr().out.count("quickstart encoder, float32") == 3
+    bench.main(["attention", "--run", str(trained("alibi", "--objective", "mlm")), *short, *out])
+    result = json.loads((tmp_path / "out.json").read_text())["attention"]
+    assert result["objective"] == "mlm" and list(result["contexts"]["8"]) == ["rope", "nope", "alibi", "sdpa"]  # no fused bias
+
+
 def test_the_record_says_what_it_ran_on(record):
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
     for name in NAMES:
+        assert "objective" not in record[name]
         assert (record[name]["dtype"], record[name]["compile"], record[name]["device"]) == ("float32", False, "cpu (1 threads)")
 
 
@@ -171,6 +186,8 @@ def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
 def test_refusals(source, refused, trained, tmp_path):
     main = bench.main
     assert "name what to measure: train, attention, generate, eval, prepare" in refused(main)[0]
+    assert "generate is of decoders: leave out it or --objective mlm" in refused(main, "generate", "--objective", "mlm")[0]
+    assert "cope knows keys before the query only" in refused(main, "train", "--objective", "mlm", "--encodings", "cope")[0]
     assert "'speed' is not measured here: choose from train" in refused(main, "speed")[0]
     assert "--run is for attention alone" in refused(main, "train", "attention", "--run", tmp_path)[0]
     assert "lower --micro_batch or --context" in refused(main, "attention", "--run", trained("cable"), "--context", 2900)[0]

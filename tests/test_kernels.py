@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import attention
 import bench
+import biases
 import eval_extrapolation
 import posenc
 import runs
@@ -350,7 +351,14 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
     assert path("cable") == path("rope+cable") == path("t5-clip") == path("t5-clip:k=3") == "triton"
     assert path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa" and path("kerple") == path("k-cable") == "dense"
     assert attention.choose("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"  # on no GPU
-    assert attention.choose("auto", posenc.build("t5-clip", 2, 8, 8, 1, causal=False)[0], Queries(64)) == "dense"  # measured causal alone
+    encoder = posenc.build("t5-clip", 2, 8, 8, 1, causal=False)[0]
+    assert attention.choose("auto", encoder, Queries(64)) == "dense"  # measured of decoders alone
+    result = json.loads((tmp_path / "gpu.json").read_text())["attention"]
+    (tmp_path / "encoders.json").write_text(json.dumps({"attention": {**result, "objective": "mlm"}}))
+    assert path("cable-nw") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"
+    (tmp_path / "gpu.json").unlink()
+    assert path("cable") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"  # of encoders alone
+    (tmp_path / "encoders.json").unlink()
     keep(faster=["alibi", "window"])
     assert path("alibi") == path("rope+alibi") == "triton" and path("window:w=9+alibi") == path("window") == "dense"  # other kernels
     windows = {f"{pe}{added}": entry for pe in ("window:w=9+alibi", "rope+window", "alibi")
@@ -365,6 +373,13 @@ def model(pe, path, causal=True):
     torch.manual_seed(0)
     return GPT(GPTConfig(size="quickstart", pe=pe, vocab_size=96, block_size=32, n_layer=1, n_head=2, n_embd=32, attention=path,
                          causal=causal)).to(DEVICE)
+
+
+def test_encoders_leave_out_nothing_and_say_so():
+    tokens = torch.zeros(1, 512, dtype=torch.int64, device=DEVICE)
+    decoder, encoder = ([round(share, 1) for share in biases.left_out(model("alibi", "triton", causal), tokens)]
+                        for causal in (True, False))
+    assert decoder[0] > 0 and encoder == [0]
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -17,20 +17,21 @@ import turns
 from model import GPT, GPTConfig
 
 
-def states_of(pe):
+def states_of(pe, causal=True):
     """An encoding, queries, keys and values (2, 4, 8, 32), and the states of 8 tokens."""
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 4, 128, 8, 1)[0]
+    encoding = posenc.build(pe, 4, 128, 8, 1, causal)[0]
     return encoding, torch.randn(3, 2, 4, 8, 32), encoding.states(torch.randn(2, 8, 128), torch.arange(8))
 
 
 @pytest.mark.parametrize("pe", ["cable", "k-cable", "alibi", "kerple-power", "t5", "t5-clip", "fox", "rope+cable"])
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.filterwarnings("ignore")  # torch's, that FlexAttention should be compiled
-def test_flex_computes_the_same(pe):
+def test_flex_computes_the_same(pe, causal):
     """On a CPU it has no gradients."""
-    encoding, (q, k, v), states = states_of(pe)
+    encoding, (q, k, v), states = states_of(pe, causal)
     with torch.no_grad():
-        theirs = peers.flex(q, k, v, encoding, *states, 0.2, peers.causal_blocks(8, torch.device("cpu")))
+        theirs = peers.flex(q, k, v, encoding, *states, 0.2, peers.causal_blocks(8, torch.device("cpu")) if causal else None)
         torch.testing.assert_close(theirs, attention.dense(q, k, v, encoding, *states, 0.2))
 
 
@@ -59,6 +60,7 @@ def test_the_forgetting_transformer_takes_part_on_gpus(forgetting, monkeypatch):
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     taking_part = {pe: " theirs" in gpu.paths(pe, states_of(pe)[0]) for pe in ("fox", "cable-v1", "cable")}
     assert taking_part == {"fox": True, "cable-v1": False, "cable": False}
+    assert " theirs" not in dataclasses.replace(gpu, causal=False).paths("fox", states_of("fox", causal=False)[0])
     assert "fox theirs" not in turns.attend(PLAIN, "fox")
     monkeypatch.setattr(turns.Setting, "paths", lambda *_: {"": "sdpa", " theirs": "theirs"})
     found = turns.attend(PLAIN, "fox")
@@ -92,6 +94,7 @@ def test_the_authors_network_takes_part_in_training(authors):
     found = turns.train(PLAIN, "cable-v1")
     assert list(found) == ["cable-v1", "cable-v1 theirs"] and found["cable-v1 theirs"].rival
     assert found["cable-v1 theirs"].flops == found["cable-v1"].flops  # no more parameters, no fewer
+    assert list(turns.train(dataclasses.replace(PLAIN, causal=False), "cable-v1")) == ["cable-v1"]  # theirs is a decoder
 
 
 def test_a_step_of_theirs_is_a_step(authors):
@@ -102,8 +105,8 @@ def test_a_step_of_theirs_is_a_step(authors):
     assert decayed + rest == model.parameter_count() and rest == sum(p.numel() for p in model.parameters() if p.dim() == 1)
     before = {name: p.clone() for name, p in model.named_parameters()}
     tokens = torch.randint(64, (2, 9))
-    turns.optimizer_step(model, model, turns.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False), tokens[:, :-1],
-                         tokens[:, 1:], torch.float32)
+    turns.optimizer_step(model, model, turns.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False),
+                         (tokens[:, :-1], tokens[:, 1:]), torch.float32)
     assert all(not torch.equal(before[name], p) for name, p in model.named_parameters())
 
 

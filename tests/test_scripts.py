@@ -91,10 +91,13 @@ def test_the_plan_for_a_gpu(tmp_path):
             configs[Path(config.out).name] = config
         elif program == "train_gpt.py":
             folders.append(cli.parse(train_gpt.Config, flags, train_gpt.__doc__).out_dir)
-    assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "trained", "generate", "train-medium", "long")]
+    assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "trained", "generate", "train-medium", "long",
+                                                            "encoders")]
+    assert done.stdout.count("tests/test_kernels.py") == 1  # whose passing both records of attention need
     assert folders == [configs["h100-trained.json"].run]
     every_kind = {"cable", "cable-nw", "fox", "alibi", "k-cable", "kerple", "t5", "t5-clip", "fire"}
     assert every_kind <= set(configs["h100-attention.json"].names()) == set(configs["h100-train-medium.json"].names())
+    assert configs["h100-encoders.json"].objective == "mlm" and every_kind <= set(configs["h100-encoders.json"].names())
     assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: take scripts/test.sh\n"
     assert "no part 'speed': choose from attention" in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
 

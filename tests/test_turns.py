@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 
+import pytest
 import torch
 import torch.nn.functional as F
 from conftest import TINY
@@ -20,20 +21,22 @@ from model import GPT
 PLAIN = turns.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
-def test_a_step_is_that_of_train_gpt(data_dir, tmp_path):
+@pytest.mark.parametrize("objective", ["clm", "mlm"])
+def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
     """Weights after six steps of the program, and after six of ours over the same micro-batches, at its own learning rates."""
-    train_gpt.main([*TINY, "--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
-    theirs, _ = runs.load_model(tmp_path / "run", torch.device("cpu"))
+    train_gpt.main([*TINY, "--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir), "--out_dir", str(tmp_path / "run"),
+                    "--objective", objective])
+    theirs, _ = runs.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
     torch.manual_seed(1)
     model = GPT(copy.deepcopy(theirs.config))
-    windows = data.Windows(shards.Shards(data_dir, "train"), 16)
+    config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16, objective=objective)
+    windows = config.windows(shards.Shards(data_dir, "train"))
     batches = data.stream(windows, data.Sampler(len(windows), 1), 2, 2)
-    config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3)
     optimizer, scaler = turns.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False)
-    for step, (_, inputs, targets, _) in zip(range(6), batches):
+    for step, (_, *batch, _) in zip(range(6), batches):
         for group in optimizer.param_groups:
             group["lr"] = train_gpt.learning_rate(step, config)
-        turns.optimizer_step(model, model, optimizer, scaler, inputs, targets, torch.float32)
+        turns.optimizer_step(model, model, optimizer, scaler, batch, torch.float32)
     assert all(torch.equal(ours, theirs.state_dict()[name]) for name, ours in model.state_dict().items())
 
 
@@ -49,6 +52,40 @@ def test_attention_is_that_of_the_path_it_names(monkeypatch):
     for fused, dense in zip(*grads):
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
     assert [tuple(g.shape) for g in grads[0]] == [(2, 8, 128), (2, 8, 384), (4, 128), (4,), (4, 128), (4,)]
+
+
+@pytest.mark.parametrize("pe, keys", [("cable", "cable"), ("nope", "nope"), ("rope", "rope sdpa")])
+def test_attention_of_an_encoder_sees_both_ways(pe, keys, monkeypatch):
+    """What every turn computes, and its gradients, from softmax(q k^T / sqrt(D) + b) v written out over all keys."""
+    computed, grad = [], torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda y, *args, **options: computed.append(y) or grad(y, *args, **options))
+    encoder = dataclasses.replace(PLAIN, causal=False)
+    encoding, heads, x, projection = turns.random_layer(encoder, pe)
+    found = turns.attend(encoder, pe)
+    assert list(found) == keys.split()
+    for turn in found.values():
+        turn.ready()()
+    pos = torch.arange(8)
+    q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))
+    for y, (one, other) in zip(computed, ((encoding.rotate(q, k, pos)), (q, k))):  # PyTorch's kernel alone does not rotate
+        bias = 0
+        if pe == "cable":
+            (s, g), _ = encoding.states(x, pos)
+            bias = -g[..., None] * (s[..., None] - s[..., None, :]).abs()
+        right = ((one @ other.mT) / math.sqrt(q.size(-1)) + bias).softmax(-1) @ v
+        torch.testing.assert_close(y, right.transpose(1, 2).flatten(2), rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_is_asked_for_the_tokens_at_their_places():
+    """15% of 40 tokens of each text, in order, and what stands there; FLOPs are those of their logits alone."""
+    encoder = dataclasses.replace(PLAIN, causal=False, context=40)
+    inputs, targets, places = encoder.batch(50)
+    assert inputs.shape == (2, 40) and targets.shape == places.shape == (2, 6) and (places.diff() > 0).all() and places.max() < 40
+    assert torch.equal(inputs.gather(1, places), targets) and not torch.equal(*places)
+    turn = turns.train(encoder, "nope")["nope"]
+    C, V, layers = 128, 50304, 4
+    weights = 6 * (layers * (12 * C * C + 13 * C) + 2 * C + 0.15 * V * C)  # projections and MLP, biases and norms; logits
+    assert turn.flops == pytest.approx(weights + 12 * layers * C * 40)
 
 
 def test_a_path_that_computes_something_else_shows(monkeypatch):
