@@ -4,7 +4,7 @@ One class per encoding, each with its formula and source. An encoding may touch 
 it does touch:
 
     embed      token embeddings, once per model                            learnable, sinusoidal
-    rotate     queries and keys, in every layer                            rope
+    rotate     queries and keys, in every layer                            rope, yarn, ...
     score      attention logits: each token carries a few numbers, its     alibi, kerple, fire, cable, fox, ...
                *states*, and the bias of a pair is one elementwise formula
                of the query's states, the key's, and the head's parameters
@@ -157,22 +157,92 @@ class Sinusoidal(Encoding):
 
 
 class RoPE(Encoding):
-    """Rotates the pair (q[i], q[i + D/2]) by the angle pos / 10000^(2i/D), keys likewise (Su et al. 2024, eq. 34).
+    """Rotates the pair (q[i], q[i + D/2]) by the angle pos * base^(-2i/D), keys likewise (Su et al. 2024, eq. 34; base 10,000).
 
     The logit then depends on distance alone. Pairs are half a head apart, as in Llama and GPT-NeoX.
     """
 
     names = ("rope",)
+    stretch = 1.0
+    """of queries and keys"""
+
+    def __init__(self, heads, channels, block_size, *, base: int = 10_000):
+        super().__init__(heads, channels, block_size)
+        self.base = base
+
+    def frequencies(self, width: int, device: torch.device) -> Tensor:
+        """By which angle each pair turns from token to token, for heads of `width` columns: (D/2,) float64, the fastest first."""
+        return frequencies(width, self.base, device)
 
     def rotate(self, q, k, pos):
-        angle = angles(pos, q.size(-1))  # (T, D/2)
-        cos, sin = angle.cos().float(), angle.sin().float()
+        angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
+        cos, sin = (angle.cos() * self.stretch).float(), (angle.sin() * self.stretch).float()
 
         def turn(x):  # (B, H, T, D)
             a, b = x.float().chunk(2, -1)
             return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
         return turn(q), turn(k)
+
+
+class PRoPE(RoPE):
+    """RoPE of the fastest pairs alone, `percent` of them; the others do not turn: they carry meaning, whatever the distance (p-RoPE of
+    Barbero et al. 2025)."""
+
+    names = ("p-rope",)
+
+    def __init__(self, heads, channels, block_size, *, percent: int = 75, base: int = 10_000):
+        super().__init__(heads, channels, block_size, base=base)
+        self.percent = percent
+
+    def frequencies(self, width, device):
+        turning = torch.arange(width // 2, device=device) < width // 2 * self.percent // 100
+        return super().frequencies(width, device) * turning
+
+
+class PositionInterpolation(RoPE):
+    """RoPE with positions `factor` times as close together, for texts as many times as long as those trained on (Chen et al. 2023, eq. 4)."""
+
+    names = ("rope-pi",)
+
+    def __init__(self, heads, channels, block_size, *, factor: int = 4, base: int = 10_000):
+        super().__init__(heads, channels, block_size, base=base)
+        self.factor = factor
+
+    def frequencies(self, width, device):
+        return super().frequencies(width, device) / self.factor
+
+
+class NTKAware(PositionInterpolation):
+    """RoPE with the base times factor^(D/(D-2)): the slowest pair turns as with `rope-pi`, the fastest as ever, so that neighbours stay
+    apart (Peng et al. 2024, section 3.1)."""
+
+    names = ("rope-ntk",)
+
+    def frequencies(self, width, device):
+        return frequencies(width, self.base * self.factor ** (width / max(1, width - 2)), device)
+
+
+class YaRN(PositionInterpolation):
+    """RoPE for texts `factor` times as long: pairs that turn at least 32 times within the training length go on as they are, those that
+    turn less than once are slowed down by the factor, those between by a mean, weighted linearly by their turns; queries and keys become
+    0.1 ln(factor) + 1 times as long, which sharpens attention (Peng et al. 2024, sections 3.2 and 3.4; the code that they released weighs
+    by the pairs' numbers instead).
+
+    length: the training length that is meant, where it is not that of this run.
+    """
+
+    names = ("yarn",)
+
+    def __init__(self, heads, channels, block_size, *, factor: int = 4, base: int = 10_000, length: int | None = None):
+        super().__init__(heads, channels, block_size, factor=factor, base=base)
+        self.length = length or block_size
+        self.stretch = 0.1 * math.log(factor) + 1
+
+    def frequencies(self, width, device):
+        as_ever = frequencies(width, self.base, device)
+        kept = ((self.length * as_ever / (2 * math.pi) - 1) / (32 - 1)).clamp(0, 1)
+        return as_ever * (kept + (1 - kept) / self.factor)
 
 
 class WeightedFall(Encoding):
@@ -619,8 +689,12 @@ class Composition(Encoding):
 
 def angles(pos: Tensor, width: int) -> Tensor:
     """pos / 10000^(2i/width), i < width/2, for pos (...,) -> (..., width/2) float64: float32 is off by 0.01 rad at 131,072."""
-    i = torch.arange(0, width, 2, dtype=torch.float64, device=pos.device)
-    return pos.double()[..., None] * 10000 ** (-i / width)
+    return pos.double()[..., None] * frequencies(width, 10_000, pos.device)
+
+
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i/width), i < width/2, (width/2,) float64."""
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 def distances(keys: int, causal: bool, device: torch.device) -> Tensor:

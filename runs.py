@@ -246,18 +246,22 @@ def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
 def start_from(model: GPT, run: str | Path, tokenizer: str) -> None:
     """Weights of another run, for a training of its own on other data or at another length.
 
-    Raises InputError where model, encoding or tokens are others, and for tables that belong to another training length.
+    The encoding is the same, or a variant of it with the same parameters, as `yarn` is of `rope`. Raises InputError where model, encoding
+    or tokens are others, and for tables that belong to another training length.
     """
     checkpoint = load_checkpoint(run)
     old, new = GPTConfig(**checkpoint["gpt"]), model.config
     problems = [f"--init_from: {run} has {name} {getattr(old, name)}, not {getattr(new, name)}: give the same"
                 for name in ("n_layer", "n_head", "n_embd", "vocab_size") if getattr(old, name) != getattr(new, name)]
-    if [name for name, _ in posenc.parse(old.pe)] != [name for name, _ in posenc.parse(new.pe)]:
+    parts = [[cls for cls, _ in posenc.parse(config.pe)] for config in (old, new)]
+    kin = len(parts[0]) == len(parts[1]) and all(issubclass(a, b) or issubclass(b, a) for a, b in zip(*parts))
+    tables = {name: value.shape for name, value in model.posenc.state_dict(prefix="posenc.").items()}
+    alike = all(checkpoint["model"][name].shape == shape for name, shape in tables.items() if name in checkpoint["model"])
+    if not kin or not alike and old.block_size == new.block_size:
         problems.append(f"--init_from: {run} has pe {old.pe}, not {new.pe}: give the same")
     if checkpoint["data"]["tokenizer"] != tokenizer:
         problems.append(f"--init_from: {run} was trained on {checkpoint['data']['tokenizer']} tokens, not {tokenizer}: choose other data")
-    tables = {name: value.shape for name, value in model.posenc.state_dict(prefix="posenc.").items()}
-    if not problems and any(checkpoint["model"][name].shape != shape for name, shape in tables.items() if name in checkpoint["model"]):
+    if not problems and not alike:
         problems.append(f"--init_from: the tables of {old.pe} in {run} are made for the training length {old.block_size}, not "
                         f"{new.block_size}: give --block_size {old.block_size}, or an encoding without a length limit")
     if problems:

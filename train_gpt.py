@@ -78,7 +78,7 @@ class Config:
     mask_rate: float = 0.15
     """mlm: the share of tokens to restore"""
     steps: int = 19_000
-    """optimizer steps in all"""
+    """optimizer steps in all; 0, with --init_from: the weights as they are, under another encoding"""
     tokens_per_step: int = 524_288
     """tokens of one optimizer step: a multiple of micro_batch x block_size x processes"""
     micro_batch: int | Literal["auto"] = 16
@@ -125,7 +125,7 @@ class Config:
     """the same bits in every run on a GPU, for some loss of speed; CPUs give them anyway"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, steps=1, block_size=1, tokens_per_step=1, micro_batch=1, warmup_steps=0, log_every=1, val_every=1,
+        problems = cli.at_least(self, steps=0 if self.init_from else 1, block_size=1, tokens_per_step=1, micro_batch=1, warmup_steps=0, log_every=1, val_every=1,
                                 val_tokens=1, checkpoint_every=1, keep_checkpoints=1, seed=0, lr=0, min_lr=0)
         problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (not 0 < self.mask_rate < 1)
         try:
@@ -271,7 +271,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         del checkpoint  # as large as the model and its optimizer
     elif config.resume:
         print(f"{config.out_dir} holds no checkpoint yet: starting at step 0")
-    if step == config.steps:
+    if run.step == config.steps:
         print(f"{config.out_dir} is trained already: {step} of {config.steps} steps")
         return
     processes.barrier()  # all have looked at the folder: now it may change
@@ -290,8 +290,8 @@ def train(config: Config, processes: distributed.Processes) -> None:
         run.save(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), step=step, sampler=position,
                  rng=processes.gather(devices.random_state(device)), gpt=dataclasses.asdict(gpt_config))
 
-    def validate() -> dict:
-        """Mean loss over the validation windows, and what the encoding's bias does on the first of them."""
+    def validate():
+        """Tells the mean loss over the validation windows, and what the encoding's bias does on the first of them."""
         model.eval()
         total, summary = torch.zeros((), dtype=torch.float64, device=device), {}
         share = np.array_split(val_windows, processes.count)[processes.rank]
@@ -302,7 +302,11 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 summary = summary or biases.summary(model, batch[0])
         model.train()
         tokens = len(val_windows) * val.predicted
-        return {"loss": processes.sum(total).item() / tokens, "tokens": tokens, **summary}
+        loss, seen = processes.sum(total).item() / tokens, " ".join(f"{window:.0f}" for window in summary.get("window", []))
+        bar.write(f"step {step:>{width}}/{config.steps} | val loss {loss:.4f} | perplexity {math.exp(loss):.3f}"
+                  + (f" | effective window by layer {seen}" if seen else "")
+                  + (f" | {np.mean(summary['left_out']):.1%} of attention left out" if "left_out" in summary else ""))
+        run.log("val", step, loss=loss, tokens=tokens, **summary)
 
     # Training
     model.train()
@@ -318,6 +322,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
     with (contextlib.closing(batches), distributed.Signals() as signals,
           tqdm(total=config.steps, initial=step, desc=config.pe, unit="step", disable=hidden, dynamic_ncols=True) as bar):
         stop = False
+        if not config.steps:
+            validate()
+            save()
         while step < config.steps and not stop:
             begun = time.perf_counter()
             for group in optimizer.param_groups:
@@ -369,12 +376,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
             else:
                 seconds += time.perf_counter() - begun
             if not stop and (last or step % config.val_every == 0):
-                values = validate()
-                seen = " ".join(f"{window:.0f}" for window in values.get("window", []))
-                bar.write(f"step {step:>{width}}/{config.steps} | val loss {values['loss']:.4f} | perplexity {math.exp(values['loss']):.3f}"
-                          + (f" | effective window by layer {seen}" if seen else "")
-                          + (f" | {np.mean(values['left_out']):.1%} of attention left out" if "left_out" in values else ""))
-                run.log("val", step, **values)
+                validate()
             if saves:
                 save()
                 saved = step

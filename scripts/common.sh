@@ -71,6 +71,11 @@ run() {
     if [ -z "${DRY_RUN:-}" ] && ! "$@"; then failed+=("$*") && return 1; fi
 }
 
+# launch FLAG...: train_gpt.py, on as many GPUs as there are.
+launch() {
+    if [ "$NPROC" -gt 1 ]; then run torchrun --standalone --nproc_per_node="$NPROC" train_gpt.py "$@"; else run python train_gpt.py "$@"; fi
+}
+
 # use DATASET [SPLIT]: the shards for all that follows, prepared where they are not there, and what is evaluated on (val).
 use() {
     local dataset=$1
@@ -100,11 +105,10 @@ full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
 
 # train CONFIG LENGTH [FLAG...]: every encoding and seed, at the paper's LENGTH. The runs are those that follow are about.
 train() {
-    local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags launch=(python) micro_batch own
+    local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags micro_batch own
     further=${further// /}
     local folder=$RUNS/$SCALE/$1-$2${further//--/-}
     case $SCALE in small | smoke) config=configs/$SCALE.yaml ;; esac
-    if [ "$NPROC" -gt 1 ]; then launch=(torchrun --standalone --nproc_per_node="$NPROC"); fi
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
     own=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config") length=$((length / shrink)) # own: what micro_batch belongs to
     flags=(--config "$config" --data "$data" --block_size $length --micro_batch $((micro_batch * ${own:-1024} / length)) "${@:3}")
@@ -113,7 +117,7 @@ train() {
         for pe in $encodings; do
             local out=$folder/$pe
             if [ "$seed" != 1 ]; then out+=-seed$seed; fi
-            run "${launch[@]}" train_gpt.py "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume ${FLAGS:-} || continue
+            launch "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume ${FLAGS:-} || continue
             runs+=("$out")
             if [ -n "${DRY_RUN:-}" ] && [ -z "$costed" ]; then
                 python train_gpt.py "${flags[@]}" --pe "$pe" ${FLAGS:-} --dry_run
@@ -122,6 +126,14 @@ train() {
         done
     done
     echo "${#runs[@]} trainings in $folder"
+}
+
+# adapt RUN PE [FLAG...]: the weights of RUN go on under another encoding, in a folder beside it; --steps 0: as they are. It joins the
+# runs that what follows is about.
+adapt() {
+    local further="${*:2}" out
+    further=${further// /} out=$1-${further//--/-}
+    launch --config "$1/config.yaml" --init_from "$1" --pe "${@:2}" --out_dir "$out" --resume ${FLAGS:-} && runs+=("$out") || true
 }
 
 # tune CONFIG LENGTH LR...: trains seed 1 at each learning rate, in rising order, and then at the double of the last as long as the last

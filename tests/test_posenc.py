@@ -122,7 +122,8 @@ def sandwich_smoothed_bias(encoding, x):
     return pairs(lambda i, j: 8 / compression_ratios() * (-0.825 * np.log(1 + i - j) - 0.8))
 
 
-BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "alibi": alibi_bias, "cable": cable_bias,
+BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "p-rope": None, "rope-pi": None, "rope-ntk": None,
+          "yarn": None, "alibi": alibi_bias, "cable": cable_bias,
           "cable-nw": cable_nw_bias, "fox": fox_bias, "cable-v1": fox_bias,
           "k-cable": lambda encoding, x: -np.log(cable_bias(encoding, x) ** 2 + 1), "t5": t5_bias, "t5-clip": t5_clip_bias,
           "kerple": kerple_bias, "kerple-power": kerple_power_bias, "fire": fire_bias, "sandwich": sandwich_bias,
@@ -275,15 +276,32 @@ def test_alibi_is_that_of_transformers():
         assert_allclose(ours, theirs - theirs[:, -1:], rtol=1e-5, atol=1e-6)
 
 
-def test_rope_is_that_of_transformers():
+@pytest.mark.parametrize("pe, rope_type, base, settings", [
+    ("rope", "default", 10000.0, {}), ("rope:base=500", "default", 500.0, {}),
+    ("p-rope:percent=60", "proportional", 10000.0, {"partial_rotary_factor": 0.6}),
+    ("rope-pi:factor=8", "linear", 10000.0, {"factor": 8.0}),
+    ("rope-ntk:factor=8,base=500", "dynamic", 500.0, {"factor": 1.0}),  # theirs for eight times the length, below
+    ("yarn:factor=8", "llama3", 10000.0, {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0,
+                                          "original_max_position_embeddings": 1000}),  # the same ramp, without a stretch
+])
+def test_rope_and_its_variants_are_those_of_transformers(pe, rope_type, base, settings):
     from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-    q, k = torch.randn(2, B, H, T, C // H)
-    rotary = LlamaRotaryEmbedding(LlamaConfig(hidden_size=C, num_attention_heads=H, max_position_embeddings=T, rope_theta=10000.0))
+    width, length = 4 * C, 1000
+    q, k = torch.randn(2, B, H, T, width // H)
+    rotary = LlamaRotaryEmbedding(LlamaConfig(hidden_size=width, num_attention_heads=H, max_position_embeddings=length, rope_parameters={
+        "rope_type": "default", "rope_theta": base}))
+    if rope_type != "default":
+        config = LlamaConfig(hidden_size=width, num_attention_heads=H, max_position_embeddings=length,
+                             rope_parameters={"rope_type": rope_type, "rope_theta": base, **settings})
+        rotary.inv_freq, _ = ROPE_INIT_FUNCTIONS[rope_type](config, None, 8 * length if rope_type == "dynamic" else None)
     theirs = apply_rotary_pos_emb(q, k, *rotary(q, torch.arange(T)[None]))
-    for ours, expected in zip(make("rope").rotate(q, k, torch.arange(T)), theirs):
-        assert_allclose(ours, expected, atol=1e-5)
+    encoding = make(pe, width=width, block_size=length)
+    stretch = 1 + 0.1 * math.log(8) if "yarn" in pe else 1
+    for ours, expected in zip(encoding.rotate(q, k, torch.arange(T)), theirs):
+        assert_allclose(ours / stretch, expected, atol=1e-5)
 
 
 def test_fox_and_the_first_cable_differ_by_the_sign_of_their_weights():
@@ -376,21 +394,42 @@ def test_sinusoidal():
     assert_allclose(make("sinusoidal").embed(x, torch.arange(100_000, 100_000 + T)), expected, atol=1e-9)
 
 
+def yarn_angles(i, D, length, base=10000.0):
+    """Peng et al. 2024, section 3.2, pair by pair: turns within the training length decide."""
+    found = []
+    for angle in base ** (-2 * i / D):
+        turns = length * angle / (2 * np.pi)
+        weight = 0 if turns < 1 else 1 if turns > 32 else (turns - 1) / 31
+        found.append((1 - weight) * angle / 8 + weight * angle)
+    return np.array(found)
+
+
+ROTARY = {"rope": lambda i, D: 10000.0 ** (-2 * i / D), "rope:base=500": lambda i, D: 500.0 ** (-2 * i / D),
+          "p-rope": lambda i, D: np.where(i < 9, 10000.0 ** (-2 * i / D), 0), "rope-pi:factor=8": lambda i, D: 10000.0 ** (-2 * i / D) / 8,
+          "rope-ntk:factor=8": lambda i, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * i / D),
+          "yarn:factor=8": lambda i, D: yarn_angles(i, D, 64), "yarn:factor=8,length=900": lambda i, D: yarn_angles(i, D, 900),
+          "yarn:factor=8,base=500": lambda i, D: yarn_angles(i, D, 64, 500.0), "rope-pi:base=500,factor=2": lambda i, D: 500.0 ** (-2 * i / D) / 2,
+          "p-rope:percent=50,base=500": lambda i, D: np.where(i < 6, 500.0 ** (-2 * i / D), 0)}
+
+
 @pytest.mark.parametrize("first", [0, 131_000])
-def test_rope_is_a_product_of_complex_numbers(first):
-    D = 8
+@pytest.mark.parametrize("pe", ROTARY)
+def test_rope_is_a_product_of_complex_numbers(pe, first):
+    D = 24
     q, k = torch.randn(2, B, H, T, D)
     pos = np.arange(first, first + T)
-    turned = make("rope").rotate(q, k, torch.arange(first, first + T))
+    turned = make(pe).rotate(q, k, torch.arange(first, first + T))
+    stretch = 1 + 0.1 * math.log(8) if "yarn" in pe else 1
     for x, y in zip((q, k), turned):
         x = x.double().numpy()
-        z = (x[..., : D // 2] + 1j * x[..., D // 2 :]) * np.exp(1j * pos[:, None] * 10000.0 ** (-2 * np.arange(D // 2) / D))
-        assert_allclose(y, np.concatenate([z.real, z.imag], -1), atol=2e-6)
+        z = (x[..., : D // 2] + 1j * x[..., D // 2 :]) * np.exp(1j * pos[:, None] * ROTARY[pe](np.arange(D // 2), D)) * stretch
+        assert_allclose(y, np.concatenate([z.real, z.imag], -1), atol=3e-6)
 
 
-def test_rope_logits_depend_on_distance_alone():
+@pytest.mark.parametrize("pe", ROTARY)
+def test_rope_logits_depend_on_distance_alone(pe):
     q, k = torch.randn(2, 1, 1, 1, 16).expand(2, 1, 1, T, 16)  # the same query and key everywhere
-    q, k = make("rope").rotate(q, k, torch.arange(T))
+    q, k = make(pe).rotate(q, k, torch.arange(T))
     logits = (q @ k.mT)[0, 0]
     for d in range(-T + 1, T):
         assert_allclose(logits.diagonal(d), logits.diagonal(d)[0].expand(T - abs(d)), atol=1e-5)

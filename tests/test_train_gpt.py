@@ -121,6 +121,19 @@ def test_a_run_starts_from_the_weights_of_another(trained, data_dir, tmp_path, c
     assert "is trained already: 2 of 2 steps" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("pe, other", [("rope", "yarn:factor=2"), ("cable", "k-cable"), ("rope", "rope-pi:factor=1")])
+def test_weights_as_they_are_under_another_encoding(pe, other, trained, data_dir, tmp_path, capsys):
+    """No step is taken; the loss is that of the weights under that encoding, and that encoding is what the run has from then on."""
+    flags = [*TINY, "--data", str(data_dir), "--pe", other, "--steps", "0", "--init_from", str(trained(pe)), "--out_dir", str(tmp_path / "run")]
+    train_gpt.main(flags)
+    start, end = (runs.load_checkpoint(run) for run in (trained(pe), tmp_path / "run"))
+    assert digest(start["model"]) == digest(end["model"]) and end["gpt"]["pe"] == other and end["step"] == 0
+    values = [[record for record in log_of(run) if record["kind"] == "val"][-1]["loss"] for run in (trained(pe), tmp_path / "run")]
+    assert (values[0] == values[1]) == (other == "rope-pi:factor=1") and f"val loss {values[1]:.4f}" in capsys.readouterr().out
+    train_gpt.main([*flags, "--resume"])
+    assert "is trained already: 0 of 0 steps" in capsys.readouterr().out
+
+
 def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
     def lines(pe, *flags):
         return refused(train_gpt.main, *TINY, "--data", data_dir, "--pe", pe, "--out_dir", tmp_path / "run", *flags)
@@ -133,6 +146,11 @@ def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
     assert lines("rope", "--init_from", trained("alibi"), "--n_layer", 3) == [
         f"error: --init_from: {trained('alibi')} has n_layer 2, not 3: give the same",
         f"error: --init_from: {trained('alibi')} has pe alibi, not rope: give the same"]
+    assert lines("dapev2", "--init_from", trained("dape")) == [
+        f"error: --init_from: {trained('dape')} has pe dape, not dapev2: give the same"]  # kin, but not in their parameters
+    assert lines("rope+cable", "--init_from", trained("rope")) == [
+        f"error: --init_from: {trained('rope')} has pe rope, not rope+cable: give the same"]
+    assert "steps is 0: it must be at least 1" in lines("rope", "--steps", 0)[0]
     assert "holds no checkpoint" in lines("rope", "--init_from", tmp_path)[0]
     other = shutil.copytree(data_dir, tmp_path / "data")
     (other / "meta.json").write_text((other / "meta.json").read_text().replace('"bytes"', '"other"'))
