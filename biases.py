@@ -48,11 +48,11 @@ class Layer:
         """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
         import kernels
 
-        if self.encoding.reach is not None or not self.encoding.causal:  # where they leave out nothing
+        if self.encoding.reach is not None:  # where they leave out nothing
             return 0.0
         q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)
-        return kernels.left_out(q, k, bias, self.attn.scale, self.attn.skip_tolerance)
+        return kernels.left_out(q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance)
 
     def falls(self) -> Tensor | None:
         """S[j-1] - S[j] of every token, (B|1, H|1, T): how far it pushes everything before it; None where no S falls."""

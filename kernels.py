@@ -13,9 +13,10 @@ Kinds of bias, z_ij = q_i k_j scale + b_ij, d = i - j:
 Where keys after the query are seen as well (causal=False), S_i - S_j becomes -|S_i - S_j|, a table has an entry for each sign of d, as
 T5's encoder wants it, and g_i of pieces becomes that of the later token, g_max(i, j). reach: keys that far away or further are not seen.
 
-A bias that only falls makes far keys negligible, and tiles of them are left out, forward and backward: from the left, as many as
-together cannot hold more than `skip_tolerance` of a row's weight, whatever their keys. `first_tiles` proves it tile by tile: a weight is
-at most exp(|q| |k| scale + the largest bias in the tile), and a row's sum is at least that of the query's own key, whose bias is 0.
+A bias that only falls makes far keys negligible, and tiles of them are left out, forward and backward: from the left, and where later
+keys are seen from the right, as many as together cannot hold more than `skip_tolerance` of a row's weight, whatever their keys.
+`kept_tiles` proves it tile by tile: a weight is at most exp(|q| |k| scale + the largest bias in the tile), and a row's sum is at least that
+of the query's own key, whose bias is 0.
 
 Backward recomputes the weights from the logarithms of their sums, by two kernels: one walks along rows for dq and dg, one along
 columns for dk, dv and dS. Exact rows of the score's gradient sum to zero, so in a causal `fall` S_i gets no gradient by its row. What does
@@ -137,9 +138,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
     pieces = nothing if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    skips = causal and reach is None and skip_tolerance > 0 and bias.kind in FALLING
-    first = first_tiles(q, k, bias.kind, s_i, g, s_j, scale, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
-    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, pieces, first, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
+    skips = reach is None and skip_tolerance > 0 and bias.kind in FALLING
+    kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
+    return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, pieces, kept, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
 
 
 def _of_tokens(bias, B, H, T, S, nothing):
@@ -149,44 +150,52 @@ def _of_tokens(bias, B, H, T, S, nothing):
 
 
 @torch.no_grad()
-def left_out(q: Tensor, k: Tensor, bias: Bias, scale: float, skip_tolerance: float) -> float:
-    """Which share of the tiles that causal attention has to read `attend` leaves out."""
+def left_out(q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float) -> float:
+    """Which share of the tiles that attention has to read `attend` leaves out."""
     (B, H, T, D), S, (M, N, *_) = q.shape, k.size(2), tiles(bias.kind, q.size(-1), q.dtype)["forward"]
     if bias.kind not in FALLING or not skip_tolerance:
         return 0.0
-    first = first_tiles(q, k, bias.kind, *_of_tokens(bias, B, H, T, S, None), scale, skip_tolerance)
-    ends = (torch.arange(first.size(-1), device=q.device) + 1) * M + S - T
-    return (first.double().mean((0, 1)).sum() / (ends.clamp(max=S) / N).ceil().sum()).item()
+    kept = kept_tiles(q, k, bias.kind, *_of_tokens(bias, B, H, T, S, None), scale, causal, skip_tolerance).double().mean((1, 2))
+    ends = (torch.arange(kept.size(-1), device=q.device) + 1) * M + S - T  # of what a causal tile of queries sees
+    every = (ends.clamp(max=S) / N).ceil() if causal else torch.full_like(kept[0], -(-S // N))
+    return 1 - (((every if causal else kept[1]) - kept[0]).sum() / every.sum()).item()
 
 
 @torch.no_grad()
-def first_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Tensor, scale: float, tolerance: float) -> Tensor:
-    """For each tile of queries, how many tiles of keys from the first one on hold together at most `tolerance` of every row's weight.
+def kept_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Tensor, scale: float, causal: bool,
+               tolerance: float) -> Tensor:
+    """Which tiles of keys a tile of queries has to read: those before and behind them hold together at most `tolerance` of every row's
+    weight, half of it on either side where later keys are seen.
 
-    Of causal falls; states (B, H, T) and (B, H, S). -> (B, H, tiles of queries) int32.
+    Of falls; states (B, H, T) and (B, H, S). -> (1 or 2, B, H, tiles of queries) int32: the number of the first, and, where later keys are
+    seen, that behind the last.
     """
-    (T, S), (M, N, *_) = (q.size(2), k.size(2)), tiles(kind, q.size(-1), q.dtype)["forward"]
-    own = (q.float() * k[:, :, S - T :].float()).sum(-1) * scale  # the logit of a query and its own key
+    M, N, *_ = tiles(kind, q.size(-1), q.dtype)["forward"]
+    own = (q.float() * k[:, :, k.size(2) - q.size(2) :].float()).sum(-1) * scale  # the logit of a query and its own key
+    share = tolerance if causal else tolerance / 2
 
     def extreme(x, size, largest):  # (B, H, n) -> of each tile; the last one is filled up with what cannot win
         x = torch.nn.functional.pad(x, (0, -x.size(-1) % size), value=-torch.inf if largest else torch.inf).unflatten(-1, (-1, size))
         return x.amax(-1) if largest else x.amin(-1)
 
-    lowest, longest_key = extreme(s_j, N, False)[:, :, None], extreme(k.float().norm(dim=-1), N, True)[:, :, None]  # (B, H, 1, tiles)
-    of_queries = (extreme(s_i, M, True), extreme(g, M, False), extreme(g, M, True), extreme(q.float().norm(dim=-1), M, True),
-                  extreme(own, M, False))  # (B, H, tiles) each
-    stops = (torch.arange(lowest.size(-1), device=q.device) + 1) * N  # only tiles wholly before the first query
-    starts = torch.arange(-(-T // M), device=q.device) * M + S - T
+    lowest_key, highest_key, longest_key = (x[:, :, None] for x in (
+        extreme(s_j, N, False), extreme(s_j, N, True), extreme(k.float().norm(dim=-1), N, True)))  # (B, H, 1, tiles) each
+    of_queries = (extreme(s_i, M, False), extreme(s_i, M, True), extreme(g, M, False), extreme(g, M, True),
+                  extreme(q.float().norm(dim=-1), M, True), extreme(own, M, False))  # (B, H, tiles) each
     found = []
-    for rows in torch.arange(len(starts), device=q.device).split(256):  # not all pairs of tiles at a time
-        highest, lightest, heaviest, longest, least = (x[:, :, rows, None] for x in of_queries)
-        fall = highest - lowest
+    for rows in torch.arange(of_queries[0].size(-1), device=q.device).split(256):  # not all pairs of tiles at a time
+        lowest, highest, lightest, heaviest, longest, least = (x[:, :, rows, None] for x in of_queries)
+        fall = highest - lowest_key
+        if not causal:
+            fall = fall.minimum(highest_key - lowest).clamp(max=0)
         bound = torch.where(fall < 0, lightest, heaviest) * fall
         if kind == "log-fall":
             bound = -bound.clamp(max=0).square().log1p()
         weight = N * (longest * longest_key * scale + bound - least).exp()  # of the tile, at most, over the row's sum
-        weight = torch.where(stops <= starts[rows, None], weight, torch.inf)
-        found.append((weight.cumsum(-1) <= tolerance).sum(-1, dtype=torch.int32))
+        # With the key of one of its queries a tile weighs N at least: from neither side anything is left out beyond.
+        before = (weight.cumsum(-1) <= share).sum(-1, dtype=torch.int32)
+        behind = [] if causal else [weight.size(-1) - (weight.flip(-1).cumsum(-1) <= share).sum(-1, dtype=torch.int32)]
+        found.append(torch.stack([before, *behind]))
     return torch.cat(found, -1)
 
 
@@ -342,13 +351,13 @@ def _sign(x):
 
 
 @triton.jit
-def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, distances, reach,
+def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, LSE, scale, H, T, S, distances, reach,
              q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t,
              kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr, ENDS: tl.constexpr,
              D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: M queries of one head. Y (B, T, H, D) and LSE (B, H, T), the base-2 logarithm of each row's sum.
 
-    FIRST (B, H, tiles of queries): how many times UNIT keys are left out.
+    KEPT (1 or 2, B, H, tiles of queries): how many times UNIT keys are left out before those that are read, and where these end.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows first: what starts last should be short
     batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
@@ -372,10 +381,13 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, 
     y = tl.zeros((M, D_TILE), tl.float32)
     place = block * M + S - T  # of the first query
     begin = tl.maximum(0, place - reach + 1) // N * N
-    if skips:
-        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + block) * UNIT
     stop = tl.minimum(S, place + M + (0 if causal else reach))
-    whole = begin if limited else tl.maximum(begin, (place + 1 if causal else S) // N * N)  # all queries see all keys up to here
+    if skips:
+        KEPT += tl.program_id(1) * tl.num_programs(0) + block
+        begin = tl.load(KEPT) * UNIT
+        if not causal:
+            stop = tl.minimum(S, tl.load(KEPT + tl.num_programs(0) * tl.num_programs(1)) * UNIT)
+    whole = begin if limited else tl.maximum(begin, (place + 1 if causal else stop) // N * N)  # all queries see all keys up to here
     for edge in tl.static_range(2):
         for start in range(whole if edge else begin, stop if edge else whole, N):
             j = start + tl.arange(0, N)
@@ -397,7 +409,7 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, LSE, scale, H, T, S, 
 
 
 @triton.jit
-def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
+def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
                    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                    kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
                    g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
@@ -433,10 +445,13 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
     ds = tl.zeros((M,), tl.float32)
     place = block * M + S - T
     begin = tl.maximum(0, place - reach + 1) // N * N
-    if skips:
-        begin = tl.load(FIRST + tl.program_id(1) * tl.num_programs(0) + block) * UNIT
     stop = tl.minimum(S, place + M + (0 if causal else reach))
-    whole = begin if limited else tl.maximum(begin, (place + 1 if causal else S) // N * N)
+    if skips:
+        KEPT += tl.program_id(1) * tl.num_programs(0) + block
+        begin = tl.load(KEPT) * UNIT
+        if not causal:
+            stop = tl.minimum(S, tl.load(KEPT + tl.num_programs(0) * tl.num_programs(1)) * UNIT)
+    whole = begin if limited else tl.maximum(begin, (place + 1 if causal else stop) // N * N)
     for edge in tl.static_range(2):
         for start in range(whole if edge else begin, stop if edge else whole, N):
             j = start + tl.arange(0, N)
@@ -462,15 +477,15 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, FIRST, Y, DY, LSE, DELTA,
 
 
 @triton.jit
-def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
+def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, SEEN, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                       kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
                       g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
                       M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dk, dv and S_j's gradient of N keys of one head; where pieces see both ways, the rest of g's, which DS_J holds so far.
 
-    Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. LAST (B, H, tiles of
-    keys): where, in UNIT queries, those end that look.
+    Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. SEEN (1 or 2, B, H,
+    tiles of keys): where, in UNIT queries, those end that look, and where they begin.
     """
     batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
@@ -496,7 +511,10 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, LAST, DY, LSE, DELTA, 
     begin = tl.maximum(0, place - (0 if causal else reach)) // M * M
     stop = tl.minimum(T, place + N + reach)
     if skips:
-        stop = tl.minimum(T, tl.load(LAST + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * UNIT)
+        SEEN += tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        stop = tl.minimum(T, tl.load(SEEN) * UNIT)
+        if not causal:
+            begin = tl.load(SEEN + tl.num_programs(0) * tl.num_programs(1)) * UNIT
     whole = begin  # all queries from here on see all keys; those beyond the last have no weights, and keys beyond the last are not stored
     if causal:
         whole = tl.minimum(stop, tl.maximum(begin, (tl.maximum(0, place + N - 1) + M - 1) // M * M))
@@ -609,30 +627,30 @@ def _rows_of_heads(x):
 
 
 @torch.library.custom_op("posenc::attention", mutates_args=())
-def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, pieces: Tensor, first: Tensor,
+def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, pieces: Tensor, kept: Tensor,
                kind: int, scale: float, causal: bool, reach: int) -> tuple[Tensor, Tensor]:
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    y, lse = _attention_fake(*inputs, first, kind, scale, causal, reach)
+    y, lse = _attention_fake(*inputs, kept, kind, scale, causal, reach)
     sizes, strides = _numbers(*inputs)
     settings = _settings("forward", q, pieces, kind, causal, reach)
     _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
-        *inputs, first, y, lse, scale, *sizes, reach, *strides, skips=first.numel() > 0, UNIT=settings["N"], **settings)
+        *inputs, kept, y, lse, scale, *sizes, reach, *strides, skips=kept.numel() > 0, UNIT=settings["N"], **settings)
     return y, lse
 
 
 @_attention.register_fake
-def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach):
+def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach):
     return _rows_of_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("posenc::attention_backward", mutates_args=())
 def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor,
-                        table: Tensor, pieces: Tensor, first: Tensor, kind: int, scale: float, causal: bool, reach: int,
+                        table: Tensor, pieces: Tensor, kept: Tensor, kind: int, scale: float, causal: bool, reach: int,
                         s_learns: bool, g_learns: bool, table_learns: bool
                         ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, s_i, g, s_j, table and pieces, zeros for those that do not learn; of states in their full shapes, (B, H, T)."""
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    grads = _attention_backward_fake(dy, y, lse, *inputs, first, kind, scale, causal, reach, s_learns, g_learns, table_learns)
+    grads = _attention_backward_fake(dy, y, lse, *inputs, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns)
     dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = grads
     delta = torch.empty_like(lse)
     (H, T, S, distances), strides = _numbers(*inputs)
@@ -640,14 +658,14 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
     rows, columns = (_settings(kernel, q, pieces, kind, causal, reach) | {"s_learns": s_learns, "g_learns": g_learns}
                      for kernel in ("rows", "columns"))
     M, N, *_ = tiles(KINDS[kind], q.size(-1), q.dtype)["forward"]
-    skips = first.numel() > 0
-    last = _last_tiles(first, S, columns["N"], N) if skips else first
+    skips = kept.numel() > 0
+    seen = _seen_by(kept, S, columns["N"], N) if skips else kept
     numbers = scale, H, T, S, distances, reach, *strides
     _backward_rows[triton.cdiv(T, rows["M"]), q.size(0) * H](
-        *inputs, first, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows)
+        *inputs, kept, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows)
     ds_j = dg if pieces.numel() and not causal else ds_j
     _backward_columns[triton.cdiv(S, columns["N"]), q.size(0) * H](
-        *inputs, last, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=M, **columns)
+        *inputs, seen, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=M, **columns)
     if table_learns:
         settings, parts = _settings("distances", q, pieces, kind, causal, reach), triton.cdiv(q.size(0), SEQUENCES)
         N = settings.pop("M")
@@ -665,20 +683,29 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
 
 
 @_attention_backward.register_fake
-def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, first, kind, scale, causal, reach, s_learns, g_learns,
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
                              table_learns):
     states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
     return *(_rows_of_heads(x) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
 
 
-def _last_tiles(first: Tensor, S: int, keys: int, unit: int) -> Tensor:
-    """For each tile of `keys` keys, the number of tiles of queries up to the last that does not leave out all of it, int32.
+def _seen_by(kept: Tensor, S: int, keys: int, unit: int) -> Tensor:
+    """For each tile of `keys` keys, the number of tiles of queries up to the last that does not leave out all of it, int32; and, where
+    later keys are seen, of those before the first.
 
-    first: of each tile of queries, how many times `unit` keys it leaves out; both (B, H, tiles).
+    kept: of each tile of queries, how many times `unit` keys come before those that it reads, and where these end; both
+    (1 or 2, B, H, tiles).
     """
-    falling = first.flip(-1).cummin(-1).values.flip(-1).contiguous()  # no later tile of queries begins before this one of keys
-    ends = torch.arange(keys, S + keys, keys, device=first.device, dtype=torch.int32).clamp(max=S)
-    return torch.searchsorted(falling, ((ends - 1) // unit).expand(*first.shape[:2], -1).contiguous(), right=True, out_int32=True)
+    def ranks(ascending, places):
+        places = (places // unit).expand(*kept.shape[1:3], -1).contiguous()
+        return torch.searchsorted(ascending.contiguous(), places, right=True, out_int32=True)
+
+    starts = torch.arange(0, S, keys, device=kept.device, dtype=torch.int32)
+    no_later = kept[0].flip(-1).cummin(-1).values.flip(-1)  # tile of queries begins before that one of keys
+    found = [ranks(no_later, (starts + keys).clamp(max=S) - 1)]
+    if len(kept) > 1:
+        found.append(ranks(kept[1].cummax(-1).values, starts))  # no earlier one ends behind it
+    return torch.stack(found)
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:

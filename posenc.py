@@ -201,7 +201,8 @@ class PRoPE(RoPE):
 
 
 class PositionInterpolation(RoPE):
-    """RoPE with positions `factor` times as close together, for texts as many times as long as those trained on (Chen et al. 2023, eq. 4)."""
+    """RoPE with positions `factor` times as close together, for texts as many times as long as those trained on (Chen et al. 2023,
+    eq. 4)."""
 
     names = ("rope-pi",)
 

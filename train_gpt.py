@@ -125,8 +125,8 @@ class Config:
     """the same bits in every run on a GPU, for some loss of speed; CPUs give them anyway"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, steps=0 if self.init_from else 1, block_size=1, tokens_per_step=1, micro_batch=1, warmup_steps=0, log_every=1, val_every=1,
-                                val_tokens=1, checkpoint_every=1, keep_checkpoints=1, seed=0, lr=0, min_lr=0)
+        problems = cli.at_least(self, steps=0 if self.init_from else 1, block_size=1, tokens_per_step=1, micro_batch=1, warmup_steps=0,
+                                log_every=1, val_every=1, val_tokens=1, checkpoint_every=1, keep_checkpoints=1, seed=0, lr=0, min_lr=0)
         problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (not 0 < self.mask_rate < 1)
         try:
             self.gpt_config(vocab_size=64)

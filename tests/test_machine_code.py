@@ -18,7 +18,7 @@ import machine_code  # noqa: E402
 COMPILE = """
 import re
 import kernels, machine_code
-for kind, causal in [*((kind, True) for kind in kernels.KINDS), ("pieces", False)]:
+for kind, causal in [*((kind, True) for kind in kernels.KINDS), ("pieces", False), ("fall", False)]:
     for name in machine_code.names(kind):
         ptx = machine_code.compiled(kind, name, causal=causal).ptx
         print(kind, name, *(bool(re.search(word, ptx)) for word in ("wgmma.mma_async", "cp.async", r"\\b(atom|red)\\.")))
@@ -36,11 +36,11 @@ def test_they_compile_for_hopper():
     """Triton needs no GPU to compile for one: what the interpreter takes, the compiler may not.
 
     Products run on the tensor cores, tiles are fetched ahead but for FIRE's, whose inner loop forbids it; nothing is added atomically. The
-    last four are FIRE's that see both ways.
+    last seven are FIRE's and a fall's that see both ways.
     """
     assert compiling("-c", COMPILE).splitlines() == [
         f"{kind} {name} True {kind != 'pieces' or name == 'distances'} False"
-        for kind in (*kernels.KINDS, "pieces") for name in machine_code.names(kind)]
+        for kind in (*kernels.KINDS, "pieces", "fall") for name in machine_code.names(kind)]
 
 
 def test_what_they_issue_is_told(tmp_path):

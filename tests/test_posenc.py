@@ -408,7 +408,8 @@ ROTARY = {"rope": lambda i, D: 10000.0 ** (-2 * i / D), "rope:base=500": lambda 
           "p-rope": lambda i, D: np.where(i < 9, 10000.0 ** (-2 * i / D), 0), "rope-pi:factor=8": lambda i, D: 10000.0 ** (-2 * i / D) / 8,
           "rope-ntk:factor=8": lambda i, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * i / D),
           "yarn:factor=8": lambda i, D: yarn_angles(i, D, 64), "yarn:factor=8,length=900": lambda i, D: yarn_angles(i, D, 900),
-          "yarn:factor=8,base=500": lambda i, D: yarn_angles(i, D, 64, 500.0), "rope-pi:base=500,factor=2": lambda i, D: 500.0 ** (-2 * i / D) / 2,
+          "yarn:factor=8,base=500": lambda i, D: yarn_angles(i, D, 64, 500.0),
+          "rope-pi:base=500,factor=2": lambda i, D: 500.0 ** (-2 * i / D) / 2,
           "p-rope:percent=50,base=500": lambda i, D: np.where(i < 6, 500.0 ** (-2 * i / D), 0)}
 
 

@@ -124,7 +124,8 @@ def test_a_run_starts_from_the_weights_of_another(trained, data_dir, tmp_path, c
 @pytest.mark.parametrize("pe, other", [("rope", "yarn:factor=2"), ("cable", "k-cable"), ("rope", "rope-pi:factor=1")])
 def test_weights_as_they_are_under_another_encoding(pe, other, trained, data_dir, tmp_path, capsys):
     """No step is taken; the loss is that of the weights under that encoding, and that encoding is what the run has from then on."""
-    flags = [*TINY, "--data", str(data_dir), "--pe", other, "--steps", "0", "--init_from", str(trained(pe)), "--out_dir", str(tmp_path / "run")]
+    flags = [*TINY, "--data", str(data_dir), "--pe", other, "--steps", "0", "--init_from", str(trained(pe)),
+             "--out_dir", str(tmp_path / "run")]
     train_gpt.main(flags)
     start, end = (runs.load_checkpoint(run) for run in (trained(pe), tmp_path / "run"))
     assert digest(start["model"]) == digest(end["model"]) and end["gpt"]["pe"] == other and end["step"] == 0
