@@ -458,11 +458,11 @@ def test_an_operator_like_torchs_own():
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("pe", ["rope+fox", "t5", "fire"])
-def test_a_model_compiles_to_one_graph(pe):
+@pytest.mark.parametrize("pe, causal", [("rope+fox", True), ("rope+fox", False), ("t5", True), ("fire", True)])
+def test_a_model_compiles_to_one_graph(pe, causal):
     """With what is left out at each step, and the gradients of what belongs to an encoding."""
     tokens = torch.randint(96, (2, 32), generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    net, grads = model(pe, "triton"), []
+    net, grads = model(pe, "triton", causal), []
     torch._dynamo.reset()
     for forward in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
         net.zero_grad()
