@@ -163,7 +163,7 @@ def caption(records: list[dict]) -> str:
     tokens = sorted({entry["tokens"] for entry in entries})
     error = max(entry["loss_se"] for entry in entries)
     first = records[0]
-    trained = " and ".join(str(length) for length in sorted({record["block_size"] for record in records}))
+    trained = " and ".join(f"{length:,}" for length in sorted({record["block_size"] for record in records}))
     return (f"Perplexity of {first['data']['dataset']} ({first['data']['split']}, {first['data']['tokenizer']} tokens), trained at "
             f"{trained} tokens. Protocol: {protocol(first)}, {tokens[0]:,}"
             + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
