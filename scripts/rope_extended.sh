@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How far does RoPE reach once its frequencies are changed for texts 16 times as long: by interpolation (Chen et al. 2023), NTK-aware, by
-# YaRN (Peng et al. 2024)? As it is, and after a twentieth of the steps more at that length. Beside it CABLE, and RoPE that sees no further
-# back than it was trained to.
+# YaRN (Peng et al. 2024)? As it is, and after a twentieth of the steps more at that length. Beside it CABLE, and both with a cache that
+# ends at the training length.
 #
 #     SEEDS="1 2 3" bash scripts/rope_extended.sh      # results/README.md tells of a run in small
 #
@@ -13,8 +13,8 @@ use fineweb-edu
 lr=() more=(--block_size $((16384 / shrink)) --micro_batch 1 --steps 950 --lr 6e-5 --min_lr 6e-6 --warmup_steps 20)
 if [ "$SCALE" != full ]; then lr=(--lr 8e-3) more=("${more[@]::4}" --steps 50 --lr 8e-4 --warmup_steps 5); fi
 train fineweb-edu_small 1024 && others=("${runs[@]}") encodings=rope
-train fineweb-edu_small 1024 "${lr[@]}" && bases=("${runs[@]}")
-evaluate 512,1024,2048,4096,8192,16384 --cache_window $((1024 / shrink)); runs+=("${others[@]}")
+train fineweb-edu_small 1024 "${lr[@]}" && bases=("${runs[@]}") runs+=("${others[@]}")
+evaluate 512,1024,2048,4096,8192,16384 --cache_window $((1024 / shrink))
 for base in "${bases[@]}"; do for pe in {rope-pi,rope-ntk,yarn}:factor={4,16}; do adapt "$base" $pe --steps 0; done; done
 evaluate 512,1024,2048,4096,8192,16384
 report - as_it_is
