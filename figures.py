@@ -9,7 +9,8 @@ import tables
 NEAR, SEVERAL = 1.15, 3  # times the lowest perplexity at a context; lines
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666", "#000000")
 # Ticks of an axis, times powers of ten: the first of these that gives three of them.
-STEPS = ((1, 1.5, 2, 3, 4, 5, 7), *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
+STEPS = ((1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
+         *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)))
 
 
 def by_context(columns: list[tables.Column], file) -> None:

@@ -16,7 +16,8 @@ def test_labels_are_spread_around_their_lines():
 
 @pytest.mark.parametrize("low, high, ticks", [
     (3.9, 24, [4, 5, 7, 10, 15, 20]), (0.11, 1.1, [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1]), (190, 222, [190, 200, 210, 220]),
-    (9_990, 12_600, [10_000, 11_000, 12_000]), (1_010, 1_090, [1_020, 1_040, 1_060, 1_080])])
+    (9_990, 12_600, [10_000, 11_000, 12_000]), (1_010, 1_090, [1_020, 1_040, 1_060, 1_080]),
+    (5.03, 13.2, [6, 7, 8, 9, 10, 12])])
 def test_round_numbers_on_an_axis(low, high, ticks):
     assert figures._ticks(low, high) == pytest.approx(ticks)
 
