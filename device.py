@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from errors import InputError
@@ -49,6 +50,8 @@ def choose(device: str, dtype: str, local_rank: int | None = None) -> tuple[torc
         if chosen.index is not None:
             raise InputError(f"--device {device}: several processes take a GPU each: choose cuda or auto")
         chosen = torch.device("cuda", local_rank)
+    for kind in (np.float32, np.float64):
+        np.finfo(kind)  # NumPy before 2.4 looks for denormals once, and warns where there are none
     # Steep biases make denormal attention weights, which slow a CPU down fourfold; threads inherit this from here.
     torch.set_flush_denormal(True)
     torch.backends.cudnn.allow_tf32 = False  # float32 means that, in convolutions as in matrix products

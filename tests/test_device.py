@@ -94,3 +94,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     kept, not_kept = (int(subprocess.run([sys.executable, "-c", code, what], cwd=ROOT, text=True, capture_output=True, check=True).stdout)
                       for what in ("keep", "not"))
     assert kept < 1000 < not_kept
+
+
+def test_numpy_does_not_miss_denormals():
+    """Whatever asks it for the smallest numbers, in a process that has none: older ones warn on the console."""
+    code = "import device; device.choose('cpu', 'float32'); import numpy; [numpy.finfo(kind) for kind in (numpy.float32, numpy.float64)]"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", f"import torch; {code}"], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
