@@ -50,7 +50,7 @@ class Config:
     resume: bool = False
     """go on with the run in out_dir, if it holds one"""
     init_from: str | None = None
-    """run whose weights to begin with, at another training length or on other data"""
+    """run whose weights to begin with, at another training length, on other data or under a variant of its encoding"""
     dry_run: bool = False
     """print what the training would cost, and do nothing"""
     # model
