@@ -52,6 +52,7 @@ from triton.language.extra import libdevice
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
+from posenc import running_sum
 
 KINDS = ("none", "fall", "log-fall", "distance", "pieces")
 FALLING = ("fall", "log-fall")
@@ -193,8 +194,8 @@ def kept_tiles(q: Tensor, k: Tensor, kind: str, s_i: Tensor, g: Tensor, s_j: Ten
             bound = -bound.clamp(max=0).square().log1p()
         weight = N * (longest * longest_key * scale + bound - least).exp()  # of the tile, at most, over the row's sum
         # With the key of one of its queries a tile weighs N at least: from neither side anything is left out beyond.
-        before = (weight.cumsum(-1) <= share).sum(-1, dtype=torch.int32)
-        behind = [] if causal else [weight.size(-1) - (weight.flip(-1).cumsum(-1) <= share).sum(-1, dtype=torch.int32)]
+        before = (running_sum(weight) <= share).sum(-1, dtype=torch.int32)
+        behind = [] if causal else [weight.size(-1) - (running_sum(weight.flip(-1)) <= share).sum(-1, dtype=torch.int32)]
         found.append(torch.stack([before, *behind]))
     return torch.cat(found, -1)
 

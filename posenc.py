@@ -28,6 +28,7 @@ are scaled. Sources: CABLE = Veisi et al. 2025; the others are named at each cla
 """
 
 import difflib
+import functools
 import inspect
 import itertools
 import math
@@ -246,6 +247,20 @@ class YaRN(PositionInterpolation):
         return as_ever * (kept + (1 - kept) / self.factor)
 
 
+@torch.library.custom_op("posenc::running_sum", mutates_args=())
+def running_sum(x: Tensor) -> Tensor:
+    """x.cumsum(-1) as PyTorch itself computes it, compiled or not.
+
+    On a GPU torch.compile would split a row among programs that add up whichever sums of others are there first: not the same bits
+    every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to.
+    """
+    return x.cumsum(-1)
+
+
+running_sum.register_fake(functools.partial(torch.empty_like, memory_format=torch.contiguous_format))
+running_sum.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
+
+
 class WeightedFall(Encoding):
     """The family B_ij = g_i (S_i - S_j): S falls along the text, g >= 0 weighs the fall for query i.
 
@@ -258,7 +273,7 @@ class WeightedFall(Encoding):
     @staticmethod
     def sum_on(steps, last):
         """S of steps (B, T, H), going on from that of the last token: (B, H, T)."""
-        s = steps.mT.cumsum(-1)
+        s = running_sum(steps.mT.contiguous())
         return s if last is None else s + last[0]
 
     def score(self, q_states, k_states, h):
@@ -344,8 +359,10 @@ class Cable(WeightedFall):
         self.weight = nn.Linear(channels, heads)  # w_s
 
     def states(self, x, pos, last=None):
-        s = self.sum_on(-F.relu(self.step(x)), last)
-        return (s, F.softplus(self.weight(x)).mT), (s,)
+        gates = [self.step, self.weight]  # x is read once for both
+        step, weight = F.linear(x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))).chunk(2, -1)
+        s = self.sum_on(-F.relu(step), last)
+        return (s, F.softplus(weight).mT), (s,)
 
 
 class CableNW(WeightedFall):
@@ -596,7 +613,7 @@ class CoPE(Encoding):
 
     def transform(self, logits, bias, q, unseen):
         gates = logits.sigmoid().masked_fill(unseen, 0)
-        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.e) - 1)
+        p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
         of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
         last = len(self.e) - 1  # clamped for the sake of a NaN, which goes on to the output by p
         below, above = (of_rows.gather(-1, end.long().clamp(0, last)) for end in (p.floor(), p.ceil()))

@@ -33,6 +33,16 @@ def dense_bias(encoding, x, heads=H):
     return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
 
 
+@pytest.mark.parametrize("shape, turned", [((2, 3, 40), False), ((2, 40, 3), True), ((40,), False)])
+def test_running_sums_as_an_operator(shape, turned):
+    """Against NumPy, its gradient against finite differences; and what compilers are told of it, strides included, is what it does."""
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    y = x.mT if turned else x
+    assert_allclose(posenc.running_sum(y).detach(), np.cumsum(y.detach().numpy(), -1), atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x: posenc.running_sum(x.mT if turned else x), x)
+    torch.library.opcheck(posenc.running_sum, (y,))
+
+
 def linear(layer, x):
     return x @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
 
