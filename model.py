@@ -38,6 +38,8 @@ SIZES = {  # layers, heads, width
 }
 READ = 1024  # tokens that pass through the network at a time where a cache lets them
 LOGITS_CHUNK = 2**26  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
+GPU_CHUNK = 4  # times as many on a GPU in training: to add up a chunk's gradient of the embedding takes as long as the loss of 800 tokens
+GPU_CHUNKS = 8  # at most: torch.compile puts off the adding, and holds nearly all logits at once where there are many more
 
 
 @dataclass
@@ -293,12 +295,12 @@ def _at(hidden, places):
 
 def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """-log softmax(x weight^T)[target] of each row in nats: (N, C), (V, C), (N,) int64 -> (N,) float32; without gradients."""
-    return torch.cat([F.cross_entropy((rows @ weight.T).float(), y, reduction="none") for rows, y in _chunks(x, targets, len(weight))])
+    chunks = _chunks(x, targets, LOGITS_CHUNK // len(weight))
+    return torch.cat([F.cross_entropy((rows @ weight.T).float(), y, reduction="none") for rows, y in chunks])
 
 
-def _chunks(x, targets, vocab_size):
-    rows = max(1, LOGITS_CHUNK // vocab_size)
-    return zip(x.split(rows), targets.split(rows))
+def _chunks(x, targets, rows):
+    return zip(x.split(max(1, rows)), targets.split(max(1, rows)))
 
 
 class MeanCrossEntropy(torch.autograd.Function):
@@ -311,12 +313,15 @@ class MeanCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, targets):
         losses, x_grads, weight_grad = [], [], torch.zeros_like(weight)
-        for rows, y in _chunks(x, targets[:, None], len(weight)):
-            log_p = (rows @ weight.T).float().log_softmax(-1)
+        size = max(GPU_CHUNK * LOGITS_CHUNK // len(weight), -(-len(x) // GPU_CHUNKS)) if x.is_cuda else LOGITS_CHUNK // len(weight)
+        for rows, y in _chunks(x, targets[:, None], size):
+            logits = rows @ weight.T
+            log_p = logits.float().log_softmax(-1)
             losses.append(-log_p.gather(1, y))
-            grad = log_p.exp()  # of the logits, times N: divided last, or float16 would lose it
-            grad = grad.scatter(1, y, grad.gather(1, y) - 1)
-            x_grads.append((grad @ weight).float())
+            # Of the logits, times N: divided last, or float16 would lose it. Compiled, the zeros and ones are a comparison of numbers, and
+            # all from `float` to here one kernel, which writes nothing but this.
+            grad = log_p.exp().sub_(torch.zeros_like(log_p).scatter_(1, y, 1)).to(logits.dtype)
+            x_grads.append(grad @ weight)
             weight_grad += grad.T @ rows
         ctx.save_for_backward(torch.cat(x_grads), weight_grad)
         return torch.cat(losses).mean()
@@ -325,4 +330,4 @@ class MeanCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad):
         x_grad, weight_grad = ctx.saved_tensors
         grad = grad / len(x_grad)
-        return x_grad * grad, weight_grad * grad, None
+        return x_grad.to(grad.dtype) * grad, weight_grad * grad, None
