@@ -10,7 +10,8 @@
 
 train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
 attention: attention alone, forward and backward, from the layer's projection and normalised input to its heads' outputs, with
-all that the encoding adds: rotating, building its states, its bias. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
+all that the encoding adds: rotating, building its states, its bias; on a GPU the time that it is busy with it, for to launch so little
+takes the host longer, which in a training step it hides. Beside it PyTorch's fused kernel without a bias (`sdpa`), and
 the dense path of every bias that has a faster one; error is how far outputs and gradients are from those of the dense path in float32,
 relatively, the largest of all. On a GPU, train and attention also take the Triton kernels, where they form the encoding's bias
 (`cable triton`), and PyTorch's kernel pinned to one of its backends (`sdpa flash`, `rope cudnn`); attention also PyTorch's
@@ -43,7 +44,6 @@ import os
 import re
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -184,7 +184,9 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
                 found = {key: turn for pe in group for key, turn in turns.TURNS[name](setting, pe).items()
                          if not turn.rival or turns.possible(key, turn)}
                 if found:
-                    seconds = rounds({key: turn.ready for key, turn in {**companions, **found}.items()}, config.repeats, device, label)
+                    readies = {key: turn.ready for key, turn in {**companions, **found}.items()}
+                    clock = devices.busy_seconds_of if name == "attention" else devices.seconds_of
+                    seconds = rounds(readies, config.repeats, device, label, clock)
                     entries |= {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in found.items()}
             except torch.OutOfMemoryError:
                 if not companions:
@@ -196,22 +198,14 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
             yield result
 
 
-def rounds(readies: dict[str, Callable[[], Callable]], repeats: int, device: torch.device, label: str) -> dict[str, list[float]]:
+def rounds(readies: dict[str, Callable[[], Callable]], repeats: int, device: torch.device, label: str,
+           clock: Callable[[Callable, torch.device], float] = devices.seconds_of) -> dict[str, list[float]]:
     """Seconds of what each turn made ready, by name: all take turns, `repeats` rounds after one that is not counted."""
-
-    def now():
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
     seconds = {name: [] for name in readies}
     with tqdm(total=(repeats + 1) * len(readies), desc=label, unit="turn", disable=None, leave=False) as bar:
         for _ in range(repeats + 1):
             for name, ready in readies.items():
-                timed = ready()
-                begun = now()
-                timed()
-                seconds[name].append(now() - begun)
+                seconds[name].append(clock(ready(), device))
                 bar.update()
     return {name: counted[1:] for name, counted in seconds.items()}
 

@@ -12,6 +12,7 @@ import platform
 import re
 import resource
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,6 +139,40 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Of the wall clock, until the device has done what `call()` asks of it."""
+    synchronize(device)
+    begun = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - begun
+
+
+def busy_seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Those that a GPU is busy with what `call()` launches: it sleeps until all of that waits in line, however long the host takes to
+    launch it. Where `call()` itself waits for the GPU, and on a CPU, the same as `seconds_of`.
+    """
+    if device.type == "cpu":
+        return seconds_of(call, device)
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
+        synchronize(device)
+        torch.cuda._sleep(cycles)
+        begun.record()
+        call()
+        ended.record()
+        in_line = not begun.query()
+        synchronize(device)
+        if in_line:
+            break
+    return begun.elapsed_time(ended) / 1000
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def memory_of(call: Callable[[], object], device: torch.device) -> int:

@@ -25,6 +25,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: t
     """As attention.attend; blocks: of causal_blocks, None where later keys are seen too."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    k_states = tuple(s.clone() for s in k_states)  # it takes no gradient of a tensor that the score looks into twice
+
     def of(states, b, h, place):
         return tuple(s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0] for s in states)
 

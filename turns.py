@@ -28,6 +28,7 @@ from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # measured whatever else is
 RIVALS = (" triton", " flex", " theirs")
+DENSE_CONTEXT = 8192  # tokens, up to which the dense path is compared: compiled, each of its chunks is compiled by itself
 NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
 MASK_RATE = 0.15  # of an encoder's tokens
 SEED = 1
@@ -55,7 +56,7 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex", " theirs"."""
         found = {"": attention.choose("auto", encoding)}
-        if found[""] != "dense" and encoding.score is not None:
+        if found[""] != "dense" and encoding.score is not None and (self.context <= DENSE_CONTEXT or not self.compile):
             found[" dense"] = "dense"
         if self.device.type == "cuda" and attention.formable(encoding):
             found[" triton"] = "triton"

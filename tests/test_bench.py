@@ -13,6 +13,7 @@ import attention
 import bench
 import corpus
 import data
+import device as devices
 import runs
 import shards
 import turns
@@ -117,7 +118,7 @@ def test_all_take_turns():
 def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
     """b takes 2, 4, 8 and 6 s where a takes 1, 4, 2 and 1: the first round does not count; the ratio is 4, that of medians were 3."""
     ticks, now = {"a": iter((1, 4, 2, 1)), "b": iter((2, 4, 8, 6))}, [0]
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: now[0])
 
     def wait(name):
         now[0] += next(ticks[name])

@@ -74,6 +74,56 @@ def test_memory_of_a_call_is_the_most_that_is_there_at_a_time():
     assert 3 * 4000 <= device.memory_of(call, cpu) < 3 * 4000 + 200  # scalars
 
 
+class Line:
+    """A GPU that takes what is launched one after the other, on a clock of its own: in seconds."""
+
+    def __init__(self):
+        self.host = self.free = 0.0  # what the time is; when the GPU will have done all that waits in line
+
+    def take(self, seconds):
+        self.free = max(self.host, self.free) + seconds
+
+    def launch(self, host, seconds):
+        self.host += host
+        self.take(seconds)
+
+    def synchronize(self, *_):
+        self.host = max(self.host, self.free)
+
+    def event(self, enable_timing):
+        line = self
+
+        class Event:
+            def record(self):
+                self.at = max(line.host, line.free)
+
+            def query(self):
+                return line.host >= self.at
+
+            def elapsed_time(self, other):
+                return 1000 * (other.at - self.at)
+
+        return Event()
+
+
+@pytest.mark.parametrize("host, found", [(1e-4, 0.02), (2e-4, 0.02), (0.1, 10)])
+def test_a_gpu_is_timed_while_it_is_busy(host, found, monkeypatch):
+    """100 kernels of 0.2 ms, which the host launches twice as fast, as fast, or so slowly that only the wall clock is left."""
+    line = Line()
+    gpu = {"_sleep": lambda cycles: line.take(cycles / 1.8e9), "synchronize": line.synchronize, "Event": line.event}
+    for name, function in gpu.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(device.time, "perf_counter", lambda: line.host)
+
+    def call():
+        for _ in range(100):
+            line.launch(host, 2e-4)
+
+    cuda = torch.device("cuda", 0)
+    assert device.busy_seconds_of(call, cuda) == pytest.approx(found, rel=0.02)
+    assert device.seconds_of(call, cuda) == pytest.approx(max(100 * host, 0.02), rel=0.02)
+
+
 def test_the_processor_has_a_name():
     assert device.processor().strip()
 
