@@ -200,16 +200,30 @@ class GPT(nn.Module):
         places: (B, t) int64, those of the tokens that targets (B, t) belong to. cache: holds the tokens that these follow, and takes
         them in.
         """
-        hidden = self.hidden(tokens, cache)
         if targets is None:
-            return hidden @ self.wte.weight.T
-        return MeanCrossEntropy.apply(_at(hidden, places).flatten(0, 1), self.wte.weight, targets.flatten())
+            return self.hidden(tokens, cache) @ self.wte.weight.T
+        return self.mean_loss(self._read(tokens, cache), targets, places)
+
+    def mean_loss(self, x: Tensor, targets: Tensor, places: Tensor | None) -> Tensor:
+        """As `forward`, of what the last block gives, (B, T, C)."""
+        return MeanCrossEntropy.apply(_at(self.ln_f(x), places).flatten(0, 1), self.wte.weight, targets.flatten())
+
+    def compile(self, **options):
+        """By torch.compile: a graph that all blocks have in common, and one of the loss. As one graph a network takes as many times longer
+        to compile as it has layers, reads the residual stream again and again, and DistributedDataParallel has to wait for its end.
+        """
+        for block in self.h:
+            block.compile(**options)
+        self.mean_loss = torch.compile(self.mean_loss, **options)
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None) -> Tensor:
         """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context.
 
         lengths: (B,) int64, how many tokens each text has, at least 1; what follows them is padding. Decoders do without.
         """
+        return self.ln_f(self._read(tokens, cache, lengths))
+
+    def _read(self, tokens, cache=None, lengths=None):
         first = cache.length if cache else 0
         stop, limit = first + tokens.size(1), self.max_context
         if limit is not None and stop > limit:
@@ -220,7 +234,7 @@ class GPT(nn.Module):
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Logits (B, V) after one more token of each row, (B, 1), with a cache of fixed shapes. Up to its capacity: unchecked,
         as the position is known to the device alone."""
-        logits = self._blocks(tokens, cache.position, cache)[:, 0] @ self.wte.weight.T
+        logits = self.ln_f(self._blocks(tokens, cache.position, cache))[:, 0] @ self.wte.weight.T
         cache.position += 1
         return logits
 
@@ -231,7 +245,7 @@ class GPT(nn.Module):
                 x = checkpoint(block, x, pos, encoding, self.path, None, lengths, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None, lengths)
-        return self.ln_f(x)
+        return x
 
     @torch.no_grad()
     def losses(self, tokens: Tensor, targets: Tensor, places: Tensor | None = None, cache_window: int | None = None) -> Tensor:

@@ -282,14 +282,15 @@ def train(config: Config, processes: distributed.Processes) -> None:
     print(f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
           f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}")
     run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256)
-    forward = torch.compile(model) if config.compile or config.compile is None and device.type == "cuda" else model
-    if processes.count > 1:
-        forward = DistributedDataParallel(forward, gradient_as_bucket_view=True)
+    if config.compile or config.compile is None and device.type == "cuda":
+        model.compile()
+    forward = DistributedDataParallel(model, gradient_as_bucket_view=True) if processes.count > 1 else model
 
     def save():
         run.save(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), step=step, sampler=position,
                  rng=processes.gather(devices.random_state(device)), gpt=dataclasses.asdict(gpt_config))
 
+    @torch.compiler.set_stance("force_eager")  # or other shapes than those of training would compile again
     def validate():
         """Tells the mean loss over the validation windows, and what the encoding's bias does on the first of them."""
         model.eval()

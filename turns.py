@@ -131,11 +131,12 @@ def train_turn(setting: Setting, model: GPT | peers.Cable) -> Turn:
     model.train()
     optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
-    forward = setting.compiled(model)
+    if setting.compile:
+        model.compile()
     inputs, targets, *places = setting.batch(model.config.vocab_size)
 
     def step():
-        optimizer_step(model, forward, optimizer, scaler, (inputs, targets, *places), setting.dtype)
+        optimizer_step(model, optimizer, scaler, (inputs, targets, *places), setting.dtype)
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
@@ -149,10 +150,10 @@ def optimizer_of(model: GPT | peers.Cable) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
 
 
-def optimizer_step(model: GPT | peers.Cable, forward: Callable, optimizer, scaler, batch: tuple[Tensor, ...], dtype: torch.dtype) -> None:
-    """A step of train_gpt.py from one micro-batch, as `Setting.batch` makes it; forward: the model, compiled or not."""
+def optimizer_step(model: GPT | peers.Cable, optimizer, scaler, batch: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+    """A step of train_gpt.py from one micro-batch, as `Setting.batch` makes it."""
     with devices.autocast(batch[0].device, dtype):
-        loss = forward(*batch)
+        loss = model(*batch)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

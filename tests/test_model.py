@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import ENCODINGS
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,11 +105,11 @@ def test_every_parameter_learns(pe):
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
-def gradients(model, call=None, tokens=None):
+def gradients(model):
     """Loss and gradients of every parameter for the same tokens."""
-    tokens = torch.randint(V, (4, 33), generator=torch.Generator().manual_seed(3)) if tokens is None else tokens
+    tokens = torch.randint(V, (4, 33), generator=torch.Generator().manual_seed(3))
     model.zero_grad()
-    loss = (model if call is None else call)(tokens[:, :-1], tokens[:, 1:])
+    loss = model(tokens[:, :-1], tokens[:, 1:])
     loss.backward()
     return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
@@ -193,14 +193,17 @@ def test_activation_checkpointing_changes_nothing_but_memory(pe):
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_training_compiles_to_one_graph(pe):
+def test_training_compiles_to_a_graph_of_all_blocks_and_one_of_the_loss(pe):
     """Without a break, so without a wait for the device either; values and gradients are those of eager mode."""
     model = lively(pe)
+    plain = gradients(model)
     backend = "inductor" if pe in ("k-cable", "dape+cable") else "aot_eager"  # which stumbles in backward, over a stride of softplus
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for ours, theirs in zip(gradients(model, compiled), gradients(model)):
+    counter = CompileCounterWithBackend(backend)
+    model.compile(backend=counter, fullgraph=True)
+    for ours, theirs in zip(gradients(model), plain):
         assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert counter.frame_count == 2
 
 
 @pytest.mark.parametrize("pe", ["cable", "cable-nw", "k-cable", "fox", "rope+cable", "cope"])
@@ -215,7 +218,8 @@ def test_compilers_leave_sums_along_the_text_alone(pe):
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=look, bw_compiler=look)
     model = lively(pe)
-    gradients(model, torch.compile(model, backend=backend, fullgraph=True))
+    model.compile(backend=backend, fullgraph=True)
+    gradients(model)
     assert torch.ops.posenc.running_sum.default in targets and torch.ops.aten.cumsum.default not in targets
 
 

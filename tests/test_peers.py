@@ -105,7 +105,7 @@ def test_a_step_of_theirs_is_a_step(authors):
     assert decayed + rest == model.parameter_count() and rest == sum(p.numel() for p in model.parameters() if p.dim() == 1)
     before = {name: p.clone() for name, p in model.named_parameters()}
     tokens = torch.randint(64, (2, 9))
-    turns.optimizer_step(model, model, turns.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False),
+    turns.optimizer_step(model, turns.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False),
                          (tokens[:, :-1], tokens[:, 1:]), torch.float32)
     assert all(not torch.equal(before[name], p) for name, p in model.named_parameters())
 

@@ -36,7 +36,7 @@ def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
     for step, (_, *batch, _) in zip(range(6), batches):
         for group in optimizer.param_groups:
             group["lr"] = train_gpt.learning_rate(step, config)
-        turns.optimizer_step(model, model, optimizer, scaler, batch, torch.float32)
+        turns.optimizer_step(model, optimizer, scaler, batch, torch.float32)
     assert all(torch.equal(ours, theirs.state_dict()[name]) for name, ours in model.state_dict().items())
 
 
