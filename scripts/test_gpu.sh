@@ -18,7 +18,7 @@ right() { [ -n "${passed:-}" ] || { within -m pytest -q -n 8 tests/test_kernels.
 if [ $# = 0 ]; then set -- attention train-small trained generate train-medium long encoders; fi
 share=$(($# > 1 ? 2 * limit / 5 : limit))
 for part; do case $part in
-    attention) right && speed attention --model small --encodings $pe ;;
+    attention) right && speed attention --model small --encodings $pe --micro_batch 16 ;;
     encoders) right && speed attention --model small --encodings $pe --objective mlm --context 512,4096 --micro_batch 8 ;;
     train-*) speed train --model "${part#train-}" --micro_batch 32 --encodings $pe ;;
     generate) speed generate --model small --encodings $pe ;;
