@@ -285,7 +285,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *how, CUfunction name, void **arg
 
 /* cuBLAS. Of cuDNN only that it is too old for attention: nothing stands in for it. */
 static cublasStatus_t product(long m, long n, long k, long count, int type) {
-    fprintf(launches(), "product\t%s\t%ld,%ld,%ld,%ld\n", type == CUDA_R_16BF ? "bf16" : type == CUDA_R_16F ? "fp16" : "fp32", m, n, k, count);
+    const char *name = type == CUDA_R_16BF ? "bf16" : type == CUDA_R_16F ? "fp16" : "fp32";
+    fprintf(launches(), "product\t%s\t%ld,%ld,%ld,%ld\n", name, m, n, k, count);
     return 0;
 }
 MAKE(cublasStatus_t, cublasCreate_v2, cublasHandle_t)

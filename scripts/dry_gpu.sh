@@ -13,7 +13,8 @@ export FOLDER
 FOLDER=$(mktemp -d)
 trap 'rm -r "$FOLDER"' EXIT
 mkdir "$FOLDER/nv" && touch "$FOLDER/nv/target" # a header for C++ alone, which the packages leave out
-gcc -w -shared -fPIC -O1 -Wl,-soname,libcuda.so.1 -I"$FOLDER" -I"$packages/nvidia/cu13/include" -I"$packages/triton/backends/nvidia/include" \
+gcc -w -shared -fPIC -O1 -Wl,-soname,libcuda.so.1 \
+    -I"$FOLDER" -I"$packages/nvidia/cu13/include" -I"$packages/triton/backends/nvidia/include" \
     -o "$FOLDER/libcuda.so.1" "$(dirname "$0")/dry_gpu.c"
 ln -s libcuda.so.1 "$FOLDER/libcuda.so"
 TRITON_LIBCUDA_PATH=$FOLDER TRITON_CACHE_DIR=$FOLDER/triton TORCHINDUCTOR_CACHE_DIR=$FOLDER/inductor LD_LIBRARY_PATH=$FOLDER \
