@@ -84,6 +84,7 @@ class Encoding(nn.Module):
 
         x:    (B, T, C) float32, the layer's normalised input (autocast is off); pos: (T,) int64.
         last: the key states of the token before x, each (B|1, H|1, 1), where x continues a sequence; None at its start.
+        Sums along the text are `running_sum`'s.
         """
         return (), ()
 
