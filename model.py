@@ -334,7 +334,7 @@ class MeanCrossEntropy(torch.autograd.Function):
             losses.append(-log_p.gather(1, y))
             # Of the logits, times N: divided last, or float16 would lose it. Compiled, the zeros and ones are a comparison of numbers, and
             # all from `float` to here one kernel, which writes nothing but this.
-            grad = log_p.exp().sub_(torch.zeros_like(log_p).scatter_(1, y, 1)).to(logits.dtype)
+            grad = log_p.exp_().sub_(torch.zeros_like(log_p).scatter_(1, y, 1)).to(logits.dtype)
             x_grads.append(grad @ weight)
             weight_grad += grad.T @ rows
         ctx.save_for_backward(torch.cat(x_grads), weight_grad)
