@@ -38,7 +38,7 @@ PATHS = ("auto", "sdpa", "dense", "triton")
 SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 CHUNK_ELEMENTS = 2**23  # logits of one dense chunk on a CPU: 32 MB in float32
 TRANSFORMED = 4  # times as many numbers a pair where rows are transformed
-GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a chunk, and a step of small would have 588 of them, not 48
+GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a chunk, and a block of small would have 49 of them, not 4
 
 
 @dataclass(frozen=True)
