@@ -9,13 +9,12 @@
 set -euo pipefail
 packages=$(python -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1] if torch.version.cuda else "")')
 if [ -z "$packages" ]; then echo "error: this PyTorch is not for CUDA: pip install torch, from PyPI" >&2 && exit 2; fi
-export FOLDER
-FOLDER=$(mktemp -d)
-trap 'rm -r "$FOLDER"' EXIT
-mkdir "$FOLDER/nv" && touch "$FOLDER/nv/target" # a header for C++ alone, which the packages leave out
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+mkdir "$folder/nv" && touch "$folder/nv/target" # a header for C++ alone, which the packages leave out
 gcc -w -shared -fPIC -O1 -Wl,-soname,libcuda.so.1 \
-    -I"$FOLDER" -I"$packages/nvidia/cu13/include" -I"$packages/triton/backends/nvidia/include" \
-    -o "$FOLDER/libcuda.so.1" "$(dirname "$0")/dry_gpu.c"
-ln -s libcuda.so.1 "$FOLDER/libcuda.so"
-TRITON_LIBCUDA_PATH=$FOLDER TRITON_CACHE_DIR=$FOLDER/triton TORCHINDUCTOR_CACHE_DIR=$FOLDER/inductor LD_LIBRARY_PATH=$FOLDER \
-    LD_PRELOAD=$FOLDER/libcuda.so.1 "$@"
+    -I"$folder" -I"$packages/nvidia/cu13/include" -I"$packages/triton/backends/nvidia/include" \
+    -o "$folder/libcuda.so.1" "$(dirname "$0")/dry_gpu.c"
+ln -s libcuda.so.1 "$folder/libcuda.so"
+TRITON_LIBCUDA_PATH=$folder TRITON_CACHE_DIR=$folder/triton TORCHINDUCTOR_CACHE_DIR=$folder/inductor LD_LIBRARY_PATH=$folder \
+    LD_PRELOAD=$folder/libcuda.so.1 "$@"
