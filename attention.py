@@ -206,7 +206,8 @@ def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, sca
         if encoding.score is not None:
             added = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table)
         if encoding.transform is not None:
-            added = added + encoding.transform(found, added, q, unseen(q, k, first, sight))
+            i, j = _places(q, k, first)
+            added = added + encoding.transform(found, added, q, i - j, unseen(q, k, first, sight))
         return found + added
 
 
@@ -233,8 +234,7 @@ def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, f
 
 def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, sight: Sight = Sight()) -> Tensor:
     """Which keys a query does not see: q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) where texts have lengths."""
-    i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
-    i = (first + i)[:, None]
+    i, j = _places(q, k, first)
     hidden = i < j if sight.causal else (i < 0).expand(-1, len(j))
     if sight.reach is not None:
         hidden = hidden | ((i - j).abs() >= sight.reach)
@@ -242,6 +242,12 @@ def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, sight: Sight = Sight()
         lengths = sight.lengths[:, None, None, None]
         hidden = hidden | (i < lengths) & (j >= lengths)
     return hidden
+
+
+def _places(q, k, first):
+    """Numbers of the queries' tokens (T, 1) and of the keys' (S,)."""
+    i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
+    return (first + i)[:, None], j
 
 
 def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, table=None):

@@ -3,13 +3,13 @@
 One class per encoding, each with its formula and source. An encoding may touch five places, and overrides only those
 it does touch:
 
-    embed      token embeddings, once per model                            learnable, sinusoidal
+    embed      token embeddings, once per model                            learnable, sinusoidal, shape, cape
     rotate     queries and keys, in every layer                            rope, yarn, ...
     score      attention logits: each token carries a few numbers, its     alibi, kerple, fire, cable, fox, ...
                *states*, and the bias of a pair is one elementwise formula
                of the query's states, the key's, and the head's parameters
-    transform  attention logits: whole rows of them, logits and biases of  cope, dape, dapev2
-               all keys that a query sees
+    transform  attention logits: whole rows of them, logits and biases of  shaw, cope, dape, ...
+               all keys that a query sees, and the query itself
     reach      attention: which keys are seen at all                       window
 
 To add one, write a class with `names` here (or anywhere that is imported) and train with `--pe NAME`; attention, training,
@@ -106,9 +106,9 @@ class Encoding(nn.Module):
     where keys after the query are seen, and heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
 
     transform = None
-    """transform(logits, bias, q, unseen) -> what is added to logits + bias, (B, H, T, S): logits (B, H, T, S), scaled; bias
-    (B|1, H|1, T|1, S|1), zero where there is none; q (B, H, T, D); all float32. unseen (T, S) bool: keys that must leave no trace.
-    None (the attribute): nothing. Whole rows cost memory and time, and no fused kernel computes them."""
+    """transform(logits, bias, q, d, unseen) -> what is added to logits + bias, (B, H, T, S): logits (B, H, T, S), scaled; bias
+    (B|1, H|1, T|1, S|1), zero where there is none; q (B, H, T, D), rotated; all float32. d (T, S) int64: distances. unseen (T, S) bool:
+    keys that must leave no trace. None (the attribute): nothing. Whole rows cost memory and time, and no fused kernel computes them."""
 
     def project(self) -> None:
         """After each optimizer step: puts parameters back within their bounds. (A clamp in the graph would stop their
@@ -154,8 +154,40 @@ class Sinusoidal(Encoding):
     scope = "model"
 
     def embed(self, x, pos):
-        angle = angles(pos, x.size(-1))  # (T, C/2)
-        return math.sqrt(x.size(-1)) * x + torch.cat([angle.sin(), angle.cos()], -1).to(x.dtype)
+        return math.sqrt(x.size(-1)) * x + sinusoids(pos, x.size(-1)).to(x.dtype)
+
+
+class SHAPE(Sinusoidal):
+    """`sinusoidal` with positions shifted, while it trains, by a number from 0 to `shift` drawn for each sequence (Kiyono et al. 2021): the
+    network cannot but go by differences, and comes to know positions beyond its training length."""
+
+    names = ("shape",)
+
+    def __init__(self, heads, channels, block_size, *, shift: int = 500):
+        super().__init__(heads, channels, block_size)
+        self.shift = shift
+
+    def embed(self, x, pos):
+        if self.training:
+            pos = pos + torch.randint(self.shift + 1, (len(x), 1), device=x.device)  # (B, T)
+        return super().embed(x, pos)
+
+
+class CAPE(Sinusoidal):
+    """`sinusoidal` with positions (pos + G + U) s while it trains: for each sequence G uniform in +-`shift` and ln s in +-ln(1 + percent/100),
+    for each token U in +-1/2, which keeps the order (Likhomanenko et al. 2021, section 3.1, as for text: not centred)."""
+
+    names = ("cape",)
+
+    def __init__(self, heads, channels, block_size, *, shift: int = 5, percent: int = 3):
+        super().__init__(heads, channels, block_size)
+        self.shift, self.percent = shift, percent
+
+    def embed(self, x, pos):
+        if self.training:
+            shift, jitter, stretch = (torch.rand(len(x), n, device=x.device) * 2 - 1 for n in (1, len(pos), 1))
+            pos = (pos + self.shift * shift + jitter / 2) * (1 + self.percent / 100) ** stretch  # (B, T)
+        return super().embed(x, pos)
 
 
 class RoPE(Encoding):
@@ -598,6 +630,52 @@ class Window(Encoding):
         self.reach = w
 
 
+class Shaw(Encoding):
+    """q_i a[min(d, k)] / sqrt(D): relative keys (Shaw et al. 2018, eqs. 4 and 5; relative values, which they found to add nothing, are
+    left out).
+
+    Learned: a, k + 1 rows, of all heads, ~ N(0, 0.02); both ways, k more for keys after the query.
+    """
+
+    names = ("shaw",)
+
+    def __init__(self, heads, channels, block_size, *, k: int = 16):
+        super().__init__(heads, channels, block_size)
+        self.k = k
+        self.a = nn.Parameter(0.02 * torch.randn(k + 1, channels // heads))
+
+    def see_both_ways(self):
+        super().see_both_ways()
+        self.a = nn.Parameter(0.02 * torch.randn(2 * self.k + 1, self.a.size(1)))  # the last k of distances -k to -1
+
+    def transform(self, logits, bias, q, d, unseen):
+        of_rows = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows)
+        return of_rows.gather(-1, (d.clamp(-self.k, self.k) % len(self.a)).expand_as(logits))
+
+
+class TransformerXL(Encoding):
+    """((q_i + u) k_j + (q_i + v) W r_d) / sqrt(D), r_d the sinusoids of the distance (Dai et al. 2019, section 3.3).
+
+    Learned: W ~ N(0, 0.02), and for each head u and v, zero at the start.
+    """
+
+    names = ("transformer-xl",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.u, self.v = (nn.Parameter(torch.zeros(heads, 1, channels // heads)) for _ in range(2))
+        self.w = nn.Parameter(0.02 * torch.randn(heads, channels // heads, channels))
+
+    def rotate(self, q, k, pos):
+        return q + self.u.to(q.dtype), k
+
+    def transform(self, logits, bias, q, d, unseen):
+        last = d[-1, 0]  # the longest distance; then all the others, descending
+        r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(q.dtype)  # (T + S - 1, C)
+        found = (q - self.u + self.v) @ (self.w.to(q.dtype) @ r.T) / math.sqrt(q.size(-1))  # (B, H, T, T + S - 1)
+        return found.gather(-1, (last - d).expand_as(logits))
+
+
 class CoPE(Encoding):
     """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it) clipped to the last row of e, which is interpolated between whole numbers
     (Golovneva et al. 2024, section 4): positions that count the tokens which the query asks for.
@@ -612,7 +690,7 @@ class CoPE(Encoding):
         super().__init__(heads, channels, block_size)
         self.e = nn.Parameter(torch.zeros(positions, channels // heads))
 
-    def transform(self, logits, bias, q, unseen):
+    def transform(self, logits, bias, q, d, unseen):
         gates = logits.sigmoid().masked_fill(unseen, 0)
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
         of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
@@ -632,7 +710,7 @@ class DAPE(Encoding):
         super().__init__(heads, channels, block_size)
         self.hidden, self.output = nn.Conv2d(2 * heads, width, (1, self.kernel)), nn.Conv2d(width, heads, (1, self.kernel))
 
-    def transform(self, logits, bias, q, unseen):
+    def transform(self, logits, bias, q, d, unseen):
         x = torch.cat([logits, bias.expand_as(logits)], 1)
         return self.convolve(self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen)
 
@@ -704,6 +782,12 @@ class Composition(Encoding):
         q_states, k_states = iter(q_states), iter(k_states)
         return [(part, tuple(itertools.islice(q_states, q)), tuple(itertools.islice(k_states, k)))
                 for part, (q, k) in zip(self.parts, self.counts)]
+
+
+def sinusoids(pos: Tensor, width: int) -> Tensor:
+    """[sin, cos](pos / 10000^(2i/width)), i < width/2, for pos (...,) -> (..., width) float64."""
+    angle = angles(pos, width)
+    return torch.cat([angle.sin(), angle.cos()], -1)
 
 
 def angles(pos: Tensor, width: int) -> Tensor:

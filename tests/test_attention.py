@@ -214,7 +214,7 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
     if encoding.score is not None:
         bias = encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), torch.arange(2)[:, None, None])
     if encoding.transform is not None:
-        bias = bias + encoding.transform(logits, bias, q, far)
+        bias = bias + encoding.transform(logits, bias, q, torch.arange(50)[:, None] - torch.arange(50), far)
     expected = ((logits + bias).masked_fill(far, -torch.inf).softmax(-1) @ v)[:, :, -T:]
     q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
     paths = dict.fromkeys(("dense", attention.choose("auto", encoding)))

@@ -26,7 +26,7 @@ V = 60
 def make(pe, **settings):
     torch.manual_seed(0)
     return GPT(GPTConfig(**{"size": "quickstart", "pe": pe, "vocab_size": V, "block_size": 100, "n_layer": 2, "n_head": 3, "n_embd": 24,
-                            "causal": False, **settings}))
+                            "causal": False, **settings})).eval()
 
 
 def lively(pe, **settings):

@@ -140,7 +140,7 @@ BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "p-
           "sandwich-smoothed": sandwich_smoothed_bias,
           "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compression_ratios() + 2)),
           "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
-          "window": None, "cope": None, "dape": None, "dapev2": None}
+          "window": None, "cope": None, "dape": None, "dapev2": None, "shape": None, "cape": None, "shaw": None, "transformer-xl": None}
 
 
 @pytest.mark.parametrize("pe", [pe for pe in NAMES if not pe.startswith("test-")] + ["fire:threshold=16"])
@@ -200,17 +200,17 @@ def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
 
 
 def rows(reach=T):
-    """Logits, biases, queries, and which keys a query does not see, at random."""
+    """Logits, biases and queries at random, distances, and which keys a query does not see."""
     torch.manual_seed(1)
     distance = torch.arange(T)[:, None] - torch.arange(T)
-    return 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T), torch.randn(B, H, T, C // H), (distance < 0) | (distance >= reach)
+    return 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T), torch.randn(B, H, T, C // H), distance, (distance < 0) | (distance >= reach)
 
 
 @pytest.mark.parametrize("reach", [T, 7])
 def test_cope_is_the_formula(reach):
     """Golovneva et al. 2024, equations 3 to 5, pair by pair; with 7 positions most rows reach the last one."""
-    encoding, (logits, bias, q, unseen) = make("cope:positions=7"), rows(reach)
-    found, e = encoding.transform(logits, bias, q, unseen).detach().numpy(), numbers(encoding.e)
+    encoding, (logits, bias, q, d, unseen) = make("cope:positions=7"), rows(reach)
+    found, e = encoding.transform(logits, bias, q, d, unseen).detach().numpy(), numbers(encoding.e)
     gates = 1 / (1 + np.exp(-logits.double().numpy()))
     for i in range(T):
         for j in range(max(0, i - reach + 1), i + 1):
@@ -223,24 +223,56 @@ def test_cope_is_the_formula(reach):
 @pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
 def test_a_logit_that_is_no_number_goes_on(pe):
     """To the loss, where training finds it; as a place in a table it would end the process."""
-    logits, bias, q, unseen = rows()
+    logits, *others = rows()
     logits[0, 0, 5, 3] = torch.nan
-    assert make(pe).transform(logits, bias, q, unseen)[0, 0, 5, :4].isnan().any()
+    assert make(pe).transform(logits, *others)[0, 0, 5, :4].isnan().any()
 
 
-@pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
+@pytest.mark.parametrize("pe", ["cope", "dape", "dapev2", "shaw", "transformer-xl"])
 def test_rows_in_float64(pe):
-    encoding, (*numbers, unseen) = make(pe), rows()
-    found = encoding.transform(*(x.double() for x in numbers), unseen)
-    assert found.dtype == torch.float64 and (found - encoding.transform(*numbers, unseen)).abs().max() < 1e-4
+    encoding, (*numbers, d, unseen) = make(pe), rows()
+    found = encoding.transform(*(x.double() for x in numbers), d, unseen)
+    assert found.dtype == torch.float64 and (found - encoding.transform(*numbers, d, unseen)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("first", [0, 90])
+@pytest.mark.parametrize("causal", [True, False])
+def test_shaw_is_the_formula(causal, first):
+    """Shaw et al. 2018, equation 4: q_i (k_j + a_clip(j - i)) / sqrt(D), pair by pair, of a text's beginning and of its continuation."""
+    encoding, (logits, bias, q, d, unseen) = make("shaw:k=5", causal=causal), rows()
+    found, a = encoding.transform(logits, bias, q, d + first, unseen).detach().numpy(), numbers(encoding.a)
+    assert a.shape == (6 if causal else 11, C // H)
+    for i in range(T):
+        for j in range(i + 1 if causal else T):
+            distance = min(max(first + i - j, -5), 5)
+            expected = q[:, :, i].numpy() @ a[distance if distance >= 0 else 11 + distance] / math.sqrt(C // H)
+            assert_allclose(found[:, :, i, j], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 90])
+def test_transformer_xl_is_the_formula(first):
+    """Dai et al. 2019, the four terms of section 3.3, keys on both sides of the query; `rotate` gives the third."""
+    encoding, (_, bias, q, d, unseen) = make("transformer-xl"), rows()
+    k = torch.randn(B, H, T, C // H)
+    moved, same = encoding.rotate(q, k, torch.arange(T))
+    logits = moved @ same.mT / math.sqrt(C // H)
+    found = (logits + encoding.transform(logits, bias, moved, d + first, unseen)).detach().numpy()
+    u, v, w = (numbers(parameter) for parameter in (encoding.u[:, 0], encoding.v[:, 0], encoding.w))
+    for i in range(T):
+        for j in range(T):
+            angle = (first + i - j) / 10000 ** (2 * np.arange(C // 2) / C)
+            r = w @ np.concatenate([np.sin(angle), np.cos(angle)])  # (H, D)
+            qi, kj = q[:, :, i].double().numpy(), k[:, :, j].double().numpy()
+            terms = (qi * kj).sum(-1) + (qi * r).sum(-1) + (u * kj).sum(-1) + (v * r).sum(-1)
+            assert_allclose(found[:, :, i, j], terms / math.sqrt(C // H), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("reach", [T, 7])
 @pytest.mark.parametrize("pe, near", [("dape:width=5", (0,)), ("dapev2:width=5", (-1, 0, 1))])
 def test_dape_is_the_formula(pe, near, reach):
     """2H -> 5 -> H numbers of a pair, or of three neighbouring keys; what a query does not see is zero, hidden numbers too."""
-    encoding, (logits, bias, q, unseen) = make(pe), rows(reach)
-    found = encoding.transform(logits, bias, q, unseen).detach().numpy()
+    encoding, (logits, bias, q, d, unseen) = make(pe), rows(reach)
+    found = encoding.transform(logits, bias, q, d, unseen).detach().numpy()
     seen = np.pad(~unseen.numpy(), ((0, 0), (1, 1)))  # one key more on either side, which is none
 
     def layer(convolution, x):  # (B, channels, T, T + 2) -> the same
@@ -402,6 +434,35 @@ def test_sinusoidal():
     angle = pos / 10000 ** (2 * i / C)
     expected = math.sqrt(C) * x.numpy() + np.concatenate([np.sin(angle), np.cos(angle)], 1)
     assert_allclose(make("sinusoidal").embed(x, torch.arange(100_000, 100_000 + T)), expected, atol=1e-9)
+
+
+def positions_of(embedded):
+    """At which positions sinusoids (B, T, C) were taken, by the slowest pair alone, which does not come round."""
+    return np.arcsin(embedded[..., C // 2 - 1].numpy()) * 10000 ** ((C - 2) / C)
+
+
+def test_shape_shifts_sequences_while_it_trains():
+    encoding, x, pos = make("shape:shift=40"), torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    shifts = positions_of(encoding.embed(x, pos)) - np.arange(T)
+    assert np.ptp(shifts, 1).max() < 1e-6 and set(shifts.mean(1).round(6)) == set(range(41))  # one for a sequence, any of 41
+    assert make("shape").shift == 500
+    assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
+
+
+def test_cape_shifts_jitters_and_stretches_while_it_trains():
+    encoding, x, pos = make("cape:shift=7,percent=20"), torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    found = positions_of(encoding.embed(x, pos))
+    assert (np.diff(found, axis=1) > 0).all()  # the order stays
+    gaps = np.diff(found, axis=1)
+    assert 0 < gaps.min() < 0.15 and 1.85 < gaps.max() < 2.4  # two neighbours are moved by a half each, then all stretched by a fifth
+    stretch = (found[:, -1] - found[:, 0]) / (T - 1)  # to the jitter of two tokens
+    assert 1 / 1.2 - 0.04 < stretch.min() < 0.88 and 1.15 < stretch.max() < 1.2 + 0.04
+    assert abs(np.median(stretch) - 1) < 0.05  # of factors, as many above as below one
+    first = found[:, 0]
+    assert -9 < first.min() < -6.5 and 6.5 < first.max() < 9
+    assert np.ptp(np.diff(found - found[:, :1], axis=1), 0).min() > 0.5  # each token's own, not the sequence's
+    assert (make("cape").shift, make("cape").percent) == (5, 3)
+    assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
 
 
 def yarn_angles(i, D, length, base=10000.0):
