@@ -21,19 +21,12 @@ from shards import Shards
 # A step is 16 windows of 32 tokens: an epoch has 23 steps.
 FLAGS = [*TINY, "--steps", "20", "--block_size", "32", "--tokens_per_step", "512", "--micro_batch", "4", "--checkpoint_every", "4",
          "--log_every", "4", "--val_every", "10", "--val_tokens", "1024"]
-# An encoding that draws random numbers, so that the states of every process's generator matter.
-NOISE = """
-    import posenc
-    class Noise(posenc.Cable):
-        names = ("noise",)
-        def embed(self, x, pos):
-            return x + 0.01 * torch.randn_like(x)
-"""
+DRAWING = "cape+cable"  # draws random numbers, so that the states of every process's generator matter
 
 
 def at_step(step, rank, action):
     """Code that makes process `rank` do something when it begins step `step` (counted from 1)."""
-    return NOISE + f"""
+    return f"""
     learning_rate, acted = train_gpt.learning_rate, []
     def act(step, config):
         if (step, rank) == ({step - 1}, {rank}) and not acted:
@@ -75,7 +68,7 @@ def alone(data_dir, tmp_path_factory):
 def noisy(data_dir, tmp_path_factory):
     """20 steps in two processes, each with random numbers of its own."""
     run = tmp_path_factory.mktemp("noisy") / "run"
-    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--pe", "noise", "--out_dir", run, code=NOISE))
+    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run))
     return run
 
 
@@ -92,6 +85,12 @@ def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
     for mine, theirs in zip(losses(tmp_path / "run"), losses(alone), strict=True):
         assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
+
+
+def test_compiled_they_train_the_same(alone, data_dir, tmp_path):
+    """Gradients are added up block by block, as each block's graph of backward is done."""
+    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", "--compile"))
+    assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
 
 
 THREADS = """
@@ -158,11 +157,11 @@ def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_to_any_process_saves_the_step_and_ends_all(name, noisy, data_dir, tmp_path):
     run = tmp_path / "run"
-    flags = [*FLAGS, "--data", data_dir, "--pe", "noise", "--out_dir", run]
+    flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
     stopped = ranks(2, *flags, code=at_step(7, 1, f"os.kill(os.getpid(), signal.{name})"))
     assert "stopped by a signal after step 7, which is saved: --resume goes on" in succeeded(stopped)
     assert [path.name for path in runs.checkpoints(run)] == ["checkpoint_0000004.pt", "checkpoint_0000007.pt"]
-    assert "from step 7" in succeeded(ranks(2, *flags, "--resume", code=NOISE))
+    assert "from step 7" in succeeded(ranks(2, *flags, "--resume"))
 
     resumed, whole = (runs.load_checkpoint(folder) for folder in (run, noisy))
     assert digest(resumed["model"]) == digest(whole["model"]) and digest(resumed["optimizer"]) == digest(whole["optimizer"])
@@ -185,8 +184,8 @@ def test_another_number_of_processes_goes_on_to_rounding(alone, data_dir, tmp_pa
 def test_killed_while_saving_the_checkpoint_before_stays_whole(noisy, data_dir, tmp_path):
     """Process 0 dies of SIGKILL in the middle of writing step 12; the log has gone further than the checkpoint."""
     run = tmp_path / "run"
-    flags = [*FLAGS, "--data", data_dir, "--pe", "noise", "--out_dir", run]
-    die = NOISE + """
+    flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
+    die = """
     save = torch.save
     def save_half(value, file, **options):
         if not isinstance(value, dict) or value["step"] < 12:
@@ -200,7 +199,7 @@ def test_killed_while_saving_the_checkpoint_before_stays_whole(noisy, data_dir, 
     assert killed[0][0] == -9 and killed[1][0] != 0, killed
     assert (run / "checkpoint_0000012.pt.partial").exists() and runs.load_checkpoint(run)["step"] == 8
     assert log_of(run)[-1]["step"] == 12
-    assert "from step 8" in succeeded(ranks(2, *flags, "--resume", code=NOISE))
+    assert "from step 8" in succeeded(ranks(2, *flags, "--resume"))
     assert digest(weights(run)) == digest(weights(noisy))
     assert losses(run) == losses(noisy)
     assert not list(run.glob("*.partial"))
