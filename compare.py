@@ -1,6 +1,6 @@
 """Is one checkpoint better than another, or is it chance? A paired bootstrap over the text that both were evaluated on.
 
-    python compare.py runs/quickstart/cable/eval_stdlib_val.json runs/quickstart/alibi/eval_stdlib_val.json
+    python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
 
 For every context that both records hold: the ratio of their perplexities, first over second, and the interval that 95 of 100 draws of
 the text would give it. Blocks of neighbouring windows are drawn with replacement, 10,000 times, the same ones for both checkpoints,
@@ -47,7 +47,8 @@ def main(argv=None):
     for length in shared:
         a, b = (record["lengths"][length] for record in (first, second))
         ratio, low, high = ratio_of(np.array(a["blocks"]), np.array(b["blocks"]))
-        cells.append([f"{int(length):,}", f"{a['perplexity']:.2f}", f"{b['perplexity']:.2f}", f"{ratio:.4f}", f"{low:.4f} – {high:.4f}",
+        interval = f"{low:.4f} – {high:.4f}" if len(a["blocks"]) > 1 else "unknown"  # one block says nothing of others
+        cells.append([f"{int(length):,}", f"{a['perplexity']:.2f}", f"{b['perplexity']:.2f}", f"{ratio:.4f}", interval,
                       f"{len(a['blocks']):,}"])
     print(tables.aligned(cells))
     print(f"Perplexity of {names[0]} over that of {names[1]}; {tables.protocol(first)}; paired bootstrap, {DRAWS:,} draws of blocks.")

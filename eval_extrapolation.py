@@ -9,7 +9,7 @@ Protocols, each with its text chosen before anything is computed:
 
     segments        the CABLE paper's: the split is cut into windows of L inputs, consecutive and not overlapping, each predicted
                     from its own start on; the mean is over all tokens. --stride S < L: windows begin S tokens apart, and every token
-                    is predicted once, from at least L - S tokens before it (but for those at the very beginning).
+                    is predicted once, from at least L - S tokens before it (but for those at a shard's beginning).
     same-targets    the last --targets tokens of windows as long as the longest context, predicted from the last L tokens of them:
                     the targets never change, only the context grows. --targets 1 --windows 1000: the Sandwich paper's protocol.
 
@@ -17,7 +17,8 @@ An encoder (--objective mlm) is asked for the tokens that are masked in each win
 
 --max_tokens and --windows take windows of the longest context, their starts evenly spaced over the split, and all lengths are tested
 on the text in them. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
-Every checkpoint gets a JSON record beside it, renewed after each length; lengths that it holds already are not computed again.
+Every checkpoint gets a JSON record beside it for each text and protocol, renewed after each length; lengths that it holds already are
+not computed again. Of a run it is the newest checkpoint's.
 """
 
 import math
@@ -37,7 +38,7 @@ from attention import SKIP_TOLERANCE
 from data import Windows, evenly_spaced, masked_count, masked_rows, rows
 from errors import InputError
 from files import write_json
-from runs import checkpoint_path, earlier_record, identity_of, load_model, provenance
+from runs import checkpoint_path, earlier_record, identity_of, load_model, perplexity, provenance, record_path
 from shards import Shards
 
 BATCH_TOKENS = 16_384  # tokens of one forward pass, or one window where that is longer
@@ -91,11 +92,13 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no run named: python eval_extrapolation.py runs/NAME ...")
     device, dtype = devices.choose(config.device, config.dtype)
+    for run in config.runs:
+        checkpoint_path(run)  # is there, or nothing need be computed
     records = [evaluate(run, config, device, dtype) for run in config.runs]
-    records = tables.in_order(records)
-    print()
-    print(tables.markdown(*tables.by_context(tables.columns(records))))
-    print(tables.caption(records))
+    for group in tables.alike(records):
+        print()
+        print(tables.markdown(*tables.by_context(tables.columns(group))))
+        print(tables.caption(group))
 
 
 def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
@@ -117,8 +120,9 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     protocol |= {"mask_rate": mask_rate} if mask_rate else {}
 
     parts = ["eval", shards.meta["dataset"], config.split, *(["same-targets"] if config.protocol == "same-targets" else []),
-             *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else [])]
-    path = checkpoint_path(run).parent / f"{'_'.join(parts)}.json"
+             *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else []),
+             *([f"{protocol['spans']}x{protocol['span']}"] if protocol["span"] else [])]
+    path = record_path(run, *parts)
     identity = {
         **identity_of(run, model, checkpoint, dtype),
         "data": {"dataset": shards.meta["dataset"], "split": config.split, "tokenizer": shards.tokenizer, "sha256": shards.sha256},
@@ -127,7 +131,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
     missing = [length for length in lengths if str(length) not in record["lengths"]]
     if not missing:
-        print(f"{run}: evaluated already, see {path}")
+        print(f"{run} is evaluated already")
     for length in missing:
         entry = None  # past the end of a learned table
         if model.max_context is None or length <= model.max_context:
@@ -136,6 +140,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
         record["lengths"][str(length)] = entry
         record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
         write_json(path, {**record, "provenance": provenance(device)})
+    print(f"record: {path}")
     return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
 
 
@@ -175,16 +180,19 @@ def windows_of(regions: list[tuple[int, int, int]], length: int, config: Config,
     """(shard, first token, how many targets count: of the last inputs, or of masked ones) of every window of `length` inputs."""
     if config.protocol == "same-targets":
         return [(shard, offset + inputs - length, config.targets) for shard, offset, inputs in regions]
-    stride = config.stride or length
-    whole = masked_count(length, mask_rate) if mask_rate else length
-    return [(shard, start, whole if start == offset or mask_rate else stride) for shard, offset, inputs in regions
-            for start in range(offset, offset + inputs - length + 1, stride)]
+    stride, found = config.stride or length, []
+    for shard, offset, inputs in regions:
+        first = max(0, offset + stride - length)  # what it sees before the region is not counted
+        found += [(shard, start, stride if start > first else first + length - offset)
+                  for start in range(first, offset + inputs - length + 1, stride)]
+    return [(shard, start, masked_count(length, mask_rate)) for shard, start, _ in found] if mask_rate else found
 
 
 def measure(model, shards, windows, length, protocol, config, device, dtype, name) -> dict:
     """Loss over the windows at one length: float64 sums of every counted token's cross-entropy in nats.
 
-    loss_se is the standard error over blocks of neighbouring windows, of one window each where these are few and do not overlap;
+    loss_se is the standard error over blocks of neighbouring windows, of one window each where these are few and do not overlap, and
+    none of a single one;
     by_position: the mean loss of equal stretches of the window, from position `first` on; none where nothing was masked. left_out: of
     the first window, by layer.
     """
@@ -206,10 +214,10 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     blocks = np.array_split(np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping)))
     means = np.array([sums[block].sum() / counts[block].sum() for block in blocks])
     mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
-    error = means.std(ddof=1) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
+    error = float(means.std(ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else None
     parts = [slice(start, start + width) for start in range(first, length, width)]
     bins = [float(by_position[part].sum() / seen[part].sum()) if seen[part].any() else None for part in parts]
-    entry = {"loss": float(mean), "loss_se": float(np.nan_to_num(error)), "perplexity": math.exp(mean), "windows": len(windows),
+    entry = {"loss": float(mean), "loss_se": error, "perplexity": perplexity(mean), "windows": len(windows),
              "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
     if model.path == "triton" and config.cache_window is None:
         with devices.autocast(device, dtype):

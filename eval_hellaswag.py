@@ -29,7 +29,7 @@ import tables
 from errors import InputError
 from files import write_json
 from model import GPT, cross_entropies
-from runs import checkpoint_path, earlier_record, identity_of, load_model, provenance
+from runs import checkpoint_path, earlier_record, identity_of, load_model, provenance, record_path
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
 BATCH_TOKENS = 16_384  # tokens of one forward pass, padding included
@@ -115,7 +115,7 @@ def evaluate(run: str, examples: list[dict], config: Config, device: torch.devic
                          "takes at most: leave this run out")
 
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
-    path = checkpoint_path(run).parent / f"eval_hellaswag_{split}.json"
+    path = record_path(run, "eval", "hellaswag", split)
     identity = {
         **identity_of(run, model, checkpoint, dtype),
         "data": {"dataset": "hellaswag", "split": split, "tokenizer": encoding.name,
@@ -123,7 +123,7 @@ def evaluate(run: str, examples: list[dict], config: Config, device: torch.devic
         "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0}}
     scores = (earlier_record(path, identity) or {"log_likelihoods": []})["log_likelihoods"]
     if len(scores) >= count:
-        print(f"{run}: evaluated already, see {path}")
+        print(f"{run} is evaluated already")
 
     def record():
         done = len(scores[:count])
@@ -137,6 +137,7 @@ def evaluate(run: str, examples: list[dict], config: Config, device: torch.devic
             scores += [list(itertools.islice(found, len(endings))) for endings in block]
             bar.update(len(block))
             write_json(path, {**record(), "log_likelihoods": scores, "provenance": provenance(device)})
+    print(f"record: {path}")
     return record()
 
 

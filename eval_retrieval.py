@@ -80,6 +80,7 @@ def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Conf
         record["lengths"][str(length)] = None if ends else measure(model, task, length)
         record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
         write_json(path, {**record, "provenance": provenance(device)})
+    print(f"record: {path}")
     return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
 
 

@@ -83,12 +83,10 @@ def kind_of(record) -> str | None:
 
 def report_contexts(kind: str, records: list[dict], printed: paper.Table | None, out: Path) -> None:
     """A table, verdicts and plots for each data set and protocol among records of perplexity, or of retrieval, at several lengths."""
-    groups = {}
-    for record in records:
-        groups.setdefault((record["data"]["dataset"], record["data"]["split"], tables.protocol(record), record["data"]["sha256"]),
-                          []).append(record)
-    for number, ((dataset, split, *_), group) in enumerate(groups.items(), 1):
-        name = kind if len(groups) == 1 else f"{kind}_{number}_{dataset}_{split}"
+    groups = tables.alike(records)
+    for number, group in enumerate(groups, 1):
+        data = group[0]["data"]
+        name = kind if len(groups) == 1 else f"{kind}_{number}_{data['dataset']}_{data['split']}"
         columns = tables.columns(group)
         table, best = tables.by_context(columns), columns[0].measure.best
         parts = [tables.markdown(*table, best), tables.caption(group)]

@@ -278,10 +278,21 @@ def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtyp
             **({"skip_tolerance": model.config.skip_tolerance} if model.path == "triton" else {})}
 
 
+def record_path(run: str | Path, *parts: str) -> Path:
+    """The file of a record about a run, called by these words: beside its checkpoints. Where a checkpoint is named, its name follows."""
+    named = [Path(run).stem] if Path(run).is_file() else []
+    return checkpoint_path(run).parent / f"{'_'.join([*parts, *named])}.json"
+
+
 def earlier_record(path: Path, identity: dict) -> dict | None:
     """The record in `path` where it is one of the same identity: its numbers need not be computed again."""
     found = read_json(path, "remove it") if path.exists() else {}
     return found if all(found.get(key) == value for key, value in identity.items()) else None
+
+
+def perplexity(loss: float) -> float:
+    """Of a mean loss in nats; infinite where it is too large for a number."""
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def sha256_of(path: str | Path) -> str:

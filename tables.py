@@ -7,7 +7,9 @@ encodings at several context lengths, under the name of each benchmark.
 
 import csv
 import io
+import json
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from paper import Table
 # The CABLE paper's order of columns; other encodings follow by name.
 ORDER = ("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
 WIDE = 10  # columns
+TOLD = ("pe", "size", "block_size", "cache_window")  # what a column is called by
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,14 @@ NDCG = Measure("nDCG@10", "the numbers", "ndcg10", max, "nDCG@10 (percent)", "li
 def place(pe: str) -> tuple[int, str]:
     """What encodings are sorted by: the papers' order, then their names."""
     return ORDER.index(pe) if pe in ORDER else len(ORDER), pe
+
+
+def alike(records: list[dict]) -> list[list[dict]]:
+    """Records that one table can hold, each in order: of the same text, asked in the same way."""
+    groups = {}
+    for record in in_order(records):
+        groups.setdefault(json.dumps([record["data"], record.get("protocol"), record.get("metric")], sort_keys=True), []).append(record)
+    return [*groups.values()]
 
 
 def in_order(records: list[dict]) -> list[dict]:
@@ -75,15 +86,17 @@ def columns(records: list[dict]) -> list[Column]:
     the size of the network, the training length, and a cache that has an end. Where that is not enough, by its run."""
     groups = {}
     for record in in_order(records):
-        groups.setdefault(tuple(record.get(name) for name in ("pe", "size", "block_size", "cache_window")), []).append(record)
+        groups.setdefault(tuple(record.get(name) for name in TOLD + ("parameters", "step", "objective")), []).append(record)
     several = {name: {pe for pe, *_ in groups if len({key[place] for key in groups if key[0] == pe}) > 1}
                for place, name in ((1, "size"), (2, "block_size"))}
+    twice = [told for told, count in Counter(key[: len(TOLD)] for key in groups).items() if count > 1]
     found = []
-    for (pe, size, block_size, window), group in groups.items():
+    for (*told, _, _, _), group in groups.items():
+        pe, size, block_size, window = told
         label = ", ".join([pe, *([str(size)] if pe in several["size"] else []),
                            *([f"{block_size:,}"] if pe in several["block_size"] else []),
                            *([] if window is None else [f"cache {window:,}"])])
-        if len({record.get("seed") for record in group}) == len(group):
+        if len({record.get("seed") for record in group}) == len(group) and tuple(told) not in twice:
             found.append(Column(label, pe, group))
         else:
             found += [Column(label.replace(pe, record["run"], 1), pe, [record]) for record in group]
@@ -161,18 +174,20 @@ def caption(records: list[dict]) -> str:
         return _retrieval_caption(records)
     entries = [entry for record in records for entry in record["lengths"].values() if entry]
     tokens = sorted({entry["tokens"] for entry in entries})
-    error = max(entry["loss_se"] for entry in entries)
+    errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]  # none of a single window
     first = records[0]
     trained = " and ".join(f"{length:,}" for length in sorted({record["block_size"] for record in records}))
     return (f"Perplexity of {first['data']['dataset']} ({first['data']['split']}, {first['data']['tokenizer']} tokens), trained at "
-            f"{trained} tokens. Protocol: {protocol(first)}, {tokens[0]:,}"
+            f"{trained} tokens. Protocol: {protocol(first)}, {tokens[0] if tokens else 0:,}"
             + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
-            + f" tokens a length; standard error over windows at most {100 * error:.1f}%.")
+            + " tokens a length; standard error over windows "
+            + (f"at most {100 * max(errors):.1f}%" if errors else "unknown")
+            + (", unknown of a single one." if 0 < len(errors) < len(entries) else "."))
 
 
 def _retrieval_caption(records):
     first, data = records[0], records[0]["data"]
-    error = max(entry["ndcg10_se"] for record in records for entry in record["lengths"].values() if entry)
+    error = max((entry["ndcg10_se"] for record in records for entry in record["lengths"].values() if entry), default=0)
     return (f"nDCG@10 in percent, {data['questions']:,} questions, {data['documents']:,} documents of {data['dataset']} ({data['split']}), "
             f"cut at so many tokens; trained at {first['block_size']:,}. Standard error over questions at most {error:.1f}.")
 

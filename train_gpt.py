@@ -32,7 +32,7 @@ from attention import SKIP_TOLERANCE
 from data import MaskedWindows, Sampler, Windows, ahead, evenly_spaced, masked_count, stream
 from errors import InputError
 from model import GPT, GPTConfig
-from runs import Run, load_weights, start_from
+from runs import Run, load_weights, perplexity, start_from
 from shards import Shards
 
 
@@ -304,7 +304,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         model.train()
         tokens = len(val_windows) * val.predicted
         loss, seen = processes.sum(total).item() / tokens, " ".join(f"{window:.0f}" for window in summary.get("window", []))
-        bar.write(f"step {step:>{width}}/{config.steps} | val loss {loss:.4f} | perplexity {math.exp(loss):.3f}"
+        bar.write(f"step {step:>{width}}/{config.steps} | val loss {loss:.4f} | perplexity {perplexity(loss):.3f}"
                   + (f" | effective window by layer {seen}" if seen else "")
                   + (f" | {np.mean(summary['left_out']):.1%} of attention left out" if "left_out" in summary else ""))
         run.log("val", step, loss=loss, tokens=tokens, **summary)

@@ -189,18 +189,12 @@ finetune() {
 # measure PROGRAM FLAG...: one question about the runs. Its records are what `report` is about.
 measure() {
     if [ ${#runs[@]} = 0 ]; then return; fi
-    run python "$1" "${runs[@]}" "${@:2}" || true
-    if [ -n "${DRY_RUN:-}" ]; then return; fi
-    local found cache=""
-    if [[ "$*" =~ --cache_window\ ([0-9]+) ]]; then cache=_cache${BASH_REMATCH[1]}; fi
-    for found in "${runs[@]}"; do
-        case $1 in
-            eval_hellaswag.py) found=("$found"/eval_hellaswag_*.json) ;;
-            eval_retrieval.py) found=("$found"/eval_retrieval_*.json) ;;
-            *) found=("$found/eval_$(basename "$data")_$split$cache.json") ;;
-        esac
-        if [ -f "${found[0]}" ]; then records+=("${found[@]}"); fi
-    done
+    local told record
+    told=$(mktemp)
+    run python "$1" "${runs[@]}" "${@:2}" > >(tee "$told") || true
+    wait $! # for tee
+    while read -r record; do records+=("$record"); done < <(sed -n 's/^record: //p' "$told")
+    rm "$told"
 }
 
 # report PAPER [NAME]: tables and plots of the records, beside results/paper/PAPER.csv where that is not "-".

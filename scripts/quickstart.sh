@@ -18,7 +18,7 @@ for pe in $ENCODINGS; do
     python train_gpt.py --config configs/quickstart.yaml --data "$DATA" --pe "$pe" --out_dir "$OUT/$pe" --resume "$@"
     runs+=("$OUT/$pe")
 done
-python eval_extrapolation.py "${runs[@]}" --data "$DATA" --lengths 1x,2x,4x,8x,16x --max_tokens "$EVAL_TOKENS"
-python report.py "${runs[@]/%//eval_$(basename "$DATA")_val.json}" --out_dir "$OUT"
+measure eval_extrapolation.py --data "$DATA" --lengths 1x,2x,4x,8x,16x --max_tokens "$EVAL_TOKENS"
+python report.py "${records[@]}" --out_dir "$OUT"
 echo "A continuation by the model with ${runs[0]##*/}:"
 python sample.py "${runs[0]}" --prompt "def read(self, path):" --max_new_tokens 300

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -160,6 +161,12 @@ def ranks(count, *flags, code=""):
         for process in started:
             process.kill()
     return [(process.returncode, *output) for process, output in zip(started, outputs)]
+
+
+def evaluation(run, name="toy_val"):
+    """The file of eval_extrapolation.py in a run's folder, the newest, whatever windows it took."""
+    found = [path for path in Path(run).iterdir() if re.fullmatch(rf"eval_{name}(_\d+x\d+)?\.json", path.name)]
+    return max(found, key=lambda path: path.stat().st_mtime_ns)
 
 
 def log_of(run):

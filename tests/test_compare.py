@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import evaluation
 
 import compare
 import eval_extrapolation
@@ -24,10 +25,10 @@ def test_records_are_compared(trained, tmp_path, capsys):
     paths = []
     for pe in ("cable", "learnable"):
         eval_extrapolation.main([str(trained(pe)), "--lengths", "8,16,32", "--windows", "30", "--device", "cpu"])
-        content = json.loads((trained(pe) / "eval_toy_val.json").read_text())
+        content = json.loads(evaluation(trained(pe)).read_text())
         paths.append(tmp_path / f"{pe}.json")
         paths[-1].write_text(json.dumps(content))
-        (trained(pe) / "eval_toy_val.json").unlink()
+        evaluation(trained(pe)).unlink()
     capsys.readouterr()
     compare.main(list(map(str, paths)))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]

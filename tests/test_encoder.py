@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS, TINY, log_of, ranks
+from conftest import ENCODINGS, TINY, evaluation, log_of, ranks
 from numpy.testing import assert_allclose
 from test_train_gpt import digest
 
@@ -231,7 +231,7 @@ def test_perplexity_of_the_masked_tokens(encoder, data_dir, tmp_path, length):
 
     folder = shutil.copytree(encoder("alibi"), tmp_path / "run")
     eval_extrapolation.main([str(folder), "--lengths", str(length), "--device", "cpu", "--dtype", "float32"])
-    record = read_json(folder / "eval_toy_val.json", "")
+    record = read_json(evaluation(folder), "")
     entry = record["lengths"][str(length)]
     model, _ = runs.load_model(folder, torch.device("cpu"), causal=False)
     val, found, at = shards.Shards(data_dir, "val"), [], []
@@ -255,9 +255,9 @@ def test_one_window_has_places_that_nothing_is_known_of(encoder, tmp_path, capsy
 
     folder = shutil.copytree(encoder("cable"), tmp_path / "run")
     eval_extrapolation.main([str(folder), "--lengths", "16,32", "--windows", "1", "--device", "cpu", "--dtype", "float32"])
-    losses = read_json(folder / "eval_toy_val.json", "")["lengths"]["32"]["by_position"]["loss"]
+    losses = read_json(evaluation(folder), "")["lengths"]["32"]["by_position"]["loss"]
     assert len(losses) - losses.count(None) == 5 and None in losses
-    report.main([str(folder / "eval_toy_val.json"), "--out_dir", str(tmp_path / "report")])
+    report.main([str(evaluation(folder)), "--out_dir", str(tmp_path / "report")])
     printed = capsys.readouterr().out
     assert "Protocol: segments, of the 15% of tokens that are masked" in printed and "(CABLE" not in printed
     assert (tmp_path / "report" / "by_position.png").exists()

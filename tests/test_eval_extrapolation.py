@@ -2,12 +2,13 @@
 
 import json
 import math
+import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS
+from conftest import ENCODINGS, evaluation
 
 import shards
 import eval_extrapolation
@@ -19,7 +20,7 @@ def evaluate(*flags):
 
 
 def record_of(run):
-    return json.loads((run / "eval_toy_val.json").read_text())
+    return json.loads(evaluation(run).read_text())
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def val_tokens(data_dir):
 def test_a_stride_scores_every_token_once_with_more_before_it(run, val_tokens):
     folder = run("rope")
     evaluate(folder, "--lengths", 48, "--stride", 20)
-    entry = json.loads((folder / "eval_toy_val_stride20.json").read_text())["lengths"]["48"]
+    entry = json.loads(evaluation(folder, "toy_val_stride20").read_text())["lengths"]["48"]
     expected, by_position = [], [[] for _ in range(48)]
     for start in range(0, len(val_tokens) - 48, 20):
         counted = 20 if start else 48
@@ -86,7 +87,7 @@ def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
     """100 windows of 64 from 3,001 tokens overlap: they begin 29.37 tokens apart, 2,937 starts in all."""
     folder = run("cable")
     evaluate(folder, "--lengths", "8,64", "--protocol", "same-targets", "--targets", targets, "--windows", 100)
-    record = json.loads((folder / "eval_toy_val_same-targets.json").read_text())
+    record = json.loads(evaluation(folder, "toy_val_same-targets").read_text())
     assert record["protocol"] == {"name": "same-targets", "stride": None, "targets": targets, "span": 64, "spans": 100,
                                   "overlap": pytest.approx(1 - 29.37 / 64)}
     starts = [int(29.37 * n) for n in range(100)]
@@ -106,7 +107,7 @@ def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
     folder = run("cable")
     for flags, spans in ((["--windows", 10**6], 2985), (["--windows", 50, "--max_tokens", 320], 20)):
         evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
-        record = json.loads((folder / "eval_toy_val_same-targets.json").read_text())
+        record = json.loads(evaluation(folder, "toy_val_same-targets").read_text())
         assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == spans
 
 
@@ -137,7 +138,7 @@ def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags
         for more, name in (([], ""), (["--cache_window", 24], "_cache24")):
             evaluate(folder, "--lengths", "16,200", *flags, *more)
     for folder, equal in ((steep, True), (even, False)):
-        without, with_ = (json.loads((folder / f"eval_toy_val{ending}{name}.json").read_text()) for name in ("", "_cache24"))
+        without, with_ = (json.loads(evaluation(folder, f"toy_val{ending}{name}").read_text()) for name in ("", "_cache24"))
         assert (without["cache_window"], with_["cache_window"]) == (None, 24)
         assert with_["lengths"]["16"]["loss"] == pytest.approx(without["lengths"]["16"]["loss"], abs=1e-6)
         assert (abs(with_["lengths"]["200"]["loss"] - without["lengths"]["200"]["loss"]) < 1e-6) == equal
@@ -196,6 +197,42 @@ def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     assert computed == [16, 32, 64] and "evaluated already" in capsys.readouterr().out
     evaluate(folder, "--lengths", "16", "--max_tokens", 160)  # another protocol
     assert computed == [16, 32, 64, 16] and list(record_of(folder)["lengths"]) == ["16"]
+    evaluate(folder, "--lengths", "16", "--max_tokens", 320)  # of a longer text
+    evaluate(folder / "checkpoint_0000004.pt", "--lengths", "16")
+    evaluate(folder, "--lengths", "16,64")  # both records are there still
+    assert computed == [16, 32, 64, 16, 16, 16]
+    assert {path.name for path in folder.glob("eval_*")} == {
+        "eval_toy_val.json", "eval_toy_val_10x16.json", "eval_toy_val_20x16.json", "eval_toy_val_checkpoint_0000004.json"}
+
+
+def test_one_window_tells_no_error(run, capsys):
+    evaluate(run("rope"), "--lengths", "16,64", "--windows", 1)
+    assert re.search(r"error over windows at most \d+\.\d%, unknown of a single one\.$", capsys.readouterr().out.rstrip())
+    evaluate(folder := run("cable"), "--lengths", "64", "--windows", 1)
+    assert capsys.readouterr().out.rstrip().endswith("64 tokens a length; standard error over windows unknown.")
+    assert record_of(folder)["lengths"]["64"]["loss_se"] is None
+    evaluate(run("learnable"), "--lengths", "64")  # which ends before
+    assert "64 |         — |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stride", [3, 16])
+def test_a_stride_in_windows_of_the_split(run, val_tokens, stride):
+    """Every token of three regions of 40 once, at every length the same ones, from what stands before the region too."""
+    folder = run("rope")
+    evaluate(folder, "--lengths", "16,40", "--windows", 3, "--stride", stride)
+    record, starts = json.loads(evaluation(folder, f"toy_val_stride{stride}").read_text()), (0, 1000, 2000)
+    for length in (16, 40):
+        losses = {}
+        for region in starts:
+            done = region
+            for end in range(region + stride if region else length, region + 41, stride):  # the split's beginning: all that is there
+                found = token_losses(folder, val_tokens, end - length, length)
+                losses |= {place: found[place - end] for place in range(done, end)}
+                done = end
+        entry = record["lengths"][str(length)]
+        assert entry["tokens"] == len(losses) and entry["loss"] == pytest.approx(np.mean([*losses.values()]), abs=1e-5)
+        covered = {place - region for region in starts[1:] for place in losses if region <= place < region + 40}
+        assert covered == set(range(40 // stride * stride))
 
 
 def test_one_table_for_several_checkpoints(run, capsys):
@@ -226,4 +263,5 @@ def test_refusals(refused, run, tmp_path):
     assert "max_tokens 20 is less than one window of 32" in refused(main, folder, "--lengths", "16,32", "--max_tokens", 20)[0]
     assert "has no split 'test': choose one of train val" in refused(main, folder, "--split", "test")[0]
     assert "data folder nowhere does not exist" in refused(main, folder, "--data", "nowhere")[0]
-    assert not (folder / "eval_toy_val.json").exists()
+    assert "runs/typo does not exist" in refused(main, folder, "runs/typo", "--lengths", "16")[0]
+    assert not [*folder.glob("eval_*")]

@@ -9,7 +9,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, evaluation
 
 import eval_extrapolation
 import import_pretrained
@@ -41,7 +41,7 @@ def test_evaluation_of_an_imported_model(theirs, tmp_path):
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
     eval_extrapolation.main([str(tmp_path / "run"), "--data", str(tmp_path / "toy"), "--lengths", "1x,64", "--device", "cpu",
                              "--dtype", "float32"])
-    lengths = json.loads((tmp_path / "run" / "eval_toy_val.json").read_text())["lengths"]
+    lengths = json.loads(evaluation(tmp_path / "run").read_text())["lengths"]
     windows = torch.from_numpy(np.stack([tokens[i : i + 33] for i in range(0, 399 - 32, 32)]))
     logits = theirs(windows[:, :-1]).logits.double()
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())

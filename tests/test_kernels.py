@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS
+from conftest import ENCODINGS, evaluation
 from torch.testing import assert_close
 
 import attention
@@ -336,7 +336,7 @@ def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys):
     found = {}
     for path in ("triton", "dense"):
         eval_extrapolation.main([str(tmp_path), "--lengths", "384", "--windows", "1", *NETWORK[-4:], "--attention", path])
-        found[path] = json.loads((tmp_path / "eval_toy_val.json").read_text())
+        found[path] = json.loads(evaluation(tmp_path).read_text())
     entries = {path: record["lengths"]["384"] for path, record in found.items()}
     assert found["triton"]["skip_tolerance"] == 2**-24 and all(0 < share < 1 for share in entries["triton"]["left_out"])
     assert "left_out" not in entries["dense"] and abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import ROOT, evaluation
 
 import runs
 
@@ -39,7 +39,7 @@ def test_quickstart(tmp_path):
     for line in ("| context |", "|   4,096 |", "cable: perplexity at 16x over that at 1x <= 1.02 (CABLE)", "def read(self, path):"):
         assert line in output, output
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*") if path.name != "perplexity.md"}
-    assert {"perplexity.png", "perplexity.csv", "eval_stdlib_val.json"} <= {path.name for path in written}
+    assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in written} and evaluation(tmp_path / "runs" / "cable", "stdlib_val")
 
     third = start(tmp_path)
     output, _ = third.communicate()
