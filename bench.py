@@ -138,8 +138,9 @@ def main(argv=None):
     if any(name in turns.TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
     trained = runs.load_model(config.run, device, dtype, causal=None) if config.run else None
-    record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count(), "tiktoken": version("tiktoken"),
-              "datasets": version("datasets")}
+    record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count()}
+    if "prepare" in config.what:
+        record |= {name: version(name) for name in ("tiktoken", "datasets")}
 
     def keep(name, result):
         record[name] = result

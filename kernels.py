@@ -87,7 +87,8 @@ def bias_of(encoding, q_states: tuple, k_states: tuple, heads: int) -> Bias:
     """Of what encoding.states returned."""
     if encoding.score is None:
         return Bias()
-    kind, numbers = encoding.in_registers(q_states, k_states, torch.arange(heads, device=k_states[0].device))
+    with torch.autocast(k_states[0].device.type, enabled=False):  # FIRE's pieces are products
+        kind, numbers = encoding.in_registers(q_states, k_states, torch.arange(heads, device=k_states[0].device))
     return Bias(kind, **numbers)
 
 
@@ -415,7 +416,11 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
                    kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
                    g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
                    M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
-    """A program: dq, dg and S_i's gradient of M queries of one head; and DELTA (B, H, T), each row's dy y, which the other kernels take."""
+    """A program: dq, dg and S_i's gradient of M queries of one head; and DELTA (B, H, T), what the other kernels subtract in each row.
+
+    That is dy y, y exact, for then the gradients of a row's logits add up to zero. Y is rounded, and in half precision they do not: what
+    is left over adds up along the columns, and in the running sums that a gate's gradient is made of. Here it is found, and goes along.
+    """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     t = block * M + tl.arange(0, M)
@@ -425,7 +430,8 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
     weighted: tl.constexpr = falls or kind == PIECES
     both: tl.constexpr = kind == PIECES and not causal
     to_g: tl.constexpr = weighted and g_learns
-    by_row: tl.constexpr = s_learns and (kind == LOG_FALL or (falls and not causal))  # else S_i's gradient is zero but for rounding
+    by_row: tl.constexpr = s_learns and (kind == LOG_FALL or (falls and not causal))  # else S_i's gradient is zero
+    exact: tl.constexpr = (s_learns and not by_row) or kind == PIECES
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h
@@ -437,7 +443,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
     dy = _tile(DY + batch * dy_b + head * dy_h, t, T, dy_t, columns, D)
     y = _tile(Y + (batch * T * H + head) * D, t, T, H * D, columns, D)
     delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
-    tl.store(DELTA + row, delta, mask=t < T)
+    rest = tl.zeros((M,), tl.float32)
     lse = tl.load(LSE + row, mask=t < T, other=float("inf"))[:, None]  # weights of nobody are zero
     s_i = _row(S_I + batch * si_b + head * si_h, t, T, si_t, falls)[:, None]
     g = _row(G, t, T, g_t, weighted)[:, None]
@@ -464,12 +470,15 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
             p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
             dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
             dq += _dot(dz.to(k.dtype), k, precision)
+            if exact:
+                rest += tl.sum(dz, 1)
             if to_g or by_row:
                 dz *= slope
             if to_g:
                 dg += tl.sum(tl.where(j[None, :] <= i[:, None], dz * x, 0.0) if both else dz * x, 1)
             if by_row:
                 ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
+    tl.store(DELTA + row, delta + rest, mask=t < T)
     _store(DQ + (batch * T * H + head) * D, dq * scale, t, T, H * D, columns, D)
     if to_g:
         tl.store(DG + row, dg, mask=t < T)
@@ -478,15 +487,15 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
 
 
 @triton.jit
-def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, SEEN, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
+def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                       kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
-                      g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
-                      M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
+                      QUERIES: tl.constexpr, g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
+                      D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, precision: tl.constexpr):
     """A program: dk, dv and S_j's gradient of N keys of one head; where pieces see both ways, the rest of g's, which DS_J holds so far.
 
-    Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. SEEN (1 or 2, B, H,
-    tiles of keys): where, in UNIT queries, those end that look, and where they begin.
+    Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. KEPT is that of
+    `_forward`, of tiles of QUERIES queries: which of them look at these keys is read from there.
     """
     batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     j = tl.program_id(0) * N + tl.arange(0, N)
@@ -512,10 +521,21 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, SEEN, DY, LSE, DELTA, 
     begin = tl.maximum(0, place - (0 if causal else reach)) // M * M
     stop = tl.minimum(T, place + N + reach)
     if skips:
-        SEEN += tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        stop = tl.minimum(T, tl.load(SEEN) * UNIT)
+        blocks = tl.cdiv(T, QUERIES)
+        KEPT += tl.program_id(1) * blocks
+        first = blocks
+        last = 0  # the number behind it
+        for some in range(0, blocks, 128):
+            block = some + tl.arange(0, 128)
+            starts = tl.load(KEPT + block, mask=block < blocks, other=1 << 20) * UNIT
+            looks = (starts < tl.program_id(0) * N + N) & (starts < S)
+            last = tl.maximum(last, tl.max(tl.where(looks, block + 1, 0), 0))
+            if not causal:
+                ends = tl.load(KEPT + tl.num_programs(1) * blocks + block, mask=block < blocks, other=0) * UNIT
+                first = tl.minimum(first, tl.min(tl.where(ends > tl.program_id(0) * N, block, blocks), 0))
+        stop = tl.minimum(T, last * QUERIES)
         if not causal:
-            begin = tl.load(SEEN + tl.num_programs(0) * tl.num_programs(1)) * UNIT
+            begin = first * QUERIES
     whole = begin  # all queries from here on see all keys; those beyond the last have no weights, and keys beyond the last are not stored
     if causal:
         whole = tl.minimum(stop, tl.maximum(begin, (tl.maximum(0, place + N - 1) + M - 1) // M * M))
@@ -634,8 +654,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Ten
     y, lse = _attention_fake(*inputs, kept, kind, scale, causal, reach)
     sizes, strides = _numbers(*inputs)
     settings = _settings("forward", q, pieces, kind, causal, reach)
-    _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
-        *inputs, kept, y, lse, scale, *sizes, reach, *strides, skips=kept.numel() > 0, UNIT=settings["N"], **settings)
+    with torch.cuda.device_of(q):  # Triton launches on the current one
+        _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
+            *inputs, kept, y, lse, scale, *sizes, reach, *strides, skips=kept.numel() > 0, UNIT=settings["N"], **settings)
     return y, lse
 
 
@@ -650,7 +671,14 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
                         s_learns: bool, g_learns: bool, table_learns: bool
                         ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, s_i, g, s_j, table and pieces, zeros for those that do not learn; of states in their full shapes, (B, H, T)."""
-    inputs = q, k, v, s_i, g, s_j, table, pieces
+    with torch.cuda.device_of(q):
+        return _gradients(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
+                          table_learns)
+
+
+def _gradients(dy, y, lse, *arguments):
+    *inputs, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns = arguments
+    q, k, v, s_i, g, s_j, table, pieces = inputs
     grads = _attention_backward_fake(dy, y, lse, *inputs, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns)
     dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = grads
     delta = torch.empty_like(lse)
@@ -660,13 +688,12 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
                      for kernel in ("rows", "columns"))
     M, N, *_ = tiles(KINDS[kind], q.size(-1), q.dtype)["forward"]
     skips = kept.numel() > 0
-    seen = _seen_by(kept, S, columns["N"], N) if skips else kept
     numbers = scale, H, T, S, distances, reach, *strides
     _backward_rows[triton.cdiv(T, rows["M"]), q.size(0) * H](
         *inputs, kept, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows)
     ds_j = dg if pieces.numel() and not causal else ds_j
     _backward_columns[triton.cdiv(S, columns["N"]), q.size(0) * H](
-        *inputs, seen, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=M, **columns)
+        *inputs, kept, dy, lse, delta, dk, dv, ds_j, *numbers, skips=skips, UNIT=N, QUERIES=M, **columns)
     if table_learns:
         settings, parts = _settings("distances", q, pieces, kind, causal, reach), triton.cdiv(q.size(0), SEQUENCES)
         N = settings.pop("M")
@@ -688,25 +715,6 @@ def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, ke
                              table_learns):
     states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
     return *(_rows_of_heads(x) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
-
-
-def _seen_by(kept: Tensor, S: int, keys: int, unit: int) -> Tensor:
-    """For each tile of `keys` keys, the number of tiles of queries up to the last that does not leave out all of it, int32; and, where
-    later keys are seen, of those before the first.
-
-    kept: of each tile of queries, how many times `unit` keys come before those that it reads, and where these end; both
-    (1 or 2, B, H, tiles).
-    """
-    def ranks(ascending, places):
-        places = (places // unit).expand(*kept.shape[1:3], -1).contiguous()
-        return torch.searchsorted(ascending.contiguous(), places, right=True, out_int32=True)
-
-    starts = torch.arange(0, S, keys, device=kept.device, dtype=torch.int32)
-    no_later = kept[0].flip(-1).cummin(-1).values.flip(-1)  # tile of queries begins before that one of keys
-    found = [ranks(no_later, (starts + keys).clamp(max=S) - 1)]
-    if len(kept) > 1:
-        found.append(ranks(kept[1].cummax(-1).values, starts))  # no earlier one ends behind it
-    return torch.stack(found)
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:

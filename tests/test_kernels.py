@@ -199,6 +199,35 @@ def test_half_precision_keeps_the_bias_exact(kind, dtype):
     assert max(found.values()) < (0.02 if dtype == torch.bfloat16 else 0.003), found
 
 
+@pytest.mark.parametrize("pe", ["cable", "fox", "k-cable", "t5", "kerple", "fire"])
+def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
+    """In bfloat16 over a long text: gradients of gates are sums of running sums of all rows' gradients, of a table's entries sums over
+    all rows. Against the dense path in float32."""
+    shapes = {"forward": (128, 64, 4, 1), "rows": (128, 64, 4, 1), "columns": (64, 128, 4, 1), "distances": (128, 128, 4, 1)}
+    monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: shapes)
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
+    x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
+    found = {}
+    for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
+        y = attention.attend(*(y.to(dtype) for y in qkv), encoding, *encoding.states(x[0].float(), torch.arange(1024, device=DEVICE)), 0.25, path)
+        found[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
+    largest = max(exact.norm() for exact in found["dense"])
+    for ours, exact in zip(found["triton"], found["dense"]):
+        assert (ours - exact).norm() < 0.02 * max(exact.norm(), 1e-3 * largest)  # one is zero: a constant for a head changes nothing
+
+
+def test_autocast_leaves_the_bias_in_float32():
+    """As in training: FIRE's pieces are products."""
+    torch.manual_seed(0)
+    encoding = posenc.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
+    inputs = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
+    states = encoding.states(torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        ours, exact = (attention.attend(*inputs, encoding, *states, 0.25, path) for path in ("triton", "dense"))
+        assert_close(ours, exact, rtol=1e-5, atol=1e-6)
+
+
 def test_the_same_bits_again():
     leaves = case("pieces", 37, 37, 16)
     first, again = (gradients(lambda x: kernel("pieces", x, 0.3), leaves, torch.float32) for _ in range(2))
@@ -327,7 +356,7 @@ NETWORK = ["--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd"
            "1", "--tokens_per_step", "160", "--steps", "2", "--val_tokens", "160", "--compile", "false", "--device", DEVICE, "--dtype", "float32"]
 
 
-def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys):
+def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys, small_tiles):
     """A training at a coarse tolerance, and an evaluation at the default one, whose loss is that of the dense path."""
     train_gpt.main([*NETWORK, "--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5", "--out_dir", str(tmp_path)])
     assert re.search(r"val loss .* \d+\.\d% of attention left out", capsys.readouterr().out)
@@ -342,7 +371,7 @@ def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys):
     assert "left_out" not in entries["dense"] and abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
 
 
-def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch):
+def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch, small_tiles):
     """As on a GPU, whose paths bench.py takes here: ALiBi leaves something out, and the gradients are those of the other path."""
     train_gpt.main([*NETWORK, "--data", str(data_dir), "--out_dir", str(tmp_path)])
     monkeypatch.setattr(turns.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
@@ -423,7 +452,7 @@ def model(pe, path, causal=True):
                          causal=causal)).to(DEVICE)
 
 
-def test_encoders_leave_out_on_both_sides():
+def test_encoders_leave_out_on_both_sides(small_tiles):
     """What a decoder leaves out on its one, but for half of the tolerance."""
     tokens = torch.zeros(1, 512, dtype=torch.int64, device=DEVICE)
     (decoder,), (encoder,) = (biases.left_out(model("alibi", "triton", causal), tokens) for causal in (True, False))

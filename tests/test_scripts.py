@@ -81,7 +81,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir):
 
 def test_the_plan_for_a_gpu(tmp_path):
     """Its commands are ones that bench.py and train_gpt.py take, each within its time; every encoding of the kernels is among them."""
-    done = script("test_gpu.sh", tmp_path, DRY_RUN="1", LIMIT="100", OUT=str(tmp_path / "h100"))
+    done = script("test_gpu.sh", tmp_path, DRY_RUN="1", LIMIT="100", RESULTS=str(tmp_path / "h100"))
     assert done.returncode == 0, done.stderr
     configs, folders = {}, []
     for _, timeout, _, _, _, _, limit, python, program, *flags in (line.split() for line in done.stdout.splitlines() if " timeout " in line):
