@@ -280,18 +280,19 @@ class YaRN(PositionInterpolation):
         return as_ever * (kept + (1 - kept) / self.factor)
 
 
-@torch.library.custom_op("posenc::running_sum", mutates_args=())
 def running_sum(x: Tensor) -> Tensor:
     """x.cumsum(-1) as PyTorch itself computes it, compiled or not.
 
     On a GPU torch.compile would split a row among programs that add up whichever sums of others are there first: not the same bits
     every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to.
     """
-    return x.cumsum(-1)
+    return torch.ops.posenc.running_sum(x)
 
 
-running_sum.register_fake(functools.partial(torch.empty_like, memory_format=torch.contiguous_format))
-running_sum.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
+if not hasattr(torch.ops.posenc, "running_sum"):  # exported models bring copies of this file: to register it again would end the first
+    _operator = torch.library.custom_op("posenc::running_sum", lambda x: x.cumsum(-1), mutates_args=(), schema="(Tensor x) -> Tensor")
+    _operator.register_fake(functools.partial(torch.empty_like, memory_format=torch.contiguous_format))
+    _operator.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
 
 
 class WeightedFall(Encoding):

@@ -1,5 +1,6 @@
 """Every encoding against an independent float64 NumPy writing of its formula, and what all of them must hold."""
 
+import importlib.util
 import math
 
 import numpy as np
@@ -40,7 +41,17 @@ def test_running_sums_as_an_operator(shape, turned):
     y = x.mT if turned else x
     assert_allclose(posenc.running_sum(y).detach(), np.cumsum(y.detach().numpy(), -1), atol=1e-12)
     assert torch.autograd.gradcheck(lambda x: posenc.running_sum(x.mT if turned else x), x)
-    torch.library.opcheck(posenc.running_sum, (y,))
+    torch.library.opcheck(torch.ops.posenc.running_sum.default, (y,))
+
+
+def test_a_copy_of_the_module_leaves_the_operator_alone():
+    """As an exported model brings one."""
+    before = torch.ops.posenc.running_sum.default
+    spec = importlib.util.spec_from_file_location("copied", posenc.__file__)
+    copied = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copied)
+    assert torch.ops.posenc.running_sum.default is before
+    assert copied.running_sum(torch.ones(3)).tolist() == posenc.running_sum(torch.ones(3)).tolist() == [1, 2, 3]
 
 
 def linear(layer, x):
