@@ -431,7 +431,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
     both: tl.constexpr = kind == PIECES and not causal
     to_g: tl.constexpr = weighted and g_learns
     by_row: tl.constexpr = s_learns and (kind == LOG_FALL or (falls and not causal))  # else S_i's gradient is zero
-    exact: tl.constexpr = (s_learns and not by_row) or kind == PIECES
+    exact: tl.constexpr = (falls and s_learns and not by_row) or kind == PIECES
     K += batch * k_b + head * k_h
     V += batch * v_b + head * v_h
     S_J += batch * sj_b + head * sj_h

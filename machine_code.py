@@ -56,10 +56,10 @@ def compiled(kind: str, name: str, head_size: int = 64, dtype: torch.dtype = tor
     pieces = torch.empty(1, 3, 64 if kind == "pieces" else 0)
     chosen = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), causal, kernels.FAR)
     options = {x: chosen.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
-    chosen |= {"skips": kind in kernels.FALLING, "UNIT": 64, "SEQUENCES": kernels.SEQUENCES, "s_learns": s_learns,
+    chosen |= {"skips": kind in kernels.FALLING, "UNIT": 64, "QUERIES": 128, "SEQUENCES": kernels.SEQUENCES, "s_learns": s_learns,
                "g_learns": g_learns}
     half = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
-    types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, half) | {"KEPT": "*i32", "SEEN": "*i32", "scale": "fp32"}
+    types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, half) | {"KEPT": "*i32", "scale": "fp32"}
     signature, constants, aligned = {}, {}, {}
     for place, x in enumerate(function.arg_names):
         signature[x] = "constexpr" if x in chosen else types.get(x, "*fp32" if x.isupper() else "i32")

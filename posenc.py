@@ -174,8 +174,8 @@ class SHAPE(Sinusoidal):
 
 
 class CAPE(Sinusoidal):
-    """`sinusoidal` with positions (pos + G + U) s while it trains: for each sequence G uniform in +-`shift` and ln s in +-ln(1 + percent/100),
-    for each token U in +-1/2, which keeps the order (Likhomanenko et al. 2021, section 3.1, as for text: not centred)."""
+    """`sinusoidal` with positions (pos + G + U) s while it trains: for each sequence G uniform in +-`shift` and ln s in +-ln(1 +
+    percent/100), for each token U in +-1/2, which keeps the order (Likhomanenko et al. 2021, section 3.1, as for text: not centred)."""
 
     names = ("cape",)
 

@@ -210,7 +210,8 @@ def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
     x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
     found = {}
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
-        y = attention.attend(*(y.to(dtype) for y in qkv), encoding, *encoding.states(x[0].float(), torch.arange(1024, device=DEVICE)), 0.25, path)
+        states = encoding.states(x[0].float(), torch.arange(1024, device=DEVICE))
+        y = attention.attend(*(y.to(dtype) for y in qkv), encoding, *states, 0.25, path)
         found[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
     largest = max(exact.norm() for exact in found["dense"])
     for ours, exact in zip(found["triton"], found["dense"]):

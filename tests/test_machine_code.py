@@ -53,7 +53,7 @@ def test_what_they_issue_is_told(tmp_path):
     for name in ("forward", "rows", "columns"):
         exponentials = machine_code.PAIRS / 32 / 4  # instructions of a warp, to the four schedulers
         assert 5 * exponentials < cycles["none"][name] < cycles["fall"][name] < cycles["log-fall"][name] < 50 * exponentials
-    assert cycles["fall, all fixed"]["rows"] == cycles["fall, g fixed"]["rows"] < cycles["fall"]["rows"]
+    assert cycles["fall, all fixed"]["rows"] < cycles["fall, g fixed"]["rows"] < cycles["fall"]["rows"]
     assert cycles["fall, all fixed"]["columns"] < cycles["fall, g fixed"]["columns"] == cycles["fall"]["columns"]
     for codes in result["kinds"].values():
         assert all(32 < code["registers"] <= 255 and 0 < code["shared"] <= 227 * 1024 for code in codes.values())
