@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import re
 import sys
+import typing
 
 import jsonargparse
 import yaml
@@ -50,6 +51,9 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
         plain = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", str(error).replace("Parser key", "value of"))
         raise InputError(" ".join(plain.split())) from None
     values.pop("config")
+    empty = [name for name, value in values.items() if value is None and type(None) not in typing.get_args(fields[name])]
+    if empty:
+        raise InputError(*(f"{name} is null: give a value, or leave it out" for name in empty))
     return config_class(**values)
 
 
@@ -101,6 +105,6 @@ def _keys(path: str) -> list[str]:
         raise InputError(f"--config {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values or {}, dict):
+    if not isinstance(values, dict):
         raise InputError(f"--config {path} must hold lines of the form 'name: value'")
-    return [str(key) for key in values or {}]
+    return [str(key) for key in values]

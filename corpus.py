@@ -190,6 +190,8 @@ def reading(name: str, mend: str):
     except (ConnectionError, HTTPError, EntryNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
         raise InputError(f"{name} cannot be fetched from the hub ({_line(error)}): connect and start again, it goes on where it "
                          "stopped; or name another; or give local files as --source") from None
+    except StopIteration:  # of a file without a row
+        raise InputError(f"{name} holds no rows: {mend}") from None
     except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
         raise InputError(f"{name} cannot be read ({_line(error.__cause__ or error)}): {mend}") from None
 

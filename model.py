@@ -63,8 +63,10 @@ class GPTConfig:
         problems = []
         if self.size in SIZES:
             for name, value in zip(("n_layer", "n_head", "n_embd"), SIZES[self.size]):
-                setattr(self, name, getattr(self, name) or value)
-            if self.n_embd % self.n_head or self.n_embd // self.n_head % 2:
+                setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
+            if self.attn_scale is not None and self.attn_scale <= 0:
+                problems.append(f"attn_scale is {self.attn_scale}: it must be above 0, or none")
+            if self.n_head > 0 and (self.n_embd % self.n_head or self.n_embd // self.n_head % 2):
                 problems.append(f"n_embd {self.n_embd} gives {self.n_head} heads {self.n_embd / self.n_head:g} columns each: "
                                 f"choose an n_embd that is a multiple of {2 * self.n_head}")
             for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):

@@ -56,6 +56,8 @@ def main(argv=None):
         raise InputError("name one run: python plot_biases.py runs/NAME")
     if Path(config.out).suffix != ".png":
         raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
+    if config.tokens is not None and config.tokens < 2:
+        raise InputError(f"tokens is {config.tokens}: it must be at least 2")
     device, _ = devices.choose("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device, causal=None)
     layers, pe = len(model.h), checkpoint["gpt"]["pe"]

@@ -7,13 +7,13 @@ Runs are folders of train_gpt.py (log.jsonl) or finetune_retrieval.py (finetune.
 before. The CABLE paper's figures 6 and 7.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import cli
 import figures
+import runs
 from errors import InputError
 from files import atomic, read_json
 
@@ -55,8 +55,7 @@ def losses_of(run: Path, kind: str) -> list[tuple[int, float]]:
         return read_json(run / "finetune.json", "fine-tune again").get("losses", []) if kind == "train" else []  # none: it goes on
     if not (run / "log.jsonl").exists():
         raise InputError(f"{run} holds neither log.jsonl nor finetune.json: name the folder of a training")
-    entries = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
-    return [(entry["step"], entry["loss"]) for entry in entries if entry["kind"] == kind]
+    return [(entry["step"], entry["loss"]) for entry in runs.logged(run) if entry["kind"] == kind]
 
 
 if __name__ == "__main__":

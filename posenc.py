@@ -469,6 +469,9 @@ class T5(ByDistance):
     def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
         super().__init__(heads, channels, block_size)
         self.buckets, self.max_distance = buckets, max_distance
+        if buckets < 4 or max_distance <= buckets // 2:
+            raise InputError(f"t5: with buckets {buckets} and max_distance {max_distance} there is no logarithmic bucket: give at least 4 "
+                             "buckets, and a max_distance above half of them")
         self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
 
     def by_distance(self, d, h):

@@ -52,12 +52,14 @@ def main(argv=None):
         raise InputError(f"val_every is {config.val_every}: hold out every 2nd document at most")
     train_files = find(config.sources) if config.sources else corpus.standard_library()
     val_files = find([config.val]) if config.val else []
+    held_out = {path.resolve() for path in val_files}
+    train_files = [path for path in train_files if path.resolve() not in held_out]
     encoding, meta = corpus.begin(config.out_dir, config.tokenizer, config.shard_tokens, {
         "files": corpus.fingerprint(train_files), "val_files": corpus.fingerprint(val_files), "text_column": config.text_column,
         "val_every": config.val_every})
     writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")}
     documents = read(train_files, val_files, config, writers)
-    corpus.write(meta, [*writers.values()], documents, encoding, mend="give more sources, or name some as --val",
+    corpus.write(meta, [*writers.values()], documents, encoding, mend="give more sources, name some as --val, or lower --val_every",
                  total=None if tables(train_files + val_files) else len(train_files + val_files))
 
 

@@ -97,15 +97,15 @@ class Run:
         if not self.writes:
             return
         self._hold()
+        kept = self._cut_log()
+        run_id = json.loads(kept[0])["id"] if kept else uuid.uuid4().hex[:8]
+        if self.wandb_project:  # first, as it may refuse
+            self.wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config)
         with atomic(self.folder / CONFIG) as file:
             file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
-        kept = self._cut_log()
         with writing(self.folder / LOG):
             self._log = open(self.folder / LOG, "a", encoding="utf-8")
-        run_id = json.loads(kept[0])["id"] if kept else uuid.uuid4().hex[:8]
         self.log("start", max(0, self.step), id=run_id, **facts, **provenance(device))
-        if self.wandb_project:
-            self.wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config)
 
     def _hold(self) -> None:
         """As long as this run lives in this process, no other can begin here: two would write into each other's."""
@@ -199,9 +199,14 @@ def checkpoint_path(run: str | Path) -> Path:
 
 def validation_loss(run: str | Path) -> float:
     """The loss of the last validation in a run's log; infinite where there is none yet."""
-    with open(Path(run) / "log.jsonl") as log:
-        losses = [entry["loss"] for line in log if (entry := json.loads(line))["kind"] == "val"]
+    losses = [entry["loss"] for entry in logged(run) if entry["kind"] == "val"]
     return losses[-1] if losses else math.inf
+
+
+def logged(run: str | Path) -> list[dict]:
+    """The records in a run's log; a last line that was cut off in writing is none."""
+    lines = (Path(run) / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def load_checkpoint(run: str | Path) -> dict:
@@ -243,16 +248,15 @@ def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
                          "name another run") from None
 
 
-def start_from(model: GPT, run: str | Path, tokenizer: str) -> None:
-    """Weights of another run, for a training of its own on other data or at another length.
+def start_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
+    """Weights of another run, of which this is the checkpoint, for a training of its own on other data or at another length.
 
     The encoding is the same, or a variant of it with the same parameters, as `yarn` is of `rope`. Raises InputError where model, encoding
     or tokens are others, and for tables that belong to another training length.
     """
-    checkpoint = load_checkpoint(run)
     old, new = GPTConfig(**checkpoint["gpt"]), model.config
     problems = [f"--init_from: {run} has {name} {getattr(old, name)}, not {getattr(new, name)}: give the same"
-                for name in ("n_layer", "n_head", "n_embd", "vocab_size") if getattr(old, name) != getattr(new, name)]
+                for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale") if getattr(old, name) != getattr(new, name)]
     parts = [[cls for cls, _ in posenc.parse(config.pe)] for config in (old, new)]
     kin = len(parts[0]) == len(parts[1]) and all(issubclass(a, b) or issubclass(b, a) for a, b in zip(*parts))
     tables = {name: value.shape for name, value in model.posenc.state_dict(prefix="posenc.").items()}

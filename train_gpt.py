@@ -32,7 +32,7 @@ from attention import SKIP_TOLERANCE
 from data import MaskedWindows, Sampler, Windows, ahead, evenly_spaced, masked_count, stream
 from errors import InputError
 from model import GPT, GPTConfig
-from runs import Run, load_weights, perplexity, start_from
+from runs import Run, load_checkpoint, load_weights, perplexity, start_from
 from shards import Shards
 
 
@@ -96,7 +96,7 @@ class Config:
     weight_decay: float = 0.1
     """of the weights of Linear and Embedding"""
     grad_clip: float = 1.0
-    """largest gradient norm"""
+    """largest gradient norm; 0: any"""
     seed: int = 1
     """of the weights and of the order of the data"""
     # watching
@@ -126,7 +126,11 @@ class Config:
 
     def __post_init__(self):
         problems = cli.at_least(self, steps=0 if self.init_from else 1, block_size=1, tokens_per_step=1, micro_batch=1, warmup_steps=0,
-                                log_every=1, val_every=1, val_tokens=1, checkpoint_every=1, keep_checkpoints=1, seed=0, lr=0, min_lr=0)
+                                log_every=1, val_every=1, val_tokens=1, checkpoint_every=1, keep_checkpoints=1, seed=0, lr=0, min_lr=0,
+                                weight_decay=0, grad_clip=0)
+        problems += [f"min_lr {self.min_lr:g} is more than lr {self.lr:g}: lower --min_lr, too"] * (self.min_lr > self.lr >= 0)
+        problems += [f"{name} is {getattr(self, name)}: it must be at least 0 and below 1" for name in ("beta1", "beta2")
+                     if not 0 <= getattr(self, name) < 1]
         problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (not 0 < self.mask_rate < 1)
         try:
             self.gpt_config(vocab_size=64)
@@ -164,7 +168,7 @@ MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "skip_tolerance", "
 
 
 def learning_rate(step: int, config: Config) -> float:
-    """Linear warm-up to lr, then half a cosine down to min_lr at the last step."""
+    """Linear warm-up to lr, then half a cosine down to min_lr, which the step after the last would have."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
@@ -176,10 +180,10 @@ def plan(config: Config, mfu: float = 0.4) -> str:
     train = config.windows(Shards(config.data, "train", "never")) if Path(config.data).is_dir() else None
     with torch.device("meta"):
         model = GPT(config.gpt_config(train.shards.padded_vocab_size if train else GPTConfig.vocab_size))
-    tokens, parameters = config.steps * config.tokens_per_step, model.parameter_count()
+    tokens, parameters, sequences = config.steps * config.tokens_per_step, model.parameter_count(), config.sequences(1)
     predicted = config.block_size if config.causal else masked_count(config.block_size, config.mask_rate)
     per_token = model.flops_per_token(config.block_size, predicted)
-    epochs = f"{config.sequences(1) * config.steps / len(train):.2f} epochs of {train.shards.total:,}" if train else \
+    epochs = f"{sequences * config.steps / len(train):.2f} epochs of {train.shards.total:,}" if train else \
         f"{config.data} is not there yet, a vocabulary of {model.config.vocab_size} is assumed"
     hours = {name: per_token * tokens / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600 for name in ("H100", "A100", "RTX 4090")}
     return "\n".join([
@@ -248,13 +252,15 @@ def train(config: Config, processes: distributed.Processes) -> None:
 
     # Model
     torch.manual_seed(config.seed)
-    gpt_config = config.gpt_config(train_shards.padded_vocab_size)
+    source = checkpoint or config.init_from and load_checkpoint(config.init_from)  # whose vocabulary may be padded otherwise, as GPT-2's
+    gpt_config = config.gpt_config(source["gpt"]["vocab_size"] if source and config.causal else train_shards.padded_vocab_size)
     model = GPT(gpt_config)
     model.activation_checkpointing = config.activation_checkpointing
     if checkpoint:
         load_weights(model, checkpoint["model"], config.out_dir)
     elif config.init_from:
-        start_from(model, config.init_from, train_shards.tokenizer)
+        start_from(model, config.init_from, source, train_shards.tokenizer)
+    del source
     model.place(device, dtype)
     torch.manual_seed(config.seed + processes.rank)  # from here on each process draws numbers of its own
     optimizer = torch.optim.AdamW(model.parameter_groups(config.weight_decay), lr=config.lr,
@@ -340,7 +346,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
                     scaler.scale(loss / accumulation).backward()
                 losses[step - since, micro] = loss.detach()
             scaler.unscale_(optimizer)
-            norms[step - since] = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            norms[step - since] = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
             scaler.step(optimizer)
             scaler.update()
             model.project()
@@ -376,7 +382,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 taken.clear()
             else:
                 seconds += time.perf_counter() - begun
-            if not stop and (last or step % config.val_every == 0):
+            if last or not stop and step % config.val_every == 0:
                 validate()
             if saves:
                 save()

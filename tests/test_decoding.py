@@ -106,6 +106,7 @@ LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
     ({"temperature": 1, "top_p": 0.5}, [0, 4 / 7, 0, 3 / 7]),  # 0.4 is not enough, with 0.3 it is
     ({"temperature": 1, "top_p": 0.0}, [0, 1, 0, 0]),
     ({"temperature": 1, "top_k": 3, "top_p": 0.8}, [0, 4 / 9, 2 / 9, 3 / 9]),  # the share of what top_k leaves
+    ({"temperature": 1, "top_k": 3, "top_p": 0.77}, [0, 4 / 7, 0, 3 / 7]),  # 0.77 of 0.9 is less than 0.4 and 0.3
     ({"temperature": 0}, [0, 1, 0, 0]),
 ])
 def test_choices_follow_the_distribution(settings, shares):

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS, evaluation
+from conftest import ENCODINGS, evaluation, write_shards
 
 import shards
 import eval_extrapolation
@@ -186,6 +186,26 @@ def test_record_says_where_it_comes_from(run, data_dir):
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
+@pytest.mark.parametrize("flags", [[], ["--protocol", "same-targets", "--targets", "4", "--windows", "12"]])
+def test_a_split_of_several_shards(flags, run, data_dir, tmp_path):
+    """Windows lie in one shard each: 110, 110 and 80 tokens."""
+    val = shards.Shards(data_dir, "val").tokens[0][:300]
+    folder, many = run("rope"), write_shards(tmp_path / "many", [val], shard_tokens=110)
+    evaluate(folder, "--data", many, "--split", "train", "--lengths", "16,32", *flags)
+    parts = [torch.from_numpy(tokens.astype(np.int64)) for tokens in shards.Shards(many, "train").tokens]
+    assert [len(part) for part in parts] == [110, 110, 80]
+    entries = json.loads(max(folder.glob("eval_toy_train*")).read_text())["lengths"]
+    for length in (16, 32):
+        if flags:
+            starts = [(part, start) for part in parts for start in range(len(part) - 32)]
+            places = [starts[int(n * len(starts) / 12)] for n in range(12)]
+            losses = [token_losses(folder, part, start + 32 - length, length)[-4:] for part, start in places]
+        else:
+            losses = [token_losses(folder, part, start, length) for part in parts for start in range(0, len(part) - length, length)]
+        losses = np.concatenate(losses)
+        assert entries[str(length)]["tokens"] == len(losses) and entries[str(length)]["loss"] == pytest.approx(losses.mean(), abs=1e-5)
+
+
 def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     folder, computed = run("cable"), []
     measure = eval_extrapolation.measure
@@ -241,6 +261,26 @@ def test_one_table_for_several_checkpoints(run, capsys):
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in table[0].strip("|").split("|")] == ["context", "cable", "rope", "learnable"]
     assert len(table) == 4 and table[3].endswith("— |")
+
+
+def test_a_cache_window_sees_as_many_as_it_says(run, tmp_path):
+    folder, window = run("nope"), tmp_path / "window"
+    evaluate(folder, "--lengths", "64", "--cache_window", 24)
+    checkpoint = torch.load(runs.checkpoint_path(folder), weights_only=True)
+    checkpoint["gpt"]["pe"] = "window:w=24"
+    window.mkdir()
+    torch.save(checkpoint, window / "checkpoint_0000006.pt")
+    evaluate(window, "--lengths", "64")
+    cached, masked = (json.loads(evaluation(*where).read_text())["lengths"]["64"]["loss"]
+                      for where in ((folder, "toy_val_cache24"), (window,)))
+    assert cached == pytest.approx(masked, abs=1e-6)
+
+
+def test_another_dtype_is_another_record(run):
+    folder = run("cable")
+    evaluate(folder, "--lengths", "16")
+    eval_extrapolation.main([str(folder), "--lengths", "16", "--device", "cpu", "--dtype", "bfloat16"])
+    assert record_of(folder)["dtype"] == "bfloat16"
 
 
 def test_dense_path_gives_the_same(run):

@@ -1,7 +1,11 @@
 """A file is whole or not there, whatever happens while it is written."""
 
+import os
+import stat
+
 import pytest
 
+import files
 from errors import InputError
 from files import atomic, read_json, write_json
 
@@ -21,6 +25,30 @@ def test_the_new_file_appears_at_the_end_only(tmp_path):
         file.write(b"content")
         assert not (tmp_path / "file").exists()
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
+    """The content before the name, the name before it is told: a power cut leaves the old file or the new one."""
+    calls = []
+
+    def watched(name, function):
+        def call(*arguments):
+            calls.append((name, stat.S_ISDIR(os.fstat(*arguments).st_mode) if name == "fsync" else os.path.getsize(arguments[0])))
+            return function(*arguments)
+        return call
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(files.os, name, watched(name, getattr(os, name)))
+    with atomic(tmp_path / "file") as file:
+        file.write(b"abc")
+    assert calls == [("fsync", False), ("replace", 3), ("fsync", True)]
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path):
+    with pytest.raises(ZeroDivisionError), files.atomic_folder(tmp_path / "new") as folder:
+        (folder / "a").write_text("half")
+        1 / 0
+    assert not (tmp_path / "new").exists()
 
 
 def test_refusals_of_the_system_name_the_file(tmp_path):

@@ -9,12 +9,13 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, evaluation
+from conftest import ROOT, evaluation, log_of, write_shards
 
 import eval_extrapolation
 import import_pretrained
 import runs
 import shards
+import train_gpt
 
 
 @pytest.fixture
@@ -47,6 +48,23 @@ def test_evaluation_of_an_imported_model(theirs, tmp_path):
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
     assert lengths["32"]["loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert lengths["64"] is None  # past its last position
+
+
+def test_an_imported_model_is_trained_on(theirs, tmp_path):
+    """Its vocabulary stays 50,257, not padded: a row of zeros, or at random, would be a likely token of a model that has learned."""
+    data = write_shards(tmp_path / "toy", [np.random.default_rng(0).integers(0, 50257, 400)], vocab_size=50257)
+    meta = json.loads((data / "meta.json").read_text())
+    meta["tokenizer"], meta["splits"]["val"] = "gpt2", meta["splits"]["train"]
+    (data / "meta.json").write_text(json.dumps(meta))
+    import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
+    train_gpt.main(["--data", str(data), "--pe", "learnable", "--n_layer", "2", "--n_head", "2", "--n_embd", "8", "--block_size", "32",
+                    "--init_from", str(tmp_path / "run"), "--steps", "0", "--val_tokens", "320", "--device", "cpu", "--dtype", "float32",
+                    "--out_dir", str(tmp_path / "on")])
+    tokens = torch.from_numpy(shards.Shards(data, "val").tokens[0].astype(np.int64))
+    windows = torch.stack([tokens[start : start + 33] for start in (32 * int(n * 12 / 10) for n in range(10))])
+    logits = theirs(windows[:, :-1]).logits.double()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    assert log_of(tmp_path / "on")[-1]["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_refusals(refused, theirs, tmp_path):

@@ -381,6 +381,19 @@ def test_kerple_starts_and_stays_within_its_bounds(pe):
     assert (encoding.r1 == np.float32(0.01)).all() and (encoding.r2 == (2 if pe == "kerple-power" else 3)).all()
 
 
+def test_starting_values_are_those_of_the_sources():
+    def start(pe, heads=64, width=64):
+        return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
+
+    assert start("t5").table.std() == pytest.approx(0.02, rel=0.1) and start("t5-clip").table.std() == pytest.approx(0.02, rel=0.05)
+    fire = start("fire")
+    assert (fire.c, fire.multiplier, fire.threshold) == (pytest.approx(0.1), 1, 512)
+    assert fire.w2.abs().max() == pytest.approx(32**-0.5, rel=0.02) and not start("cope").e.any()
+    xl = start("transformer-xl")
+    assert xl.w.std() == pytest.approx(0.02, rel=0.1) and not xl.u.any() and not xl.v.any()
+    assert start("shaw", 1, 512).a.std() == pytest.approx(0.02, rel=0.1)
+
+
 def test_options_are_constructor_keywords():
     assert make("fire:width=5").w1.shape == (5,)
     assert make("t5-clip:k=7").table.shape == (H, 8) and make("t5-clip").table.shape == (H, 64)

@@ -102,6 +102,14 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in (tmp_path / ".part" / "toy").iterdir()} == whole
 
 
+def test_what_is_held_out_is_not_trained_on(tmp_path):
+    """Where --val names some of the sources."""
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"all of {name}")
+    prepare_text.main([str(tmp_path), "--val", str(tmp_path / "." / "b.txt"), "--out_dir", str(tmp_path / ".out")])
+    assert (documents_of(tmp_path / ".out", "train"), documents_of(tmp_path / ".out", "val")) == (["all of a", "all of c"], ["all of b"])
+
+
 def test_done_is_done(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("one line\n" * 50)
     flags = [str(tmp_path / "a.txt"), "--out_dir", str(tmp_path / "out")]
@@ -162,6 +170,8 @@ def test_refusals(tmp_path, refused, data_dir):
     assert "--text_column from body" in refused(main, tmp_path / "other.jsonl", *out)[0]
     assert "bad.jsonl cannot be read (" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
     assert "val_every is 1" in refused(main, a, "--val_every", 1, *out)[0]
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "empty.jsonl holds no rows: mend it, or leave it out" in refused(main, tmp_path / "empty.jsonl", *out)[0]
     assert "flag --tokeniser is unknown: did you mean tokenizer?" in refused(main, a, "--tokeniser", "gpt2")[0]
     assert "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
     (tmp_path / "file").write_text("")

@@ -35,6 +35,21 @@ def test_caption_tells_protocol_tokens_and_error():
                                        "length; standard error over windows at most 0.4%.")
 
 
+def test_other_runs_of_an_encoding_are_no_seeds_of_one():
+    """Another number of steps, or of parameters: a column each, by the name of its run."""
+    first, second = record("cable", {256: 4.0}, run="a", seed=1), record("cable", {256: 4.2}, run="b", seed=2)
+    for name, value in (("step", 9), ("parameters", 3)):
+        columns = tables.columns([first, {**second, name: value}])
+        assert [column.label for column in columns] == ["a", "b"] and all(len(column.records) == 1 for column in columns)
+
+
+def test_a_table_is_of_one_text_and_one_question():
+    records = [record("cable", {256: 4.0}), record("rope", {256: 4.0}), record("alibi", {256: 4.0}), record("fox", {256: 5.0})]
+    records[1]["data"] = {**records[1]["data"], "sha256": "2"}
+    records[2]["protocol"] = {**records[2]["protocol"], "span": 512}
+    assert [[record["pe"] for record in group] for group in tables.alike(records)] == [["cable", "fox"], ["alibi"], ["rope"]]
+
+
 def test_seeds_become_a_column_with_their_deviation():
     """4.0 and 4.2: mean 4.1, sample standard deviation 0.1414."""
     records = [record("cable", {256: 4.0, 512: 3.0}, run="a", seed=1), record("cable", {256: 4.2}, run="b", seed=2),

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from conftest import ENCODINGS, NAMES, ROOT, TINY, log_of, program
 
 import runs
+import shards
 import train_gpt
 from train_gpt import Config, learning_rate
 
@@ -44,6 +46,55 @@ def test_every_encoding_trains(pe, trained):
     assert len(losses) == 2 and losses[1] < losses[0] < 5.8
 
 
+def test_val_loss_is_that_of_windows_spread_over_the_val_split(trained, data_dir):
+    """Four of 16 tokens, by a forward pass of their own."""
+    model, _ = runs.load_model(trained("alibi"), torch.device("cpu"))
+    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
+    starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
+    rows = torch.stack([val[start : start + 17] for start in starts])
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item()
+    assert [record["loss"] for record in log_of(trained("alibi")) if record["kind"] == "val"][-1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_logged_is_of_the_steps_since_the_line_before(data_dir, tmp_path):
+    """The mean of their losses, the last one's gradient norm, and the tokens of a step over its time."""
+    logs = []
+    for every in ("1", "3"):
+        train_gpt.main([*TINY, "--checkpoint_every", "3", "--log_every", every, "--data", str(data_dir), "--out_dir", str(tmp_path / every)])
+        logs.append([record for record in log_of(tmp_path / every) if record["kind"] == "train"])
+    single, mean = logs
+    assert [record["loss"] for record in mean] == pytest.approx([np.mean([single[n + i]["loss"] for i in range(3)]) for n in (0, 3)])
+    assert [record["grad_norm"] for record in mean] == pytest.approx([single[n]["grad_norm"] for n in (2, 5)])
+    assert all(record["tokens_per_second"] * record["ms"] == pytest.approx(1000 * 64) for record in single + mean)
+
+
+def test_another_seed_is_another_start_and_another_order(trained, data_dir, tmp_path):
+    starts, losses = [], []
+    still = ["--steps", "1", "--log_every", "1", "--lr", "0", "--min_lr", "0", "--data", str(data_dir), "--pe", "nope"]
+    for seed in ("1", "2"):
+        train_gpt.main([*TINY, *still, "--seed", seed, "--out_dir", str(tmp_path / seed)])
+        starts.append(runs.load_checkpoint(tmp_path / seed)["model"]["wte.weight"])
+        train_gpt.main([*TINY, *still, "--seed", seed, "--init_from", str(trained("nope")), "--out_dir", str(tmp_path / f"same{seed}")])
+        losses.append(log_of(tmp_path / f"same{seed}")[1]["loss"])
+    assert not torch.equal(*starts) and losses[0] != losses[1]
+
+
+def test_no_gradient_is_cut_at_zero(data_dir, tmp_path):
+    """0 means none, as in other programs; a norm that no gradient reaches gives the same weights."""
+    found = []
+    for clip in ("0", "1e9"):
+        train_gpt.main([*TINY, "--grad_clip", clip, "--data", str(data_dir), "--out_dir", str(tmp_path / clip)])
+        found.append(digest(runs.load_checkpoint(tmp_path / clip)["model"]))
+    assert found[0] == found[1]
+
+
+def test_stopped_at_the_last_step_it_is_validated_still(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("distributed.Processes.any", lambda self, received: True)
+    train_gpt.main([*TINY, "--steps", "1", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
+    assert [record["kind"] for record in log_of(tmp_path / "run")] == ["start", "train", "val"]
+
+
 @pytest.mark.parametrize("pe", ["cable", "test-drift"])
 def test_training_learns_the_text(pe, data_dir, tmp_path):
     train_gpt.main([*TINY, "--steps", "60", "--lr", "2e-2", "--tokens_per_step", "512", "--micro_batch", "32", "--val_every", "60",
@@ -59,6 +110,8 @@ def test_half_precision_trains_as_float32_does(dtype, pe, trained, data_dir, tmp
     assert [record["step"] for record in half] == [record["step"] for record in full]
     for a, b in zip(half[1:], full[1:]):
         assert a["loss"] == pytest.approx(b["loss"], rel=0.01)
+        if a["kind"] == "train":
+            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=0.05)  # of the loss, not of the scaled one
     assert [record["loss"] for record in half[1:]] != [record["loss"] for record in full[1:]]
     scaler = runs.load_checkpoint(tmp_path / "run")["scaler"]
     assert scaler["scale"] >= 2**10 if dtype == "float16" else scaler == {}  # halved when a step overflows, and was not often
@@ -147,6 +200,8 @@ def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
     assert lines("rope", "--init_from", trained("alibi"), "--n_layer", 3) == [
         f"error: --init_from: {trained('alibi')} has n_layer 2, not 3: give the same",
         f"error: --init_from: {trained('alibi')} has pe alibi, not rope: give the same"]
+    assert lines("rope", "--init_from", trained("rope"), "--attn_scale", 1) == [
+        f"error: --init_from: {trained('rope')} has attn_scale None, not 1.0: give the same"]
     assert lines("dapev2", "--init_from", trained("dape")) == [
         f"error: --init_from: {trained('dape')} has pe dape, not dapev2: give the same"]  # kin, but not in their parameters
     assert lines("rope+cable", "--init_from", trained("rope")) == [
@@ -346,6 +401,12 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
     assert "n_embd 100 gives 3 heads" in lines("--n_embd", 100, "--n_head", 3)[0]
     assert "tokens_per_step 100 is no multiple of micro_batch 2 x block_size 16 x processes 1 = 32" in lines("--tokens_per_step", 100)[0]
     assert len(lines("--steps", 0, "--lr", -1, "--pe", "x", "--size", "y")) == 4
+    assert lines("--lr", 1e-4) == ["error: min_lr 0.001 is more than lr 0.0001: lower --min_lr, too"]
+    assert len(lines("--beta1", 1, "--beta2", 1.5, "--grad_clip", -1, "--weight_decay", -1)) == 4
+    assert lines("--n_layer", 0) == ["error: n_layer is 0: it must be at least 1"]
+    assert "n_head is 0" in lines("--n_head", 0)[0] and "attn_scale is 0.0: it must be above 0" in lines("--attn_scale", 0)[0]
+    assert "there is no logarithmic bucket" in lines("--pe", "t5:max_distance=16")[0]
+    assert "there is no logarithmic bucket" in lines("--pe", "t5:buckets=1")[0]
     assert lines("--stepz", 4, "--learning_rate", 1)[0] == "error: flag --stepz is unknown: did you mean steps?"
     assert "Expected a int. Got value: many" in lines("--steps", "many")[0]
     assert "fp8" in lines("--dtype", "fp8")[0]
@@ -353,7 +414,8 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
     config = tmp_path / "config.yaml"
     for text, told in (("stepz: 3\nsedd: 1", ["key stepz is unknown: did you mean steps?", "key sedd is unknown: did you mean seed?"]),
                        ("steps: [1", ["is not YAML"]), ("- 1", ["must hold lines of the form 'name: value'"]),
-                       ("steps: many", ["Got value: many"])):
+                       ("steps: many", ["Got value: many"]), ("# nothing", ["must hold lines of the form"]),
+                       ("seed: null\nlr: null", ["lr is null: give a value", "seed is null: give a value"])):
         config.write_text(text)
         found = lines("--config", config)
         assert len(found) == len(told) and all(b in a for a, b in zip(found, told)), found
@@ -387,6 +449,9 @@ def test_folders_that_cannot_be_taken(refused, trained, data_dir, tmp_path):
     assert [line.split(" was ")[1] for line in lines("--resume", "--pe", "alibi", "--n_layer", 3)] == [
         "trained with n_layer 2, not 3: give the same, or choose another --out_dir",
         "trained with pe cable, not alibi: give the same, or choose another --out_dir"]
+    for flag, value in (("lr", 1), ("seed", 2), ("tokens_per_step", 128), ("warmup_steps", 3), ("beta2", 0.9), ("grad_clip", 2),
+                        ("weight_decay", 0), ("steps", 7), ("block_size", 8)):
+        assert f"was trained with {flag}" in lines("--resume", f"--{flag}", value)[0]
     other = tmp_path / "toy"
     shutil.copytree(data_dir, other)
     meta = json.loads((other / "meta.json").read_text())
