@@ -1,5 +1,7 @@
 """Verdicts on records whose numbers are known."""
 
+import pytest
+
 import claims
 import tables
 from paper import Table
@@ -35,6 +37,19 @@ def test_several_seeds_count_by_their_mean():
         "rope+fox: lower than rope at 1x, 16x (a question of ours): the others at least 1.600 times as high: **holds**"]
     records[3]["seed"] = 1
     assert str(claims.judge(tables.columns(records))[-1]).endswith("at least 1.600 (1.333 to 2.000 by seed) times as high: **holds**")
+
+
+def test_lengths_between_the_multiples_do_not_count():
+    assert str(claims.judge(tables.columns([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})]))[0]).endswith("> 2 (CABLE): 2.250: **holds**")
+
+
+@pytest.mark.parametrize("pe, relation, bound", [
+    ("cable", "<=", 1.02), ("cable-nw", "<=", 1.05), ("alibi", "<=", 1.1), ("kerple", "<=", 1.05), ("rope", ">", 2),
+    ("sinusoidal", ">", 2), ("fire", ">", 2), ("t5", ">", 2), ("dapev2+kerple", "<=", 1.05), ("sandwich-smoothed", "<=", 1.1)])
+def test_bounds_are_those_that_were_fixed(pe, relation, bound):
+    """Before any run; an encoding just inside and just outside."""
+    found = [verdicts(record(pe, {256: 1000.0, 4096: 1000 * bound + change}))[0] for change in (-1, 1)]
+    assert found == ([True, False] if relation == "<=" else [False, True])
 
 
 def test_the_longest_context_of_the_papers_tables_is_15x():

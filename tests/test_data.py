@@ -73,6 +73,12 @@ def test_processes_share_every_step(folder, processes, micro_batch):
             assert position == {"epoch": sampler.epoch, "index": sampler.index}
 
 
+def test_the_first_token_outside_the_vocabulary_is_told(tmp_path):
+    windows = data.Windows(shards.Shards(write_shards(tmp_path / "toy", [[1, 2, 3, 257, 5]]), "train"), 4)
+    with pytest.raises(InputError, match="token 257 at offset 3 is outside the vocabulary of 257"):
+        windows.batch([0])
+
+
 def test_reading_ahead_changes_no_order_and_hides_no_error():
     def batches():
         for number in range(5):

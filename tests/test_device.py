@@ -21,6 +21,17 @@ def test_peak_is_looked_up_by_name(name, tflops):
     assert device.named_peak(name) == (tflops and tflops * 1e12)
 
 
+def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
+    """As emulated it would be slower, and every number another."""
+    for flags, hardware in (("avx2 avx512f", False), ("avx512f avx512_bf16", True), ("amx_bf16", True)):
+        monkeypatch.setattr(device.Path, "read_text", lambda self, *_, flags=flags: f"flags\t\t: fpu {flags}\n")
+        monkeypatch.setattr(device.Path, "exists", lambda self: True)
+        assert device.bfloat16_in_hardware(torch.device("cpu")) == hardware
+    for hardware, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(device, "bfloat16_in_hardware", lambda chosen, hardware=hardware: hardware)
+        assert device.choose("cpu", "auto")[1] == dtype
+
+
 def test_peak_of_a_cpu_is_not_known():
     assert device.peak_flops(torch.device("cpu"), torch.bfloat16) is None
 

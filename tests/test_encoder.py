@@ -1,5 +1,6 @@
 """Encoders: masked tokens, what each token sees, training by masked language modeling, and what programs for decoders say to them."""
 
+import itertools
 import math
 import shutil
 
@@ -71,6 +72,18 @@ def test_every_visit_masks_others_and_each_the_same_again(folder):
     _, inputs, _, places = masked(folder)
     assert all(torch.equal(one, other) for one, other in zip((inputs, places), (masked(folder)[1], masked(folder)[3])))
     assert not torch.equal(places, masked(folder, visit=(2,))[3]) and len({tuple(row.tolist()) for row in places}) == len(places)
+
+
+def test_another_seed_masks_other_tokens(folder):
+    """Of the same windows, in the same order."""
+    windows, found = data.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3), []
+    for seed in (3, 4):
+        sampler = data.Sampler(len(windows), seed=seed)
+        sampler.order = np.arange(len(windows))
+        batches = itertools.islice(data.stream(windows, sampler, 1, 1, 0, 1), len(windows))
+        found.append([(numbers.tolist(), places.tolist()) for numbers, _, _, places, _ in batches])
+    assert [number for number, _ in found[0]] == [number for number, _ in found[1]]
+    assert sum(one != other for one, other in zip(*found)) > 10
 
 
 @pytest.mark.parametrize("processes, micro_batch", [(1, 2), (2, 1), (3, 2)])

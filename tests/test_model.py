@@ -373,3 +373,4 @@ def test_attn_scale():
 
 def test_sizes_have_whole_heads():
     assert all(width % heads == 0 for _, heads, width in SIZES.values())
+    assert (SIZES["tiny"], SIZES["quickstart"]) == ((6, 8, 512), (4, 4, 128))

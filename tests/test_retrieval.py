@@ -1,5 +1,6 @@
 """Retrieval: tasks, their metric, fine-tuning by sentence-transformers, and the evaluation, against rankings worked out by hand."""
 
+import copy
 import json
 import math
 import random
@@ -72,6 +73,9 @@ def test_a_task_on_disk(task):
     first = json.loads((task / "corpus.jsonl").read_text().splitlines()[0])
     assert found.documents["d0"] == f"{first['title']} {first['text']}"
     assert found.relevant["q0"] == {"d0": 1, "d30": 2} and found.relevant["q1"] == {"d1": 1}  # 0 is irrelevant
+    other = copy.deepcopy(found)
+    other.relevant["q0"]["d30"] = 1
+    assert other.sha256 != found.sha256  # records are of these judgements
 
 
 def test_lines_end_where_json_says(tmp_path):
@@ -278,6 +282,8 @@ def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys
                  "results/paper/cable_table3_mldr_ndcg10_bert.csv", "--out_dir", str(tmp_path / "report")])
     text = (tmp_path / "report" / "retrieval.md").read_text()
     assert "|      32 |" in text and "— |" in text  # learnable ends at 16
+    lengths = read_json(folders[1] / "eval_retrieval_toy_test.json", "")["lengths"]
+    assert lengths["16"] and lengths["32"] is None
     assert "nDCG@10 over that at the training length, here and in CABLE, table 3" in text and "1.01" in text  # 15.15 / 14.96
     assert "cable: nDCG@10 at 2x over that at 1x > 1 (CABLE, table 3)" in text
     assert (tmp_path / "report" / "retrieval.png").read_bytes().startswith(b"\x89PNG")

@@ -376,7 +376,7 @@ def test_two_processes_never_train_in_one_folder(data_dir, tmp_path):
     try:
         while "step " not in first.stdout.readline():
             assert first.poll() is None
-        second = subprocess.run(command, capture_output=True, text=True)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=120)  # or it would train for long
         assert second.returncode == 2 and "another process trains there: wait until it ends" in second.stderr.splitlines()[-1]
         assert first.poll() is None
     finally:
