@@ -99,13 +99,13 @@ class Run:
         self._hold()
         kept = self._cut_log()
         run_id = json.loads(kept[0])["id"] if kept else uuid.uuid4().hex[:8]
-        if self.wandb_project:  # first, as it may refuse
-            self.wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config)
+        wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config) if self.wandb_project else None  # it may refuse
         with atomic(self.folder / CONFIG) as file:
             file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
         with writing(self.folder / LOG):
             self._log = open(self.folder / LOG, "a", encoding="utf-8")
         self.log("start", max(0, self.step), id=run_id, **facts, **provenance(device))
+        self.wandb = wandb
 
     def _hold(self) -> None:
         """As long as this run lives in this process, no other can begin here: two would write into each other's."""
