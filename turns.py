@@ -197,7 +197,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
                 results(*forward)
 
         def error():
-            errors = []
+            errors = [0.0]
             for forward, rights in zip(forwards, exact()):
                 norms = [0 if right is None else right.norm().item() for right in rights]
                 # The gradient of a constant of a head is nothing but rounding.
