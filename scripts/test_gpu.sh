@@ -4,7 +4,7 @@
 #
 #     bash scripts/test_gpu.sh                  # all parts in LIMIT seconds (540), none in more than two fifths of them
 #     bash scripts/test_gpu.sh train-medium     # some; each encoding that is done is on record, whatever comes after
-#     RESULTS=folder/name bash scripts/test_gpu.sh    # to these files; as it is where a test fails, for then no record must count
+#     RESULTS=folder/name bash scripts/test_gpu.sh    # records there (otherwise, where a test fails, in runs/: none must count then)
 #     PYTHONPATH=forgetting-transformer/src:Cable/src bash scripts/test_gpu.sh    # others' code beside ours: peers.py says whose
 
 source "$(dirname "$0")/common.sh"

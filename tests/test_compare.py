@@ -21,6 +21,17 @@ def test_interval_is_the_normal_one_for_many_blocks():
     assert math.log(low) == pytest.approx(0.02 - 1.96 * 0.005, abs=3e-4) and math.log(high) == pytest.approx(0.02 + 1.96 * 0.005, abs=3e-4)
 
 
+def test_one_block_tells_no_interval(trained, tmp_path, capsys):
+    paths = []
+    for pe in ("cable", "rope"):
+        eval_extrapolation.main([str(trained(pe)), "--lengths", "8,32", "--windows", "1", "--device", "cpu"])
+        paths.append(str(evaluation(trained(pe)).rename(tmp_path / f"{pe}.json")))
+    capsys.readouterr()
+    compare.main(paths)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [row[-2] == "unknown" for row in rows[2:]] == [False, True] and [row[-1] for row in rows[2:]] == ["4", "1"]
+
+
 def test_records_are_compared(trained, tmp_path, capsys):
     paths = []
     for pe in ("cable", "learnable"):
