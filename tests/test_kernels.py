@@ -130,6 +130,7 @@ def errors(kind, leaves, dtype=torch.float32, **settings):
     exact = gradients(lambda x: formula(kind, x, 0.3, **settings)[0], {name: x.to(dtype).double() if name in "qkv" else x.float().double()
                                                                      for name, x in leaves.items()}, torch.float64)
     ours = gradients(lambda x: kernel(kind, x, 0.3, **settings), leaves, dtype)
+    assert all(x.isfinite().all() for x in ours.values())  # for max() passes NaN over
     return {name: ((ours[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in exact}
 
 
@@ -227,6 +228,69 @@ def test_autocast_leaves_the_bias_in_float32():
     with torch.autocast(DEVICE, torch.bfloat16):
         ours, exact = (attention.attend(*inputs, encoding, *states, 0.25, path) for path in ("triton", "dense"))
         assert_close(ours, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def audited(monkeypatch):
+    """Holds every access in the interpreter to what makes the programs of a launch independent of each other's order: it is of a number of
+    one of the launch's tensors, and what is written is written once, and read by nobody else. Memory holds NaN before it is written."""
+    from triton.runtime import interpreter
+
+    builder, prepare = interpreter.InterpreterBuilder, interpreter.GridExecutor._init_args_hst
+    load, store = builder.create_masked_load, builder.create_masked_store
+    launches = []  # name of the kernel; addresses of its tensors' numbers; the program that reads each, and the one that writes it
+    nobody, several = -1, -2
+
+    def begin(self, args, kwargs):
+        found = prepare(self, args, kwargs)
+        numbers = [np.zeros(0, np.uint64)]
+        for x in found[0]:
+            if isinstance(x, torch.Tensor) and x.numel():
+                places = torch.arange(x.untyped_storage().nbytes() // x.element_size()).as_strided(x.shape, x.stride(), x.storage_offset())
+                numbers.append(x.untyped_storage().data_ptr() + x.element_size() * places.flatten().numpy().astype(np.uint64))
+        numbers = np.unique(np.concatenate(numbers))
+        launches.append((self.fn.__name__, numbers, np.full(len(numbers), nobody), np.full(len(numbers), nobody)))
+        return found
+
+    def accessed(builder, pointers, mask):
+        name, numbers, *_ = launches[-1]
+        found = np.broadcast_to(pointers.data, np.broadcast_shapes(pointers.data.shape, mask.data.shape))
+        found = found[np.broadcast_to(mask.data.astype(bool), found.shape)]
+        places = np.searchsorted(numbers, found).clip(max=len(numbers) - 1)
+        assert (numbers[places] == found).all(), f"{name} leaves its tensors"
+        return places, np.ravel_multi_index(builder.grid_idx, builder.grid_dim)
+
+    def audited_load(self, pointers, mask, *rest):
+        (places, program), (name, _, reader, writer) = accessed(self, pointers, mask), launches[-1]
+        assert (writer[places] == nobody).all(), f"{name} reads what it writes"
+        reader[places] = np.where(np.isin(reader[places], (nobody, program)), program, several)
+        return load(self, pointers, mask, *rest)
+
+    def audited_store(self, pointers, value, mask, *rest):
+        (places, program), (name, _, reader, writer) = accessed(self, pointers, mask), launches[-1]
+        assert len(np.unique(places)) == len(places) and (writer[places] == nobody).all(), f"{name} writes twice"
+        assert np.isin(reader[places], (nobody, program)).all(), f"{name} writes what another program reads"
+        writer[places] = program
+        return store(self, pointers, value, mask, *rest)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "_init_args_hst", begin)
+    monkeypatch.setattr(builder, "create_masked_load", audited_load)
+    monkeypatch.setattr(builder, "create_masked_store", audited_store)
+    torch.use_deterministic_algorithms(True)
+    yield launches
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter alone tells who reads and writes what")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind, D, steep", [*((kind, 16, 1.0) for kind in kernels.KINDS), ("distance", 24, 1.0), ("fall", 24, 30.0)])
+def test_programs_run_in_any_order(kind, D, steep, causal, audited, monkeypatch):
+    """Three sequences of whole tiles and a rest, a head size that fills no tile, and keys that are left out."""
+    monkeypatch.setattr(kernels, "SEQUENCES", 2)
+    found = errors(kind, case(kind, 85, 85, D, B=3, H=1, steep=steep, causal=causal), causal=causal)
+    assert max(found.values()) < 1e-5, found
+    by_distance = ["_backward_distances"] * (kind in ("distance", "pieces"))
+    assert [name for name, *_ in audited] == ["_forward", "_backward_rows", "_backward_columns", *by_distance]
 
 
 def test_the_same_bits_again():
