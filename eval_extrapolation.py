@@ -37,8 +37,7 @@ import tables
 from attention import SKIP_TOLERANCE
 from data import Windows, evenly_spaced, masked_count, masked_rows, rows
 from errors import InputError
-from files import write_json
-from runs import checkpoint_path, earlier_record, identity_of, load_model, perplexity, provenance, record_path
+from runs import checkpoint_path, identity_of, load_model, measured, perplexity, record_path, text_for
 from shards import Shards
 
 BATCH_TOKENS = 16_384  # tokens of one forward pass, or one window where that is longer
@@ -108,13 +107,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
         raise InputError(f"{run} is an encoder, which restores masked tokens in segments: "
                          "leave out --protocol, --stride and --cache_window")
-    folder = config.data or checkpoint["config"]["data"]
-    if folder is None:
-        raise InputError(f"{run} was not trained here: name the data by --data")
-    shards = Shards(folder, config.split)
-    if shards.tokenizer != checkpoint["data"]["tokenizer"]:
-        raise InputError(f"{shards.folder} holds {shards.tokenizer} tokens, {run} was trained on "
-                         f"{checkpoint['data']['tokenizer']} tokens: name other --data")
+    shards = text_for(run, checkpoint, config.data, config.split)
     lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
     protocol, regions = regions_of(shards, lengths, config)
     protocol |= {"mask_rate": mask_rate} if mask_rate else {}
@@ -127,21 +120,14 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
         **identity_of(run, model, checkpoint, dtype),
         "data": {"dataset": shards.meta["dataset"], "split": config.split, "tokenizer": shards.tokenizer, "sha256": shards.sha256},
         "protocol": protocol, "cache_window": config.cache_window}
-    found = earlier_record(path, identity) or {"lengths": {}}
-    record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
-    missing = [length for length in lengths if str(length) not in record["lengths"]]
-    if not missing:
-        print(f"{run} is evaluated already")
-    for length in missing:
-        entry = None  # past the end of a learned table
-        if model.max_context is None or length <= model.max_context:
-            windows = windows_of(regions, length, config, mask_rate)
-            entry = measure(model, shards, windows, length, protocol, config, device, dtype, record["run"])
-        record["lengths"][str(length)] = entry
-        record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
-        write_json(path, {**record, "provenance": provenance(device)})
-    print(f"record: {path}")
-    return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
+
+    def at(length):
+        if length > (model.max_context or length):
+            return None  # past the end of a learned table
+        windows = windows_of(regions, length, config, mask_rate)
+        return measure(model, shards, windows, length, protocol, config, device, dtype, Path(run).name)
+
+    return measured(run, path, identity, lengths, at, device)
 
 
 def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict, list[tuple[int, int, int]]]:

@@ -22,8 +22,8 @@ import device as devices
 import retrieval
 import tables
 from errors import InputError
-from files import read_json, write_json
-from runs import earlier_record, provenance, sha256_of
+from files import read_json
+from runs import measured, sha256_of
 
 BATCH_TOKENS = 16_384  # of documents that go through the network together, or one document where that is longer
 
@@ -73,15 +73,8 @@ def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Conf
         "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
         "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
                  "sha256": task.sha256}, "metric": tables.NDCG.name}
-    found = earlier_record(path, identity) or {"lengths": {}}
-    record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
-    for length in [length for length in lengths if str(length) not in record["lengths"]]:
-        ends = length > settings.get("max_position_embeddings", length)  # of a learned table
-        record["lengths"][str(length)] = None if ends else measure(model, task, length)
-        record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
-        write_json(path, {**record, "provenance": provenance(device)})
-    print(f"record: {path}")
-    return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
+    longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
+    return measured(run, path, identity, lengths, lambda length: None if length > longest else measure(model, task, length), device)
 
 
 def measure(model, task: retrieval.Task, length: int) -> dict:

@@ -22,8 +22,7 @@ import corpus
 import device as devices
 from errors import InputError
 from files import atomic
-from runs import load_model
-from shards import Shards
+from runs import load_model, text_for
 
 READABLE = 64  # tokens that have room for their names
 
@@ -89,14 +88,7 @@ def main(argv=None):
 
 def beginning(config: Config, checkpoint: dict) -> list[int]:
     """The first --tokens of the validation split."""
-    folder = config.data or checkpoint["config"]["data"]
-    if folder is None:
-        raise InputError(f"{config.run[0]} was not trained here: name the data by --data")
-    shards = Shards(folder, "val")
-    if shards.tokenizer != checkpoint["data"]["tokenizer"]:
-        raise InputError(f"{folder} holds {shards.tokenizer} tokens, the run was trained on {checkpoint['data']['tokenizer']} tokens: "
-                         "name other --data")
-    return shards.tokens[0][: config.tokens].tolist()
+    return text_for(config.run[0], checkpoint, config.data).tokens[0][: config.tokens].tolist()
 
 
 def plot(matrices, falls, labels, title, file) -> None:

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import uuid
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,9 @@ import device as devices
 import posenc
 from attention import SKIP_TOLERANCE
 from errors import InputError
-from files import atomic, read_json, writing
+from files import atomic, read_json, write_json, writing
 from model import GPT, GPTConfig
+from shards import Shards
 
 CHECKPOINT, CONFIG, LOG = "checkpoint_{:07d}.pt", "config.yaml", "log.jsonl"
 FORMAT = "gpt checkpoint 2"
@@ -273,6 +275,20 @@ def start_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) ->
     load_weights(model, checkpoint["model"], run)
 
 
+def text_for(run: str | Path, checkpoint: dict, folder: str | None, split: str = "val") -> Shards:
+    """A split of the data in `folder`, or, where that is None, of the data that the run was trained on.
+
+    Raises InputError where there is none, or where its tokens are not those of the run.
+    """
+    folder = folder or checkpoint["config"]["data"]
+    if folder is None:
+        raise InputError(f"{run} was not trained here: name the data by --data")
+    found, trained_on = Shards(folder, split), checkpoint["data"]["tokenizer"]
+    if found.tokenizer != trained_on:
+        raise InputError(f"{folder} holds {found.tokenizer} tokens, {run} was trained on {trained_on} tokens: name other --data")
+    return found
+
+
 def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
     return {"pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
@@ -292,6 +308,22 @@ def earlier_record(path: Path, identity: dict) -> dict | None:
     """The record in `path` where it is one of the same identity: its numbers need not be computed again."""
     found = read_json(path, "remove it") if path.exists() else {}
     return found if all(found.get(key) == value for key, value in identity.items()) else None
+
+
+def measured(run: str | Path, path: Path, identity: dict, lengths: list[int], measure: Callable[[int], dict | None],
+             device: torch.device) -> dict:
+    """The record in `path`, with what `measure` finds at each of these lengths; renewed after each. What it holds already stays."""
+    found = earlier_record(path, identity) or {"lengths": {}}
+    record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
+    missing = [length for length in lengths if str(length) not in record["lengths"]]
+    if not missing:
+        print(f"{run} is evaluated already")
+    for length in missing:
+        record["lengths"][str(length)] = measure(length)
+        record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
+        write_json(path, {**record, "provenance": provenance(device)})
+    print(f"record: {path}")
+    return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
 
 
 def perplexity(loss: float) -> float:

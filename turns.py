@@ -257,6 +257,8 @@ def trained_layers(setting: Setting, pe: str) -> list[tuple[posenc.Encoding, int
 
 def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.Layer], dict]:
     """The model's layers as they read micro_batch windows of its validation text, and what its biases do there."""
+    if checkpoint["config"]["data"] is None:
+        raise InputError("--run: this one was not trained here, so that it has no text to read: name one that was")
     windows = Windows(shards.Shards(checkpoint["config"]["data"], "val"), setting.context)
     if len(windows) < setting.micro_batch:
         raise InputError(f"{windows.shards.folder} holds {len(windows)} windows of {setting.context:,} tokens: "

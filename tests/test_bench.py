@@ -214,6 +214,8 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
         model.hidden(windows.batch(data.evenly_spaced(len(windows), 3))[0])
     setting = dataclasses.replace(PLAIN, context=12, micro_batch=3)
     setting.layers, _ = turns.reads(setting, model, checkpoint)
+    with pytest.raises(InputError, match="was not trained here"):
+        turns.reads(setting, model, {"config": {"data": None}})
     theirs, made[:] = made[:2], []
     turns.attend(setting, "cable")["cable"].ready()()
     assert len(made) == len(theirs) == 2
