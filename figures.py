@@ -14,8 +14,8 @@ STEPS = ((1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
 
 
 def by_context(columns: list[tables.Column], file) -> None:
-    """The mean of each column against context, bars for the standard deviation over seeds, as a PNG; of perplexities also, where others
-    tower over them, those columns alone that stay near the lowest.
+    """The mean of each column against context or distance, bars for the standard deviation over seeds, as a PNG; of perplexities also,
+    where others tower over them, those columns alone that stay near the lowest.
     """
     measure = columns[0].measure
     lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
@@ -29,7 +29,7 @@ def by_context(columns: list[tables.Column], file) -> None:
     drawn = [lines, close_up] if towering else [lines]
     with _drawn(file, len(drawn), len(lines)) as panels:
         for axes, some in zip(panels, drawn):
-            _draw(axes, some, lengths, measure.axis, bars=bars, scale=measure.scale)
+            _draw(axes, some, lengths, measure.axis, f"{measure.across} (tokens)", bars=bars, scale=measure.scale)
             _mark_training(axes, columns)
 
 

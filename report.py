@@ -8,9 +8,9 @@
 
 Writes perplexity.md, .csv, .tex and .png, and by_position.png, the perplexity of each place in the longest window; runs that
 differ in their seed alone become one column, mean ± standard deviation. --paper sets the paper's numbers beside ours. Records of
-several data sets or protocols make a table each, those of eval_retrieval.py (retrieval.md, ...) and eval_hellaswag.py (hellaswag.md,
-...) tables of their own, and those of bench.py one for each benchmark, the plot showing throughput and memory against context, as the
-CABLE paper's figure 3.
+several data sets or protocols make a table each, those of eval_recall.py (recall.md, ...), eval_retrieval.py (retrieval.md, ...) and
+eval_hellaswag.py (hellaswag.md, ...) tables of their own, and those of bench.py one for each benchmark, the plot showing throughput and
+memory against context, as the CABLE paper's figure 3.
 """
 
 from dataclasses import dataclass, field
@@ -30,15 +30,15 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """JSON files written by eval_extrapolation.py, eval_retrieval.py, eval_hellaswag.py or bench.py"""
+    """JSON files written by eval_extrapolation.py, eval_recall.py, eval_retrieval.py, eval_hellaswag.py or bench.py"""
     paper: str | None = None
     """a file of results/paper, to set its numbers beside ours"""
     out_dir: str = "runs"
     """folder of the tables and the plots"""
 
 
-KINDS = {"perplexity": {"lengths", "data", "protocol"}, "retrieval": {"lengths", "data", "metric"},
-         "hellaswag": {"acc", "acc_norm"}}  # and the keys that tell them
+KINDS = {"recall": {"lengths", "protocol", "metric"}, "perplexity": {"lengths", "data", "protocol"},
+         "retrieval": {"lengths", "data", "metric"}, "hellaswag": {"acc", "acc_norm"}}  # and the keys that tell them, in this order
 
 
 def main(argv=None):
@@ -53,8 +53,8 @@ def main(argv=None):
                 for path, kind in kinds.items() if kind is None]
     if problems:
         raise InputError(*problems)
-    perplexity, retrieval, accuracy, speeds = ({path: records[path] for path in records if kinds[path] == kind}
-                                               for kind in ("perplexity", "retrieval", "hellaswag", "bench"))
+    perplexity, recall, retrieval, accuracy, speeds = ({path: records[path] for path in records if kinds[path] == kind}
+                                                       for kind in ("perplexity", "recall", "retrieval", "hellaswag", "bench"))
     check_speeds(speeds)
     out = Path(config.out_dir)
     if combined:
@@ -65,6 +65,7 @@ def main(argv=None):
                    "below.")
         write(out, "generalization", f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(), (cells[0], cells[1:]), cells)
     report_contexts("perplexity", [*perplexity.values()], printed, out)
+    report_contexts("recall", [*recall.values()], None, out)
     report_contexts("retrieval", [*retrieval.values()], printed, out)
     if accuracy:
         cells = tables.accuracy(tables.in_order([*accuracy.values()]))
@@ -74,7 +75,7 @@ def main(argv=None):
 
 
 def kind_of(record) -> str | None:
-    """perplexity, retrieval, hellaswag or bench; None for anything else."""
+    """perplexity, recall, retrieval, hellaswag or bench; None for anything else."""
     if not isinstance(record, dict):
         return None
     other = "bench" if tables.BENCHMARKS.keys() & record.keys() else None
@@ -82,7 +83,7 @@ def kind_of(record) -> str | None:
 
 
 def report_contexts(kind: str, records: list[dict], printed: paper.Table | None, out: Path) -> None:
-    """A table, verdicts and plots for each data set and protocol among records of perplexity, or of retrieval, at several lengths."""
+    """A table, verdicts and plots for each data set and protocol among records of perplexity, recall or retrieval, at several lengths."""
     groups = tables.alike(records)
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
@@ -95,7 +96,7 @@ def report_contexts(kind: str, records: list[dict], printed: paper.Table | None,
             parts += [tables.aligned(cells), meaning]
         if kind == "retrieval":
             parts.append("\n".join(f"- {verdict}" for verdict in claims.judge_retrieval(columns)))
-        elif "objective" not in group[0]:  # the claims on perplexity are on decoders
+        elif kind == "perplexity" and "objective" not in group[0]:  # the claims on perplexity are on decoders
             parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, printed)))
         write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table, best),
               lambda file: figures.by_context(columns, file))

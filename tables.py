@@ -1,8 +1,8 @@
 """How do records become tables? Rows and columns from the JSON that the evaluation programs write, and their printed form.
 
-A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of
-eval_hellaswag.py its accuracy, one of eval_retrieval.py its nDCG@10 at several lengths; one of bench.py is the speed of several
-encodings at several context lengths, under the name of each benchmark.
+A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of eval_recall.py
+its recall over several distances, one of eval_hellaswag.py its accuracy, one of eval_retrieval.py its nDCG@10 at several lengths; one of
+bench.py is the speed of several encodings at several context lengths, under the name of each benchmark.
 """
 
 import csv
@@ -23,7 +23,8 @@ TOLD = ("pe", "size", "block_size", "cache_window")  # what a column is called b
 
 @dataclass(frozen=True)
 class Measure:
-    """What the numbers of a record's lengths are: one of them and several in words, their key in an entry, which is best, and an axis."""
+    """What the numbers of a record's lengths are: one of them and several in words, their key in an entry, which is best, an axis and its
+    scale, and what the lengths are."""
 
     name: str
     plural: str
@@ -31,10 +32,12 @@ class Measure:
     best: Callable
     axis: str
     scale: str
+    across: str = "context"
 
 
 PERPLEXITY = Measure("Perplexity", "perplexities", "perplexity", min, "perplexity", "log")
 NDCG = Measure("nDCG@10", "the numbers", "ndcg10", max, "nDCG@10 (percent)", "linear")
+RECALL = Measure("Recall", "recalls", "recall", max, "recall (percent of perplexity saved)", "linear", "distance")
 
 
 def place(pe: str) -> tuple[int, str]:
@@ -65,7 +68,7 @@ class Column:
 
     @property
     def measure(self) -> Measure:
-        return NDCG if self.records[0].get("metric") == NDCG.name else PERPLEXITY
+        return next((measure for measure in (NDCG, RECALL) if self.records[0].get("metric") == measure.name), PERPLEXITY)
 
     def values(self, length: float) -> list[float]:
         """At this context, one for each seed; none where there are none, or the context is no whole number."""
@@ -111,7 +114,7 @@ def labels(records: list[dict]) -> list[str]:
 
 
 def protocol(record: dict) -> str:
-    """The protocol of a record in words; of retrieval the metric."""
+    """The protocol of a record in words; of retrieval and recall the metric."""
     if "metric" in record:
         return record["metric"]
     found = record["protocol"]
@@ -125,10 +128,10 @@ def protocol(record: dict) -> str:
 
 
 def by_context(columns: list[Column]) -> tuple[list[str], list[list]]:
-    """(header, rows) of perplexities, or of nDCG@10, a row for each context; a cell holds one for each seed, none where the encoding
+    """(header, rows) of perplexities, nDCG@10 or recall, a row for each length; a cell holds one for each seed, none where the encoding
     ends before."""
     lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
-    return ["context", *(column.label for column in columns)], [
+    return [columns[0].measure.across, *(column.label for column in columns)], [
         [length, *(column.values(length) for column in columns)] for length in lengths]
 
 
@@ -165,14 +168,15 @@ def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]]
 
 
 def _decimals(value: float | None) -> str:
-    return "—" if value is None else f"{value:,.2f}"
+    return "—" if value is None else f"{value:z,.2f}"  # z: no -0.00
 
 
 def caption(records: list[dict]) -> str:
     """What a table's numbers mean: protocol, data, tokens, training length, error."""
-    if "metric" in records[0]:
-        return _retrieval_caption(records)
     entries = [entry for record in records for entry in record["lengths"].values() if entry]
+    captions = {NDCG.name: _retrieval_caption, RECALL.name: _recall_caption}
+    if "metric" in records[0]:
+        return captions[records[0]["metric"]](records[0], entries)
     tokens = sorted({entry["tokens"] for entry in entries})
     errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]  # none of a single window
     first = records[0]
@@ -185,11 +189,17 @@ def caption(records: list[dict]) -> str:
             + (", unknown of a single one." if 0 < len(errors) < len(entries) else "."))
 
 
-def _retrieval_caption(records):
-    first, data = records[0], records[0]["data"]
-    error = max((entry["ndcg10_se"] for record in records for entry in record["lengths"].values() if entry), default=0)
+def _retrieval_caption(first, entries):
+    data, error = first["data"], max((entry["ndcg10_se"] for entry in entries), default=0)
     return (f"nDCG@10 in percent, {data['questions']:,} questions, {data['documents']:,} documents of {data['dataset']} ({data['split']}), "
             f"cut at so many tokens; trained at {first['block_size']:,}. Standard error over questions at most {error:.1f}.")
+
+
+def _recall_caption(first, entries):
+    data, protocol, error = first["data"], first["protocol"], max((entry["recall_se"] for entry in entries), default=0)
+    return (f"Recall: by how many percent a passage of {protocol['passage']} tokens, read so many tokens before, lowers the perplexity of "
+            f"its second half. {protocol['trials']:,} passages of {data['dataset']} ({data['split']}, {data['tokenizer']} tokens), trained at "
+            f"{first['block_size']:,} tokens. Standard error over passages at most {error:.1f}.")
 
 
 def accuracy(records: list[dict]) -> list[list[str]]:

@@ -162,6 +162,13 @@ evaluate() {
     measure eval_extrapolation.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
 }
 
+# recall DISTANCES: what the runs make of what they read so many tokens before, by the paper's lengths.
+recall() {
+    local trials=250 passage=64
+    case $SCALE in small) trials=100 ;; smoke) trials=4 passage=8 ;; esac
+    measure eval_recall.py --data "$data" --split "$split" --distances "$(shrunk "$1")" --trials $trials --passage $passage
+}
+
 # finetune: the encoders of the runs learn to find texts, and are what follows is about: on MS MARCO at SCALE=full, at others on triplets
 # of the same text, of which the task is made too.
 finetune() {
