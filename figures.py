@@ -132,16 +132,18 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
     axes.margins(y=0.1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.92")
-    # Labels beside the last points, pushed apart where lines end close together.
+    # Labels beside the last points, pushed apart where lines end close together; over them where lines end before the others.
     axes.figure.canvas.draw()
-    for x in {x for x, *_ in ends}:
-        group = sorted((y, label, colour) for at, y, label, colour in ends if at == x)
-        heights = [axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi for y, *_ in group]  # in points
-        places = spread(heights, gap=11)
-        for (y, label, colour), height, place in zip(group, heights, places):
-            axes.annotate(label, (x, y), xytext=(16 if len(group) > 1 else 7, place - height), textcoords="offset points", va="center",
-                          color=colour, fontsize=9, fontweight="bold" if label == "cable" else None, annotation_clip=False,
-                          arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3})
+    last = max(x for x, *_ in ends)
+    for x, y, label, colour in ends:
+        if x < last:
+            axes.annotate(label, (x, y), xytext=(0, 7), textcoords="offset points", ha="right", color=colour, fontsize=9)
+    group = sorted((y, label, colour) for x, y, label, colour in ends if x == last)
+    heights = [axes.transData.transform((last, y))[1] * 72 / axes.figure.dpi for y, *_ in group]  # in points
+    for (y, label, colour), height, place in zip(group, heights, spread(heights, gap=11)):
+        axes.annotate(label, (last, y), xytext=(20 if len(group) > 1 else 7, place - height), textcoords="offset points", va="center",
+                      color=colour, fontsize=9, fontweight="bold" if label == "cable" else None, annotation_clip=False,
+                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)})
 
 
 def tick_labels(contexts: list[int]) -> list[str]:

@@ -136,7 +136,10 @@ def triplets(config: Config):
         rows = datasets.load_dataset(**load)
     if missing := [column for column in COLUMNS if column not in rows.column_names]:
         raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")
-    return rows.select_columns(list(COLUMNS)).select(range(min(config.samples, len(rows))))
+    rows = rows.select_columns(list(COLUMNS)).select(range(min(config.samples, len(rows))))
+    if empty := [column for column, texts in zip(COLUMNS, rows.with_format("arrow")[:].columns) if texts.null_count]:
+        raise InputError(f"{name} has rows without {' and '.join(empty)}: leave them out, or give each a text")
+    return rows
 
 
 def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype) -> list[tuple[int, float]]:

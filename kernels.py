@@ -60,6 +60,7 @@ LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the 
 FAR = 2**30  # tokens
 SEQUENCES = 8  # whose gradients of distances one program adds up: more share the work of its bias, fewer fill the GPU
 HEAD_SIZES = 16, 128  # from, to
+HEADS = 65_535  # of all sequences: CUDA launches no more programs along that side of a grid
 RECORDS = Path(__file__).parent / "results" / "bench"
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 NONE, FALL, LOG_FALL, DISTANCE, PIECES = (tl.constexpr(number) for number in range(len(KINDS)))
@@ -128,6 +129,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
         raise InputError(f"attention: triton needs a GPU, not {q.device}, or TRITON_INTERPRET=1, which is slow: choose auto")
     if not HEAD_SIZES[0] <= D <= HEAD_SIZES[1]:
         raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
+    if B * H > HEADS:
+        raise InputError(f"attention: triton takes at most {HEADS:,} heads of all sequences together, not {B * H:,}: take fewer sequences "
+                         "at a time, or choose dense")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")
     if T != S and bias.table is not None and bias.table.requires_grad and torch.is_grad_enabled():

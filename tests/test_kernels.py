@@ -589,6 +589,8 @@ def test_refusals(monkeypatch):
         kernel("none", case("none", 4, 4, 8), 0.3)
     with pytest.raises(InputError, match="does not compute in torch.float64"):
         kernel("none", case("none", 4, 4, 16), 0.3)
+    with pytest.raises(InputError, match="at most 65,535 heads of all sequences together, not 65,536"):
+        kernel("none", {name: x.float() for name, x in case("none", 1, 1, 16, B=32768, H=2).items()}, 0.3)
     with pytest.raises(InputError, match="gradients of a bias of distance need as many queries as keys"):
         kernel("distance", {name: x.float().requires_grad_() for name, x in case("distance", 4, 8, 16).items()}, 0.3)
     if DEVICE == "cpu":

@@ -297,6 +297,8 @@ def test_refusals(refused, exported, trained, tuned, triplets, task, tmp_path):
     (tmp_path / "pairs.jsonl").write_text('{"query": "a", "positive": "b"}\n')
     assert "has no column negative: give query, positive, negative" in refused(
         tune, exported("cable"), "--data", tmp_path / "pairs.jsonl", *out)[0]
+    (tmp_path / "gaps.jsonl").write_text('{"query": "a", "positive": "b", "negative": "c"}\n{"query": "a", "positive": null, "negative": "c"}\n')
+    assert "has rows without positive: leave them out" in refused(tune, exported("cable"), "--data", tmp_path / "gaps.jsonl", *out)[0]
     assert "learnable knows positions up to 16 only: lower --max_tokens" in refused(
         tune, exported("learnable"), "--data", triplets, "--max_tokens", "17", *out)[0]
     assert refused(tune, exported("cable"), "--batch", "1", "--warmup", "1", *out) == [
