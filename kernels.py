@@ -674,7 +674,7 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
                         table: Tensor, pieces: Tensor, kept: Tensor, kind: int, scale: float, causal: bool, reach: int,
                         s_learns: bool, g_learns: bool, table_learns: bool
                         ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, s_i, g, s_j, table and pieces, zeros for those that do not learn; of states in their full shapes, (B, H, T)."""
+    """Gradients of q, k, v, s_i, g, s_j, table and pieces, empty for those that have none; of states in their full shapes, (B, H, T)."""
     with torch.cuda.device_of(q):
         return _gradients(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
                           table_learns)
@@ -717,8 +717,9 @@ def _gradients(dy, y, lse, *arguments):
 @_attention_backward.register_fake
 def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
                              table_learns):
-    states = [x.new_zeros(x.shape) for x in (s_i, g, s_j)]
-    return *(_rows_of_heads(x) for x in (q, k, v)), *states, torch.zeros_like(table), torch.zeros_like(pieces)
+    by_row = s_learns and (not causal or KINDS[kind] == "log-fall")
+    states = (x.new_empty(x.shape if found else 0) for x, found in ((s_i, by_row), (g, g_learns), (s_j, s_learns)))
+    return *(_rows_of_heads(x) for x in (q, k, v)), *states, *(x.new_zeros(x.shape if table_learns else 0) for x in (table, pieces))
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
@@ -741,7 +742,7 @@ def _backward(ctx, dy, _):
     _, _, _, s_i, g, s_j, table, pieces, *_ = ctx.needs_input_grad
     grads = torch.ops.posenc.attention_backward(dy, y, lse, *inputs, ctx.kind, ctx.scale, ctx.causal, ctx.reach, s_i or s_j, g,
                                                 table or pieces)
-    return *grads, None, None, None, None, None
+    return *(x if x.numel() else None for x in grads), None, None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_save)
