@@ -94,10 +94,7 @@ def main(argv=None):
     for run in config.runs:
         checkpoint_path(run)  # is there, or nothing need be computed
     records = [evaluate(run, config, device, dtype) for run in config.runs]
-    for group in tables.alike(records):
-        print()
-        print(tables.markdown(*tables.by_context(tables.columns(group))))
-        print(tables.caption(group))
+    print(f"\n{tables.summary(records)}")
 
 
 def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:

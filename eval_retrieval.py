@@ -57,10 +57,8 @@ def main(argv=None):
     device, dtype = devices.choose(config.device, config.dtype)
     models = {run: (embedding.load(run, dtype, device), embedding.config_of(run)) for run in config.runs}
     task = retrieval.load(config.data, config.split)
-    records = tables.in_order([evaluate(run, model, settings, task, config, device, dtype) for run, (model, settings) in models.items()])
-    print()
-    print(tables.markdown(*tables.by_context(tables.columns(records)), tables.NDCG.best))
-    print(tables.caption(records))
+    records = [evaluate(run, model, settings, task, config, device, dtype) for run, (model, settings) in models.items()]
+    print(f"\n{tables.summary(records)}")
 
 
 def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Config, device: torch.device, dtype: torch.dtype) -> dict:

@@ -189,6 +189,12 @@ def caption(records: list[dict]) -> str:
             + (", unknown of a single one." if 0 < len(errors) < len(entries) else "."))
 
 
+def summary(records: list[dict]) -> str:
+    """Tables of records as Markdown, one for each text and question, each with its caption: what an evaluation prints at its end."""
+    groups = [(columns(group), group) for group in alike(records)]
+    return "\n\n".join(f"{markdown(*by_context(found), found[0].measure.best)}\n{caption(group)}" for found, group in groups)
+
+
 def _retrieval_caption(first, entries):
     data, error = first["data"], max((entry["ndcg10_se"] for entry in entries), default=0)
     return (f"nDCG@10 in percent, {data['questions']:,} questions, {data['documents']:,} documents of {data['dataset']} ({data['split']}), "
