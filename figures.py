@@ -137,7 +137,7 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
     last = max(x for x, *_ in ends)
     for x, y, label, colour in ends:
         if x < last:
-            place = {"xytext": (7, -3)} if x == contexts[0] else {"xytext": (0, 7), "ha": "right"}
+            place = {"xytext": (5, 6)} if x == contexts[0] else {"xytext": (0, 7), "ha": "right"}
             axes.annotate(label, (x, y), **place, textcoords="offset points", color=colour, fontsize=9)
     group = sorted((y, label, colour) for x, y, label, colour in ends if x == last)
     heights = [axes.transData.transform((last, y))[1] * 72 / axes.figure.dpi for y, *_ in group]  # in points
