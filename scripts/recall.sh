@@ -4,10 +4,10 @@
 #
 #     SCALE=small DATA=data/english bash scripts/recall.sh      # results/README.md tells of a run in small
 #
-# Cost: nine trainings of small on FineWeb-Edu, as in table 4, 54 hours of one H100 at 40% MFU.
+# Cost: ten trainings of small on FineWeb-Edu, as in table 4, 60 hours of one H100 at 40% MFU.
 
 source "$(dirname "$0")/common.sh"
-experiment recall cable alibi kerple fox t5 rope rope+cable nope sinusoidal
+experiment recall cable k-cable alibi kerple fox t5 rope rope+cable nope sinusoidal
 use fineweb-edu
 all=()
 for pe in $encodings; do
