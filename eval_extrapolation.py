@@ -115,8 +115,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     path = record_path(run, *parts)
     identity = {
         **identity_of(run, model, checkpoint, dtype),
-        "data": {"dataset": shards.meta["dataset"], "split": config.split, "tokenizer": shards.tokenizer, "sha256": shards.sha256},
-        "protocol": protocol, "cache_window": config.cache_window}
+        "data": shards.identity, "protocol": protocol, "cache_window": config.cache_window}
 
     def at(length):
         if length > (model.max_context or length):

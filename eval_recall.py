@@ -89,8 +89,8 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     path = record_path(run, "eval", "recall", shards.meta["dataset"], config.split, f"{config.passage}of{len(numbers)}x{windows.length}")
     identity = {
         **identity_of(run, model, checkpoint, dtype),
-        "data": {"dataset": shards.meta["dataset"], "split": config.split, "tokenizer": shards.tokenizer, "sha256": shards.sha256},
-        "protocol": {"passage": config.passage, "trials": len(numbers), "span": windows.length}, "metric": tables.RECALL.name}
+        "data": shards.identity, "protocol": {"passage": config.passage, "trials": len(numbers), "span": windows.length},
+        "metric": tables.RECALL.name}
 
     def at(distance):
         if distance + config.passage - 1 > (model.max_context or math.inf):

@@ -185,6 +185,11 @@ class Shards:
         self.total = sum(map(len, self.tokens))
 
     @property
+    def identity(self) -> dict[str, str]:
+        """What tells this text from another in a record."""
+        return {"dataset": self.meta["dataset"], "split": self.split, "tokenizer": self.tokenizer, "sha256": self.sha256}
+
+    @property
     def padded_vocab_size(self) -> int:
         """The vocabulary padded to a multiple of 64, as matrix units like it: 50257 -> 50304, 257 -> 320."""
         return -(-self.vocab_size // 64) * 64
