@@ -717,7 +717,7 @@ def _gradients(dy, y, lse, *arguments):
 @_attention_backward.register_fake
 def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
                              table_learns):
-    by_row = s_learns and (not causal or KINDS[kind] == "log-fall")
+    by_row = s_learns and (not causal or KINDS[kind] == "log-fall")  # as in `_backward_rows`, which fills what is not empty here
     states = (x.new_empty(x.shape if found else 0) for x, found in ((s_i, by_row), (g, g_learns), (s_j, s_learns)))
     return *(_rows_of_heads(x) for x in (q, k, v)), *states, *(x.new_zeros(x.shape if table_learns else 0) for x in (table, pieces))
 
