@@ -292,8 +292,6 @@ def instructions(config: Config) -> dict:
     for label in (*machine_code.kernels.KINDS, *less):
         kind, learns = label.partition(",")[0], less.get(label, {})
         codes = found[label] = {name: dataclasses.asdict(machine_code.compiled(kind, name, **learns)) for name in machine_code.names(kind)}
-        for code in codes.values():
-            del code["ptx"]
         cells.append([label, *(f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–" for name in cells[0][1:])])
     print(tables.aligned(cells))
     return {"triton": version("triton"), "gpu": f"sm_{machine_code.HOPPER.arch}", "dtype": "bfloat16", "head_size": 64, "kinds": found}

@@ -32,11 +32,12 @@ tile which pieces meet it. Outputs and gradients of q, k, v lie in memory as (B,
 family, and faster; of these very kernels, for the smallest change of this file may be one of what they compute.
 
 Without a GPU the kernels run, slowly, in Triton's interpreter (TRITON_INTERPRET=1 before the first import), which is how the tests
-hold them to `attention.dense` in float64.
+hold them to `attention.dense` in float64. What they become for a GPU is held to it in tests/emulator.py.
 
 Legend: B batch, H heads, T queries, S keys, D head size; queries are the last T of the S tokens.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -49,6 +50,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
+from triton.runtime.errors import OutOfResources
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
@@ -99,6 +101,11 @@ def version(device: torch.device) -> dict[str, str]:
     return {"gpu": family, "sha256": hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}
 
 
+def runs_on(device: torch.device) -> bool:
+    """Whether Triton computes there."""
+    return device.type == "cuda" or INTERPRETED.value
+
+
 def recorded(names: tuple[str, ...], causal: bool, q: Tensor) -> bool:
     """Whether a record says that for an encoding of one of these names the kernels are right and faster, on GPUs and in the dtype of q."""
     return HEAD_SIZES[0] <= q.size(-1) <= HEAD_SIZES[1] and not _faster(q.device, q.dtype, causal).isdisjoint(names)
@@ -125,7 +132,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     """
     B, H, T, D = q.shape
     S = k.size(2)
-    if not (q.is_cuda or INTERPRETED.value):
+    if not runs_on(q.device):
         raise InputError(f"attention: triton needs a GPU, not {q.device}, or TRITON_INTERPRET=1, which is slow: choose auto")
     if not HEAD_SIZES[0] <= D <= HEAD_SIZES[1]:
         raise InputError(f"attention: triton takes head sizes from 16 to 128, not {D}: choose dense")
@@ -209,8 +216,9 @@ def tiles(kind: str, head_size: int, dtype: torch.dtype) -> dict[str, tuple[int,
     """(queries, keys) of a tile, warps and pipeline stages of a program, for each kernel. Not yet measured on any GPU.
 
     They are those that, compiled for Hopper, keep nearly everything in registers and need the fewest instructions for a pair of query and
-    key, where a program reads at most 20 bytes a cycle: 128 queries or keys stay, the others pass by. `forward` and `rows` have
-    the same queries, and the keys of `rows` divide those of `forward`, whose tiles are the ones that can be left out.
+    key, where a program reads at most 20 bytes a cycle: 128 queries or keys stay, the others pass by. All fit into the 99 KB of shared
+    memory that an RTX 4090 gives a program. `forward` and `rows` have the same queries, and the keys of `rows` divide those of `forward`,
+    whose tiles are the ones that can be left out.
     """
     if dtype == torch.float32:
         return dict.fromkeys(("forward", "rows", "columns", "distances"), (32, 32, 4, 2))
@@ -219,7 +227,8 @@ def tiles(kind: str, head_size: int, dtype: torch.dtype) -> dict[str, tuple[int,
     if kind in ("none", "fall"):
         return {"forward": (128, 64, 4, 3), "rows": (128, 32, 4, 2), "columns": (32, 128, 4, 2)}
     columns = (32, 128, 4, 2) if kind == "distance" else (64, 128, 8, 2)
-    return {"forward": (128, 64, 8, 3), "rows": (128, 64, 8, 2), "columns": columns, "distances": (64, 64, 4, 2)}
+    stages = 2 if kind == "distance" else 3  # numbers of the table are fetched ahead too, one for each pair
+    return {"forward": (128, 64, 8, stages), "rows": (128, 64, 8, 2), "columns": columns, "distances": (64, 64, 4, 2)}
 
 
 @triton.jit
@@ -651,6 +660,16 @@ def _rows_of_heads(x):
     return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
+@contextlib.contextmanager
+def _gpu_of(q):
+    """Where q is: Triton launches on the current one. InputError where a program does not fit into it."""
+    try:
+        with torch.cuda.device_of(q):
+            yield
+    except OutOfResources as error:
+        raise InputError(f"attention: this GPU is too small for triton's tiles ({error}): choose auto or dense") from None
+
+
 @torch.library.custom_op("posenc::attention", mutates_args=())
 def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, pieces: Tensor, kept: Tensor,
                kind: int, scale: float, causal: bool, reach: int) -> tuple[Tensor, Tensor]:
@@ -658,7 +677,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Ten
     y, lse = _attention_fake(*inputs, kept, kind, scale, causal, reach)
     sizes, strides = _numbers(*inputs)
     settings = _settings("forward", q, pieces, kind, causal, reach)
-    with torch.cuda.device_of(q):  # Triton launches on the current one
+    with _gpu_of(q):
         _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
             *inputs, kept, y, lse, scale, *sizes, reach, *strides, skips=kept.numel() > 0, UNIT=settings["N"], **settings)
     return y, lse
@@ -675,7 +694,7 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
                         s_learns: bool, g_learns: bool, table_learns: bool
                         ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, s_i, g, s_j, table and pieces, empty for those that have none; of states in their full shapes, (B, H, T)."""
-    with torch.cuda.device_of(q):
+    with _gpu_of(q):
         return _gradients(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
                           table_learns)
 

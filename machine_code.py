@@ -29,7 +29,6 @@ INTEGERS, HALVES = {"B", "H", "T", "S"}, {"Q", "K", "V", "Y", "DY", "DQ", "DK", 
 class MachineCode:
     """Of one kernel."""
 
-    ptx: str
     cycles: float
     """to issue what PAIRS take, in the inner loop that needs no mask"""
     registers: int
@@ -77,7 +76,7 @@ def compiled(kind: str, name: str, head_size: int = 64, dtype: torch.dtype = tor
     M, N, warps, _ = kernels.tiles(kind, head_size, dtype)[name]
     products = [lines for lines in passes if any(re.search(r"\bH?G?MMA\b", line) for line in lines)]
     least = min(len(lines) for lines in products or passes)  # of a loop with a mask there are more
-    return MachineCode(found.asm["ptx"], least * warps / 4 * PAIRS / (M * N), registers, stack, found.metadata.shared)
+    return MachineCode(least * warps / 4 * PAIRS / (M * N), registers, stack, found.metadata.shared)
 
 
 def loops(disassembly: str) -> list[list[str]]:

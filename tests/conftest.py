@@ -18,7 +18,7 @@ from torch import nn
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton, as torch.compile does
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton, as torch.compile does
 
 import cli  # noqa: E402
 import posenc  # noqa: E402

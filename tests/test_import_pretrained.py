@@ -152,6 +152,7 @@ def test_refused_checkpoints_of_the_authors(refused, authors, tmp_path, monkeypa
 
 
 def test_the_hub_out_of_reach(refused, tmp_path):
-    reached = subprocess.run([sys.executable, str(ROOT / "import_pretrained.py"), "axiomlaborg/Cable", "--out_dir", str(tmp_path / "run")],
-                             env=os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}, text=True, capture_output=True)
+    at_once = "import time, cli, import_pretrained; time.sleep = lambda seconds: None; cli.run(import_pretrained.main)"  # without patience
+    reached = subprocess.run([sys.executable, "-c", at_once, "axiomlaborg/Cable", "--out_dir", str(tmp_path / "run")],
+                             cwd=ROOT, env=os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}, text=True, capture_output=True)
     assert reached.returncode == 2 and "axiomlaborg/Cable cannot be fetched" in reached.stderr.splitlines()[-1]

@@ -23,6 +23,8 @@ from errors import InputError
 from model import GPT, GPTConfig
 
 pytest.importorskip("triton", reason="triton is not installed")
+from triton.runtime.errors import OutOfResources  # noqa: E402
+
 import kernels  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -593,6 +595,14 @@ def test_refusals(monkeypatch):
         kernel("none", {name: x.float() for name, x in case("none", 1, 1, 16, B=32768, H=2).items()}, 0.3)
     with pytest.raises(InputError, match="gradients of a bias of distance need as many queries as keys"):
         kernel("distance", {name: x.float().requires_grad_() for name, x in case("distance", 4, 8, 16).items()}, 0.3)
+
+    class TooLarge:
+        def __getitem__(self, grid):
+            raise OutOfResources(1 << 20, 101376, "shared memory")
+
+    monkeypatch.setattr(kernels, "_forward", TooLarge())
+    with pytest.raises(InputError, match="this GPU is too small for triton's tiles .*Required: 1048576.*: choose auto or dense"):
+        kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
     if DEVICE == "cpu":
         monkeypatch.setattr(kernels.INTERPRETED, "value", False)
         with pytest.raises(InputError, match="triton needs a GPU, or TRITON_INTERPRET=1"):

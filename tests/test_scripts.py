@@ -20,7 +20,7 @@ EXPERIMENTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if "e
 
 def script(name, folder, *words, **settings):
     environment = {**os.environ, "RUNS": str(folder / "runs"), "SCALE": "smoke", "VIRTUAL_ENV": sys.prefix, "INSTALLED": "1",
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "NPROC": "1"}
     return subprocess.run(["bash", str(ROOT / "scripts" / name), *words], env=environment | settings, text=True, capture_output=True)
 
 
