@@ -20,7 +20,8 @@ EXPERIMENTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if "e
 
 def script(name, folder, *words, **settings):
     environment = {**os.environ, "RUNS": str(folder / "runs"), "SCALE": "smoke", "VIRTUAL_ENV": sys.prefix, "INSTALLED": "1",
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "NPROC": "1"}
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                   "NPROC": "1"}
     return subprocess.run(["bash", str(ROOT / "scripts" / name), *words], env=environment | settings, text=True, capture_output=True)
 
 
@@ -71,11 +72,23 @@ def test_the_best_learning_rate_is_not_the_highest_tried(losses, chosen, tried, 
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir):
-    done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir))
+def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir, capsys, monkeypatch):
+    """What a script asks of Python is asked here, which is there already."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho asked: "$@"\n')
+    python.chmod(0o755)
+    done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir),
+                  PATH=f"{python.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert "+ python report.py" in done.stdout or "+ python plot_biases.py" in done.stdout
-    assert name in ("figure3.sh", "authors_checkpoint.sh") or "FLOPs" in done.stdout  # of the trainings; those have none
+    asked = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("asked:")]
+    assert bool(asked) == (name not in ("figure3.sh", "authors_checkpoint.sh"))  # about trainings; those have none
+    monkeypatch.chdir(ROOT)
+    for program, *flags in asked:
+        assert program == "train_gpt.py" and flags[-1] == "--dry_run"
+        train_gpt.main(flags)
+        assert "FLOPs" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
 
 
