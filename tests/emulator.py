@@ -27,8 +27,8 @@ from triton.runtime.errors import OutOfResources
 LARGEST = {80: 163, 89: 99, 90: 227}  # KB of shared memory that a program gets at most
 SHARED = 1 << 14  # address of the first byte: its low bits are zero, as swizzles want it
 COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
-WHOLE = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum,
-         "max": np.maximum}
+WHOLE = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+         "xor": np.bitwise_xor}
 REAL = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.fmin, "max": np.fmax}
 NAN = np.uint32(0x7FFFFFFF)
 
@@ -255,7 +255,7 @@ class Program:
 
 
 def _dtype(word):
-    return np.dtype({"f32": "f4", "f64": "f8"}.get(word) or ("i" if word[0] == "s" else "u") + str(int(word[1:]) // 8))
+    return np.dtype({"s": "i", "f": "f"}.get(word[0], "u") + str(int(word[1:]) // 8))
 
 
 def _binary(m, words, operands):
@@ -272,34 +272,25 @@ def _flushed(x):
 
 
 def _logic(m, words, operands):
-    if words[-1] != "pred":
-        return _binary(m, words, operands)
-    a, b = (m.get(x, bool) for x in operands[1:])
-    m.put(operands[0], WHOLE[words[0]](a, b))
+    dtype = bool if words[1] == "pred" else _dtype(words[1])
+    m.put(operands[0], WHOLE[words[0]](*(m.get(x, dtype) for x in operands[1:])))
 
 
 def _multiply(m, words, operands):
-    """mul and mad, of whole numbers: lo, hi, wide."""
+    """mul and mad: of whole numbers lo, which is cut off, and wide."""
     dtype = _dtype(words[-1])
     if dtype.kind == "f":
         return _binary(m, words, operands)
-    a, b = (m.get(x, dtype) for x in operands[1:3])
-    if words[1] == "lo":
-        found = a * b
-    else:
-        wide = np.dtype(f"{dtype.kind}{2 * dtype.itemsize}")
-        found = a.astype(wide) * b.astype(wide)
-        found = found if words[1] == "wide" else (found >> wide.type(8 * dtype.itemsize)).astype(dtype)
-    m.put(operands[0], found + m.get(operands[3], found.dtype) if words[0] == "mad" else found)
+    wide = np.dtype(f"{dtype.kind}{2 * dtype.itemsize}") if words[1] == "wide" else dtype
+    a, b = (m.get(x, dtype).astype(wide) for x in operands[1:3])
+    m.put(operands[0], a * b + m.get(operands[3], wide) if words[0] == "mad" else a * b)
 
 
 def _divide(m, words, operands):
-    dtype = _dtype(words[-1])
-    if dtype.kind == "f":
+    if words[-1] != "s32":
         return _binary(m, words, operands)
-    a, b = (m.get(x, dtype).astype(object) for x in operands[1:])
-    found = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a, b)]
-    m.put(operands[0], np.array(found if words[0] == "div" else [x - q * y for x, q, y in zip(a, found, b)]).astype(dtype))
+    a, b = (m.get(x, np.int32) for x in operands[1:])
+    m.put(operands[0], np.trunc(a / b).astype(np.int32))
 
 
 def _fma(m, words, operands):
@@ -311,8 +302,8 @@ def _fma(m, words, operands):
 def _unary(m, words, operands):
     dtype = bool if words[-1] == "pred" else _dtype(words[-1])
     x = m.get(operands[1], dtype)
-    found = {"neg": np.negative, "abs": np.abs, "not": np.logical_not if dtype == bool else np.invert, "ex2": np.exp2, "lg2": np.log2,
-             "rcp": np.reciprocal, "sqrt": np.sqrt}[words[0]](_flushed(x) if "ftz" in words else x)
+    compute = {"neg": np.negative, "abs": np.abs, "not": np.invert, "ex2": np.exp2, "lg2": np.log2}[words[0]]
+    found = compute(_flushed(x) if "ftz" in words else x)
     m.put(operands[0], _flushed(found) if "ftz" in words else found)
 
 
@@ -336,21 +327,8 @@ def _bits(m, words, operands):
 
 
 def _compare(m, words, operands):
-    dtype = _dtype(words[-1])
-    a, b = (m.get(x, dtype) for x in operands[1:3])
-    name = words[1]
-    if dtype.kind == "f" and name == "neu":
-        return m.put(operands[0], a != b)
-    if dtype.kind == "f" and name == "nan":
-        return m.put(operands[0], np.isnan(a) | np.isnan(b))
-    if dtype.kind == "f" and name.endswith("u"):
-        return m.put(operands[0], COMPARISONS[name[:-1]](a, b) | np.isnan(a) | np.isnan(b))
-    found = COMPARISONS[name](a, b)
-    if dtype.kind == "f":
-        found = found & ~np.isnan(a) & ~np.isnan(b)
-    if len(words) == 4 + ("ftz" in words):  # and, or with a further predicate
-        found = WHOLE[words[2]](found, m.get(operands[3], bool))
-    m.put(operands[0], found)
+    dtype = _dtype(words[2])
+    m.put(operands[0], COMPARISONS[words[1]](*(m.get(x, dtype) for x in operands[1:])))
 
 
 def _select(m, words, operands):
@@ -390,12 +368,9 @@ def _convert(m, words, operands):
     if to in ("bf16x2", "f16x2"):
         high, low = (_half(m.get(x, np.float32), to[:-2]) for x in operands[1:])
         m.put(operands[0], low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16))
-    elif to in ("bf16", "f16"):
-        m.put(operands[0], _half(m.get(operands[1], np.float32), to))
     elif source in ("bf16", "f16"):
         m.put(operands[0], _single(m.get(operands[1], np.uint16), source))
     else:
-        assert _dtype(to).kind != "f" or _dtype(source).kind != "f"
         m.put(operands[0], m.get(operands[1], _dtype(source)).astype(_dtype(to)))
 
 
@@ -612,8 +587,8 @@ def _return(m, words, operands):
 
 
 STEPS = {**dict.fromkeys(["add", "sub", "min", "max"], _binary), **dict.fromkeys(["and", "or", "xor"], _logic),
-         **dict.fromkeys(["mul", "mad"], _multiply), **dict.fromkeys(["div", "rem"], _divide), "fma": _fma,
-         **dict.fromkeys(["neg", "abs", "not", "ex2", "lg2", "rcp", "sqrt"], _unary), **dict.fromkeys(["shl", "shr"], _shift),
+         **dict.fromkeys(["mul", "mad"], _multiply), "div": _divide, "fma": _fma,
+         **dict.fromkeys(["neg", "abs", "not", "ex2", "lg2"], _unary), **dict.fromkeys(["shl", "shr"], _shift),
          "bfe": _bits, "setp": _compare, "selp": _select, "mov": _move, "cvt": _convert, "prmt": _permute, "shfl": _shuffle,
          "redux": _reduce, "ld": _load, "st": _store, "cp": _copy, "ldmatrix": _matrices, "stmatrix": _matrices, "wgmma": _product,
          "mma": _warp_product, "fence": _fence, "bar": _barrier, "bra": _branch, "ret": _return}
