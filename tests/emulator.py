@@ -39,7 +39,7 @@ class RaceError(AssertionError):
 
 @contextlib.contextmanager
 def gpu(capability, mend=lambda ptx: ptx):
-    """Launches of Triton kernels are carried out here. capability: 80, 89 or 90, of an A100, RTX 4090 or H100; mend: changes a program's PTX.
+    """Launches of Triton kernels are carried out here. capability: 80, 89 or 90, that of an A100, RTX 4090 or H100; mend: changes PTX.
 
     Yields the list of what was launched so far: Triton's compiled kernels, with name and asm.
     """
