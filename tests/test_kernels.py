@@ -351,11 +351,12 @@ def test_tiles_that_are_left_out_are_not_read(causal, keys, rows, small_tiles):
     assert all(torch.equal(*pair) for pair in zip(after[:2], before[:2])) and all_read[0].isnan().all() and all_read[1].isnan().all()
 
 
-def test_keys_find_their_queries_among_many_tiles(small_tiles):
+def test_keys_find_their_queries_among_many_tiles(monkeypatch):
     """130 tiles of queries, in an encoder, nearly all of which leave a tile of keys out."""
-    leaves = case("fall", 4150, 4150, 16, B=1, H=1, steep=30.0)
+    monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: dict.fromkeys(("forward", "rows", "columns"), (16, 16, 4, 1)))
+    leaves = case("fall", 2070, 2070, 16, B=1, H=1, steep=30.0)
     kept, _ = skipped("fall", leaves, 2.0**-24, False)
-    assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 250
+    assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 120
     exact = gradients(lambda x: formula("fall", x, 0.3, False)[0], leaves, torch.float32)
     ours = gradients(lambda x: kernel("fall", x, 0.3, False), leaves, torch.float32)
     for name in ours:
