@@ -294,7 +294,8 @@ def instructions(config: Config) -> dict:
         codes = found[label] = {name: dataclasses.asdict(machine_code.compiled(kind, name, **learns)) for name in machine_code.names(kind)}
         cells.append([label, *(f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–" for name in cells[0][1:])])
     print(tables.aligned(cells))
-    return {"triton": version("triton"), "gpu": f"sm_{machine_code.HOPPER.arch}", "dtype": "bfloat16", "head_size": 64, "kinds": found}
+    return {"triton": version("triton"), "gpu": f"sm_{machine_code.HOPPER.arch}", "dtype": "bfloat16", "head_size": machine_code.HEAD_SIZE,
+            "kinds": found}
 
 
 ALONE = {"prepare": prepare, "instructions": instructions}  # what takes no turns with encodings

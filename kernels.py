@@ -32,7 +32,7 @@ tile which pieces meet it. Outputs and gradients of q, k, v lie in memory as (B,
 family, and faster; of these very kernels, for the smallest change of this file may be one of what they compute.
 
 Without a GPU the kernels run, slowly, in Triton's interpreter (TRITON_INTERPRET=1 before the first import), which is how the tests
-hold them to `attention.dense` in float64. What they become for a GPU is held to it in tests/emulator.py.
+hold them to `attention.dense` in float64. What they become, compiled, tests/emulator.py carries out.
 
 Legend: B batch, H heads, T queries, S keys, D head size; queries are the last T of the S tokens.
 """

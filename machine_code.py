@@ -19,6 +19,7 @@ import kernels
 from errors import InputError
 
 HOPPER = GPUTarget("cuda", 90, 32)
+HEAD_SIZE = 64
 PAIRS = 128 * 64  # of query and key, that cycles are told for
 FUNCTIONS = {"forward": kernels._forward, "rows": kernels._backward_rows, "columns": kernels._backward_columns,
              "distances": kernels._backward_distances}
@@ -44,21 +45,19 @@ def names(kind: str) -> list[str]:
     return [name for name in FUNCTIONS if name != "distances" or kind in ("distance", "pieces")]
 
 
-def compiled(kind: str, name: str, head_size: int = 64, dtype: torch.dtype = torch.bfloat16, causal: bool = True,
-             s_learns: bool = True, g_learns: bool = True, target: GPUTarget = HOPPER) -> MachineCode:
-    """FIRE's network as wide as it is; tensors aligned as PyTorch's are, lengths multiples of 16; S and g, which get gradients or none.
-    Raises InputError under Triton's interpreter, which compiles nothing.
+def compiled(kind: str, name: str, s_learns: bool = True, g_learns: bool = True) -> MachineCode:
+    """For a Hopper GPU, causal, in bf16, heads of 64; FIRE's network as wide as it is; tensors aligned as PyTorch's are, lengths multiples
+    of 16; S and g get gradients or none. Raises InputError under Triton's interpreter, which compiles nothing.
     """
     if kernels.INTERPRETED.value:
         raise InputError("Triton's interpreter compiles nothing: unset TRITON_INTERPRET")
-    function, q = FUNCTIONS[name], torch.empty(1, 1, 1, head_size, dtype=dtype)
+    function, q = FUNCTIONS[name], torch.empty(1, 1, 1, HEAD_SIZE, dtype=torch.bfloat16)
     pieces = torch.empty(1, 3, 64 if kind == "pieces" else 0)
-    chosen = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), causal, kernels.FAR)
+    chosen = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), True, kernels.FAR)
     options = {x: chosen.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
     chosen |= {"skips": kind in kernels.FALLING, "UNIT": 64, "QUERIES": 128, "SEQUENCES": kernels.SEQUENCES, "s_learns": s_learns,
                "g_learns": g_learns}
-    half = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
-    types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, half) | {"KEPT": "*i32", "scale": "fp32"}
+    types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, "*bf16") | {"KEPT": "*i32", "scale": "fp32"}
     signature, constants, aligned = {}, {}, {}
     for place, x in enumerate(function.arg_names):
         signature[x] = "constexpr" if x in chosen else types.get(x, "*fp32" if x.isupper() else "i32")
@@ -66,14 +65,14 @@ def compiled(kind: str, name: str, head_size: int = 64, dtype: torch.dtype = tor
             constants[place,] = chosen[x]
         elif x not in ("scale", "B", "H"):
             aligned[place,] = [["tt.divisibility", 16]]
-    found = triton.compile(ASTSource(function, signature, constants, aligned), target, options)
+    found = triton.compile(ASTSource(function, signature, constants, aligned), HOPPER, options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(found.asm["cubin"])
         file.flush()
         usage = _output(knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
         passes = loops(_output(knobs.nvidia.nvdisasm.path, "-c", file.name))
     registers, stack = map(int, re.search(r"REG:(\d+) STACK:(\d+)", usage).groups())
-    M, N, warps, _ = kernels.tiles(kind, head_size, dtype)[name]
+    M, N, warps, _ = kernels.tiles(kind, HEAD_SIZE, q.dtype)[name]
     products = [lines for lines in passes if any(re.search(r"\bH?G?MMA\b", line) for line in lines)]
     least = min(len(lines) for lines in products or passes)  # of a loop with a mask there are more
     return MachineCode(least * warps / 4 * PAIRS / (M * N), registers, stack, found.metadata.shared)

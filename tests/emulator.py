@@ -139,12 +139,13 @@ class Shared:
     def write(self, places, warps, data):
         """The same, and what is written; warps may write the same to the same place."""
         self.begin(places, warps)
-        before = self.bytes[places]
-        others = ~self.alone(places, warps) | (self.writer[places] != self.NOBODY) & (self.writer[places] != warps) & (before != data)
+        writer = self.writer[places]
+        alone = self.alone(places, warps) & ((writer == self.NOBODY) | (writer == warps))
+        rivals = (writer != self.NOBODY) & (writer != warps) & (self.bytes[places] != data)
         self.bytes[places] = data
-        if (others & (self.bytes[places] != data)).any():
-            raise RaceError("writes what another warp writes")
-        self.writer[places], self.unfenced[places] = np.where(others, self.SEVERAL, warps), True
+        if (rivals | (self.bytes[places] != data)).any():
+            raise RaceError("writes what another thread writes")
+        self.writer[places], self.unfenced[places] = np.where(alone, warps, self.SEVERAL), True
 
     def begin(self, places, warps):
         """Of writing: nobody may be about these bytes."""
@@ -232,7 +233,7 @@ class Program:
         for places, warps, data in itertools.chain.from_iterable(done):
             self.shared.coming[places] = False
             self.shared.write(places, warps, data)
-            self.shared.unfenced[places] = False  # Triton 3.6 has no fence for what was copied, and nobody who misses it
+            self.shared.unfenced[places] = False  # Triton 3.6 has no fence behind copies
 
     def wait_products(self, left):
         count = max(0, len(self.product_groups) - left)

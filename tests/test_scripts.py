@@ -20,8 +20,7 @@ EXPERIMENTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if "e
 
 def script(name, folder, *words, **settings):
     environment = {**os.environ, "RUNS": str(folder / "runs"), "SCALE": "smoke", "VIRTUAL_ENV": sys.prefix, "INSTALLED": "1",
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                   "NPROC": "1"}
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(["bash", str(ROOT / "scripts" / name), *words], env=environment | settings, text=True, capture_output=True)
 
 
@@ -78,7 +77,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir, c
     python.parent.mkdir()
     python.write_text('#!/bin/sh\necho asked: "$@"\n')
     python.chmod(0o755)
-    done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir),
+    done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir), NPROC="1",
                   PATH=f"{python.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert "+ python report.py" in done.stdout or "+ python plot_biases.py" in done.stdout
