@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -23,12 +24,25 @@ from errors import InputError
 from model import GPT, GPTConfig
 
 pytest.importorskip("triton", reason="triton is not installed")
+import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 
 import kernels  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FUSED = [pe for pe in ENCODINGS if attention.formable(posenc.build(pe, 2, 8, 8, 1)[0])]
+
+
+def patch_once(patch=interpreter._patch_lang):
+    """Triton's interpreter patches its language whenever a kernel calls a function: half of its time. A launch's patch serves them all."""
+    language = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+    interpreter._patch_lang = lambda fn: patch(language)
+    interpreter.InterpretedFunction.__call__ = lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs)
+
+
+if kernels.INTERPRETED.value:
+    patch_once()
 
 
 def take_tiles(monkeypatch, keys):
@@ -236,8 +250,6 @@ def test_autocast_leaves_the_bias_in_float32():
 def audited(monkeypatch):
     """Holds every access in the interpreter to what makes the programs of a launch independent of each other's order: it is of a number of
     one of the launch's tensors, and what is written is written once, and read by nobody else. Memory holds NaN before it is written."""
-    from triton.runtime import interpreter
-
     builder, prepare = interpreter.InterpreterBuilder, interpreter.GridExecutor._init_args_hst
     load, store = builder.create_masked_load, builder.create_masked_store
     launches = []  # name of the kernel; addresses of its tensors' numbers; the program that reads each, and the one that writes it
