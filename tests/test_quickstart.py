@@ -17,7 +17,8 @@ FLAGS = ["--steps", "8", "--n_layer", "1", "--n_head", "2", "--n_embd", "16", "-
 
 def start(folder):
     environment = {**os.environ, "OUT": str(folder / "runs"), "DATA": str(folder / "stdlib"), "EVAL_TOKENS": "8192",
-                   "ENCODINGS": "cable alibi", "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+                   "ENCODINGS": "cable alibi", "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix,
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(["bash", str(ROOT / "scripts" / "quickstart.sh"), *FLAGS], env=environment, text=True, cwd=folder,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
