@@ -22,7 +22,8 @@ class Layer:
 
     @property
     def states(self) -> tuple[tuple, tuple]:
-        return self.encoding.states(self.x.float(), self.pos)
+        with torch.autocast(self.x.device.type, enabled=False):  # as the model takes them
+            return self.encoding.states(self.x.float(), self.pos)
 
     def bias(self) -> Tensor | None:
         """What is added to the scaled logits of every pair, future keys included: (B|1, H|1, T, T), what an encoding makes of whole rows

@@ -66,6 +66,15 @@ def test_summary_of_alibi_by_hand(model):
     assert found["window"] == pytest.approx([sum(windows) / 2] * 2)
 
 
+def test_autocast_rounds_no_sums(model):
+    """As train_gpt.py asks, whose model takes them in float32, too."""
+    fox, tokens = model("fox"), torch.arange(2000)[None] % 256
+    exact = biases.summary(fox, tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        for name, found in biases.summary(fox, tokens).items():
+            assert_allclose(found, exact[name], rtol=0.02)
+
+
 def test_summary_of_a_window(model):
     """The last 5 of 16 tokens alone, slopes 1/16 and 1/256."""
     found, window = biases.summary(model("window:w=5+alibi"), torch.arange(32).view(2, 16)), 0
