@@ -46,7 +46,8 @@ def main(argv=None):
     cells = [["context", *names, "ratio", "95% interval", "blocks"]]
     for length in shared:
         a, b = (record["lengths"][length] for record in (first, second))
-        ratio, low, high = ratio_of(np.array(a["blocks"]), np.array(b["blocks"]))
+        tokens = np.array(a.get("block_tokens", [1] * len(a["blocks"])))  # older records have blocks of one size
+        ratio, low, high = ratio_of(np.array(a["blocks"]), np.array(b["blocks"]), tokens)
         interval = f"{low:.4f} – {high:.4f}" if len(a["blocks"]) > 1 else "unknown"  # one block says nothing of others
         cells.append([f"{int(length):,}", f"{a['perplexity']:.2f}", f"{b['perplexity']:.2f}", f"{ratio:.4f}", interval,
                       f"{len(a['blocks']):,}"])
@@ -54,11 +55,16 @@ def main(argv=None):
     print(f"Perplexity of {names[0]} over that of {names[1]}; {tables.protocol(first)}; paired bootstrap, {DRAWS:,} draws of blocks.")
 
 
-def ratio_of(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
-    """Ratio of the perplexities whose mean losses by block are a and b (n,), and the 2.5th and 97.5th percentile of its draws."""
+def ratio_of(a: np.ndarray, b: np.ndarray, tokens: np.ndarray) -> tuple[float, float, float]:
+    """Ratio of the perplexities whose mean losses by block, each of so many tokens, are a and b (n,), and the 2.5th and 97.5th percentile
+    of its draws."""
     differences, random = a - b, np.random.default_rng(0)
-    draws = [differences[random.integers(len(differences), size=len(differences))].mean() for _ in range(DRAWS)]
-    return tuple(np.exp([differences.mean(), *np.percentile(draws, [2.5, 97.5])]).tolist())
+
+    def mean(drawn):
+        return np.average(differences[drawn], weights=tokens[drawn])
+
+    draws = [mean(random.integers(len(tokens), size=len(tokens))) for _ in range(DRAWS)]
+    return tuple(np.exp([mean(slice(None)), *np.percentile(draws, [2.5, 97.5])]).tolist())
 
 
 if __name__ == "__main__":

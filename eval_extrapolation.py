@@ -194,13 +194,15 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
                 bar.update(loss.size)
     overlapping = math.ceil(1 / (1 - protocol["overlap"])) if protocol["targets"] else -(-length // (config.stride or length))
     blocks = np.array_split(np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping)))
-    means = np.array([sums[block].sum() / counts[block].sum() for block in blocks])
+    tokens = np.array([counts[block].sum() for block in blocks])  # not the same for all where the windows do not divide
+    means = np.array([sums[block].sum() for block in blocks]) / tokens
     mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
-    error = float(means.std(ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else None
+    scatter = ((means - mean) * tokens / tokens.mean()).std(ddof=1) if len(blocks) > 1 else None
+    error = None if scatter is None else float(scatter / math.sqrt(len(blocks)))
     parts = [slice(start, start + width) for start in range(first, length, width)]
     bins = [float(by_position[part].sum() / seen[part].sum()) if seen[part].any() else None for part in parts]
-    entry = {"loss": float(mean), "loss_se": error, "perplexity": perplexity(mean), "windows": len(windows),
-             "tokens": int(counts.sum()), "blocks": means.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
+    entry = {"loss": float(mean), "loss_se": error, "perplexity": perplexity(mean), "windows": len(windows), "tokens": int(counts.sum()),
+             "blocks": means.tolist(), "block_tokens": tokens.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
     if model.path == "triton" and config.cache_window is None:
         with devices.autocast(device, dtype):
             entry["left_out"] = biases.left_out(model, rows(shards, [windows[0][:2]], length)[0].to(device))

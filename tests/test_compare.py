@@ -16,9 +16,20 @@ def test_interval_is_the_normal_one_for_many_blocks():
     random = np.random.default_rng(3)
     text, differences = random.normal(3, 1, 400), random.normal(0, 1, 400)
     differences = 0.02 + 0.1 * (differences - differences.mean()) / differences.std()
-    ratio, low, high = compare.ratio_of(text + differences, text)
+    ratio, low, high = compare.ratio_of(text + differences, text, np.ones(400))
     assert ratio == pytest.approx(math.exp(0.02))
     assert math.log(low) == pytest.approx(0.02 - 1.96 * 0.005, abs=3e-4) and math.log(high) == pytest.approx(0.02 + 1.96 * 0.005, abs=3e-4)
+
+
+def test_blocks_count_by_their_tokens():
+    """Neighbouring windows put together two by two, but for the last ones: the mean over tokens stays, and so does the interval."""
+    random = np.random.default_rng(4)
+    differences = random.normal(0.1, 0.1, 900) + np.repeat([0, 1], 450)
+    pairs = np.concatenate([differences[:600].reshape(300, 2).mean(1), differences[600:]])
+    found = [compare.ratio_of(x, np.zeros(len(x)), tokens) for x, tokens in (
+        (differences, np.ones(900)), (pairs, np.repeat([2, 1], 300)))]
+    assert found[0][0] == pytest.approx(math.exp(differences.mean())) and found[1][0] == pytest.approx(found[0][0])
+    assert found[1][1:] == pytest.approx(found[0][1:], rel=0.05)
 
 
 def test_one_block_tells_no_interval(trained, tmp_path, capsys):

@@ -63,6 +63,13 @@ def val_tokens(data_dir):
     return torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
 
 
+def error_of(blocks):
+    """Standard error of the mean of all losses in them: a ratio, of their sums to their counts."""
+    mean, count = np.concatenate(blocks).mean(), len(blocks)
+    rest = sum((block.sum() - mean * len(block)) ** 2 for block in blocks)
+    return math.sqrt(rest * count / (count - 1)) / sum(map(len, blocks))
+
+
 def test_a_stride_scores_every_token_once_with_more_before_it(run, val_tokens):
     folder = run("rope")
     evaluate(folder, "--lengths", 48, "--stride", 20)
@@ -78,8 +85,7 @@ def test_a_stride_scores_every_token_once_with_more_before_it(run, val_tokens):
     assert entry["loss"] == pytest.approx(np.concatenate(expected).mean(), abs=1e-5)
     assert entry["by_position"]["loss"] == pytest.approx([np.mean(losses) for losses in by_position], abs=1e-5)
     blocks = np.array_split(np.arange(len(expected)), len(expected) // 3)  # 48 / 20: windows three apart share nothing
-    means = [np.concatenate([expected[n] for n in block]).mean() for block in blocks]
-    assert entry["loss_se"] == pytest.approx(np.std(means, ddof=1) / math.sqrt(len(means)), rel=1e-3)
+    assert entry["loss_se"] == pytest.approx(error_of([np.concatenate([expected[n] for n in block]) for block in blocks]), rel=1e-3)
 
 
 @pytest.mark.parametrize("targets", [1, 7])
@@ -97,9 +103,9 @@ def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
         assert (entry["windows"], entry["tokens"]) == (100, 100 * targets)
         assert entry["loss"] == pytest.approx(np.mean(expected), abs=1e-5)
         assert entry["by_position"]["first"] == length - targets and len(entry["by_position"]["loss"]) == targets
-        means = [np.mean([expected[n] for n in block]) for block in np.array_split(np.arange(100), 100 // 3)]
-        assert entry["blocks"] == pytest.approx(means, abs=1e-5)
-        assert entry["loss_se"] == pytest.approx(np.std(means, ddof=1) / math.sqrt(33), rel=1e-3)
+        blocks = [np.concatenate([expected[n] for n in block]) for block in np.array_split(np.arange(100), 100 // 3)]
+        assert entry["blocks"] == pytest.approx([*map(np.mean, blocks)], abs=1e-5)
+        assert entry["block_tokens"] == [*map(len, blocks)] and entry["loss_se"] == pytest.approx(error_of(blocks), rel=1e-3)
 
 
 def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
