@@ -222,7 +222,7 @@ def table_kind(path: Path) -> str | None:
 
 def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet") -> list[Path]:
     """The files named, and those in the folders named that `accepts` takes, hidden ones aside; sorted. kinds: these, in words."""
-    problems = [f"source {source} does not exist" for source in sources if not Path(source).exists()]
+    problems = [f"source {source} does not exist: name another" for source in sources if not Path(source).exists()]
     if problems:
         raise InputError(*problems)
     files, passed = [], 0
@@ -243,5 +243,13 @@ def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet"
 
 
 def fingerprint(files: list[Path]) -> str:
-    """A hash of the files' names and sizes: enough to tell that a preparation is the same one."""
-    return hashlib.sha256("".join(f"{path.name} {path.stat().st_size}\n" for path in files).encode()).hexdigest()
+    """A hash of the files' names, sizes, and first and last megabytes: enough to tell that a preparation is the same one."""
+    digest = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            digest.update(file.read(2**20))
+            file.seek(max(file.tell(), size - 2**20))
+            digest.update(file.read())
+    return digest.hexdigest()

@@ -15,6 +15,7 @@ import torch
 from errors import InputError
 from shards import Shards
 
+BATCH_TOKENS = 16_384  # of one forward pass of an evaluation, padding included, or one text where that is longer
 
 class Windows:
     """All stretches of length + 1 tokens, `length` apart, so that every token but a shard's first is a target once.

@@ -6,9 +6,7 @@ import torch
 
 import device as devices
 from cache import Cache
-from model import GPT
-
-PREFILL = 1024  # tokens of a prompt read at a time
+from model import READ, GPT
 
 
 @dataclass
@@ -53,7 +51,7 @@ def generate(model: GPT, prompts: list[list[int]], config: Sampling, vocab_size:
                     cache.fix_shapes()
                 logits = decode(unread, cache)
             else:
-                for part in unread.split(PREFILL, 1):
+                for part in unread.split(READ, 1):
                     last = model.hidden(part, cache)[:, -1]  # (B, C)
                 logits = last @ model.wte.weight.T
         held = length - start

@@ -48,6 +48,17 @@ class Processes:
             dist.all_gather_object(values, value)
         return values
 
+    def together(self, act) -> None:
+        """act() in every process. Where it refuses in one, all refuse, instead of waiting for that one."""
+        problems = []
+        try:
+            act()
+        except InputError as error:
+            problems = [*error.problems]
+        found = dict.fromkeys(sum(self.gather(problems), []))
+        if found:
+            raise InputError(*found)
+
     def barrier(self) -> None:
         self.any(False)
 

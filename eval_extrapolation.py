@@ -18,7 +18,7 @@ An encoder (--objective mlm) is asked for the tokens that are masked in each win
 --max_tokens and --windows take windows of the longest context, their starts evenly spaced over the split, and all lengths are tested
 on the text in them. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
 Every checkpoint gets a JSON record beside it for each text and protocol, renewed after each length; lengths that it holds already are
-not computed again. Of a run it is the newest checkpoint's.
+not computed again. Of a run it is the newest checkpoint's: that of an earlier one, of another dtype or path of attention is replaced.
 """
 
 import math
@@ -35,12 +35,11 @@ import cli
 import device as devices
 import tables
 from attention import SKIP_TOLERANCE
-from data import Windows, evenly_spaced, masked_count, masked_rows, rows
+from data import BATCH_TOKENS, Windows, evenly_spaced, masked_count, masked_rows, rows
 from errors import InputError
-from runs import checkpoint_path, identity_of, load_model, measured, perplexity, record_path, text_for
+from runs import identity_of, load_checkpoint, load_model, measured, perplexity, record_path, text_for
 from shards import Shards
 
-BATCH_TOKENS = 16_384  # tokens of one forward pass, or one window where that is longer
 BINS = 256  # of the loss by position
 BLOCKS = 1024  # of neighbouring windows, whose mean losses are kept: for the standard error, and to compare checkpoints
 
@@ -91,25 +90,29 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no run named: python eval_extrapolation.py runs/NAME ...")
     device, dtype = devices.choose(config.device, config.dtype)
-    for run in config.runs:
-        checkpoint_path(run)  # is there, or nothing need be computed
-    records = [evaluate(run, config, device, dtype) for run in config.runs]
+    plans = [plan(run, config) for run in config.runs]  # all can be carried out, or nothing is computed
+    records = [evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)]
     print(f"\n{tables.summary(records)}")
 
 
-def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
-    """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(run, device, dtype, config.attention, config.skip_tolerance, causal=None)
-    mask_rate = None if model.config.causal else checkpoint["config"]["mask_rate"]
+def plan(run: str, config: Config) -> tuple[Shards, list[int], dict, list[tuple[int, int, int]]]:
+    """What a checkpoint is asked: the text, the lengths, and what `regions_of` returns."""
+    checkpoint = load_checkpoint(run)
+    mask_rate = None if checkpoint["gpt"].get("causal", True) else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
         raise InputError(f"{run} is an encoder, which restores masked tokens in segments: "
                          "leave out --protocol, --stride and --cache_window")
     shards = text_for(run, checkpoint, config.data, config.split)
     lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
     protocol, regions = regions_of(shards, lengths, config)
-    protocol |= {"mask_rate": mask_rate} if mask_rate else {}
+    return shards, lengths, protocol | ({"mask_rate": mask_rate} if mask_rate else {}), regions
 
-    parts = ["eval", shards.meta["dataset"], config.split, *(["same-targets"] if config.protocol == "same-targets" else []),
+
+def evaluate(run: str, shards: Shards, lengths: list[int], protocol: dict, regions: list[tuple[int, int, int]], config: Config,
+             device: torch.device, dtype: torch.dtype) -> dict:
+    """The record of one checkpoint, with every length asked for."""
+    model, checkpoint = load_model(run, device, dtype, config.attention, config.skip_tolerance, causal=None)
+    parts = ["eval", shards.meta["dataset"], config.split, *([f"same-targets{config.targets}"] if protocol["targets"] else []),
              *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else []),
              *([f"{protocol['spans']}x{protocol['span']}"] if protocol["span"] else [])]
     path = record_path(run, *parts)
@@ -120,7 +123,7 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     def at(length):
         if length > (model.max_context or length):
             return None  # past the end of a learned table
-        windows = windows_of(regions, length, config, mask_rate)
+        windows = windows_of(regions, length, config, protocol.get("mask_rate"))
         return measure(model, shards, windows, length, protocol, config, device, dtype, Path(run).name)
 
     return measured(run, path, identity, lengths, at, device)
@@ -144,7 +147,7 @@ def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict
     if not same_targets and config.max_tokens is None and config.windows is None:
         return protocol | {"span": None, "spans": None, "overlap": 0.0}, [
             (shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
-    count = min(config.windows or len(whole), (config.max_tokens or math.inf) // longest)
+    count = min(config.windows or len(whole), config.max_tokens // longest if config.max_tokens else math.inf)
     if same_targets:
         sizes = np.cumsum([0, *(max(0, len(tokens) - longest) for tokens in shards.tokens)])  # starts there are, by shard
         starts = evenly_spaced(int(sizes[-1]), int(count))

@@ -26,13 +26,13 @@ import cli
 import corpus
 import device as devices
 import tables
+from data import BATCH_TOKENS
 from errors import InputError
 from files import write_json
 from model import GPT, cross_entropies
-from runs import checkpoint_path, earlier_record, identity_of, load_model, provenance, record_path
+from runs import earlier_record, identity_of, load_checkpoint, load_model, named, provenance, record_path
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
-BATCH_TOKENS = 16_384  # tokens of one forward pass, padding included
 BLOCK = 256  # examples between two writings of the record
 
 
@@ -64,7 +64,7 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
     device, dtype = devices.choose(config.device, config.dtype)
     for run in config.runs:
-        checkpoint_path(run)  # is there, or nothing need be fetched
+        load_checkpoint(run, causal=True)  # is there, or nothing need be fetched
     examples = load_examples(config.source)
     records = tables.in_order([evaluate(run, examples, config, device, dtype) for run in config.runs])
     print()
@@ -128,7 +128,7 @@ def evaluate(run: str, examples: list[dict], config: Config, device: torch.devic
     def record():
         done = len(scores[:count])
         cut = sum(len(context) + len(ending) - 1 > (model.max_context or math.inf) for context, ending in itertools.chain(*pairs[:done]))
-        return {"run": Path(run).name, **identity, "examples": done, **accuracies(scores[:done], examples), "truncated_sequences": cut}
+        return {**named(run), **identity, "examples": done, **accuracies(scores[:done], examples), "truncated_sequences": cut}
 
     with tqdm(total=count, initial=min(len(scores), count), desc=Path(run).name, unit=" examples", disable=None) as bar:
         while len(scores) < count:

@@ -26,11 +26,10 @@ from tqdm import tqdm
 import cli
 import device as devices
 import tables
-from data import Windows, evenly_spaced
+from data import BATCH_TOKENS, Windows, evenly_spaced
 from errors import InputError
-from runs import checkpoint_path, identity_of, load_model, measured, record_path, text_for
+from runs import identity_of, load_checkpoint, load_model, measured, record_path, text_for
 
-BATCH_TOKENS = 16_384  # tokens of one forward pass, or the two sequences of one trial where these are longer
 
 
 @dataclass
@@ -67,15 +66,14 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no run named: python eval_recall.py runs/NAME ...")
     device, dtype = devices.choose(config.device, config.dtype)
-    for run in config.runs:
-        checkpoint_path(run)  # is there, or nothing need be computed
-    records = [evaluate(run, config, device, dtype) for run in config.runs]
+    plans = [plan(run, config) for run in config.runs]  # all can be carried out, or nothing is computed
+    records = [evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)]
     print(f"\n{tables.summary(records)}")
 
 
-def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
-    """The record of one checkpoint, with every distance asked for."""
-    model, checkpoint = load_model(run, device, dtype, config.attention)
+def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
+    """What a checkpoint is asked: the distances, the windows of the text, and the numbers of those that are the trials'."""
+    checkpoint = load_checkpoint(run, causal=True)
     shards = text_for(run, checkpoint, config.data, config.split)
     distances = cli.lengths(config.distances, checkpoint["gpt"]["block_size"])
     if distances[0] < config.passage:
@@ -86,6 +84,14 @@ def evaluate(run: str, config: Config, device: torch.device, dtype: torch.dtype)
     if len(numbers) < 3:
         raise InputError(f"{shards.folder} ({config.split}) has text for {len(numbers)} windows of {windows.length:,} tokens, of three "
                          "that it takes: lower --distances")
+    return distances, windows, numbers
+
+
+def evaluate(run: str, distances: list[int], windows: Windows, numbers: np.ndarray, config: Config, device: torch.device,
+             dtype: torch.dtype) -> dict:
+    """The record of one checkpoint, with every distance asked for."""
+    model, checkpoint = load_model(run, device, dtype, config.attention)
+    shards = windows.shards
     path = record_path(run, "eval", "recall", shards.meta["dataset"], config.split, f"{config.passage}of{len(numbers)}x{windows.length}")
     identity = {
         **identity_of(run, model, checkpoint, dtype),

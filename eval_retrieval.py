@@ -21,11 +21,11 @@ import cli
 import device as devices
 import retrieval
 import tables
+from data import BATCH_TOKENS
 from errors import InputError
 from files import read_json
 from runs import measured, sha256_of
 
-BATCH_TOKENS = 16_384  # of documents that go through the network together, or one document where that is longer
 
 
 @dataclass

@@ -40,6 +40,8 @@ def positions(columns: list[tables.Column], file) -> None:
     """
     lines = []
     for column in columns:
+        if not any(entry for record in column.records for entry in record["lengths"].values()):
+            continue
         groups = {}  # half powers of two -> (tokens, tokens seen by the one in the middle, mean loss) of the stretches in them
         for record in column.records:
             length, entry = max(((int(length), entry) for length, entry in record["lengths"].items() if entry), key=lambda item: item[0])
@@ -73,7 +75,7 @@ def speeds(result: dict, file) -> None:
     """Throughput and memory of a benchmark of bench.py against context, as a PNG; the dense path's are in the table alone."""
     contexts = sorted(map(int, result["contexts"]))
     names = sorted({name for entries in result["contexts"].values() for name, entry in entries.items()
-                    if entry and not name.endswith(" dense")}, key=tables.place)
+                    if entry and not name.endswith(" dense")}, key=tables.place_of_setting)
 
     def lines(column):
         value, _ = tables.SPEED_COLUMNS[column]

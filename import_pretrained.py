@@ -43,7 +43,7 @@ def main(argv=None):
         raise InputError(f"block_size is {config.block_size}, attn_scale {config.attn_scale:g}: both must be above 0")
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
-    run.find(resume=False, may_differ=set(), defaults={})
+    run.find(resume=False, defaults={})
     model = GPT.from_pretrained(config.model[0], config.file, config.block_size, config.attn_scale)
     run.begin(torch.device("cpu"))
     run.save(model=model.state_dict(), optimizer={}, scaler={}, step=0, sampler={}, rng=[], gpt=dataclasses.asdict(model.config))

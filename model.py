@@ -36,6 +36,7 @@ SIZES = {  # layers, heads, width
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
+OTHER = "custom"  # none of these
 READ = 1024  # tokens that pass through the network at a time where a cache lets them
 LOGITS_CHUNK = 2**26  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
 GPU_CHUNK = 4  # times as many on a GPU in training: to add up a chunk's gradient of the embedding takes as long as the loss of 800 tokens
@@ -44,7 +45,7 @@ GPU_CHUNKS = 8  # at most: torch.compile puts off the adding, and holds nearly a
 
 @dataclass
 class GPTConfig:
-    """What a network is; n_layer, n_head and n_embd are taken from `size` where they are None."""
+    """What a network is; n_layer, n_head and n_embd are taken from `size` where they are None, and tell it where they are not."""
 
     size: str = "small"
     pe: str = "cable"
@@ -61,9 +62,11 @@ class GPTConfig:
     def __post_init__(self):
         """Fills in the size. Raises InputError with all problems at once."""
         problems = []
-        if self.size in SIZES:
-            for name, value in zip(("n_layer", "n_head", "n_embd"), SIZES[self.size]):
-                setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
+        given = self.n_layer, self.n_head, self.n_embd
+        if self.size in SIZES or self.size == OTHER and None not in given:
+            shape = tuple(known if own is None else own for own, known in zip(given, SIZES.get(self.size, given)))
+            self.n_layer, self.n_head, self.n_embd = shape
+            self.size = next((size for size, known in SIZES.items() if known == shape), OTHER)
             if self.attn_scale is not None and self.attn_scale <= 0:
                 problems.append(f"attn_scale is {self.attn_scale}: it must be above 0, or none")
             if self.n_head > 0 and (self.n_embd % self.n_head or self.n_embd // self.n_head % 2):
@@ -169,8 +172,6 @@ class GPT(nn.Module):
         settings, weights = pretrained.read(name, file)
         if settings["pe"] == "cable-v1":
             settings |= {"block_size": block_size, "attn_scale": attn_scale}
-        dimensions = settings["n_layer"], settings["n_head"], settings["n_embd"]
-        settings["size"] = next((size for size, known in SIZES.items() if known == dimensions), "small")
         model = cls(GPTConfig(**settings))
         try:
             model.load_state_dict(weights)

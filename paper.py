@@ -13,9 +13,11 @@ SAME = {"t5-clip": "t5"}  # the CABLE paper's T5-bias may be either, by its text
 
 @dataclass
 class Table:
-    """A table of one model size on one data set: of perplexities, or, in percent, of nDCG@10."""
+    """A table of one model size on one data set: of decoders' perplexities, or, in percent, of encoders' nDCG@10."""
 
     what: str
+    measure: str
+    """Perplexity or nDCG@10"""
     dataset: str
     size: str
     trained_at: int
@@ -41,7 +43,7 @@ def load(path: str | Path) -> Table:
         rows = list(csv.DictReader(file))
     found = {pe: {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]} for pe in rows[0] if pe != "context_length"}
     entry = known[path.name]
-    return Table(entry["what"], entry["dataset"], entry["size"], int(entry["trained_at"]), found)
+    return Table(entry["what"], entry["measure"], entry["dataset"], entry["size"], int(entry["trained_at"]), found)
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:

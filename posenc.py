@@ -416,7 +416,8 @@ class CableNW(WeightedFall):
 class Fox(WeightedFall):
     """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)): the forget gate of the Forgetting Transformer (Lin et al. 2025).
 
-    As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version (its eqs. 2-4), the weights' sign turned.
+    As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version, the weights' sign turned (its eqs. 2-4; eq. 4 with its
+    own sign turned, as S falls).
     """
 
     names = ("fox", "cable-v1")

@@ -64,7 +64,14 @@ def main(argv=None):
 
 
 def find(sources: list[str]) -> list[Path]:
-    return corpus.find(sources, lambda path: corpus.table_kind(path) or is_text(path), "text, jsonl or parquet")
+    def readable(path):
+        return corpus.table_kind(path) or is_text(path)
+
+    found = corpus.find(sources, readable, "text, jsonl or parquet")
+    problems = [f"{path} is no UTF-8 text: unpack or convert it, or leave it out" for path in found if not readable(path)]
+    if problems:
+        raise InputError(*problems)
+    return found
 
 
 def tables(files: list[Path]) -> list[Path]:

@@ -14,6 +14,8 @@ import torch
 from errors import InputError
 
 CABLE = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
+GPT2 = {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,), "tie_word_embeddings": (True,), "vocab_size": (50257,)}  # of those that we can be
 
 
 def read(name: str, file: str | None = None) -> tuple[dict, dict]:
@@ -29,15 +31,20 @@ def read(name: str, file: str | None = None) -> tuple[dict, dict]:
 def _gpt2(name: str) -> tuple[dict, dict]:
     """Settings and weights of a GPT-2 of transformers."""
     try:
-        from transformers import GPT2LMHeadModel
+        from transformers import GPT2Config, GPT2LMHeadModel
     except ImportError:
         raise InputError("GPT-2's weights are read by transformers: pip install transformers") from None
     try:
-        theirs = GPT2LMHeadModel.from_pretrained(name)
+        c = GPT2Config.from_pretrained(name)
+        problems = [f"'{name}' has {key} {getattr(c, key)}, our network {' or '.join(map(str, values))}: name another model"
+                    for key, values in GPT2.items() if getattr(c, key) not in values]
+        theirs = None if problems else GPT2LMHeadModel.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise InputError(f"no GPT-2 model at '{name}' ({' '.join(str(error).split())[:120]}): name a folder with config.json and "
                          "model.safetensors, or gpt2, gpt2-medium, gpt2-large or gpt2-xl with a network at hand") from None
-    c, conv1d = theirs.config, ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round
+    if problems:
+        raise InputError(*problems)
+    conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round
     weights = {key: weight.T if key.endswith(conv1d) else weight for key, weight in theirs.transformer.state_dict().items()}
     table = weights.pop("wpe.weight")
     settings = {"pe": "learnable", "vocab_size": c.vocab_size, "block_size": c.n_positions, "n_layer": c.n_layer, "n_head": c.n_head,

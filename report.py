@@ -56,6 +56,9 @@ def main(argv=None):
     perplexity, recall, retrieval, accuracy, speeds = ({path: records[path] for path in records if kinds[path] == kind}
                                                        for kind in ("perplexity", "recall", "retrieval", "hellaswag", "bench"))
     check_speeds(speeds)
+    if printed and not any(matches(printed, record) for record in records.values()):
+        raise InputError(f"{config.paper} holds {printed.measure} of {'en' if printed.measure == tables.NDCG.name else 'de'}coders, which "
+                         "none of the records does: choose another --paper")
     out = Path(config.out_dir)
     if combined:
         found = tables.on_other_data([*perplexity.values(), *accuracy.values()])
@@ -82,25 +85,33 @@ def kind_of(record) -> str | None:
     return next((kind for kind, keys in KINDS.items() if keys <= record.keys()), other)
 
 
+def matches(printed: paper.Table, record: dict) -> bool:
+    """Whether a record holds what the paper's table does."""
+    if printed.measure == tables.NDCG.name:
+        return record.get("metric") == printed.measure
+    return KINDS["perplexity"] <= record.keys() and "objective" not in record and "metric" not in record
+
+
 def report_contexts(kind: str, records: list[dict], printed: paper.Table | None, out: Path) -> None:
     """A table, verdicts and plots for each data set and protocol among records of perplexity, recall or retrieval, at several lengths."""
     groups = tables.alike(records)
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         name = kind if len(groups) == 1 else f"{kind}_{number}_{data['dataset']}_{data['split']}"
-        columns = tables.columns(group)
+        columns, beside = tables.columns(group), printed if printed and matches(printed, group[0]) else None
         table, best = tables.by_context(columns), columns[0].measure.best
         parts = [tables.markdown(*table, best), tables.caption(group)]
-        if printed and any(printed.covers(column.pe) for column in columns):
-            cells, meaning = tables.printed_beside(columns, printed)
+        if beside and any(beside.covers(column.pe) for column in columns):
+            cells, meaning = tables.printed_beside(columns, beside)
             parts += [tables.aligned(cells), meaning]
         if kind == "retrieval":
             parts.append("\n".join(f"- {verdict}" for verdict in claims.judge_retrieval(columns)))
         elif kind == "perplexity" and "objective" not in group[0]:  # the claims on perplexity are on decoders
-            parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, printed)))
+            parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, beside)))
+        drawn = any(entry for record in group for entry in record["lengths"].values())  # nothing beyond the end of a learned table
         write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table, best),
-              lambda file: figures.by_context(columns, file))
-        if all("by_position" in entry for record in group for entry in record["lengths"].values() if entry):
+              (lambda file: figures.by_context(columns, file)) if drawn else None)
+        if drawn and all("by_position" in entry for record in group for entry in record["lengths"].values() if entry):
             save(out / name.replace(kind, "by_position", 1), ".png", lambda file: figures.positions(columns, file))
 
 

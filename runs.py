@@ -8,8 +8,8 @@
     wandb/                  what goes to Weights & Biases as well, if asked for
 
     run = Run("runs/cable", config, data)
-    checkpoint = run.find(resume=True, may_differ={"device"}, defaults={})      # looks at the folder, or says what is wrong
-    run.begin(device)                                               # takes it
+    checkpoint = run.find(resume=True, defaults={})         # looks at the folder, or says what is wrong
+    run.begin(device)                                       # takes it
     model, checkpoint = load_model("runs/cable", device)
 """
 
@@ -47,6 +47,10 @@ from shards import Shards
 
 CHECKPOINT, CONFIG, LOG = "checkpoint_{:07d}.pt", "config.yaml", "log.jsonl"
 FORMAT = "gpt checkpoint 2"
+# Settings of train_gpt.py that may change when a run goes on: where, how fast and how exactly it is computed and told, not what is learned.
+MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "skip_tolerance", "micro_batch", "log_every", "val_every", "val_tokens",
+              "checkpoint_every", "keep_checkpoints", "wandb_project", "device", "dtype", "compile", "activation_checkpointing",
+              "deterministic"}
 KEYS = {"format", "model", "optimizer", "scaler", "step", "sampler", "rng", "gpt", "config", "data"}
 
 
@@ -64,15 +68,15 @@ class Run:
         if wandb_project:
             _wandb()
 
-    def find(self, resume: bool, may_differ: set[str], defaults: dict) -> dict | None:
+    def find(self, resume: bool, defaults: dict) -> dict | None:
         """The newest checkpoint's content, for a run to go on; None where there is nothing yet.
 
-        may_differ: settings that need not agree with those that the run began with. defaults: what a setting was before it was one.
+        defaults: values of settings that did not exist when an older checkpoint was written.
         Raises InputError where the folder holds another run, or this one without `resume`.
         """
         found = checkpoints(self.folder)
         if not found and not (self.folder / CONFIG).exists():
-            if self.folder.is_dir() and any(self.folder.iterdir()):
+            if self.folder.is_dir() and any(path.name != "wandb" and path.suffix != ".partial" for path in self.folder.iterdir()):
                 raise InputError(f"{self.folder} holds other files: choose another --out_dir")
             return None
         if not resume:
@@ -83,7 +87,7 @@ class Run:
         mend = "give the same, or choose another --out_dir"
         before = {**defaults, **checkpoint["config"]}
         problems = [f"--resume: {self.folder} was trained with {key} {before.get(key)}, not {value}: {mend}"
-                    for key, value in self.config.items() if key not in may_differ and before.get(key) != value]
+                    for key, value in self.config.items() if key not in MAY_DIFFER and before.get(key) != value]
         if checkpoint["data"] != self.data:
             problems.append(f"--resume: {self.folder} was trained on other data than {self.config['data']}: {mend}")
         if problems:
@@ -211,8 +215,11 @@ def logged(run: str | Path) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def load_checkpoint(run: str | Path) -> dict:
-    """A checkpoint's content, tensors on the CPU. Raises InputError where there is none, or not a whole one of ours."""
+def load_checkpoint(run: str | Path, causal: bool | None = None) -> dict:
+    """A checkpoint's content, tensors on the CPU. Raises InputError where there is none, or not a whole one of ours.
+
+    causal: also where it is no decoder (True), or no encoder (False).
+    """
     path = checkpoint_path(run)
     others = [other for other in checkpoints(path.parent) if other != path]
     mend = f"remove it to go on from {others[-1]}" if others else "train again, or name another"
@@ -223,19 +230,16 @@ def load_checkpoint(run: str | Path) -> dict:
         raise InputError(f"{path} is damaged or no checkpoint ({reason}): {mend}") from None
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT or set(checkpoint) != KEYS:
         raise InputError(f"{path} is not a checkpoint of this program: name the folder of a run by train_gpt.py")
+    if causal is not None and checkpoint["gpt"].get("causal", True) != causal:
+        raise InputError(f"{run} is a decoder: name a run with --objective mlm" if not causal else
+                         f"{run} is an encoder, which continues no text: name a run with --objective clm")
     return checkpoint
 
 
 def load_model(run: str | Path, device: torch.device, dtype: torch.dtype = torch.float32, attention: str = "auto",
                skip_tolerance: float = SKIP_TOLERANCE, causal: bool | None = True) -> tuple[GPT, dict]:
-    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint.
-
-    causal: raises InputError where it is no decoder (True), or no encoder (False).
-    """
-    checkpoint = load_checkpoint(run)
-    if causal is not None and checkpoint["gpt"].get("causal", True) != causal:
-        raise InputError(f"{run} is a decoder: name a run with --objective mlm" if not causal else
-                         f"{run} is an encoder, which continues no text: name a run with --objective clm")
+    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint; causal: see there."""
+    checkpoint = load_checkpoint(run, causal)
     model = GPT(GPTConfig(**{**checkpoint["gpt"], "attention": attention, "skip_tolerance": skip_tolerance}))
     load_weights(model, checkpoint.pop("model"), run)
     return model.place(device, dtype).eval(), checkpoint
@@ -261,9 +265,14 @@ def start_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) ->
                 for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale") if getattr(old, name) != getattr(new, name)]
     parts = [[cls for cls, _ in posenc.parse(config.pe)] for config in (old, new)]
     kin = len(parts[0]) == len(parts[1]) and all(issubclass(a, b) or issubclass(b, a) for a, b in zip(*parts))
-    tables = {name: value.shape for name, value in model.posenc.state_dict(prefix="posenc.").items()}
+    with torch.device("meta"):
+        before = posenc.build(old.pe, new.n_head, new.n_embd, new.block_size, new.n_layer, old.causal)  # at the new length
+    tables, before = ({name: value.shape for name, value in encodings.state_dict(prefix="posenc.").items()}
+                      for encodings in (model.posenc, before))
     alike = all(checkpoint["model"][name].shape == shape for name, shape in tables.items() if name in checkpoint["model"])
-    if not kin or not alike and old.block_size == new.block_size:
+    if old.causal != new.causal:
+        problems.append(f"--init_from: {run} is {'a de' if old.causal else 'an en'}coder: give --objective {'clm' if old.causal else 'mlm'}")
+    elif not kin or not alike and before != tables:
         problems.append(f"--init_from: {run} has pe {old.pe}, not {new.pe}: give the same")
     if checkpoint["data"]["tokenizer"] != tokenizer:
         problems.append(f"--init_from: {run} was trained on {checkpoint['data']['tokenizer']} tokens, not {tokenizer}: choose other data")
@@ -293,20 +302,39 @@ def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtyp
     """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
     return {"pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
             **({} if model.config.causal else {"objective": "mlm"}),
-            "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "parameters": model.parameter_count(),
+            "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "recipe": _recipe(checkpoint),
+            "parameters": model.parameter_count(),
             "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path,
             **({"skip_tolerance": model.config.skip_tolerance} if model.path == "triton" else {})}
 
 
+def _recipe(checkpoint: dict) -> str:
+    """A hash of all that a run learned from, but for its seed: runs of the same recipe are seeds of one."""
+    told = {name: value for name, value in checkpoint["config"].items() if name not in MAY_DIFFER | {"seed", "init_from"}}
+    return hashlib.sha256(json.dumps([told, checkpoint["data"]["sha256"]], sort_keys=True).encode()).hexdigest()[:12]
+
+
 def record_path(run: str | Path, *parts: str) -> Path:
     """The file of a record about a run, called by these words: beside its checkpoints. Where a checkpoint is named, its name follows."""
-    named = [Path(run).stem] if Path(run).is_file() else []
-    return checkpoint_path(run).parent / f"{'_'.join([*parts, *named])}.json"
+    own = [Path(run).stem] if Path(run).is_file() else []
+    return checkpoint_path(run).parent / f"{'_'.join([*parts, *own])}.json"
+
+
+def named(run: str | Path) -> dict:
+    """What a record calls its run: its name, and the folder that tells it from others of that name."""
+    path = Path(run).absolute()
+    return {"run": path.name, "folder": path.parent.name}
 
 
 def earlier_record(path: Path, identity: dict) -> dict | None:
-    """The record in `path` where it is one of the same identity: its numbers need not be computed again."""
+    """The record in `path` where it is one of the same identity: its numbers need not be computed again.
+
+    Raises InputError where it is one of another text, or of other questions about it, which the next one would replace.
+    """
     found = read_json(path, "remove it") if path.exists() else {}
+    other = [key for key in ("data", "protocol") if key in found and found[key] != identity.get(key)]
+    if other:
+        raise InputError(f"{path} is a record of another {other[0]}, as its content tells: rename it, or remove it")
     return found if all(found.get(key) == value for key, value in identity.items()) else None
 
 
@@ -314,7 +342,7 @@ def measured(run: str | Path, path: Path, identity: dict, lengths: list[int], me
              device: torch.device) -> dict:
     """The record in `path`, with what `measure` finds at each of these lengths; renewed after each. What it holds already stays."""
     found = earlier_record(path, identity) or {"lengths": {}}
-    record = {"run": Path(run).name, **identity, "lengths": found["lengths"]}
+    record = {**named(run), **identity, "lengths": found["lengths"]}
     missing = [length for length in lengths if str(length) not in record["lengths"]]
     if not missing:
         print(f"{run} is evaluated already")

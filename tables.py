@@ -45,6 +45,11 @@ def place(pe: str) -> tuple[int, str]:
     return ORDER.index(pe) if pe in ORDER else len(ORDER), pe
 
 
+def place_of_setting(name: str) -> tuple:
+    """The same of what took turns in a benchmark, as in "cable triton"."""
+    return place(name.partition(" ")[0]), name
+
+
 def alike(records: list[dict]) -> list[list[dict]]:
     """Records that one table can hold, each in order: of the same text, asked in the same way."""
     groups = {}
@@ -86,23 +91,27 @@ class Column:
 
 def columns(records: list[dict]) -> list[Column]:
     """Records as the columns of a table, in order. A column is called by its encoding and by what tells it from the others of that:
-    the size of the network, the training length, and a cache that has an end. Where that is not enough, by its run."""
+    the size of the network, the training length, and a cache that has an end. Where that is not enough, by its run, and its folder."""
     groups = {}
     for record in in_order(records):
-        groups.setdefault(tuple(record.get(name) for name in TOLD + ("parameters", "step", "objective")), []).append(record)
+        groups.setdefault(tuple(record.get(name) for name in TOLD + ("parameters", "step", "objective", "recipe")), []).append(record)
     several = {name: {pe for pe, *_ in groups if len({key[place] for key in groups if key[0] == pe}) > 1}
                for place, name in ((1, "size"), (2, "block_size"))}
     twice = [told for told, count in Counter(key[: len(TOLD)] for key in groups).items() if count > 1]
     found = []
-    for (*told, _, _, _), group in groups.items():
-        pe, size, block_size, window = told
+    for key, group in groups.items():
+        pe, size, block_size, window = told = key[: len(TOLD)]
         label = ", ".join([pe, *([str(size)] if pe in several["size"] else []),
                            *([f"{block_size:,}"] if pe in several["block_size"] else []),
                            *([] if window is None else [f"cache {window:,}"])])
-        if len({record.get("seed") for record in group}) == len(group) and tuple(told) not in twice:
+        if len({record.get("seed") for record in group}) == len(group) and told not in twice:
             found.append(Column(label, pe, group))
         else:
             found += [Column(label.replace(pe, record["run"], 1), pe, [record]) for record in group]
+    shared = [label for label, count in Counter(column.label for column in found).items() if count > 1]
+    for column in found:
+        if column.label in shared and column.records[0].get("folder"):
+            column.label = f"{column.records[0]['folder']}/{column.label}"
     return found
 
 
@@ -138,14 +147,13 @@ def by_context(columns: list[Column]) -> tuple[list[str], list[list]]:
 def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]], str]:
     """Cells of a table that sets the paper's numbers beside ours, of the encodings in both, and what it shows.
 
-    Ours of the paper's own size, training length and tokens, or, of nDCG@10, documents: its numbers and how far ours are from them. Of
-    others: by how much they grow from the training length on, there and here, at the same multiples of it.
+    Ours of the paper's own size, training length, text and tokens: its numbers and how far ours are from them. Of others: by how much
+    they grow from the training length on, there and here, at the same multiples of it.
     """
     columns = [column for column in columns if paper.covers(column.pe)]
     trained_at, measure = columns[0].records[0]["block_size"], columns[0].measure
-    kind, same = ("dataset", paper.dataset) if measure == NDCG else ("tokenizer", "gpt2")
-    alike = all((record["size"], record["block_size"], record["data"][kind]) == (paper.size, paper.trained_at, same)
-                for column in columns for record in column.records)
+    alike = all((record["size"], record["block_size"], record["data"]["dataset"], record["data"].get("tokenizer", "gpt2"))
+                == (paper.size, paper.trained_at, paper.dataset, "gpt2") for column in columns for record in column.records)
     cells = [["context" if alike else "training lengths", "", *(column.label for column in columns)]]
     for context in sorted({context for values in paper.numbers.values() for context in values}):
         theirs = [paper.value(column.pe, context) for column in columns]
@@ -162,8 +170,8 @@ def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]]
             cells.append([(f"{context:,}" if alike else f"{context / paper.trained_at:g}") if what == "ours" else "", what, *row])
     text = (f"{measure.name} here and in {paper.what} ({paper.dataset}, {paper.size}), and how far ours is from it." if alike else
             f"{measure.name} over that at the training length, here and in {paper.what} ({paper.dataset}, {paper.size}, trained at "
-            f"{paper.trained_at:,}): another size, length or {'task' if measure == NDCG else 'vocabulary'}, so that {measure.plural} "
-            "themselves cannot be compared.")
+            f"{paper.trained_at:,}): another size, length{' or task' if measure == NDCG else ', text or vocabulary'}, so that "
+            f"{measure.plural} themselves cannot be compared.")
     return cells, text
 
 
@@ -226,8 +234,8 @@ def on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str], float]
     found = {"HellaSwag acc": {}, "acc_norm": {}}
     for record in records:
         if "lengths" in record:
-            entry = record["lengths"][min(record["lengths"], key=int)]
-            values = {record["data"]["dataset"].removesuffix("-bytes"): entry["perplexity"]}
+            entry = record["lengths"][min(record["lengths"], key=int)]  # none beyond the end of a learned table
+            values = {record["data"]["dataset"].removesuffix("-bytes"): entry["perplexity"]} if entry else {}
         else:
             values = {"HellaSwag acc": 100 * record["acc"], "acc_norm": 100 * record["acc_norm"]}
         for measure, value in values.items():
@@ -344,7 +352,7 @@ def speeds(result: dict) -> tuple[list[str], list[list]]:
     """
     rows = []
     for context, entries in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
-        for name in sorted(entries, key=lambda name: (place(name.partition(" ")[0]), name)):
+        for name in sorted(entries, key=place_of_setting):
             rows.append([int(context), name, *(entries[name] and value(entries[name]) for value, _ in SPEED_COLUMNS.values())])
     kept = [0, 1, *(n for n in range(2, 2 + len(SPEED_COLUMNS)) if any(row[n] is not None for row in rows))]
     header = ["context", "encoding", *SPEED_COLUMNS]

@@ -131,6 +131,7 @@ class Config:
         problems += [f"min_lr {self.min_lr:g} is more than lr {self.lr:g}: lower --min_lr, too"] * (self.min_lr > self.lr >= 0)
         problems += [f"{name} is {getattr(self, name)}: it must be at least 0 and below 1" for name in ("beta1", "beta2")
                      if not 0 <= getattr(self, name) < 1]
+        problems += [f"seed is {self.seed}: it must be below 2^63"] * (self.seed >= 2**63)
         problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (not 0 < self.mask_rate < 1)
         try:
             self.gpt_config(vocab_size=64)
@@ -159,12 +160,6 @@ class Config:
             raise InputError(f"tokens_per_step {self.tokens_per_step} is no multiple of "
                              f"{' x '.join(f'{name} {value}' for name, value in factors.items())} = {unit}: change one of them")
         return self.tokens_per_step // self.block_size
-
-
-# What may change when a run goes on: nothing here, as it is by default, moves a weight by more than rounding.
-MAY_DIFFER = {"data", "verify_data", "out_dir", "attention", "skip_tolerance", "micro_batch", "log_every", "val_every", "val_tokens",
-              "checkpoint_every", "keep_checkpoints", "wandb_project", "device", "dtype", "compile", "activation_checkpointing",
-              "deterministic"}
 
 
 def learning_rate(step: int, config: Config) -> float:
@@ -248,7 +243,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("resume", "dry_run")}
     data = {"sha256": train_shards.sha256, "tokenizer": train_shards.tokenizer}
     run = Run(config.out_dir, settings, data, config.keep_checkpoints, config.wandb_project, writes=processes.rank == 0)
-    checkpoint = run.find(config.resume, MAY_DIFFER, {field.name: field.default for field in dataclasses.fields(Config)})
+    checkpoint = run.find(config.resume, {field.name: field.default for field in dataclasses.fields(Config)})
 
     # Model
     torch.manual_seed(config.seed)
@@ -267,6 +262,8 @@ def train(config: Config, processes: distributed.Processes) -> None:
                                   betas=(config.beta1, config.beta2), fused=True)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)  # otherwise it passes everything through
     print(model.describe())
+    if config.warmup_steps > config.steps > 0:
+        print(f"note: the learning rate rises to the end and never reaches lr: warmup_steps {config.warmup_steps}, steps {config.steps}")
     step, position = 0, {"epoch": 0, "index": 0}
     if checkpoint:
         optimizer.load_state_dict(checkpoint["optimizer"])
@@ -287,7 +284,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
     accumulation = sequences // processes.count // micro_batch
     print(f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
           f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}")
-    run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256)
+    processes.together(lambda: run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256))
     if config.compile or config.compile is None and device.type == "cuda":
         model.compile()
     forward = DistributedDataParallel(model, gradient_as_bucket_view=True) if processes.count > 1 else model
@@ -320,8 +317,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
     width = len(str(config.steps))
     peak, flops = devices.peak_flops(device, dtype), model.flops_per_token(config.block_size, train.predicted)
     seconds, since, saved = 0.0, step, step  # seconds: of training alone, since the last log line at step `since`
-    losses = torch.zeros(config.log_every, accumulation, device=device)  # of this process, for the steps since then; so that
-    norms = torch.zeros(config.log_every, device=device)  # the host asks the device for numbers at log lines only
+    kept = min(config.log_every, config.steps)
+    losses = torch.zeros(kept, accumulation, device=device)  # of this process, for the steps since then; so that
+    norms = torch.zeros(kept, device=device)  # the host asks the device for numbers at log lines only
     taken = []  # the window numbers that they belong to
     sampler = Sampler(len(train), config.seed, **position)
     batches = ahead(stream(train, sampler, sequences, micro_batch, processes.rank, processes.count), device)

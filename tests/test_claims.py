@@ -72,7 +72,7 @@ def test_networks_of_several_training_lengths_are_judged_apart():
         ("quickstart trained at 256", True), ("quickstart trained at 512", False)]
 
 
-PRINTED = Table("CABLE, table 9", "wikitext103", "tiny", 1024, {
+PRINTED = Table("CABLE, table 9", "Perplexity", "wikitext103", "tiny", 1024, {
     "cable": {512: 10.0, 1024: 10.0}, "t5": {512: 11.0, 1024: 10.04}, "rope": {512: 12.0, 1024: 9.0}})
 
 

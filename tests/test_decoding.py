@@ -84,7 +84,7 @@ def test_compiled_it_writes_the_same(pe, model, monkeypatch):
 def test_long_prompts_are_read_in_pieces(model, monkeypatch):
     prompt = [256, *b"1: line 7 of 49. 2: line 8"]
     whole = tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9)
-    monkeypatch.setattr(decoding, "PREFILL", 4)
+    monkeypatch.setattr(decoding, "READ", 4)
     assert tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9) == whole
 
 

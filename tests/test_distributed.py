@@ -241,7 +241,9 @@ def test_a_gradient_that_is_no_number_stops_too(data_dir, tmp_path, refused):
 
 
 def test_mistakes_are_told_once(data_dir, tmp_path):
+    (tmp_path / "file").write_text("")
     for flags, told in ((["--pe", "cabel"], "did you mean cable?"), (["--data", "nowhere"], "does not exist"),
+                        (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # which process 0 alone finds out
                         (["--tokens_per_step", "128"], "micro_batch 4 x block_size 32 x processes 2 = 256: change one of them"),
                         (["--micro_batch", "auto"], "micro_batch auto measures the memory of a GPU: give a number")):
         results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", *flags)

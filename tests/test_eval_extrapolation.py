@@ -93,7 +93,7 @@ def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
     """100 windows of 64 from 3,001 tokens overlap: they begin 29.37 tokens apart, 2,937 starts in all."""
     folder = run("cable")
     evaluate(folder, "--lengths", "8,64", "--protocol", "same-targets", "--targets", targets, "--windows", 100)
-    record = json.loads(evaluation(folder, "toy_val_same-targets").read_text())
+    record = json.loads(evaluation(folder, f"toy_val_same-targets{targets}").read_text())
     assert record["protocol"] == {"name": "same-targets", "stride": None, "targets": targets, "span": 64, "spans": 100,
                                   "overlap": pytest.approx(1 - 29.37 / 64)}
     starts = [int(29.37 * n) for n in range(100)]
@@ -113,7 +113,7 @@ def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
     folder = run("cable")
     for flags, spans in ((["--windows", 10**6], 2985), (["--windows", 50, "--max_tokens", 320], 20)):
         evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
-        record = json.loads(evaluation(folder, "toy_val_same-targets").read_text())
+        record = json.loads(evaluation(folder, "toy_val_same-targets1").read_text())
         assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == spans
 
 
@@ -130,7 +130,7 @@ def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_toke
 
 
 @pytest.mark.parametrize("flags, ending", [
-    ([], ""), (["--stride", 8], "_stride8"), (["--protocol", "same-targets", "--targets", 9], "_same-targets")])
+    ([], ""), (["--stride", 8], "_stride8"), (["--protocol", "same-targets", "--targets", 9], "_same-targets9")])
 def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags, ending):
     """A model whose bias falls by hundreds within 24 tokens, and one that sees everything."""
     steep, even = run("cable"), run("nope")

@@ -157,7 +157,7 @@ def test_copies_import_nothing_of_the_repository(folders):
 
 def test_readme_of_the_export_loads_it(folders):
     text = (folders[1] / "alibi" / "README.md").read_text()
-    assert "positional encoding `alibi`: quickstart: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6" in text
+    assert "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6" in text
     assert (ROOT / "CITATION.cff").read_text() in text and "Any context length" in text
     assert "up to 16 tokens" in (folders[1] / "learnable" / "README.md").read_text()
     compile(text.split("```python\n")[1].split("```")[0], "README.md", "exec")

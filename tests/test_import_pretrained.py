@@ -71,6 +71,12 @@ def test_refusals(refused, theirs, tmp_path):
     main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
     assert "name one model" in refused(main, *out)[0]
     assert "no GPT-2 model at" in refused(main, tmp_path, *out)[0]
+    settings = tmp_path / "gpt2" / "config.json"
+    before = json.loads(settings.read_text())
+    for key, other in (("activation_function", "relu"), ("scale_attn_by_inverse_layer_idx", True), ("layer_norm_epsilon", 1e-6)):
+        settings.write_text(json.dumps({**before, key: other}))
+        assert f"has {key} {other}, our network" in refused(main, tmp_path / "gpt2", *out)[0]
+    settings.write_text(json.dumps(before))
     assert not (tmp_path / "run").exists()
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
     assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]

@@ -120,6 +120,16 @@ def test_done_is_done(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
+@pytest.mark.parametrize("place", [0, 2_000_000])
+def test_another_text_of_the_same_size_is_another(tmp_path, refused, place):
+    """At its beginning or at its end."""
+    text = "a line of some length\n" * 100_000
+    (tmp_path / "a.txt").write_text(text)
+    prepare_text.main([str(tmp_path / "a.txt"), "--out_dir", str(tmp_path / "out")])
+    (tmp_path / "a.txt").write_text(text[:place] + "A" + text[place + 1 :])
+    assert "already holds a data set with another source" in refused(prepare_text.main, tmp_path / "a.txt", "--out_dir", tmp_path / "out")[0]
+
+
 def test_a_lost_shard_is_made_again(tmp_path, refused, capsys):
     for n in range(8):
         (tmp_path / f"{n}.txt").write_text(f"{n}: some text\n" * 9)
@@ -165,7 +175,11 @@ def test_refusals(tmp_path, refused, data_dir):
     a, out = tmp_path / "a.txt", ["--out_dir", tmp_path / "out"]
     main = prepare_text.main
     assert refused(main, tmp_path / "no.txt", tmp_path / "nor.txt", *out) == [
-        f"error: source {tmp_path / 'no.txt'} does not exist", f"error: source {tmp_path / 'nor.txt'} does not exist"]
+        f"error: source {tmp_path / name}.txt does not exist: name another" for name in ("no", "nor")]
+    for name, content in (("packed.txt.gz", b"\x1f\x8b\x08\0"), ("latin.txt", "Zo\u00eb liest, wie fast immer".encode("latin-1"))):
+        (tmp_path / name).write_bytes(content)
+        assert refused(main, a, tmp_path / name, *out) == [
+            f"error: {tmp_path / name} is no UTF-8 text: unpack or convert it, or leave it out"]
     assert "no text, jsonl or parquet files there" in refused(main, tmp_path / "empty", *out)[0]
     assert "--text_column from body" in refused(main, tmp_path / "other.jsonl", *out)[0]
     assert "bad.jsonl cannot be read (" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]

@@ -36,9 +36,9 @@ def test_caption_tells_protocol_tokens_and_error():
 
 
 def test_other_runs_of_an_encoding_are_no_seeds_of_one():
-    """Another number of steps, or of parameters: a column each, by the name of its run."""
+    """Another number of steps, of parameters, or another recipe: a column each, by the name of its run."""
     first, second = record("cable", {256: 4.0}, run="a", seed=1), record("cable", {256: 4.2}, run="b", seed=2)
-    for name, value in (("step", 9), ("parameters", 3)):
+    for name, value in (("step", 9), ("parameters", 3), ("recipe", "other")):
         columns = tables.columns([first, {**second, name: value}])
         assert [column.label for column in columns] == ["a", "b"] and all(len(column.records) == 1 for column in columns)
 
@@ -62,9 +62,11 @@ def test_seeds_become_a_column_with_their_deviation():
 
 
 def test_what_is_told_apart():
-    """Runs of one seed by their names; sizes, training lengths and caches by themselves."""
+    """Runs of one seed by their names, of one name by their folders; sizes, training lengths and caches by themselves."""
     named = [record("cable", {256: 4.0}, run="lr1"), record("cable", {256: 4.1}, run="lr2"), record("rope", {256: 5.0})]
     assert tables.by_context(tables.columns(named))[0] == ["context", "lr1", "lr2", "rope"]
+    folders = [{**record("cable", {256: 4.0}, seed=seed), "folder": f"lr{seed}", "recipe": seed} for seed in (1, 2)]
+    assert [column.label for column in tables.columns(folders)] == tables.labels(folders) == ["lr1/cable", "lr2/cable"]
     other = [record("cable", {256: 4.0}, block_size=512), record("cable", {256: 4.1}), record("rope", {256: 4.0}),
              record("rope", {256: 4.0}) | {"cache_window": 2048}, record("alibi", {256: 4.0}) | {"size": "tiny"},
              record("alibi", {256: 4.0}) | {"size": "small"}]
@@ -83,23 +85,44 @@ context & k\\_cable & rope \\\\
 \\end{tabular}"""
 
 
-PAPER = paper.Table("CABLE, table 9", "fineweb-edu", "tiny", 1024, {
+PAPER = paper.Table("CABLE, table 9", "Perplexity", "fineweb-edu", "tiny", 1024, {
     "cable": {512: 30.0, 1024: 20.0, 4096: 18.0}, "t5": {512: 31.0, 1024: 25.0, 4096: 50.0}, "learnable": {512: 40.0, 1024: 30.0}})
 
 
 def test_the_papers_numbers_beside_ours():
-    """Of the same size, length and tokens: the difference; of others: the growth, at the same multiples of the training length."""
-    same = {"size": "tiny", "data": {"dataset": "toy", "split": "val", "tokenizer": "gpt2"}}
+    """Of the same size, length, text and tokens: the difference; of others: the growth, at the same multiples of the training length."""
+    same = {"size": "tiny", "data": {"dataset": "fineweb-edu", "split": "val", "tokenizer": "gpt2"}}
     records = [record("cable", {512: 33.0, 1024: 19.0}, block_size=1024) | same, record("t5-clip", {1024: 25.5}, block_size=1024) | same]
     cells, text = tables.printed_beside(tables.columns(records), PAPER)
     assert cells == [["context", "", "cable", "t5-clip"], ["512", "ours", "33.00", "—"], ["", "paper", "30.00", "31.00"],
                      ["", "difference", "+10.0%", "—"], ["1,024", "ours", "19.00", "25.50"], ["", "paper", "20.00", "25.00"],
                      ["", "difference", "-5.0%", "+2.0%"], ["4,096", "ours", "—", "—"], ["", "paper", "18.00", "50.00"],
                      ["", "difference", "—", "—"]]
+    for other in ({"size": "custom"}, {"data": {**same["data"], "dataset": "fineweb"}}, {"data": {**same["data"], "tokenizer": "bytes"}}):
+        assert tables.printed_beside(tables.columns([records[0] | other]), PAPER)[0][0][0] == "training lengths"
     records = [record("cable", {256: 4.0, 1024: 4.4}), record("learnable", {256: 5.0, 1024: None}), record("zebra", {256: 9.0})]
     cells, text = tables.printed_beside(tables.columns(records), PAPER)
     assert cells == [["training lengths", "", "cable", "learnable"], ["0.5", "ours", "—", "—"], ["", "paper", "1.50", "1.33"],
                      ["1", "ours", "1.00", "1.00"], ["", "paper", "1.00", "1.00"], ["4", "ours", "1.10", "—"], ["", "paper", "0.90", "—"]]
+
+
+def test_a_papers_table_is_of_its_measure_alone(tmp_path, capsys, refused):
+    """An encoder's perplexity, and its retrieval; and a table with nothing in it, beyond the end of a learned one."""
+    masked, retrieval, nothing = tmp_path / "masked.json", tmp_path / "retrieval.json", tmp_path / "nothing.json"
+    masked.write_text(json.dumps(record("cable", {256: 4.0}) | {"objective": "mlm"}))
+    retrieval.write_text(json.dumps({name: value for name, value in record("cable", {}).items() if name != "protocol"} | {
+        "metric": "nDCG@10", "data": {"dataset": "mldr-en", "split": "test", "questions": 9, "documents": 9},
+        "lengths": {"512": {"ndcg10": 9.0, "ndcg10_se": 0.1}}}))
+    nothing.write_text(json.dumps(record("learnable", {1024: None})))
+    perplexities, ndcg = (paper.FOLDER / f"cable_{name}.csv" for name in ("table4_fineweb-edu-10b_small", "table3_mldr_ndcg10_bert"))
+    for path, table in ((masked, perplexities), (masked, ndcg), (retrieval, perplexities)):
+        assert "none of the records does: choose another --paper" in refused(
+            report.main, path, "--paper", table, "--out_dir", tmp_path / "no")[0]
+    assert not (tmp_path / "no").exists()
+    report.main([str(masked), str(retrieval), "--paper", str(ndcg), "--out_dir", str(tmp_path / "out")])
+    assert "CABLE" not in (tmp_path / "out" / "perplexity.md").read_text() and "CABLE" in (tmp_path / "out" / "retrieval.md").read_text()
+    report.main([str(nothing), "--out_dir", str(tmp_path / "empty")])
+    assert "—" in (tmp_path / "empty" / "perplexity.md").read_text() and not (tmp_path / "empty" / "perplexity.png").exists()
 
 
 def test_files(tmp_path, capsys):

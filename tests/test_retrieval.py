@@ -260,7 +260,7 @@ def test_ranking_by_hand(pe, exported, tuned, task, tmp_path):
         entry = record["lengths"][str(length)]
         assert entry["by_question"] == pytest.approx(values) and entry["ndcg10"] == pytest.approx(np.mean(values))
         assert entry["ndcg10_se"] == pytest.approx(np.std(values, ddof=1) / math.sqrt(12))
-    assert (record["pe"], record["size"], record["block_size"], record["seed"]) == (pe, "quickstart", 16, 1)
+    assert (record["pe"], record["size"], record["block_size"], record["seed"]) == (pe, "custom", 16, 1)
 
 
 def test_lengths_that_are_there_are_not_computed_again(tuned, task, tmp_path, monkeypatch):

@@ -204,6 +204,10 @@ def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
         f"error: --init_from: {trained('rope')} has attn_scale None, not 1.0: give the same"]
     assert lines("dapev2", "--init_from", trained("dape")) == [
         f"error: --init_from: {trained('dape')} has pe dape, not dapev2: give the same"]  # kin, but not in their parameters
+    assert lines("fire:width=16", "--init_from", trained("fire"), *longer) == [
+        f"error: --init_from: {trained('fire')} has pe fire, not fire:width=16: give the same"]
+    assert lines("rope", "--init_from", trained("rope"), "--objective", "mlm") == [
+        f"error: --init_from: {trained('rope')} is a decoder: give --objective clm"]
     assert lines("rope+cable", "--init_from", trained("rope")) == [
         f"error: --init_from: {trained('rope')} has pe rope, not rope+cable: give the same"]
     assert "steps is 0: it must be at least 1" in lines("rope", "--steps", 0)[0]
@@ -474,6 +478,16 @@ def test_folders_that_cannot_be_taken(refused, trained, data_dir, tmp_path):
     (tmp_path / "thesis" / "chapter1.tex").write_text("...")
     assert "holds other files" in lines("--out_dir", tmp_path / "thesis")[0]
     assert "cannot write" in lines("--out_dir", tmp_path / "thesis" / "chapter1.tex" / "run")[0]
+    assert lines("--seed", 2**63) == [f"error: seed is {2**63}: it must be below 2^63"]
+
+
+def test_what_an_interrupted_beginning_left_is_in_nobodys_way(data_dir, tmp_path, capsys):
+    """A login to Weights & Biases that failed, or a config that was being written. Lines further apart than the end, too."""
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "config.yaml.partial").write_text("data: ")
+    train_gpt.main([*TINY, "--data", str(data_dir), "--warmup_steps", "7", "--log_every", str(10**12), "--out_dir", str(tmp_path)])
+    assert [record["step"] for record in log_of(tmp_path) if record["kind"] == "train"] == [2, 4, 6]  # where there is a checkpoint
+    assert "note: the learning rate rises to the end and never reaches lr: warmup_steps 7, steps 6" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_told_and_the_old_checkpoint_stays(refused, trained, data_dir, tmp_path, monkeypatch):
