@@ -17,6 +17,7 @@ import cli
 from errors import InputError
 from model import GPT
 from runs import Run
+from shards import GPT2_VOCABULARY
 
 
 @dataclass
@@ -45,6 +46,8 @@ def main(argv=None):
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
     run.find(resume=False, defaults={})
     model = GPT.from_pretrained(config.model[0], config.file, config.block_size, config.attn_scale)
+    if model.config.vocab_size < GPT2_VOCABULARY:
+        raise InputError(f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,}, not GPT-2's {GPT2_VOCABULARY:,}: name another")
     run.begin(torch.device("cpu"))
     run.save(model=model.state_dict(), optimizer={}, scaler={}, step=0, sampler={}, rng=[], gpt=dataclasses.asdict(model.config))
     print(f"{config.out_dir}: {model.describe()}")

@@ -210,11 +210,11 @@ class RoPE(Encoding):
 
     def rotate(self, q, k, pos):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
-        cos, sin = (angle.cos() * self.stretch).float(), (angle.sin() * self.stretch).float()
+        sin, cos = (x[:, None] * self.stretch for x in circle(angle))  # (T, 1, D/2)
 
-        def turn(x):  # (B, H, T, D)
-            a, b = x.float().chunk(2, -1)
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+        def turn(x):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
+            a, b = x.transpose(1, 2).float().chunk(2, -1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype).transpose(1, 2)
 
         return turn(q), turn(k)
 
@@ -284,15 +284,42 @@ def running_sum(x: Tensor) -> Tensor:
     """x.cumsum(-1) as PyTorch itself computes it, compiled or not.
 
     On a GPU torch.compile would split a row among programs that add up whichever sums of others are there first: not the same bits
-    every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to.
+    every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to. A single number is its own sum.
     """
-    return torch.ops.posenc.running_sum(x)
+    return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
-if not hasattr(torch.ops.posenc, "running_sum"):  # exported models bring copies of this file: to register it again would end the first
-    _operator = torch.library.custom_op("posenc::running_sum", lambda x: x.cumsum(-1), mutates_args=(), schema="(Tensor x) -> Tensor")
-    _operator.register_fake(functools.partial(torch.empty_like, memory_format=torch.contiguous_format))
-    _operator.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
+def circle(angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
+
+    torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, at a rate
+    that GPUs have for nothing else. One token is left to it.
+    """
+    return torch.ops.posenc.circle(angle) if angle.size(-2) > 1 else (angle.sin().float(), angle.cos().float())
+
+
+def _two_like(angle):
+    return [torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format) for _ in range(2)]
+
+
+def _circle(angle):
+    sin, cos = _two_like(angle)
+    return torch.sin(angle, out=sin), torch.cos(angle, out=cos)
+
+
+def _operator(name, function, schema, fake):
+    """None where it is there already: exported models bring copies of this file, and to register it again would end the first."""
+    if hasattr(torch.ops.posenc, name):
+        return None
+    operator = torch.library.custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
+    return operator
+
+
+_operator("circle", _circle, "(Tensor angle) -> (Tensor, Tensor)", _two_like)
+if _sums := _operator("running_sum", lambda x: x.cumsum(-1), "(Tensor x) -> Tensor",
+                      functools.partial(torch.empty_like, memory_format=torch.contiguous_format)):
+    _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
 
 
 class WeightedFall(Encoding):

@@ -15,7 +15,7 @@ from errors import InputError
 
 CABLE = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
 GPT2 = {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,), "tie_word_embeddings": (True,), "vocab_size": (50257,)}  # of those that we can be
+        "scale_attn_by_inverse_layer_idx": (False,), "tie_word_embeddings": (True,)}  # of those that we can be
 
 
 def read(name: str, file: str | None = None) -> tuple[dict, dict]:

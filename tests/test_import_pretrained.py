@@ -16,6 +16,7 @@ import import_pretrained
 import runs
 import shards
 import train_gpt
+from errors import InputError
 
 
 @pytest.fixture
@@ -77,6 +78,9 @@ def test_refusals(refused, theirs, tmp_path):
         settings.write_text(json.dumps({**before, key: other}))
         assert f"has {key} {other}, our network" in refused(main, tmp_path / "gpt2", *out)[0]
     settings.write_text(json.dumps(before))
+    type(theirs)(type(theirs.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)).save_pretrained(tmp_path / "small")
+    with pytest.raises(InputError, match="has a vocabulary of 300, not GPT-2's 50,257: name another"):
+        main([str(tmp_path / "small"), *map(str, out)])
     assert not (tmp_path / "run").exists()
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
     assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]
