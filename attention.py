@@ -30,10 +30,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
 
+BACKEND = None  # of PyTorch's fused kernel, where a benchmark pins one; compiled code is guarded by it, and not by PyTorch's own setting
 PATHS = ("auto", "sdpa", "dense", "triton")
 SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
 CHUNK_ELEMENTS = 2**23  # logits of one dense chunk on a CPU: 32 MB in float32
@@ -263,6 +265,9 @@ def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, tab
 
 def _sdpa(q, k, v, scale, sight):
     """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
+    if BACKEND is not None:
+        with sdpa_kernel(BACKEND):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=sight.causal, scale=scale)
     if sight.lengths is None and (q.size(2) == k.size(2) or not sight.causal):
         return F.scaled_dot_product_attention(q, k, v, is_causal=sight.causal, scale=scale)
     first = k.size(2) - q.size(2)

@@ -15,9 +15,10 @@ takes the host longer, which in a training step it hides. Beside it PyTorch's fu
 the dense path of every bias that has a faster one; error is how far outputs and gradients are from those of the dense path in float32,
 relatively, the largest of all. On a GPU, train and attention also take the Triton kernels, where they form the encoding's bias
 (`cable triton`), and PyTorch's kernel pinned to one of its backends (`sdpa flash`, `rope cudnn`); attention also PyTorch's
-FlexAttention with the encoding's score (`cable flex`), where it can compute that. All of random numbers; with --run, of what every
-layer of that model reads in its validation text, with its trained encoding, one layer after the other, `rope` and `nope` beside it:
-only there the kernels find much to leave out.
+FlexAttention with the encoding's score (`cable flex`), where it can compute that. All of random numbers, of which untrained falls let the
+kernels leave out much (the record's `left_out`): `cable all tiles` leaves out nothing. With --run, of what every layer of that model
+reads in its validation text, with its trained encoding, one layer after the other, `rope` and `nope` beside it. In train on a GPU an
+encoding is computed by the kernels alone where its other path is the dense one.
 Where Python finds the code of an encoding's authors (peers.py says which, and how), it takes part: `fox theirs` in attention on a GPU,
 `cable-v1 theirs` in train.
 With --objective mlm train, attention and eval are of encoders, which see both ways and restore 15% of the tokens.
@@ -216,7 +217,7 @@ def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: fl
     device, None where not known.
     """
     rate = turn.tokens / statistics.median(seconds[name])
-    pe = name.removesuffix(" triton")
+    pe = name.removesuffix(" triton").removesuffix(" all tiles")
     plain = "sdpa" if "sdpa" in seconds else "rope"
     others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "flash": f"{plain} flash", "cudnn": f"{plain} cudnn", "dense": f"{pe} dense",
               "flex": f"{pe} flex", "theirs": f"{pe} theirs"}
@@ -224,7 +225,7 @@ def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: fl
     return {"seconds": seconds[name], "others": others, "tokens": turn.tokens, "tokens_per_second": rate,
             "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], theirs)) for to, theirs in others.items()},
             "mfu": rate * turn.flops / peak if peak and turn.flops else None, "memory": turn.memory(),
-            **({"error": turn.error()} if turn.error else {})}
+            **{key: of() for key, of in (("error", turn.error), ("left_out", turn.left_out)) if of}}
 
 
 def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) -> dict:

@@ -335,6 +335,7 @@ SPEED_COLUMNS = {
     "to theirs": (lambda entry: entry["ratios"].get("theirs"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
     "error": (lambda entry: entry.get("error"), "{:.1e}"),
+    "left out": (lambda entry: entry.get("left_out"), "{:.1%}"),
     "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
 }
 BENCHMARKS = {  # what a row of each is

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 
 import attention
 import biases
@@ -27,7 +27,7 @@ from errors import InputError
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # measured whatever else is
-RIVALS = (" triton", " flex", " theirs")
+RIVALS = (" triton", " all tiles", " flex", " theirs")
 DENSE_CONTEXT = 8192  # tokens, up to which the dense path is compared: compiled, each of its chunks is compiled by itself
 NEW_TOKENS = 64  # of a turn of `generate`, or half of the context where that is less
 MASK_RATE = 0.15  # of an encoder's tokens
@@ -54,12 +54,15 @@ class Setting:
         return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path, causal=self.causal)).to(self.device)
 
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
-        """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " flex", " theirs"."""
+        """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " all tiles" (the same, but nothing
+        left out), " flex", " theirs"."""
         found = {"": attention.choose("auto", encoding)}
         if found[""] != "dense" and encoding.score is not None and (self.context <= DENSE_CONTEXT or not self.compile):
             found[" dense"] = "dense"
         if self.device.type == "cuda" and attention.formable(encoding):
             found[" triton"] = "triton"
+            if getattr(encoding, "kind", None) == "fall":
+                found[" all tiles"] = "all tiles"
         if self.device.type == "cuda" and encoding.score is not None and encoding.transform is None and encoding.reach is None:
             found[" flex"] = "flex"
         if self.device.type == "cuda" and pe == "fox" and self.causal and peers.installed("forgetting_transformer"):
@@ -97,6 +100,8 @@ class Turn:
     """of a token, where they count"""
     error: Callable[[], float] | None = None
     """attention: of its outputs and gradients, relative to those of the dense path in float32"""
+    left_out: Callable[[], float] | None = None
+    """attention: the share of the tiles of keys, by the Triton kernels"""
     rival: bool = False
     """not what the programs take by themselves: it may be impossible on this hardware, and the others are measured all the same"""
 
@@ -105,8 +110,11 @@ class Turn:
 
         def under(function):
             def timed():
-                with sdpa_kernel(backend):
+                attention.BACKEND = backend
+                try:
                     return function()
+                finally:
+                    attention.BACKEND = None
 
             return timed
 
@@ -116,8 +124,11 @@ class Turn:
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1, setting.causal)[0]
+    paths = {added: path for added, path in setting.paths(pe, encoding).items() if added in ("", " triton")}
+    if " triton" in paths and paths[""] == "dense":
+        del paths[""]  # a minute of compilation for what `attention` compares, too
     found = {pe + added: dataclasses.replace(train_turn(setting, setting.network(pe, setting.context, path)), rival=added in RIVALS)
-             for added, path in setting.paths(pe, encoding).items() if added in ("", " triton")}
+             for added, path in paths.items()}
     if pe == BASELINES[0]:
         plain = functools.partial(setting.network, pe, setting.context, "sdpa")
         found |= {pe + added: train_turn(setting, plain()).pinned(backend) for added, backend in setting.backends().items()}
@@ -170,7 +181,8 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
     pos = torch.arange(setting.context, device=setting.device)
 
     def plain(encoding, heads, x, projection):
-        return F.scaled_dot_product_attention(*_qkv(projection, heads), is_causal=setting.causal)
+        q, k, v = _qkv(projection, heads)
+        return attention._sdpa(q, k, v, q.size(-1) ** -0.5, attention.Sight(setting.causal))
 
     def encoded(path, encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
@@ -178,7 +190,22 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
         if path == "flex":
             return peers.flex(*inputs, blocks)
+        if path == "all tiles":
+            return attention.attend(*inputs, "triton", skip_tolerance=0.0)
         return peers.forgetting(*inputs) if path == "theirs" else attention.attend(*inputs, path)
+
+    @torch.no_grad()
+    def left_out():
+        """Mean over layers."""
+        import kernels
+
+        found = []
+        for encoding, heads, x, projection in layers:
+            q, k, _ = _qkv(projection, heads)
+            q, k = encoding.rotate(q, k, pos)
+            bias = kernels.bias_of(encoding, *encoding.states(x, pos), heads)
+            found.append(kernels.left_out(q, k, bias, q.size(-1) ** -0.5, setting.causal, attention.SKIP_TOLERANCE))
+        return sum(found) / len(found)
 
     def results(forward, learned):
         y = forward()
@@ -217,7 +244,8 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
     paths = setting.paths(pe, encoding)
     blocks = peers.causal_blocks(setting.context, setting.device) if setting.causal and " flex" in paths else None
-    turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=added in RIVALS)
+    turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=added in RIVALS,
+                                             left_out=left_out if path == "triton" and encoding.reach is None else None)
              for added, path in paths.items()}
     if pe == BASELINES[0]:
         turns |= {"sdpa": turn(plain), **{"sdpa" + added: turn(plain).pinned(backend) for added, backend in setting.backends().items()}}

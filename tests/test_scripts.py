@@ -103,7 +103,7 @@ def test_the_plan_for_a_gpu(tmp_path):
             configs[Path(config.out).name] = config
         elif program == "train_gpt.py":
             folders.append(cli.parse(train_gpt.Config, flags, train_gpt.__doc__).out_dir)
-    assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "trained", "generate", "train-medium", "long",
+    assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "train-medium", "generate", "trained", "long",
                                                             "encoders")]
     assert done.stdout.count("tests/test_kernels.py") == 1  # whose passing both records of attention need
     assert folders == [configs["h100-trained.json"].run]

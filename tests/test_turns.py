@@ -8,6 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import TINY
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.nn.attention import SDPBackend
 
 import attention
 import data
@@ -117,7 +120,7 @@ def test_generation_fills_the_context(monkeypatch):
 def test_on_a_gpu_the_triton_kernels_take_part():
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {pe: list(gpu.paths(pe, posenc.build(pe, 4, 128, 8, 1)[0])) for pe in ("cable", "fire", "nope", "fire+cable")}
-    assert named == {"cable": ["", " dense", " triton", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " triton"],
+    assert named == {"cable": ["", " dense", " triton", " all tiles", " flex"], "fire": ["", " triton", " flex"], "nope": ["", " triton"],
                      "fire+cable": ["", " flex"]}
 
 
@@ -138,6 +141,35 @@ def test_backends_are_those_that_are_named(monkeypatch):
     assert list(found) == ["rope", "rope flash", "rope cudnn"]
     assert [turns.possible(name, found[name]) for name in found] == [True, True, False]
     assert list(turns.train(PLAIN, "cable")) == ["cable"]
+
+
+def test_compiled_a_backend_is_the_one_that_is_named_too(monkeypatch):
+    """Others share its code, which is compiled for each: the operators of its graph tell."""
+    targets = set()
+
+    def look(graph, inputs):
+        targets.update(node.target for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    compiler = aot_autograd(fw_compiler=look, bw_compiler=look)
+    monkeypatch.setattr(turns.Setting, "compiled", lambda _, function: torch.compile(function, backend=compiler))
+    monkeypatch.setattr(turns.Setting, "backends", lambda _: {" math": SDPBackend.MATH, " flash": SDPBackend.FLASH_ATTENTION})
+    torch._dynamo.reset()
+    found, flash = turns.attend(PLAIN, "rope"), torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    for name, taken in (("sdpa", True), ("sdpa math", False), ("sdpa flash", True)):
+        targets.clear()
+        found[name].ready()()
+        assert targets and (flash in targets) == taken, name
+
+
+def test_untrained_falls_leave_tiles_out(monkeypatch):
+    """Of log sigmoid(about 0), 0.7 a token, over 512 tokens in tiles of 64; of no bias nothing."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    setting = dataclasses.replace(PLAIN, device=torch.device("cpu"), context=512)
+    monkeypatch.setattr(turns.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton", " all tiles": "all tiles"})
+    found = {pe: turns.attend(setting, pe) for pe in ("fox", "rope")}
+    assert found["fox"]["fox triton"].left_out() > 0.3 and found["rope"]["rope triton"].left_out() == 0
+    assert found["fox"]["fox all tiles"].left_out is None and found["fox"]["fox all tiles"].rival
 
 
 def test_a_rival_that_cannot_is_left_out(capsys):
