@@ -57,11 +57,11 @@ from errors import InputError
 from posenc import running_sum
 
 KINDS = ("none", "fall", "log-fall", "distance", "pieces")
-FALLING = ("fall", "log-fall")
 LOG2E = tl.constexpr(1.4426950408889634)  # the softmax is taken to base 2, the only one that the hardware has
 FAR = 2**30  # tokens
 SEQUENCES = 8  # whose gradients of distances one program adds up: more share the work of its bias, fewer fill the GPU
 HEAD_SIZES = 16, 128  # from, to
+ENDS = 1_024  # of FIRE's pieces, which bisection finds
 HEADS = 65_535  # of all sequences: CUDA launches no more programs along that side of a grid
 RECORDS = Path(__file__).parent / "results" / "bench"
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
@@ -128,7 +128,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
 
     Differentiable in q, k, v and the numbers of the bias. Gradients of `distance` need T = S. skip_tolerance: of a row's weight, 0
-    leaves nothing out; biases that need not fall ignore it. Raises InputError for what the kernels cannot do.
+    leaves nothing out; biases that need not fall ignore it, and a log-fall, which is slow, one as small as the default. Raises InputError for what the kernels cannot do.
     """
     B, H, T, D = q.shape
     S = k.size(2)
@@ -141,6 +141,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
                          "at a time, or choose dense")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise InputError(f"attention: triton does not compute in {q.dtype}: choose dense")
+    if T > S:
+        raise InputError(f"attention: {T} queries of {S} keys: give a key for each query")
+    if bias.pieces is not None and bias.pieces.size(-1) > ENDS:
+        raise InputError(f"attention: triton takes at most {ENDS - 1:,} units of FIRE's network: choose dense")
     if T != S and bias.table is not None and bias.table.requires_grad and torch.is_grad_enabled():
         raise InputError("attention: gradients of a bias of distance need as many queries as keys: choose dense")
     if not causal and bias.table is not None and (bias.table.size(-1) != 2 * S - 1 or bias.kind == "pieces" and T != S):
@@ -151,9 +155,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
     pieces = nothing if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    skips = reach is None and skip_tolerance > 0 and bias.kind in FALLING
+    skips = reach is None and leaves_out(bias.kind, skip_tolerance)
     kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
     return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, pieces, kept, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
+
+
+def leaves_out(kind: str, tolerance: float) -> bool:
+    """Whether far tiles are looked for: a log-fall is too slow for any to be negligible to float32."""
+    return kind == "fall" and tolerance > 0 or kind == "log-fall" and tolerance > SKIP_TOLERANCE
 
 
 def _of_tokens(bias, B, H, T, S, nothing):
@@ -166,7 +175,7 @@ def _of_tokens(bias, B, H, T, S, nothing):
 def left_out(q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float) -> float:
     """Which share of the tiles that attention has to read `attend` leaves out."""
     (B, H, T, D), S, (M, N, *_) = q.shape, k.size(2), tiles(bias.kind, q.size(-1), q.dtype)["forward"]
-    if bias.kind not in FALLING or not skip_tolerance:
+    if not leaves_out(bias.kind, skip_tolerance):
         return 0.0
     kept = kept_tiles(q, k, bias.kind, *_of_tokens(bias, B, H, T, S, None), scale, causal, skip_tolerance).double().mean((1, 2))
     ends = (torch.arange(kept.size(-1), device=q.device) + 1) * M + S - T  # of what a causal tile of queries sees
@@ -300,7 +309,7 @@ def _between(kind: tl.constexpr, causal: tl.constexpr, table, pieces, distances,
 def _piece(r, pieces, ENDS: tl.constexpr):
     """How many of the ENDS - 1 ascending ends lie below r, by bisection."""
     found = (r * 0).to(tl.int32)
-    for level in tl.static_range(1, 11):  # up to 1,024 pieces
+    for level in tl.static_range(1, 11):  # up to 1,024 of them
         step = ENDS >> level
         if step > 0:
             found = tl.where(r > tl.load(pieces + found + step - 1), found + step, found)
@@ -375,7 +384,7 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, LSE, scale, H, T, S, d
     KEPT (1 or 2, B, H, tiles of queries): how many times UNIT keys are left out before those that are read, and where these end.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows first: what starts last should be short
-    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
+    batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     t = block * M + tl.arange(0, M)
     i = t + S - T  # among the keys
     columns = tl.arange(0, D_TILE)
@@ -435,7 +444,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
     is left over adds up along the columns, and in the running sums that a gate's gradient is made of. Here it is found, and goes along.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
-    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
+    batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     t = block * M + tl.arange(0, M)
     i = t + S - T
     columns = tl.arange(0, D_TILE)
@@ -510,7 +519,7 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, DY, LSE, DELTA, 
     Tiles lie on their sides, (N, M): a product of two of them is the next one's left factor as it is, in registers. KEPT is that of
     `_forward`, of tiles of QUERIES queries: which of them look at these keys is read from there.
     """
-    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
+    batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     j = tl.program_id(0) * N + tl.arange(0, N)
     columns = tl.arange(0, D_TILE)
     falls: tl.constexpr = kind == FALL or kind == LOG_FALL
@@ -597,7 +606,7 @@ def _backward_distances(Q, K, V, G, TABLE, PIECE, DY, LSE, DELTA, SUMS, D_PIECE,
     """
     blocks = tl.cdiv(T, N)
     off = tl.program_id(0) if causal else tl.program_id(0) - blocks + 1  # tiles, below the diagonal
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     r, columns = tl.arange(0, N), tl.arange(0, D_TILE)
     G += head * g_h
     TABLE += head * distances

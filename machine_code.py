@@ -55,8 +55,8 @@ def compiled(kind: str, name: str, s_learns: bool = True, g_learns: bool = True)
     pieces = torch.empty(1, 3, 64 if kind == "pieces" else 0)
     chosen = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), True, kernels.FAR)
     options = {x: chosen.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
-    chosen |= {"skips": kind in kernels.FALLING, "UNIT": 64, "QUERIES": 128, "SEQUENCES": kernels.SEQUENCES, "s_learns": s_learns,
-               "g_learns": g_learns}
+    chosen |= {"skips": kernels.leaves_out(kind, kernels.SKIP_TOLERANCE), "UNIT": 64, "QUERIES": 128, "SEQUENCES": kernels.SEQUENCES,
+               "s_learns": s_learns, "g_learns": g_learns}
     types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, "*bf16") | {"KEPT": "*i32", "scale": "fp32"}
     signature, constants, aligned = {}, {}, {}
     for place, x in enumerate(function.arg_names):

@@ -423,7 +423,7 @@ class Cable(WeightedFall):
         gates = [self.step, self.weight]  # x is read once for both
         step, weight = F.linear(x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))).chunk(2, -1)
         s = self.sum_on(-F.relu(step), last)
-        return (s, F.softplus(weight).mT), (s,)
+        return (s, F.softplus(weight).mT.contiguous()), (s,)  # as the kernels read it
 
 
 class CableNW(WeightedFall):

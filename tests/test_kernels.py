@@ -170,12 +170,24 @@ def test_what_is_fixed_changes_no_other_gradient(kind, fixed, causal):
         assert_close(gradient, all_learn[name], rtol=1e-5, atol=1e-5)
 
 
-def test_more_numbers_than_int32_counts():
-    """Sequences 2^30 numbers apart: the third begins 2^31 behind the first."""
-    shape, apart = (3, 1, 20, 16), 2**30
+def test_nothing_is_looked_for_where_falls_are_slow(monkeypatch):
+    """A log-fall leaves out nothing at the default tolerance, and takes no time to find that out."""
+    looked = []
+    monkeypatch.setattr(kernels, "kept_tiles", lambda *arguments, found=kernels.kept_tiles: looked.append(arguments[2]) or found(*arguments))
+    for kind in ("fall", "log-fall"):
+        leaves = {name: x.float() for name, x in case(kind, 40, 40, 16).items()}
+        for tolerance in (0.0, attention.SKIP_TOLERANCE, 0.1):
+            kernel(kind, leaves, 0.3, skip_tolerance=tolerance)
+    assert looked == ["fall", "fall", "log-fall"]
+
+
+@pytest.mark.parametrize("B, H", [(3, 1), (1, 3)])
+def test_more_numbers_than_int32_counts(B, H):
+    """Sequences, or heads, 2^30 numbers apart: the third begins 2^31 behind the first."""
+    shape, apart = (B, H, 20, 16), 2**30
     x = torch.empty(2 * apart + 960, dtype=torch.bfloat16, device=DEVICE)  # hardly any of it is ever touched
-    leaves = {name: x.as_strided(shape, (apart, 320, 16, 1), 320 * number) for number, name in enumerate("qkv")}
-    leaves |= {name: value for name, value in case("fall", 20, 20, 16, B=3, H=1).items() if name in "sg"}
+    leaves = {name: x.as_strided(shape, (apart, apart, 16, 1), 320 * number) for number, name in enumerate("qkv")}
+    leaves |= {name: value for name, value in case("fall", 20, 20, 16, B=B, H=H).items() if name in "sg"}
     for number, name in enumerate("qkv"):
         leaves[name].copy_(torch.randn(shape, generator=torch.Generator().manual_seed(number)))
     compact = {name: value.clone(memory_format=torch.contiguous_format) for name, value in leaves.items()}
@@ -602,6 +614,11 @@ def test_refusals(monkeypatch):
             kernel(kind, {name: x.float() for name, x in case(kind, T, 4, 16).items()}, 0.3, causal=False)
     with pytest.raises(InputError, match="head sizes from 16 to 128, not 8"):
         kernel("none", case("none", 4, 4, 8), 0.3)
+    with pytest.raises(InputError, match="5 queries of 4 keys: give a key for each query"):
+        kernel("none", {name: x.float() for name, x in case("none", 5, 4, 16).items()}, 0.3)
+    with pytest.raises(InputError, match="at most 1,023 units of FIRE's network: choose dense"):
+        q = torch.zeros(1, 1, 4, 16, device=DEVICE)
+        kernels.attend(q, q, q, kernels.Bias("pieces", g=q[..., 0], table=q[0, ..., 0], pieces=torch.zeros(1, 3, 2048, device=DEVICE)), 0.3)
     with pytest.raises(InputError, match="does not compute in torch.float64"):
         kernel("none", case("none", 4, 4, 16), 0.3)
     with pytest.raises(InputError, match="at most 65,535 heads of all sequences together, not 65,536"):
