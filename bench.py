@@ -93,9 +93,9 @@ class Config:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """of matrix products; auto: bfloat16 where the hardware has it, float16 on GPUs without, float32 on CPUs without"""
     compile: bool | None = None
-    """torch.compile; none: as the programs do, train and attention on GPUs, the others not"""
+    """torch.compile; null: as the programs do, train and attention on GPUs, the others not"""
     source: str | None = None
-    """prepare: jsonl or parquet file of texts; none: the embedded corpus"""
+    """prepare: jsonl or parquet file of texts; null: the embedded corpus"""
     text_column: str = "text"
     """prepare: column that holds the text"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"

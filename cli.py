@@ -38,7 +38,7 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
     parser.add_class_arguments(config_class, None, skip={positional[0]} if positional else set())
 
-    argv = [f"{word}=true" if fields.get(word[2:]) in (bool, bool | None) and next_word not in ("true", "false") else word
+    argv = [f"{word}=true" if fields.get(word[2:]) in (bool, bool | None) and next_word not in ("true", "false", "null") else word
             for word, next_word in zip(argv, [*argv[1:], ""])]  # --resume means --resume true
     names = [word[2:].split("=")[0] for word in argv if word.startswith("--")]
     problems = [_unknown("flag --", name, fields) for name in names if name not in (*fields, "config", "help")]

@@ -51,7 +51,7 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """folders of runs, or checkpoints"""
     data: str | None = None
-    """folder of the shards; none: the one that the run was trained on"""
+    """folder of the shards; null: the one that the run was trained on"""
     split: str = "val"
     """which split of it"""
     lengths: str = "512,1024,2048,4096,8192,15360"
@@ -59,15 +59,15 @@ class Config:
     protocol: Literal["segments", "same-targets"] = "segments"
     """what is predicted from what"""
     stride: int | None = None
-    """segments: tokens between the starts of windows; none: their length"""
+    """segments: tokens between the starts of windows; null: their length"""
     targets: int = 256
     """same-targets: how many tokens at the end of a window are predicted"""
     max_tokens: int | None = None
-    """take as many windows of the longest context as have so many tokens together; none: all there are"""
+    """take as many windows of the longest context as have so many tokens together; null: all there are"""
     windows: int | None = None
     """take so many windows of the longest context; same-targets: they overlap where the split is too short"""
     cache_window: int | None = None
-    """how many tokens each sees, itself included, as from a key-value cache of that size; none: all"""
+    """how many tokens each sees, itself included, as from a key-value cache of that size; null: all"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

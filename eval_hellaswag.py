@@ -43,7 +43,7 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """folders of runs, or checkpoints"""
     source: str | None = None
-    """.jsonl or .parquet file of examples (activity_label, ctx_a, ctx_b, endings, label); none: the hub's validation split"""
+    """.jsonl or .parquet file of examples (activity_label, ctx_a, ctx_b, endings, label); null: the hub's validation split"""
     max_examples: int | None = None
     """look at the first so many examples only"""
     device: str = "auto"

@@ -39,7 +39,7 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """folders of runs, or checkpoints"""
     data: str | None = None
-    """folder of the shards; none: the one that the run was trained on"""
+    """folder of the shards; null: the one that the run was trained on"""
     split: str = "val"
     """which split of it"""
     distances: str = "64,128,256,512,1024,2048,4096"

@@ -35,7 +35,7 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """folders made by finetune_retrieval.py"""
     data: str | None = None
-    """folder of a task, laid out as BEIR's; none: MLDR in English, from the hub"""
+    """folder of a task, laid out as BEIR's; null: MLDR in English, from the hub"""
     split: str = "test"
     """which of its qrels"""
     lengths: str = "512,1024,2048,4096,8192,16384"

@@ -43,11 +43,11 @@ class Config:
     encoder: list[str] = field(default_factory=list)
     """folder that export_hf.py made of an encoder"""
     data: str | None = None
-    """.jsonl or .parquet file with the columns query, positive and negative; none: MS MARCO's, from the hub"""
+    """.jsonl or .parquet file with the columns query, positive and negative; null: MS MARCO's, from the hub"""
     samples: int = 1_250_000
     """how many of its rows, the first ones, at most"""
     max_tokens: int | None = None
-    """texts are cut here; none: at the encoder's training length"""
+    """texts are cut here; null: at the encoder's training length"""
     batch: int = 128
     """questions of one optimizer step"""
     mini_batch: int = 32

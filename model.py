@@ -68,7 +68,7 @@ class GPTConfig:
             self.n_layer, self.n_head, self.n_embd = shape
             self.size = next((size for size, known in SIZES.items() if known == shape), OTHER)
             if self.attn_scale is not None and self.attn_scale <= 0:
-                problems.append(f"attn_scale is {self.attn_scale}: it must be above 0, or none")
+                problems.append(f"attn_scale is {self.attn_scale}: it must be above 0, or null")
             if self.n_head > 0 and (self.n_embd % self.n_head or self.n_embd // self.n_head % 2):
                 problems.append(f"n_embd {self.n_embd} gives {self.n_head} heads {self.n_embd / self.n_head:g} columns each: "
                                 f"choose an n_embd that is a multiple of {2 * self.n_head}")

@@ -38,7 +38,7 @@ class Config:
     tokens: int | None = None
     """instead of the text, so many tokens from the beginning of the validation split"""
     data: str | None = None
-    """folder of the shards that --tokens are taken from; none: the one that the run was trained on"""
+    """folder of the shards that --tokens are taken from; null: the one that the run was trained on"""
     layer: int = -1
     """layer, from 0; negative ones count from the last"""
     scores: bool = False

@@ -33,7 +33,7 @@ class Config:
     """Settings of a preparation."""
 
     dataset: str | None = None
-    """data set on the hub, or a folder laid out like one; none: HuggingFaceFW/fineweb-edu, kjj0/finewebedu10B-gpt2 if --pretokenized"""
+    """data set on the hub, or a folder laid out like one; null: HuggingFaceFW/fineweb-edu, kjj0/finewebedu10B-gpt2 if --pretokenized"""
     name: str = "sample-10BT"
     """configuration of the data set: the part that is taken"""
     source: str | None = None
@@ -41,7 +41,7 @@ class Config:
     pretokenized: bool = False
     """the data set holds ready shards of GPT-2 tokens, to be fetched as they are"""
     shards: int | None = None
-    """only the first so many shards, `val` included; none: all"""
+    """only the first so many shards, `val` included; null: all"""
     out_dir: str = "data/fineweb-edu"
     """folder of the shards"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"

@@ -36,7 +36,7 @@ class Config:
     data: list[str] = field(default_factory=list)
     """folder of the shards"""
     out_dir: str | None = None
-    """folder of the task; none: the shards' with -retrieval behind it"""
+    """folder of the task; null: the shards' with -retrieval behind it"""
     triplets: int = 20_000
     """how many to fine-tune on"""
     passage: int = 1000

@@ -37,7 +37,7 @@ class Config:
     source: str | None = None
     """folder of local files (text, jsonl or parquet) with train, valid or test in their names, instead of the hub"""
     out_dir: str | None = None
-    """folder of the shards; none: data/wikitext103 or data/wikitext2, with -tokenized for that variant"""
+    """folder of the shards; null: data/wikitext103 or data/wikitext2, with -tokenized for that variant"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
     """bytes: 256 tokens and <|endoftext|>; gpt2: GPT-2's 50,257"""
     shard_tokens: int = 100_000_000

@@ -67,7 +67,7 @@ class Config:
     block_size: int = 1024
     """training length in tokens"""
     attn_scale: float | None = None
-    """factor of q k^T; none: 1 / sqrt(head size)"""
+    """factor of q k^T; null: 1 / sqrt(head size)"""
     attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
     """how attention is computed (attention.py)"""
     skip_tolerance: float = SKIP_TOLERANCE
@@ -118,7 +118,7 @@ class Config:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """of matrix products; auto: bfloat16 where the hardware has it, float16 on GPUs without, float32 on CPUs without"""
     compile: bool | None = None
-    """torch.compile; none: on GPUs"""
+    """torch.compile; null: on GPUs"""
     activation_checkpointing: bool = False
     """compute each layer again in backward instead of keeping it: less memory, about a third more time"""
     deterministic: bool = False

@@ -33,9 +33,9 @@ class Drift(posenc.Encoding):
 
     names = ("test-drift",)
 
-    def __init__(self, heads, width, block_size):
-        super().__init__(heads, width, block_size)
-        self.gate = nn.Linear(width, heads)
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.gate = nn.Linear(channels, heads)
         self.r = nn.Parameter(torch.ones(heads))
 
     def states(self, x, pos, last=None):
@@ -52,9 +52,9 @@ class Salience(posenc.Encoding):
 
     names = ("test-salience",)
 
-    def __init__(self, heads, width, block_size):
-        super().__init__(heads, width, block_size)
-        self.a, self.b = nn.Linear(width, heads), nn.Linear(width, heads)
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.a, self.b = nn.Linear(channels, heads), nn.Linear(channels, heads)
 
     def states(self, x, pos, last=None):
         return (self.a(x).mT,), (self.b(x).mT,)
