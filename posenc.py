@@ -210,7 +210,7 @@ class RoPE(Encoding):
 
     def rotate(self, q, k, pos):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
-        sin, cos = (x[:, None] * self.stretch for x in circle(angle))  # (T, 1, D/2)
+        sin, cos = (x[:, None] for x in circle(angle, self.stretch))  # (T, 1, D/2)
 
         def turn(x):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
             a, b = x.transpose(1, 2).float().chunk(2, -1)
@@ -289,22 +289,24 @@ def running_sum(x: Tensor) -> Tensor:
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
-def circle(angle: Tensor) -> tuple[Tensor, Tensor]:
-    """Sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
+def circle(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
+    """radius times sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
 
-    torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, at a rate
-    that GPUs have for nothing else. One token is left to it.
+    torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, in
+    arithmetic that GPUs are slow at. One token is left to it.
     """
-    return torch.ops.posenc.circle(angle) if angle.size(-2) > 1 else (angle.sin().float(), angle.cos().float())
+    if angle.size(-2) > 1:
+        return torch.ops.posenc.circle(angle, radius)
+    return (angle.sin() * radius).float(), (angle.cos() * radius).float()
 
 
-def _two_like(angle):
+def _two_like(angle, radius):
     return [torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format) for _ in range(2)]
 
 
-def _circle(angle):
-    sin, cos = _two_like(angle)
-    return torch.sin(angle, out=sin), torch.cos(angle, out=cos)
+def _circle(angle, radius):
+    found = [function(angle, out=out) for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))]
+    return found if radius == 1 else [x.mul_(radius) for x in found]
 
 
 def _operator(name, function, schema, fake):
@@ -316,7 +318,7 @@ def _operator(name, function, schema, fake):
     return operator
 
 
-_operator("circle", _circle, "(Tensor angle) -> (Tensor, Tensor)", _two_like)
+_operator("circle", _circle, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
 if _sums := _operator("running_sum", lambda x: x.cumsum(-1), "(Tensor x) -> Tensor",
                       functools.partial(torch.empty_like, memory_format=torch.contiguous_format)):
     _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))

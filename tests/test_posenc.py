@@ -48,11 +48,12 @@ def test_running_sums_as_an_operator(shape, turned):
 def test_sines_and_cosines_as_an_operator(tokens):
     """At far positions too, against NumPy; what compilers are told of it is what it does."""
     angle = torch.linspace(0, 131_072, 3 * tokens * 5, dtype=torch.float64).view(3, tokens, 5)
-    for ours, exact in zip(posenc.circle(angle), (np.sin(angle.numpy()), np.cos(angle.numpy()))):
-        assert ours.dtype == torch.float32
-        assert_allclose(ours, exact, rtol=1e-6, atol=1e-9)
-    torch.library.opcheck(torch.ops.posenc.circle.default, (angle,))
-    torch.library.opcheck(torch.ops.posenc.circle.default, (angle.mT,))
+    for radius in (1.0, 1.25):
+        for ours, exact in zip(posenc.circle(angle, radius), (np.sin(angle.numpy()), np.cos(angle.numpy()))):
+            assert ours.dtype == torch.float32
+            assert_allclose(ours, radius * exact, rtol=1e-6, atol=1e-9)
+        torch.library.opcheck(torch.ops.posenc.circle.default, (angle, radius))
+        torch.library.opcheck(torch.ops.posenc.circle.default, (angle.mT, radius))
 
 
 def test_a_copy_of_the_module_leaves_the_operator_alone():
