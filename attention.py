@@ -113,7 +113,7 @@ def _recorded(encoding, q: Tensor) -> bool:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
            first: Tensor | None = None, reach: int | None = None, skip_tolerance: float = SKIP_TOLERANCE,
-           lengths: Tensor | None = None) -> Tensor:
+           lengths: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
     """Attention with the bias of `encoding`, causal where that is: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
@@ -122,6 +122,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
     skip_tolerance: which share of a row's weight the Triton kernels may leave out, where a bias makes far keys that small; 0: nothing.
     lengths: (B,) int64, T = S: how many tokens each text has, at least 1; padding follows them. Of use where later keys are seen; no
     fused bias knows of it, so that such a batch is masked row by row, by `dense` where it is given gradients.
+    packed: (B, T, 3 C), of which q, and k and v but for earlier tokens, are the thirds as they lie: the Triton kernels give it its
+    gradient whole, which saves a copy.
     """
     sight = sight_of(encoding, reach, lengths)
     if first is not None:
@@ -142,7 +144,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
     if path == "triton":
         kernels = _kernels()
         bias = kernels.bias_of(encoding, q_states, k_states, q.size(1))
-        return kernels.attend(q, k, v, bias, scale, sight.causal, sight.reach, skip_tolerance)
+        return kernels.attend(q, k, v, bias, scale, sight.causal, sight.reach, skip_tolerance, packed)
     if path == "sdpa":
         return factored(q, k, v, encoding.factors(q_states, k_states), scale, sight.causal)
     return dense(q, k, v, encoding, q_states, k_states, scale, sight)

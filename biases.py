@@ -38,11 +38,11 @@ class Layer:
 
     def unseen(self) -> Tensor:
         """(T, T) bool: keys after the query, and those that the encoding hides."""
-        q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
+        q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         return attention.unseen(q, k, sight=attention.sight_of(self.encoding))
 
     def _logits(self, added):
-        q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
+        q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         return attention.logits(q, k, added, *self.states, self.attn.scale, sight=attention.sight_of(added))
 
     def left_out(self) -> float:
@@ -51,7 +51,7 @@ class Layer:
 
         if self.encoding.reach is not None:  # where they leave out nothing
             return 0.0
-        q, k, _ = self.attn.qkv(self.x, self.pos, self.encoding)
+        q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)
         return kernels.left_out(q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance)
 

@@ -124,11 +124,12 @@ def _faster(device: torch.device, dtype: torch.dtype, causal: bool) -> frozenset
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bool = True, reach: int | None = None,
-           skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
+           skip_tolerance: float = SKIP_TOLERANCE, packed: Tensor | None = None) -> Tensor:
     """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
 
     Differentiable in q, k, v and the numbers of the bias. Gradients of `distance` need T = S. skip_tolerance: of a row's weight, 0
-    leaves nothing out; biases that need not fall ignore it, and a log-fall, which is slow, one as small as the default. Raises InputError for what the kernels cannot do.
+    leaves nothing out; biases that need not fall ignore it, and a log-fall, which is slow, one as small as the default.
+    packed: see attention.attend. Raises InputError for what the kernels cannot do.
     """
     B, H, T, D = q.shape
     S = k.size(2)
@@ -157,7 +158,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, causal: bo
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     skips = reach is None and leaves_out(bias.kind, skip_tolerance)
     kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance) if skips else q.new_empty(0, dtype=torch.int32)
+    if packed is not None and T == S:
+        q, k, v = packed.unflatten(-1, (3, H, D)), *[q.new_empty(0)] * 2
     return torch.ops.posenc.attention(q, k, v, s_i, g, s_j, table, pieces, kept, KINDS.index(bias.kind), scale, causal, reach or FAR)[0]
+
+
+def _parts(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, H, T, D), also of all three in q, (B, T, 3, H, D)."""
+    return q.transpose(1, 3).unbind(2) if q.dim() == 5 else (q, k, v)
 
 
 def leaves_out(kind: str, tolerance: float) -> bool:
@@ -433,7 +441,7 @@ def _forward(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, LSE, scale, H, T, S, d
 
 
 @triton.jit
-def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach,
+def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, DQ, DS_I, DG, scale, H, T, S, distances, reach, of_row,
                    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                    kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
                    g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
@@ -442,6 +450,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
 
     That is dy y, y exact, for then the gradients of a row's logits add up to zero. Y is rounded, and in half precision they do not: what
     is left over adds up along the columns, and in the running sums that a gate's gradient is made of. Here it is found, and goes along.
+    of_row: numbers from a token's dq to the next one's.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
@@ -501,7 +510,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
             if by_row:
                 ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
     tl.store(DELTA + row, delta + rest, mask=t < T)
-    _store(DQ + (batch * T * H + head) * D, dq * scale, t, T, H * D, columns, D)
+    _store(DQ + batch * T * of_row + head * D, dq * scale, t, T, of_row, columns, D)
     if to_g:
         tl.store(DG + row, dg, mask=t < T)
     if by_row:
@@ -509,7 +518,7 @@ def _backward_rows(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, Y, DY, LSE, DELTA, 
 
 
 @triton.jit
-def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach,
+def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, DY, LSE, DELTA, DK, DV, DS_J, scale, H, T, S, distances, reach, of_row,
                       q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, si_b, si_h, si_t, g_b, g_h, g_t, sj_b, sj_h, sj_t, dy_b, dy_h, dy_t,
                       kind: tl.constexpr, causal: tl.constexpr, limited: tl.constexpr, skips: tl.constexpr, UNIT: tl.constexpr,
                       QUERIES: tl.constexpr, g_learns: tl.constexpr, s_learns: tl.constexpr, ENDS: tl.constexpr, D: tl.constexpr,
@@ -584,8 +593,8 @@ def _backward_columns(Q, K, V, S_I, G, S_J, TABLE, PIECE, KEPT, DY, LSE, DELTA, 
                 ds -= tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
             elif both and g_learns:
                 ds += tl.sum(tl.where(i[None, :] < j[:, None], dz * slope * x, 0.0), 1)
-    _store(DK + (batch * S * H + head) * D, dk * scale, j, S, H * D, columns, D)
-    _store(DV + (batch * S * H + head) * D, dv, j, S, H * D, columns, D)
+    _store(DK + batch * S * of_row + head * D, dk * scale, j, S, of_row, columns, D)
+    _store(DV + batch * S * of_row + head * D, dv, j, S, of_row, columns, D)
     numbers = DS_J + tl.program_id(1).to(tl.int64) * S + j
     if both and g_learns:
         ds += tl.load(numbers, mask=j < S)
@@ -682,6 +691,7 @@ def _gpu_of(q):
 @torch.library.custom_op("posenc::attention", mutates_args=())
 def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Tensor, table: Tensor, pieces: Tensor, kept: Tensor,
                kind: int, scale: float, causal: bool, reach: int) -> tuple[Tensor, Tensor]:
+    q, k, v = _parts(q, k, v)
     inputs = q, k, v, s_i, g, s_j, table, pieces
     y, lse = _attention_fake(*inputs, kept, kind, scale, causal, reach)
     sizes, strides = _numbers(*inputs)
@@ -694,6 +704,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, s_i: Tensor, g: Tensor, s_j: Ten
 
 @_attention.register_fake
 def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach):
+    q, _, _ = _parts(q, k, v)
     return _rows_of_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -703,16 +714,17 @@ def _attention_backward(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor
                         s_learns: bool, g_learns: bool, table_learns: bool
                         ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, s_i, g, s_j, table and pieces, empty for those that have none; of states in their full shapes, (B, H, T)."""
+    arguments = q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns
+    grads = _attention_backward_fake(dy, y, lse, *arguments)
     with _gpu_of(q):
-        return _gradients(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach, s_learns, g_learns,
-                          table_learns)
+        _fill(grads, dy, y, lse, *_parts(q, k, v), *arguments[3:])
+    return grads
 
 
-def _gradients(dy, y, lse, *arguments):
+def _fill(grads, dy, y, lse, *arguments):
     *inputs, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns = arguments
     q, k, v, s_i, g, s_j, table, pieces = inputs
-    grads = _attention_backward_fake(dy, y, lse, *inputs, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns)
-    dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = grads
+    dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = *_parts(*grads[:3]), *grads[3:]
     delta = torch.empty_like(lse)
     (H, T, S, distances), strides = _numbers(*inputs)
     strides += dy.stride()[:3]
@@ -720,7 +732,7 @@ def _gradients(dy, y, lse, *arguments):
                      for kernel in ("rows", "columns"))
     M, N, *_ = tiles(KINDS[kind], q.size(-1), q.dtype)["forward"]
     skips = kept.numel() > 0
-    numbers = scale, H, T, S, distances, reach, *strides
+    numbers = scale, H, T, S, distances, reach, dq.stride(2), *strides
     _backward_rows[triton.cdiv(T, rows["M"]), q.size(0) * H](
         *inputs, kept, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows)
     ds_j = dg if pieces.numel() and not causal else ds_j
@@ -739,7 +751,6 @@ def _gradients(dy, y, lse, *arguments):
         dtable[:, : found.size(1)] = found
         if pieces.numel():
             dpieces[:, 1:] = of_pieces.sum((0, 2))
-    return grads
 
 
 @_attention_backward.register_fake
@@ -747,7 +758,8 @@ def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, ke
                              table_learns):
     by_row = s_learns and (not causal or KINDS[kind] == "log-fall")  # as in `_backward_rows`, which fills what is not empty here
     states = (x.new_empty(x.shape if found else 0) for x, found in ((s_i, by_row), (g, g_learns), (s_j, s_learns)))
-    return *(_rows_of_heads(x) for x in (q, k, v)), *states, *(x.new_zeros(x.shape if table_learns else 0) for x in (table, pieces))
+    of_qkv = (_rows_of_heads(x) for x in (q, k, v)) if q.dim() == 4 else (x.new_empty(x.shape) for x in (q, k, v))
+    return *of_qkv, *states, *(x.new_zeros(x.shape if table_learns else 0) for x in (table, pieces))
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:

@@ -100,20 +100,22 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None,
                 lengths: Tensor | None) -> Tensor:
-        q, k, v = self.qkv(x, pos, encoding)
+        q, k, v, packed = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
         if past:
             k, v, *k_states = past.extend(k, v, *k_states)
             k_states = tuple(k_states)
         first, reach = (pos if past.position is not None else None, past.window) if past else (None, None)
-        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach, self.skip_tolerance, lengths)
+        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach, self.skip_tolerance, lengths, packed)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
-    def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated, and values: (B, T, C) -> three (B, H, T, D)."""
-        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))
-        return *encoding.rotate(q, k, pos), v
+    def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries and keys, rotated, and values: (B, T, C) -> three (B, H, T, D); and, where nothing was, their source (B, T, 3 C)."""
+        packed = self.c_attn(x)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in packed.chunk(3, -1))
+        rotated = encoding.rotate(q, k, pos)
+        return *rotated, v, packed if rotated[0] is q else None
 
 
 class MLP(nn.Module):
@@ -162,12 +164,11 @@ class GPT(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0) -> "GPT":
-        """Weights of others; the logits are theirs.
+        """Weights of others; the logits are theirs. Raises InputError where there are none, or a library is missing.
 
         name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" from the hub, or a folder that transformers saved: Hugging Face's GPT-2.
         "axiomlaborg/Cable", and which file of it on the hub, or the path of a file: a checkpoint by the CABLE authors' code, which
         is `cable-v1`. It holds neither block_size, the training length, nor attn_scale: their training code multiplies by 1.
-        Raises InputError where there is no such model, or it is another, or the library that reads it is missing.
         """
         settings, weights = pretrained.read(name, file)
         if settings["pe"] == "cable-v1":
@@ -200,8 +201,7 @@ class GPT(nn.Module):
                 cache: Cache | None = None) -> Tensor:
         """Logits (B, T, V) of tokens (B, T) int64, or with targets (B, T) their mean cross-entropy in nats.
 
-        places: (B, t) int64, those of the tokens that targets (B, t) belong to. cache: holds the tokens that these follow, and takes
-        them in.
+        places: (B, t) int64, those of the tokens that targets (B, t) belong to. cache: holds the tokens before, and takes these in.
         """
         if targets is None:
             return self.hidden(tokens, cache) @ self.wte.weight.T

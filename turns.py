@@ -186,13 +186,14 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
     def encoded(path, encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
-        q, k = encoding.rotate(q, k, pos)
-        inputs = q, k, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
+        rotated = encoding.rotate(q, k, pos)
+        packed = projection if rotated[0] is q else None  # as in model.py
+        inputs = *rotated, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
         if path == "flex":
             return peers.flex(*inputs, blocks)
         if path == "all tiles":
-            return attention.attend(*inputs, "triton", skip_tolerance=0.0)
-        return peers.forgetting(*inputs) if path == "theirs" else attention.attend(*inputs, path)
+            return attention.attend(*inputs, "triton", skip_tolerance=0.0, packed=packed)
+        return peers.forgetting(*inputs) if path == "theirs" else attention.attend(*inputs, path, packed=packed)
 
     @torch.no_grad()
     def left_out():

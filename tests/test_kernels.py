@@ -20,6 +20,7 @@ import posenc
 import runs
 import train_gpt
 import turns
+from cache import Cache
 from errors import InputError
 from model import GPT, GPTConfig
 
@@ -168,6 +169,36 @@ def test_what_is_fixed_changes_no_other_gradient(kind, fixed, causal):
     assert set(all_learn) - set(some) == set(fixed)
     for name, gradient in some.items():
         assert_close(gradient, all_learn[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["fall", "distance"])
+@pytest.mark.parametrize("T, causal", [(37, True), (37, False), (1, True)])
+def test_one_tensor_of_all_three_is_the_same(kind, T, causal):
+    """Queries, keys and values as the thirds of a projection, whose gradient is one tensor."""
+    leaves = {name: x.float() for name, x in case(kind, T, T, 16, B=3, causal=causal).items()}
+
+    def packed(x):
+        whole = torch.stack([x[name].transpose(1, 2) for name in "qkv"], 2).flatten(2)  # (B, T, 3 H D)
+        thirds = (third.unflatten(-1, (2, 16)).transpose(1, 2) for third in whole.chunk(3, -1))
+        return kernel(kind, x | dict(zip("qkv", thirds)), 0.3, causal, packed=whole)
+
+    apart, together = (gradients(compute, leaves, torch.float32) for compute in (lambda x: kernel(kind, x, 0.3, causal), packed))
+    for name, x in apart.items():
+        assert torch.equal(together[name], x), name
+
+
+def test_a_layer_hands_its_projection_on(monkeypatch):
+    """But where it was rotated, or follows what a cache holds."""
+    whole, attend = [], torch.ops.posenc.attention
+    monkeypatch.setattr(torch.ops.posenc, "attention", lambda q, *rest: whole.append(q.dim() == 5) or attend(q, *rest))
+    for pe in ("cable", "rope+cable"):
+        net, tokens = model(pe, "triton"), torch.zeros(1, 6, dtype=torch.int64, device=DEVICE)
+        net(tokens, tokens)
+        with torch.no_grad():
+            cache = Cache(net, 9)
+            for part in tokens.split(3, 1):
+                net(part, cache=cache)
+    assert whole == [True, True, False, False, False, False]
 
 
 def test_nothing_is_looked_for_where_falls_are_slow(monkeypatch):

@@ -47,7 +47,7 @@ def test_attention_is_that_of_the_path_it_names(monkeypatch):
     """Gradients reach the projection, the normalised input and the encoding; the dense turn takes the dense path."""
     paths, grads = [], []
     attend, grad = attention.attend, torch.autograd.grad
-    monkeypatch.setattr(attention, "attend", lambda *args: paths.append(args[-1]) or attend(*args))
+    monkeypatch.setattr(attention, "attend", lambda *args, **options: paths.append(args[-1]) or attend(*args, **options))
     monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
     for turn in turns.attend(PLAIN, "cable").values():
         turn.ready()()
