@@ -332,7 +332,7 @@ def earlier_record(path: Path, identity: dict) -> dict | None:
     Raises InputError where it is one of another text, or of other questions about it, which the next one would replace.
     """
     found = read_json(path, "remove it") if path.exists() else {}
-    other = [key for key in ("data", "protocol") if key in found and found[key] != identity.get(key)]
+    other = [what for key, what in (("data", "text"), ("protocol", "protocol")) if key in found and found[key] != identity.get(key)]
     if other:
         raise InputError(f"{path} is a record of another {other[0]}, as its content tells: rename it, or remove it")
     return found if all(found.get(key) == value for key, value in identity.items()) else None

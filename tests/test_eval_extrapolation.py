@@ -310,4 +310,13 @@ def test_refusals(refused, run, tmp_path):
     assert "has no split 'test': choose one of train val" in refused(main, folder, "--split", "test")[0]
     assert "data folder nowhere does not exist" in refused(main, folder, "--data", "nowhere")[0]
     assert "runs/typo does not exist" in refused(main, folder, "runs/typo", "--lengths", "16")[0]
+    (tmp_path / "perplexity.md").write_text("")
+    assert "is damaged or no checkpoint" in refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")[0]
     assert not [*folder.glob("eval_*")]
+    evaluate(folder, "--lengths", 16, "--windows", 2)
+    path = evaluation(folder)
+    other = path.read_text().replace('"dataset": "toy"', '"dataset": "tiny"')
+    path.write_text(other)
+    assert f"{path} is a record of another text, as its content tells: rename it" in refused(
+        main, folder, "--lengths", 16, "--windows", 2)[0]
+    assert path.read_text() == other
