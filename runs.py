@@ -65,6 +65,7 @@ class Run:
         self.folder, self.config, self.data, self.keep, self.writes = Path(folder), config, data, keep, writes
         self.wandb_project, self.wandb = wandb_project, None
         self.step = -1  # of the checkpoint that training goes on from
+        self.validated = False  # whether the log tells of a validation there
         if wandb_project:
             _wandb()
 
@@ -105,6 +106,7 @@ class Run:
         self._hold()
         kept = self._cut_log()
         run_id = json.loads(kept[0])["id"] if kept else uuid.uuid4().hex[:8]
+        self.validated = any((record := json.loads(line))["kind"] == "val" and record["step"] == self.step for line in kept)
         wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config) if self.wandb_project else None  # it may refuse
         with atomic(self.folder / CONFIG) as file:
             file.write(yaml.safe_dump(self.config, sort_keys=False).encode())

@@ -481,6 +481,21 @@ def test_folders_that_cannot_be_taken(refused, trained, data_dir, tmp_path):
     assert lines("--seed", 2**63) == [f"error: seed is {2**63}: it must be below 2^63"]
 
 
+def test_a_validation_that_a_signal_had_no_time_for_is_made_up_for(data_dir, tmp_path):
+    flags = [*TINY, "--checkpoint_every", "3", "--data", str(data_dir), "--out_dir", str(tmp_path)]
+    train_gpt.main(flags)
+    told = log_of(tmp_path)
+    (tmp_path / "checkpoint_0000006.pt").unlink()
+    lines = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
+    for kept in (lines, [line for line in lines if '"val"' not in line]):  # with it, and as a signal leaves it
+        (tmp_path / "log.jsonl").write_text("".join(kept))
+        train_gpt.main([*flags, "--resume"])
+        found = [record for record in log_of(tmp_path) if record["kind"] == "val"]
+        assert [(record["step"], record["loss"]) for record in found] == [
+            (record["step"], record["loss"]) for record in told if record["kind"] == "val"]
+        (tmp_path / "checkpoint_0000006.pt").unlink()
+
+
 def test_what_an_interrupted_beginning_left_is_in_nobodys_way(data_dir, tmp_path, capsys):
     """A login to Weights & Biases that failed, or a config that was being written. Lines further apart than the end, too."""
     (tmp_path / "wandb").mkdir()
