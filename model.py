@@ -115,7 +115,7 @@ class Attention(nn.Module):
         packed = self.c_attn(x)
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in packed.chunk(3, -1))
         rotated = encoding.rotate(q, k, pos)
-        return *rotated, v, packed if rotated[0] is q else None
+        return *rotated, v, packed if rotated[0] is q and rotated[1] is k else None
 
 
 class MLP(nn.Module):

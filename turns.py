@@ -187,7 +187,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
     def encoded(path, encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
         rotated = encoding.rotate(q, k, pos)
-        packed = projection if rotated[0] is q else None  # as in model.py
+        packed = projection if rotated[0] is q and rotated[1] is k else None  # as in model.py
         inputs = *rotated, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
         if path == "flex":
             return peers.flex(*inputs, blocks)

@@ -188,7 +188,7 @@ def test_one_tensor_of_all_three_is_the_same(kind, T, causal):
 
 
 def test_a_layer_hands_its_projection_on(monkeypatch):
-    """But where it was rotated, or follows what a cache holds."""
+    """But where it was rotated, be it the keys alone, or follows what a cache holds."""
     whole, attend = [], torch.ops.posenc.attention
     monkeypatch.setattr(torch.ops.posenc, "attention", lambda q, *rest: whole.append(q.dim() == 5) or attend(q, *rest))
     for pe in ("cable", "rope+cable"):
@@ -199,6 +199,9 @@ def test_a_layer_hands_its_projection_on(monkeypatch):
             for part in tokens.split(3, 1):
                 net(part, cache=cache)
     assert whole == [True, True, False, False, False, False]
+    monkeypatch.setattr(posenc.Cable, "rotate", lambda self, q, k, pos: (q, 2 * k))
+    model("cable", "triton")(tokens, tokens)
+    assert not whole[-1]
 
 
 def test_nothing_is_looked_for_where_falls_are_slow(monkeypatch):
