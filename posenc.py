@@ -572,6 +572,7 @@ class Sandwich(ByDistance):
     embeddings, 0 at the query's own place. Nothing is learned. `dimension` is D'."""
 
     names = ("sandwich",)
+    least_option = 2
 
     def __init__(self, heads, channels, block_size, *, dimension: int = 128):
         super().__init__(heads, channels, block_size)
