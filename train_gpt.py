@@ -330,7 +330,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         if not config.steps:
             validate()
             save()
-        elif processes.any(run.writes and step > 0 and step % config.val_every == 0 and not run.validated):
+        elif step and step % config.val_every == 0 and processes.any(run.writes and not run.validated):
             validate()  # which a signal had no time for
         while step < config.steps and not stop:
             begun = time.perf_counter()

@@ -208,7 +208,7 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     """What is timed is what every layer of the trained model computes while it reads its validation text."""
     model, checkpoint = runs.load_model(trained("cable"), torch.device("cpu"))
     made, attend = [], attention.attend
-    monkeypatch.setattr(attention, "attend", lambda *args: made.append(attend(*args)) or made[-1])
+    monkeypatch.setattr(attention, "attend", lambda *args, **options: made.append(attend(*args, **options)) or made[-1])
     windows = data.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
     with torch.no_grad():
         model.hidden(windows.batch(data.evenly_spaced(len(windows), 3))[0])
