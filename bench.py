@@ -190,6 +190,8 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
                     clock = devices.busy_seconds_of if name == "attention" else devices.seconds_of
                     seconds = rounds(readies, config.repeats, device, label, clock)
                     entries |= {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in found.items()}
+                    for pe in set(group) - found.keys():
+                        del entries[pe]  # by the kernels alone
             except torch.OutOfMemoryError:
                 if not companions:
                     raise InputError(f"{label} does not fit into the GPU: a smaller --micro_batch or a shorter --context") from None

@@ -240,6 +240,14 @@ def test_ratios_of_the_kernels_and_to_backends():
     assert bench.entry("a", turn, alone, None)["ratios"] == {"rope": 1 / 3, "sdpa": 1 / 6, "flash": 3}
 
 
+def test_by_the_kernels_alone(monkeypatch):
+    """As training on a GPU times what has no other fused path: the dense one takes no part there, and no row."""
+    monkeypatch.setattr(turns.Setting, "paths", lambda _, pe, encoding: {"": "dense" if pe == "fire" else "sdpa", " triton": "dense"})
+    config = bench.Config(what=["train"], model="quickstart", encodings="fire,cable", context="8", micro_batch=1, repeats=3)
+    *_, result = bench.measure("train", config, torch.device("cpu"), torch.float32)
+    assert list(result["contexts"]["8"]) == ["rope", "nope", "cable", "rope triton", "nope triton", "fire triton", "cable triton"]
+
+
 def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, capsys):
     """Each encoding is on record as soon as it is done; without the memory for rope and nope there is nothing to measure."""
 
