@@ -3,10 +3,12 @@
 The bounds of cable, rope and sinusoidal at 16 times the training length, and cable's place, were fixed before any run; cable's is
 the quick start's, stricter than the 1.05 that the papers' tables ask for. Those of alibi, kerple, fox, t5 and fire, and the
 comparisons beyond cable's, were written when some of the runs in results/quickstart had been trained, and before every other run;
-those of dapev2 and sandwich before any run of theirs.
+those of dapev2 and sandwich, and of receptive fields, before any run of theirs.
 """
 
 from dataclasses import dataclass
+
+import numpy as np
 
 import tables
 from paper import SAME, Table
@@ -24,7 +26,10 @@ BELOW = (("cable", tuple(pe for pe in tables.ORDER if pe != "cable"), None, "CAB
          ("cable", ("cable-nw",), (1, 16), "CABLE: the weight g helps"),
          ("dapev2+cable", ("cable", "dapev2+kerple"), (1, 4, 16), "CABLE, table 2"),
          ("dapev2+kerple", ("kerple",), (1, 4, 16), "CABLE, table 2"),
+         ("sandwich", ("alibi", "rope", "sinusoidal"), (2, 4), "Chi et al."), ("kerple", ("sandwich",), (1, 4, 16), "Chi et al."),
          ("rope+cable", ("rope", "cable"), (1, 16), "a question of ours"), ("rope+fox", ("rope", "fox"), (1, 16), "a question of ours"))
+WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")  # whose receptive field decides how far they read, by Chi et al. 2023
+KEPT, TOGETHER = 1.05, 0.7  # growth of perplexity that is none; a rank correlation that is one
 CLOSE = 0.005  # encodings whose printed perplexities differ by less, relatively, have no order
 
 
@@ -81,6 +86,48 @@ def judge_retrieval(columns: list[tables.Column]) -> list[Verdict]:
         claim = f"cable: nDCG@10 higher than of {', '.join(rivals)} at every length beyond the training length (CABLE, table 3)"
         verdicts.append(Verdict(claim, f"by at least {min(margins):.2f}" if margins else "", min(margins) > 0 if margins else None))
     return verdicts
+
+
+def judge_receptive_fields(columns: list[tables.Column], perplexities: list[list[tables.Column]]) -> list[Verdict]:
+    """Chi et al. 2023, section 5: a window reads longer texts as well as those of its training where the training length covers its
+    receptive field, and only there; and ALiBi's slopes the worse, the further their fields reach.
+
+    perplexities: columns of them, a list for each text and protocol; of a network the first that tells counts.
+    """
+    verdicts, reached = [], []  # reached: (receptive field in training lengths, growth of perplexity)
+    for column in columns:
+        trained_at, name = column.records[0]["block_size"], column.pe.partition(":")[0]
+        fields = [column.mean(int(length)) for length in sorted(column.records[0]["lengths"], key=int)]
+        field = next((value for value in reversed(fields) if value is not None), None)
+        same = [other for group in perplexities for other in group if _network(other) == _network(column)]
+        far, grown = next(filter(None, (_growth(other, trained_at) for other in same)), (FARTHEST[0], None))
+        if name not in WINDOWED or "+" in column.pe or field is None:
+            continue
+        if grown is not None:
+            reached.append((field / trained_at, grown))
+        if name == "window":
+            covered = field <= trained_at
+            verdicts.append(Verdict(
+                f"{column.label}: perplexity at {far}x over that at 1x {'<=' if covered else '>'} {KEPT}, as its receptive field is "
+                f"{'within' if covered else 'beyond'} the training length (Chi et al.)",
+                "" if grown is None else f"{grown:.3f}, {field / trained_at:.2f} of it",
+                None if grown is None else (grown <= KEPT) == covered))
+    if len(reached) > 3:
+        ranks = np.argsort(np.argsort(reached, axis=0), axis=0)
+        together = float(np.corrcoef(ranks.T)[0, 1])
+        verdicts.append(Verdict(f"the further the receptive field of a window or of ALiBi's slopes reaches, the more perplexity grows: rank "
+                                f"correlation >= {TOGETHER} (Chi et al.)", f"{together:.2f} over {len(reached)}", together >= TOGETHER))
+    return verdicts
+
+
+def _network(column):
+    return tuple(column.records[0].get(name) for name in ("pe", "size", "block_size", "recipe", "cache_window"))
+
+
+def _growth(column, trained_at):
+    """(multiple, perplexity there over that at the training length); None where it was not read at both."""
+    base = column.mean(trained_at)
+    return next(((far, value / base) for far in FARTHEST if base and (value := column.mean(far * trained_at))), None)
 
 
 def judge_generalization(found: dict[str, dict]) -> list[Verdict]:

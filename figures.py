@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import tables
 
 NEAR, SEVERAL = 1.15, 3  # times the lowest perplexity at a context; lines
+LEAST = 0.001  # share of a gradient that is drawn
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666", "#000000")
 # Ticks of an axis, times powers of ten: the first of these that gives three of them.
 STEPS = ((1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
@@ -34,13 +35,15 @@ def by_context(columns: list[tables.Column], file) -> None:
 
 
 def positions(columns: list[tables.Column], file) -> None:
-    """Perplexity of each column against the place in the window, at its longest context, over all seeds, as a PNG.
+    """Perplexity of each column against the place in the window, at its longest context, over all seeds, as a PNG. Where that is not the
+    others', whose text is another then, the label tells.
 
     Places are put together by the half power of two: the further out, the less one of them differs from the next.
     """
-    lines = []
+    lines, read = [], {column.label: max((int(length) for record in column.records for length, entry in record["lengths"].items() if entry),
+                                         default=0) for column in columns}
     for column in columns:
-        if not any(entry for record in column.records for entry in record["lengths"].values()):
+        if not read[column.label]:
             continue
         groups = {}  # half powers of two -> (tokens, tokens seen by the one in the middle, mean loss) of the stretches in them
         for record in column.records:
@@ -57,10 +60,32 @@ def positions(columns: list[tables.Column], file) -> None:
             total = sum(size for size, _, _ in group)
             points.append((sum(size * middle for size, middle, _ in group) / total,
                            math.exp(sum(size * loss for size, _, loss in group) / total)))
-        lines.append((column.label, points))
+        longest = read[column.label]
+        lines.append((column.label + (f" ({longest:,})" if longest < max(read.values()) else ""), points))
+    both_ways = "objective" in columns[0].records[0]
     with _drawn(file, 1, len(lines)) as (axes,):
         low, high = (end(place for _, points in lines for place, _ in points) for end in (min, max))
-        _draw(axes, lines, [4**power for power in range(12) if low <= 4**power <= high], "perplexity", "tokens seen before the prediction")
+        marked = [4**power for power in range(12) if low <= 4**power <= high] or sorted({round(low), round(high)})
+        _draw(axes, lines, marked, "perplexity", "place in the window (tokens)" if both_ways else "tokens seen before the prediction")
+        _mark_training(axes, columns)
+
+
+def cumulative_gradients(columns: list[tables.Column], file) -> None:
+    """Which share of the gradient is not held by the last n tokens, against n, at each column's longest context, as a PNG. All receptive
+    fields end where their line crosses the dotted one."""
+    lines = []
+    for column in columns:
+        entries = [(int(length), entry["cumulative"]) for record in column.records for length, entry in record["lengths"].items() if entry]
+        longest = [curve for length, curve in entries if length == max(length for length, _ in entries)]
+        share = [statistics.mean(values) for values in zip(*(curve["share"] for curve in longest))]
+        points = [(n, 1 - held) for n, held in zip(longest[0]["tokens"], share) if 1 - held >= LEAST] if longest else []
+        lines.append((column.label, points))
+    with _drawn(file, 1, len(lines)) as (axes,):
+        last = max((points[-1][0] for _, points in lines if points), default=1)
+        _draw(axes, lines, [4**power for power in range(12) if 4**power <= last], "share of the gradient further back",
+              "tokens back", marker="")
+        held = next(record["protocol"]["held"] for column in columns for record in column.records)
+        axes.axhline(1 - held, color="0.6", linestyle=":", linewidth=1.2)
         _mark_training(axes, columns)
 
 

@@ -399,7 +399,7 @@ class ALiBiEqual(ALiBi):
     """-d 2^(-h), the same in all heads (Chi et al. 2023, section 4.2)."""
 
     names = ("alibi-equal",)
-    least_option = 0
+    least_option = -8
 
     def __init__(self, heads, channels, block_size, *, h: int = 2):
         super().__init__(heads, channels, block_size)

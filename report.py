@@ -10,7 +10,8 @@ Writes perplexity.md, .csv, .tex and .png, and by_position.png, the perplexity o
 differ in their seed alone become one column, mean ± standard deviation. --paper sets the paper's numbers beside ours. Records of
 several data sets or protocols make a table each, those of eval_recall.py (recall.md, ...), eval_retrieval.py (retrieval.md, ...) and
 eval_hellaswag.py (hellaswag.md, ...) tables of their own, and those of bench.py one for each benchmark, the plot showing throughput and
-memory against context, as the CABLE paper's figure 3.
+memory against context, as the CABLE paper's figure 3. Those of eval_receptive_field.py become receptive_field.md, ..., and
+cumulative_gradient.png; beside records of perplexity they are judged by these.
 """
 
 from dataclasses import dataclass, field
@@ -30,15 +31,11 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """JSON files written by eval_extrapolation.py, eval_recall.py, eval_retrieval.py, eval_hellaswag.py or bench.py"""
+    """JSON files written by one of the programs eval_*.py, or bench.py"""
     paper: str | None = None
     """a file of results/paper, to set its numbers beside ours"""
     out_dir: str = "runs"
     """folder of the tables and the plots"""
-
-
-KINDS = {"recall": {"lengths", "protocol", "metric"}, "perplexity": {"lengths", "data", "protocol"},
-         "retrieval": {"lengths", "data", "metric"}, "hellaswag": {"acc", "acc_norm"}}  # and the keys that tell them, in this order
 
 
 def main(argv=None):
@@ -53,8 +50,9 @@ def main(argv=None):
                 for path, kind in kinds.items() if kind is None]
     if problems:
         raise InputError(*problems)
-    perplexity, recall, retrieval, accuracy, speeds = ({path: records[path] for path in records if kinds[path] == kind}
-                                                       for kind in ("perplexity", "recall", "retrieval", "hellaswag", "bench"))
+    of_kind = {kind: {path: records[path] for path in records if kinds[path] == kind}
+               for kind in (*(measure.kind for measure in tables.MEASURES), "hellaswag", "bench")}
+    perplexity, accuracy, speeds = of_kind["perplexity"], of_kind["hellaswag"], of_kind["bench"]
     check_speeds(speeds)
     if printed and not any(matches(printed, record) for record in records.values()):
         raise InputError(f"{config.paper} holds {printed.measure} of {'en' if printed.measure == tables.NDCG.name else 'de'}coders, which "
@@ -67,9 +65,8 @@ def main(argv=None):
         caption = ("HellaSwag in percent, perplexities elsewhere; the paper's: version 1, table 1. Protocols and errors: the tables "
                    "below.")
         write(out, "generalization", f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(), (cells[0], cells[1:]), cells)
-    report_contexts("perplexity", [*perplexity.values()], printed, out)
-    report_contexts("recall", [*recall.values()], None, out)
-    report_contexts("retrieval", [*retrieval.values()], printed, out)
+    for measure in tables.MEASURES:
+        report_contexts(measure, [*of_kind[measure.kind].values()], printed, [*perplexity.values()], out)
     if accuracy:
         cells = tables.accuracy(tables.in_order([*accuracy.values()]))
         write(out, "hellaswag", f"{tables.aligned(cells)}\n\nHellaSwag, percent right ± standard error, as lm-evaluation-harness counts; "
@@ -78,41 +75,53 @@ def main(argv=None):
 
 
 def kind_of(record) -> str | None:
-    """perplexity, recall, retrieval, hellaswag or bench; None for anything else."""
+    """The kind of one of the MEASURES, hellaswag or bench; None for anything else."""
     if not isinstance(record, dict):
         return None
-    other = "bench" if tables.BENCHMARKS.keys() & record.keys() else None
-    return next((kind for kind, keys in KINDS.items() if keys <= record.keys()), other)
+    if {"lengths", "data"} <= record.keys():
+        measure = tables.measure_of(record)
+        return measure.kind if measure and (measure == tables.NDCG or "protocol" in record) else None
+    return "hellaswag" if {"acc", "acc_norm"} <= record.keys() else "bench" if tables.BENCHMARKS.keys() & record.keys() else None
 
 
 def matches(printed: paper.Table, record: dict) -> bool:
     """Whether a record holds what the paper's table does."""
     if printed.measure == tables.NDCG.name:
         return record.get("metric") == printed.measure
-    return KINDS["perplexity"] <= record.keys() and "objective" not in record and "metric" not in record
+    return kind_of(record) == tables.PERPLEXITY.kind and "objective" not in record
 
 
-def report_contexts(kind: str, records: list[dict], printed: paper.Table | None, out: Path) -> None:
-    """A table, verdicts and plots for each data set and protocol among records of perplexity, recall or retrieval, at several lengths."""
-    groups = tables.alike(records)
+def report_contexts(measure: tables.Measure, records: list[dict], printed: paper.Table | None, perplexities: list[dict], out: Path) -> None:
+    """A table, verdicts and plots for each data set and protocol among records of this measure, at several lengths.
+
+    perplexities: records of it that belong to the same report.
+    """
+    groups, kind = tables.alike(records), measure.kind
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         name = kind if len(groups) == 1 else f"{kind}_{number}_{data['dataset']}_{data['split']}"
         columns, beside = tables.columns(group), printed if printed and matches(printed, group[0]) else None
-        table, best = tables.by_context(columns), columns[0].measure.best
+        table, best = tables.by_context(columns), measure.best
         parts = [tables.markdown(*table, best), tables.caption(group)]
         if beside and any(beside.covers(column.pe) for column in columns):
             cells, meaning = tables.printed_beside(columns, beside)
-            parts += [tables.aligned(cells), meaning]
-        if kind == "retrieval":
-            parts.append("\n".join(f"- {verdict}" for verdict in claims.judge_retrieval(columns)))
-        elif kind == "perplexity" and "objective" not in group[0]:  # the claims on perplexity are on decoders
-            parts.append("\n".join(f"- {verdict}" for verdict in claims.judge(columns, beside)))
+            if any(cell != "—" for row in cells[1:] for cell in row[2:]):
+                parts += [tables.aligned(cells), meaning]
+        verdicts = []
+        if measure == tables.NDCG:
+            verdicts = claims.judge_retrieval(columns)
+        elif measure == tables.RECEPTIVE_FIELD:
+            verdicts = claims.judge_receptive_fields(columns, [tables.columns(some) for some in tables.alike(perplexities)])
+        elif measure == tables.PERPLEXITY and "objective" not in group[0]:  # the claims on perplexity are on decoders
+            verdicts = claims.judge(columns, beside)
+        parts.append("\n".join(f"- {verdict}" for verdict in verdicts))
         drawn = any(entry for record in group for entry in record["lengths"].values())  # nothing beyond the end of a learned table
         write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table, best),
               (lambda file: figures.by_context(columns, file)) if drawn else None)
         if drawn and all("by_position" in entry for record in group for entry in record["lengths"].values() if entry):
             save(out / name.replace(kind, "by_position", 1), ".png", lambda file: figures.positions(columns, file))
+        if drawn and measure == tables.RECEPTIVE_FIELD:
+            save(out / name.replace(kind, "cumulative_gradient", 1), ".png", lambda file: figures.cumulative_gradients(columns, file))
 
 
 def check_speeds(records: dict[str, dict]) -> None:

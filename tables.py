@@ -1,8 +1,9 @@
 """How do records become tables? Rows and columns from the JSON that the evaluation programs write, and their printed form.
 
-A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of eval_recall.py
-its recall over several distances, one of eval_hellaswag.py its accuracy, one of eval_retrieval.py its nDCG@10 at several lengths; one of
-bench.py is the speed of several encodings at several context lengths, under the name of each benchmark.
+A record of eval_extrapolation.py is one checkpoint's perplexity at several context lengths on one data set, one of
+eval_receptive_field.py its receptive field there, one of eval_recall.py its recall over several distances, one of eval_hellaswag.py its
+accuracy, one of eval_retrieval.py its nDCG@10 at several lengths; one of bench.py is the speed of several encodings at several context
+lengths, under the name of each benchmark.
 """
 
 import csv
@@ -23,9 +24,10 @@ TOLD = ("pe", "size", "block_size", "cache_window")  # what a column is called b
 
 @dataclass(frozen=True)
 class Measure:
-    """What the numbers of a record's lengths are: one of them and several in words, their key in an entry, which is best, an axis and its
-    scale, and what the lengths are."""
+    """What the numbers of a record's lengths are: what files of them are called, one of them and several in words, their key in an entry,
+    which is best, an axis and its scale, and what the lengths are."""
 
+    kind: str
     name: str
     plural: str
     key: str
@@ -35,9 +37,21 @@ class Measure:
     across: str = "context"
 
 
-PERPLEXITY = Measure("Perplexity", "perplexities", "perplexity", min, "perplexity", "log")
-NDCG = Measure("nDCG@10", "the numbers", "ndcg10", max, "nDCG@10 (percent)", "linear")
-RECALL = Measure("Recall", "recalls", "recall", max, "recall (percent of perplexity saved)", "linear", "distance")
+def none_is_best(values, default=None):
+    return default
+
+
+PERPLEXITY = Measure("perplexity", "Perplexity", "perplexities", "perplexity", min, "perplexity", "log")
+RECEPTIVE_FIELD = Measure("receptive_field", "Receptive field", "receptive fields", "receptive_field", none_is_best,
+                          "receptive field (tokens)", "log")
+RECALL = Measure("recall", "Recall", "recalls", "recall", max, "recall (percent of perplexity saved)", "linear", "distance")
+NDCG = Measure("retrieval", "nDCG@10", "the numbers", "ndcg10", max, "nDCG@10 (percent)", "linear")
+MEASURES = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, NDCG)
+
+
+def measure_of(record: dict) -> Measure | None:
+    """What a record with `lengths` holds of them; None for a metric of another program."""
+    return next((measure for measure in MEASURES if measure.name == record.get("metric", PERPLEXITY.name)), None)
 
 
 def place(pe: str) -> tuple[int, str]:
@@ -73,7 +87,7 @@ class Column:
 
     @property
     def measure(self) -> Measure:
-        return next((measure for measure in (NDCG, RECALL) if self.records[0].get("metric") == measure.name), PERPLEXITY)
+        return measure_of(self.records[0])
 
     def values(self, length: float) -> list[float]:
         """At this context, one for each seed; none where there are none, or the context is no whole number."""
@@ -123,7 +137,7 @@ def labels(records: list[dict]) -> list[str]:
 
 
 def protocol(record: dict) -> str:
-    """The protocol of a record in words; of retrieval and recall the metric."""
+    """The protocol of a record in words; of one with a metric that."""
     if "metric" in record:
         return record["metric"]
     found = record["protocol"]
@@ -137,7 +151,7 @@ def protocol(record: dict) -> str:
 
 
 def by_context(columns: list[Column]) -> tuple[list[str], list[list]]:
-    """(header, rows) of perplexities, nDCG@10 or recall, a row for each length; a cell holds one for each seed, none where the encoding
+    """(header, rows) of one of the MEASURES, a row for each length; a cell holds one for each seed, none where the encoding
     ends before."""
     lengths = sorted({int(length) for column in columns for record in column.records for length in record["lengths"]})
     return [columns[0].measure.across, *(column.label for column in columns)], [
@@ -182,9 +196,9 @@ def _decimals(value: float | None) -> str:
 def caption(records: list[dict]) -> str:
     """What a table's numbers mean: protocol, data, tokens, training length, error."""
     entries = [entry for record in records for entry in record["lengths"].values() if entry]
-    captions = {NDCG.name: _retrieval_caption, RECALL.name: _recall_caption}
+    captions = {NDCG: _retrieval_caption, RECALL: _recall_caption, RECEPTIVE_FIELD: _receptive_field_caption}
     if "metric" in records[0]:
-        return captions[records[0]["metric"]](records[0], entries)
+        return captions[measure_of(records[0])](records[0], entries)
     tokens = sorted({entry["tokens"] for entry in entries})
     errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]  # none of a single window
     first = records[0]
@@ -214,6 +228,13 @@ def _recall_caption(first, entries):
     return (f"Recall: by how many percent a passage of {protocol['passage']} tokens, read so many tokens before, lowers the perplexity of "
             f"its second half. {protocol['trials']:,} passages of {data['dataset']} ({data['split']}, {data['tokenizer']} tokens), trained at "
             f"{first['block_size']:,} tokens. Standard error over passages at most {error:.1f}.")
+
+
+def _receptive_field_caption(first, entries):
+    data, protocol, error = first["data"], first["protocol"], max((entry["receptive_field_se"] for entry in entries), default=0)
+    return (f"Receptive field: how many of the last tokens hold {protocol['held']:.0%} of the gradient of the next one's loss. "
+            f"{protocol['windows']:,} windows of {data['dataset']} ({data['split']}, {data['tokenizer']} tokens), trained at "
+            f"{first['block_size']:,} tokens. Standard error over windows at most {error:.1f}.")
 
 
 def accuracy(records: list[dict]) -> list[list[str]]:

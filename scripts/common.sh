@@ -162,6 +162,22 @@ evaluate() {
     measure eval_extrapolation.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
 }
 
+# last_tokens LENGTHS [FLAG...]: perplexity of the same tokens at each of the paper's lengths: of the last one of a thousand windows, at
+# other scales of more tokens of fewer windows.
+last_tokens() {
+    local targets=1 windows=1000
+    case $SCALE in small) targets=64 windows=250 ;; smoke) targets=8 windows=4 ;; esac
+    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --protocol same-targets --targets $targets \
+        --windows $windows "${@:2}"
+}
+
+# reach LENGTHS: the receptive fields of the runs at the paper's lengths.
+reach() {
+    local windows=100
+    if [ "$SCALE" = smoke ]; then windows=4; fi
+    measure eval_receptive_field.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --windows $windows
+}
+
 # recall DISTANCES: what the runs make of what they read so many tokens before, by the paper's lengths.
 recall() {
     local trials=250 passage=64

@@ -38,3 +38,23 @@ def test_those_near_the_lowest_are_drawn_once_more(monkeypatch, tmp_path):
     figures.by_context(tables.columns(records[:4]), tmp_path / "two.png")
     figures.by_context(tables.columns([*records[:2], records[4]]), tmp_path / "all.png")
     assert drawn[2:] == [["cable", "alibi", "rope", "learnable"], ["cable", "alibi", "fox"]]
+
+
+def test_losses_by_place(monkeypatch, tmp_path):
+    """A learned table ends before the others, and says so; a window's last token alone has a place too; encoders see both sides."""
+    drawn = []
+    draw = figures._draw
+    monkeypatch.setattr(figures, "_draw", lambda axes, lines, marked, ylabel, xlabel: drawn.append(([label for label, _ in lines], marked, xlabel))
+                        or draw(axes, lines, marked, ylabel, xlabel))
+
+    def placed(pe, lengths):
+        found = record(pe, dict.fromkeys(lengths, 4.0))
+        for length in lengths:
+            found["lengths"][str(length)]["by_position"] = {"first": length - 1, "width": 1, "loss": [1.0]}
+        return found
+
+    records = [placed("cable", [256, 511]), placed("learnable", [256])]
+    figures.positions(tables.columns(records), tmp_path / "a.png")
+    assert drawn == [(["cable", "learnable (256)"], [256], "tokens seen before the prediction")]
+    figures.positions(tables.columns([record | {"objective": "mlm"} for record in records[:1]]), tmp_path / "b.png")
+    assert drawn[1:] == [(["cable"], [511], "place in the window (tokens)")] and (tmp_path / "b.png").stat().st_size

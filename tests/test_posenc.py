@@ -443,7 +443,7 @@ def test_composition_shares_what_the_model_shares():
     ("t5-clip:k=many", "t5-clip: k is 'many': it must be a whole number of at least 1, as in t5-clip:k=8"),
     ("t5-clip:k=0", "k is '0'"), ("t5-clip:k", "k is ''"),
     ("alibi-shift:shift=-9", "shift is '-9': it must be a whole number of at least -8, as in alibi-shift:shift=8"),
-    ("alibi-equal:h=-1", "at least 0"), ("sandwich:dimension=1", "at least 2"), ("window:w=1-", "w is '1-'"),
+    ("alibi-equal:h=-9", "at least -8"), ("sandwich:dimension=1", "at least 2"), ("window:w=1-", "w is '1-'"),
     ("dape+kerple+dapev2", "dape and dapev2 cannot be combined, both transform: choose one of them"),
     ("learnable+sinusoidal", "learnable and sinusoidal cannot be combined, both embed: choose one of them"),
 ])
