@@ -154,11 +154,11 @@ def stream(windows: Windows, sampler: Sampler, sequences: int, micro_batch: int,
 
 
 def ahead(batches, device: torch.device, depth: int = 2):
-    """What `batches` yields, read `depth` items ahead by a thread; for a GPU, tensors are put into pinned memory there and sent off
-    without waiting for them to arrive."""
+    """What `batches` yields, read `depth` items ahead by a thread; for a GPU, tensors are put into pinned memory there, in one piece
+    each, and sent off without waiting for them to arrive."""
     def fetch():
         item = next(batches)
-        return [x.pin_memory() if pinned and isinstance(x, torch.Tensor) else x for x in item]
+        return [x.contiguous().pin_memory() if pinned and isinstance(x, torch.Tensor) else x for x in item]
 
     pinned = device.type == "cuda"
     with ThreadPoolExecutor(1) as thread:

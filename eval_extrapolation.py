@@ -16,7 +16,7 @@ Protocols, each with its text chosen before anything is computed:
 An encoder (--objective mlm) is asked for the tokens that are masked in each window of segments, as in training.
 
 --max_tokens and --windows take windows of the longest context, their starts evenly spaced over the split, and all lengths are tested
-on the text in them. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
+on the text in them, but for an end that is less than the length. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
 Every checkpoint gets a JSON record beside it for each text and protocol, renewed after each length; lengths that it holds already are
 not computed again. Of a run it is the newest checkpoint's: that of an earlier one, of another dtype or path of attention is replaced.
 """
@@ -97,7 +97,7 @@ def main(argv=None):
 
 def plan(run: str, config: Config) -> tuple[Shards, list[int], dict, list[tuple[int, int, int]]]:
     """What a checkpoint is asked: the text, the lengths, and what `regions_of` returns."""
-    checkpoint = load_checkpoint(run)
+    checkpoint = load_checkpoint(run, weights=False)
     mask_rate = None if checkpoint["gpt"].get("causal", True) else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
         raise InputError(f"{run} is an encoder, which restores masked tokens in segments: "

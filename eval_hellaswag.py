@@ -64,7 +64,7 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
     device, dtype = devices.choose(config.device, config.dtype)
     for run in config.runs:
-        load_checkpoint(run, causal=True)  # is there, or nothing need be fetched
+        load_checkpoint(run, causal=True, weights=False)  # is there, or nothing need be fetched
     examples = load_examples(config.source)
     records = tables.in_order([evaluate(run, examples, config, device, dtype) for run in config.runs])
     print()

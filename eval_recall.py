@@ -73,7 +73,7 @@ def main(argv=None):
 
 def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
     """What a checkpoint is asked: the distances, the windows of the text, and the numbers of those that are the trials'."""
-    checkpoint = load_checkpoint(run, causal=True)
+    checkpoint = load_checkpoint(run, causal=True, weights=False)
     shards = text_for(run, checkpoint, config.data, config.split)
     distances = cli.lengths(config.distances, checkpoint["gpt"]["block_size"])
     if distances[0] < config.passage:

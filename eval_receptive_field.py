@@ -77,7 +77,7 @@ def main(argv=None):
 
 def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
     """What a checkpoint is asked: the lengths, the windows of the text, and the numbers of those that are taken."""
-    checkpoint = load_checkpoint(run, causal=True)
+    checkpoint = load_checkpoint(run, causal=True, weights=False)
     lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
     windows = Windows(text_for(run, checkpoint, config.data, config.split), lengths[-1])
     numbers = evenly_spaced(len(windows), config.windows)

@@ -213,8 +213,8 @@ class GPT(nn.Module):
 
     def compile(self, **options):
         """By torch.compile: a graph that all blocks have in common, and one of the loss. As one graph a network takes as many times longer
-        to compile as it has layers, reads the residual stream again and again, and DistributedDataParallel has to wait for its end.
-        """
+        to compile as it has layers, reads the residual stream again and again, and DistributedDataParallel has to wait for its end."""
+        torch._dynamo.config.optimize_ddp = False  # or its buckets would cut each of them into several
         for block in self.h:
             block.compile(**options)
         self.mean_loss = torch.compile(self.mean_loss, **options)
@@ -255,8 +255,7 @@ class GPT(nn.Module):
         """Cross-entropies in nats, (B, t) float32, of the targets (B, t) of the last t of tokens (B, T), or of those at `places` (B, t);
         logits never exist all at once.
 
-        cache_window: no token sees another that far back or further; memory does not grow with T then.
-        """
+        cache_window: no token sees another that far back or further; memory does not grow with T then."""
         if places is not None:
             hidden = _at(self.hidden(tokens), places)
             return cross_entropies(hidden.flatten(0, 1), self.wte.weight, targets.flatten()).view_as(targets)
@@ -312,8 +311,9 @@ def _at(hidden, places):
 
 def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """-log softmax(x weight^T)[target] of each row in nats: (N, C), (V, C), (N,) int64 -> (N,) float32; without gradients."""
-    chunks = _chunks(x, targets, LOGITS_CHUNK // len(weight))
-    return torch.cat([F.cross_entropy((rows @ weight.T).float(), y, reduction="none") for rows, y in chunks])
+    chunks = _chunks(x.to(weight.dtype), targets, LOGITS_CHUNK // len(weight))
+    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would round logits near -100, as OpenAI's GPT-2 has them, to halves
+        return torch.cat([F.cross_entropy(rows @ weight.T, y, reduction="none") for rows, y in chunks])
 
 
 def _chunks(x, targets, rows):

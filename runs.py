@@ -217,16 +217,16 @@ def logged(run: str | Path) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def load_checkpoint(run: str | Path, causal: bool | None = None) -> dict:
+def load_checkpoint(run: str | Path, causal: bool | None = None, weights: bool = True) -> dict:
     """A checkpoint's content, tensors on the CPU. Raises InputError where there is none, or not a whole one of ours.
 
-    causal: also where it is no decoder (True), or no encoder (False).
+    causal: also where it is no decoder (True), or no encoder (False). weights: False where no tensor will be looked into, nor need be read.
     """
     path = checkpoint_path(run)
     others = [other for other in checkpoints(path.parent) if other != path]
     mend = f"remove it to go on from {others[-1]}" if others else "train again, or name another"
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=not weights)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{path} is damaged or no checkpoint ({reason}): {mend}") from None

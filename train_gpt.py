@@ -80,9 +80,9 @@ class Config:
     steps: int = 19_000
     """optimizer steps in all; 0, with --init_from: the weights as they are, under another encoding"""
     tokens_per_step: int = 524_288
-    """tokens of one optimizer step: a multiple of micro_batch x block_size x processes"""
+    """tokens of one optimizer step: a multiple of block_size x processes"""
     micro_batch: int | Literal["auto"] = 16
-    """sequences of one forward and backward pass in each process; auto: the most that fit into the GPU uncompiled"""
+    """sequences of one forward and backward pass in each process, at most; auto: the most that fit into the GPU uncompiled"""
     lr: float = 6e-4
     """highest learning rate"""
     min_lr: float = 6e-5
@@ -153,12 +153,10 @@ class Config:
 
     def sequences(self, processes: int) -> int:
         """Windows of one optimizer step. Raises InputError where they cannot be shared out equally."""
-        micro_batch = 1 if self.micro_batch == "auto" else self.micro_batch
-        factors = {"micro_batch": micro_batch, "block_size": self.block_size, "processes": processes}
-        unit = math.prod(factors.values())
+        unit = self.block_size * processes
         if self.tokens_per_step % unit:
-            raise InputError(f"tokens_per_step {self.tokens_per_step} is no multiple of "
-                             f"{' x '.join(f'{name} {value}' for name, value in factors.items())} = {unit}: change one of them")
+            raise InputError(f"tokens_per_step {self.tokens_per_step} is no multiple of block_size {self.block_size} x "
+                             f"processes {processes} = {unit}: change one of them")
         return self.tokens_per_step // self.block_size
 
 
@@ -244,6 +242,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
     data = {"sha256": train_shards.sha256, "tokenizer": train_shards.tokenizer}
     run = Run(config.out_dir, settings, data, config.keep_checkpoints, config.wandb_project, writes=processes.rank == 0)
     checkpoint = run.find(config.resume, {field.name: field.default for field in dataclasses.fields(Config)})
+    if any(found != (run.step, train_shards.sha256) for found in processes.gather((run.step, train_shards.sha256))):
+        raise InputError(f"not all processes find the same checkpoint in {config.out_dir} and the same shards in {config.data}: "
+                         "choose folders in which all machines see the same files")
 
     # Model
     torch.manual_seed(config.seed)
@@ -267,7 +268,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
     step, position = 0, {"epoch": 0, "index": 0}
     if checkpoint:
         optimizer.load_state_dict(checkpoint["optimizer"])
-        scaler.load_state_dict(checkpoint["scaler"])
+        scaler.load_state_dict(checkpoint["scaler"] or scaler.state_dict())  # none of a run in another dtype
         if processes.rank < len(checkpoint["rng"]):
             devices.set_random_state(checkpoint["rng"][processes.rank], device)
         step, position = checkpoint["step"], checkpoint["sampler"]
@@ -278,10 +279,12 @@ def train(config: Config, processes: distributed.Processes) -> None:
         print(f"{config.out_dir} is trained already: {step} of {config.steps} steps")
         return
     processes.barrier()  # all have looked at the folder: now it may change
-    micro_batch = config.micro_batch
-    if micro_batch == "auto":
-        micro_batch = run.config["micro_batch"] = fitting_micro_batch(model, sequences // processes.count, device, dtype, processes)
-    accumulation = sequences // processes.count // micro_batch
+    share = sequences // processes.count
+    if config.micro_batch == "auto":
+        micro_batch = run.config["micro_batch"] = fitting_micro_batch(model, share, device, dtype, processes)
+    else:
+        micro_batch = max(n for n in range(1, config.micro_batch + 1) if share % n == 0)
+    accumulation = share // micro_batch
     print(f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
           f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}")
     processes.together(lambda: run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256))

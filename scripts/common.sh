@@ -131,7 +131,8 @@ train() {
 # adapt RUN PE [FLAG...]: the weights of RUN go on under another encoding, in a folder beside it; --steps 0: as they are. It joins the
 # runs that what follows is about.
 adapt() {
-    local further="${*:2}" out
+    local further="${*:2}" out NPROC=$NPROC
+    if [ "$SCALE" != full ]; then NPROC=1; fi # a step may be a single text
     further=${further// /} out=$1-${further//--/-}
     launch --config "$1/config.yaml" --init_from "$1" --pe "${@:2}" --out_dir "$out" --resume ${FLAGS:-} && runs+=("$out") || true
 }

@@ -20,7 +20,8 @@ set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?start this with sbatch}"
 if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then source .venv/bin/activate; fi
 
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110 # seconds for the last checkpoint; torchrun's own limit is 30
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110 # seconds for the last checkpoint; 30 by default, and always in PyTorch 2.11
+# export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 # where the nodes' names lead to themselves: the network between them
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") # no pipe to head: scontrol writing on would fail, and so end this
-exec srun torchrun --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:?ask for GPUs}" --rdzv_backend=c10d \
+exec srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" torchrun --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:?ask for GPUs}" --rdzv_backend=c10d \
     --rdzv_id="$SLURM_JOB_ID" --rdzv_endpoint="${nodes%%$'\n'*}:29500" train_gpt.py "$@" --resume

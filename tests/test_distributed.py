@@ -244,13 +244,28 @@ def test_mistakes_are_told_once(data_dir, tmp_path):
     (tmp_path / "file").write_text("")
     for flags, told in ((["--pe", "cabel"], "did you mean cable?"), (["--data", "nowhere"], "does not exist"),
                         (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # which process 0 alone finds out
-                        (["--tokens_per_step", "128"], "micro_batch 4 x block_size 32 x processes 2 = 256: change one of them"),
+                        (["--tokens_per_step", "96"], "block_size 32 x processes 2 = 64: change one of them"),
                         (["--micro_batch", "auto"], "micro_batch auto measures the memory of a GPU: give a number")):
         results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", *flags)
         assert [status for status, _, _ in results] == [2, 2]
         lines = "".join(errors for _, _, errors in results).splitlines()
         assert len(lines) == 1 and told in lines[0], lines
     assert not (tmp_path / "run").exists()
+
+
+def test_all_go_on_from_the_same_checkpoint(data_dir, tmp_path):
+    """One that sees an older listing of the folder, as a file system of several machines may give it, must not train on beside the others."""
+    flags = [*FLAGS, "--steps", "8", "--data", data_dir, "--out_dir", tmp_path / "run"]
+    succeeded(ranks(1, *flags, code=at_step(7, 0, "os.kill(os.getpid(), signal.SIGTERM)")))
+    stale = """
+        import runs
+        checkpoints = runs.checkpoints
+        runs.checkpoints = lambda folder: checkpoints(folder)[: None if rank == 0 else -1]
+    """
+    results = ranks(2, *flags, "--resume", code=stale)
+    assert [status for status, _, _ in results] == [2, 2]
+    lines = "".join(errors for _, _, errors in results).splitlines()
+    assert len(lines) == 1 and "not all processes find the same checkpoint in" in lines[0]
 
 
 def test_process_0_alone_writes(noisy):

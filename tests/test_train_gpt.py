@@ -133,6 +133,16 @@ def test_activation_checkpointing_is_turned_on(data_dir, tmp_path, monkeypatch):
         assert len(blocks) == count
 
 
+def test_a_run_goes_on_in_another_dtype(data_dir, tmp_path):
+    """float16 alone scales losses, and finds no scale in a checkpoint of another."""
+    flags = [*TINY, "--data", str(data_dir), "--out_dir", str(tmp_path / "run")]
+    stopped = program_interrupted_after_save(2, *flags)
+    assert stopped.returncode == 130, stopped.stderr
+    train_gpt.main([*flags, "--dtype", "float16", "--resume"])
+    checkpoint = runs.load_checkpoint(tmp_path / "run")
+    assert checkpoint["step"] == 6 and checkpoint["scaler"]["scale"] >= 2**10
+
+
 def test_loss_scaling_goes_on_where_it_was(data_dir, tmp_path):
     flags = [*TINY, "--data", str(data_dir), "--dtype", "float16"]
     train_gpt.main([*flags, "--out_dir", str(tmp_path / "whole")])
@@ -304,11 +314,12 @@ def test_config_on_disk_is_the_resolved_one(trained):
     assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
 
 
-def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path):
-    """Gradients of 4 sequences in one pass and in four differ by rounding only."""
-    for micro_batch in (1, 4):
+def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path, capsys):
+    """Gradients of 4 sequences in one pass and in four differ by rounding only. A micro-batch is as many at most: two at a time, not three."""
+    for micro_batch, passes in ((1, "4 x 1"), (4, "1 x 4"), (3, "2 x 2"), (100, "1 x 4")):
         train_gpt.main([*TINY, "--steps", "2", "--micro_batch", str(micro_batch), "--data", str(data_dir),
                         "--out_dir", str(tmp_path / str(micro_batch))])
+        assert f"1 processes x {passes} sequences" in capsys.readouterr().out
     one, four = (log_of(tmp_path / name) for name in ("1", "4"))
     assert abs(one[1]["loss"] - four[1]["loss"]) < 1e-5 and abs(one[1]["grad_norm"] / four[1]["grad_norm"] - 1) < 1e-4
     weights = [runs.load_checkpoint(tmp_path / name)["model"] for name in ("1", "4")]
@@ -403,7 +414,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
                                       + " ".join(NAMES)]
     assert "unknown size 'smal'" in lines("--size", "smal")[0]
     assert "n_embd 100 gives 3 heads" in lines("--n_embd", 100, "--n_head", 3)[0]
-    assert "tokens_per_step 100 is no multiple of micro_batch 2 x block_size 16 x processes 1 = 32" in lines("--tokens_per_step", 100)[0]
+    assert "tokens_per_step 100 is no multiple of block_size 16 x processes 1 = 16" in lines("--tokens_per_step", 100)[0]
     assert len(lines("--steps", 0, "--lr", -1, "--pe", "x", "--size", "y")) == 4
     assert lines("--lr", 1e-4) == ["error: min_lr 0.001 is more than lr 0.0001: lower --min_lr, too"]
     assert len(lines("--beta1", 1, "--beta2", 1.5, "--grad_clip", -1, "--weight_decay", -1)) == 4
