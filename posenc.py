@@ -460,15 +460,26 @@ class Fox(WeightedFall):
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
-class KCable(Cable):
-    """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6): a gentler slope for shallow models."""
+class LogFall(WeightedFall):
+    """The family -log(b^2 + 1), b a bias that falls: a gentler slope."""
 
-    names = ("k-cable",)
     factors = None
     kind = "log-fall"
 
     def score(self, q_states, k_states, h):
         return -super().score(q_states, k_states, h).square().log1p()
+
+
+class KCable(LogFall, Cable):
+    """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6), for shallow models."""
+
+    names = ("k-cable",)
+
+
+class KFox(LogFall, Fox):
+    """-log(b^2 + 1), b the bias of `cable-v1` (CABLE's first version, section 5.4, which prints the sign turned)."""
+
+    names = ("k-cable-v1",)
 
 
 class ByDistance(Encoding):

@@ -4,7 +4,10 @@
 #
 #     bash scripts/figure1.sh
 #
-# Cost beyond table 1's: ten evaluations of 1M tokens at 131,072, about 5e18 FLOPs together, two hours of an H100 at 40% MFU.
+# Version 1's figure 1: ENCODINGS="cable-v1 alibi t5 t5-clip rope sinusoidal".
+#
+# Cost beyond table 1's: ten readings of 1M tokens at nine lengths, 3.4e17 FLOPs together, a quarter of an hour of an H100 at 40% MFU; dense
+# encodings take longer.
 
 source "$(dirname "$0")/common.sh"
 experiment figure1 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# CABLE, figure 3: training speed and memory, and speed of generation, against context, for GPT-2 medium, on one GPU.
+# CABLE, figure 3: training speed and memory, and speed of generation, against context, for GPT-2 medium, on one GPU. Version 1's figure
+# 4: ENCODINGS="cable-v1 alibi t5 t5-clip rope sinusoidal".
 #
 #     bash scripts/figure3.sh
 #

@@ -4,8 +4,8 @@
 #
 #     bash scripts/generalization.sh
 #
-# Cost of each of the six encodings: 9.96B tokens, 2.4e19 (medium) and 8.5e18 FLOPs (small), 17 and 6 hours of an H100 at 40% MFU;
-# together 6 days of one H100, 18 hours of eight; those of table 1 and table 4 are done once. Disk: 21 GB of data, 8.5 and 3 GB a run.
+# Cost of each of the seven encodings: 9.96B tokens, 2.4e19 (medium) and 8.5e18 FLOPs (small), 17 and 6 hours of an H100 at 40% MFU;
+# together 7 days of one H100, 20 hours of eight; those of table 1 and table 4 are done once. Disk: 21 GB of data, 8.5 and 3 GB a run.
 
 source "$(dirname "$0")/common.sh"
 experiment generalization cable cable-v1 alibi t5 t5-clip rope sinusoidal

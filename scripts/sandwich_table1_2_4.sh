@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sandwich (Chi et al. 2023), tables 1, 2 and 4, figures 4, 5, 12 and 13: why does ALiBi extrapolate? GPT-2 small, trained at 512 tokens, slopes
-# all gentler or steeper, or the same in all heads, or windows; then two that fail, trained on longer texts. At other scales a slope falls
-# as much over the training length, and all layers' windows together reach as many of them.
+# Sandwich (Chi et al. 2023), tables 1, 2 and 4, figures 4, 5, 12 and 13: why does ALiBi extrapolate? GPT-2 small, trained at 512 tokens,
+# slopes all gentler or steeper, or the same in all heads, or windows; then two that fail, trained on longer texts. At other scales a slope
+# falls as much over the training length, and all layers' windows together reach as many of them.
 #
 #     DATA=data/arxiv bash scripts/sandwich_table1_2_4.sh      # shards of ArXiv (table 1) or data/openwebtext2 (4); none: FineWeb-Edu
 #

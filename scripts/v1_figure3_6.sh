@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# CABLE, version 1, figures 3 and 6: tiny on WikiText-103, 5,000 steps of 131,072 tokens, trained at 1,024 and at 512; K-Cable too.
+# CABLE, version 1, figures 3 and 6: tiny on WikiText-103, 5,000 steps of 131,072 tokens, trained at 1,024 and at 512; K-Cable too. It
+# prints 128 sequences a step and also 524,288 tokens: 131,072 is 128 sequences of 1,024, and the same text at every length.
 #
 #     bash scripts/v1_figure3_6.sh
 #
@@ -7,7 +8,7 @@
 # of one H100. Disk: 0.3 GB of data, 1.1 GB a run.
 
 source "$(dirname "$0")/common.sh"
-experiment v1_figure3_6 cable-v1 alibi t5 t5-clip rope sinusoidal k-cable
+experiment v1_figure3_6 cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1
 use wikitext103 test
 for length in 1024 512; do
     train wikitext103_tiny $length $(full --steps 5000)

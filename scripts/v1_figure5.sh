@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # CABLE, version 1, figure 5: cable-v1 and sinusoidal, each trained at 512 to 8,192 tokens on WikiText-103 (tiny, 5,000 steps of
-# 131,072 tokens at every length) and read at all of them.
+# 131,072 tokens at every length, as in v1_figure3_6.sh) and read at all of them.
 #
 #     bash scripts/v1_figure5.sh
 #

@@ -14,7 +14,8 @@ def test_config_is_valid_and_holds_deltas_only(path):
     values = yaml.safe_load(path.read_text())
     config = Config(**values)
     assert not [name for name, value in values.items() if getattr(Config(), name) == value and name not in ("size", "micro_batch")]
-    config.sequences(processes=1 if config.size == "quickstart" else 8 if config.causal else 4)  # the paper's GPUs
+    for processes in (1, 2, 4, 8, 16):
+        config.sequences(processes)
 
 
 @pytest.mark.parametrize("size, steps, epochs", [("tiny", 9000, 10), ("small", 5000, 5), ("medium", 3000, 3)])

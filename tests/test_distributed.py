@@ -254,7 +254,7 @@ def test_mistakes_are_told_once(data_dir, tmp_path):
 
 
 def test_all_go_on_from_the_same_checkpoint(data_dir, tmp_path):
-    """One that sees an older listing of the folder, as a file system of several machines may give it, must not train on beside the others."""
+    """One that sees an older listing of the folder, as a file system of several machines may give it, must not train beside the others."""
     flags = [*FLAGS, "--steps", "8", "--data", data_dir, "--out_dir", tmp_path / "run"]
     succeeded(ranks(1, *flags, code=at_step(7, 0, "os.kill(os.getpid(), signal.SIGTERM)")))
     stale = """

@@ -100,7 +100,7 @@ def test_as_a_user(trained, tmp_path, capsys):
 def column(pe, key, values, block_size=100):
     lengths = {str(length): {key: value} for length, value in values.items()}
     metric = {"metric": "Receptive field"} if key == "receptive_field" else {}
-    return tables.Column(pe, pe, [{"pe": pe, "size": "small", "block_size": block_size, "recipe": "r", "run": pe, "lengths": lengths, **metric}])
+    return tables.Column(pe, pe, [{"pe": pe, "size": "small", "block_size": block_size, "recipe": "r", "run": pe, "lengths": lengths} | metric])
 
 
 def test_verdicts():

@@ -44,8 +44,8 @@ def test_losses_by_place(monkeypatch, tmp_path):
     """A learned table ends before the others, and says so; a window's last token alone has a place too; encoders see both sides."""
     drawn = []
     draw = figures._draw
-    monkeypatch.setattr(figures, "_draw", lambda axes, lines, marked, ylabel, xlabel: drawn.append(([label for label, _ in lines], marked, xlabel))
-                        or draw(axes, lines, marked, ylabel, xlabel))
+    monkeypatch.setattr(figures, "_draw", lambda axes, lines, marked, ylabel, xlabel:
+                        drawn.append(([label for label, _ in lines], marked, xlabel)) or draw(axes, lines, marked, ylabel, xlabel))
 
     def placed(pe, lengths):
         found = record(pe, dict.fromkeys(lengths, 4.0))

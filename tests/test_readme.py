@@ -61,6 +61,20 @@ def test_tables_are_those_of_the_records(folder, kind, paper, tmp_path):
     assert any(table in (made / f"{kind}.md").read_text() for table in shown)
 
 
+@pytest.mark.parametrize("made, kinds, records", [
+    ("bench/figure3", ("train", "generate", "eval"), ["bench/figure3.json"]),
+    ("reproduction/wikitext103", ("perplexity",), ["reproduction/wikitext103/*.json"]),
+    ("reproduction/rows", ("perplexity",), ["reproduction/rows/*.json", "reproduction/cable.json", "reproduction/kerple.json", "--paper",
+                                            "paper/cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512.csv"])])
+def test_tables_that_no_readme_shows_are_those_of_the_records(made, kinds, records, tmp_path):
+    results = ROOT / "results"
+    flags = [path for word in records for path in ([word] if word.startswith("--") else map(str, sorted(results.glob(word))))]
+    report.main([*flags, "--out_dir", str(tmp_path)])
+    for kind in kinds:
+        for suffix in (".md", ".csv", ".tex"):
+            assert (tmp_path / f"{kind}{suffix}").read_text() == (results / made / f"{kind}{suffix}").read_text()
+
+
 @pytest.mark.parametrize("path", re.findall(r"\]\((results/[^)]+)\)", README))
 def test_pictures_are_there(path):
     assert (ROOT / path).exists()

@@ -315,7 +315,8 @@ def test_config_on_disk_is_the_resolved_one(trained):
 
 
 def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path, capsys):
-    """Gradients of 4 sequences in one pass and in four differ by rounding only. A micro-batch is as many at most: two at a time, not three."""
+    """Gradients of 4 sequences in one pass and in four differ by rounding only. A micro-batch is as many at most: two at a time, where
+    three are allowed."""
     for micro_batch, passes in ((1, "4 x 1"), (4, "1 x 4"), (3, "2 x 2"), (100, "1 x 4")):
         train_gpt.main([*TINY, "--steps", "2", "--micro_batch", str(micro_batch), "--data", str(data_dir),
                         "--out_dir", str(tmp_path / str(micro_batch))])
