@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -253,16 +254,15 @@ def test_mistakes_are_told_once(data_dir, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_all_go_on_from_the_same_checkpoint(data_dir, tmp_path):
+def test_all_go_on_from_the_same_checkpoint(noisy, data_dir, tmp_path):
     """One that sees an older listing of the folder, as a file system of several machines may give it, must not train beside the others."""
-    flags = [*FLAGS, "--steps", "8", "--data", data_dir, "--out_dir", tmp_path / "run"]
-    succeeded(ranks(1, *flags, code=at_step(7, 0, "os.kill(os.getpid(), signal.SIGTERM)")))
+    shutil.copytree(noisy, tmp_path / "run")
     stale = """
         import runs
         checkpoints = runs.checkpoints
         runs.checkpoints = lambda folder: checkpoints(folder)[: None if rank == 0 else -1]
     """
-    results = ranks(2, *flags, "--resume", code=stale)
+    results = ranks(2, *FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", tmp_path / "run", "--resume", code=stale)
     assert [status for status, _, _ in results] == [2, 2]
     lines = "".join(errors for _, _, errors in results).splitlines()
     assert len(lines) == 1 and "not all processes find the same checkpoint in" in lines[0]
