@@ -240,8 +240,11 @@ def load_checkpoint(run: str | Path, causal: bool | None = None, weights: bool =
 
 def load_model(run: str | Path, device: torch.device, dtype: torch.dtype = torch.float32, attention: str = "auto",
                skip_tolerance: float = SKIP_TOLERANCE, causal: bool | None = True) -> tuple[GPT, dict]:
-    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint; causal: see there."""
+    """The trained model, in evaluation mode on `device`, to compute in `dtype`, and the rest of its checkpoint; causal: see there.
+    Tells where its training has not come to its end."""
     checkpoint = load_checkpoint(run, causal)
+    if checkpoint["step"] < (steps := checkpoint["config"].get("steps", 0)):
+        print(f"note: {run} has been trained for {checkpoint['step']:,} of {steps:,} steps")
     model = GPT(GPTConfig(**{**checkpoint["gpt"], "attention": attention, "skip_tolerance": skip_tolerance}))
     load_weights(model, checkpoint.pop("model"), run)
     return model.place(device, dtype).eval(), checkpoint

@@ -224,7 +224,9 @@ def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     evaluate(folder, "--lengths", "16", "--max_tokens", 160)  # another protocol
     assert computed == [16, 32, 64, 16] and list(record_of(folder)["lengths"]) == ["16"]
     evaluate(folder, "--lengths", "16", "--max_tokens", 320)  # of a longer text
+    capsys.readouterr()
     evaluate(folder / "checkpoint_0000004.pt", "--lengths", "16")
+    assert "checkpoint_0000004.pt has been trained for 4 of 6 steps" in capsys.readouterr().out
     evaluate(folder, "--lengths", "16,64")  # both records are there still
     assert computed == [16, 32, 64, 16, 16, 16]
     assert {path.name for path in folder.glob("eval_*")} == {

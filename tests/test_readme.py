@@ -47,7 +47,7 @@ def test_the_new_encoding_trains(data_dir, tmp_path):
 @pytest.mark.parametrize("folder, kind, paper", [
     ("quickstart", "perplexity", None), ("long_context", "perplexity", None), ("encoders/masked", "perplexity", None),
     ("reproduction/older", "perplexity", None), ("rope_extended/as_it_is", "perplexity", None),
-    ("rope_extended/trained_on", "perplexity", None), ("recall", "recall", None),
+    ("rope_extended/trained_on", "perplexity", None), ("recall", "recall", None), ("receptive_field", "receptive_field", None),
     ("reproduction", "perplexity", "cable_table1_wikitext-103_tiny"), ("encoders/retrieval", "retrieval", "cable_table3_mldr_ndcg10_bert")])
 def test_tables_are_those_of_the_records(folder, kind, paper, tmp_path):
     """What is committed is what report.py makes of the records today, and what the README, or that of the results, shows stands there."""
@@ -56,7 +56,7 @@ def test_tables_are_those_of_the_records(folder, kind, paper, tmp_path):
     report.main([*map(str, sorted(made.glob("*.json"))), *flags, "--out_dir", str(tmp_path)])
     for suffix in (".md", ".csv", ".tex"):
         assert (tmp_path / f"{kind}{suffix}").read_text() == (made / f"{kind}{suffix}").read_text()
-    page = (ROOT / "results" / "README.md").read_text() if folder.startswith(("rope_extended", "reproduction/older", "recall")) else README
+    page = (ROOT / "results" / "README.md").read_text() if folder.startswith(("rope_extended", "reproduction/older", "recall", "receptive_field")) else README
     shown = [table for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE) if re.match(r"\| +(context|distance)", table)]
     assert any(table in (made / f"{kind}.md").read_text() for table in shown)
 
