@@ -27,7 +27,6 @@ from files import read_json
 from runs import measured, sha256_of
 
 
-
 @dataclass
 class Config:
     """Settings of an evaluation."""
@@ -72,17 +71,21 @@ def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Conf
         "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
                  "sha256": task.sha256}, "metric": tables.NDCG.name}
     longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
-    return measured(run, path, identity, lengths, lambda length: None if length > longest else measure(model, task, length), device)
+    return measured(run, path, identity, lengths, lambda length: None if length > longest else measure(run, model, task, length), device)
 
 
-def measure(model, task: retrieval.Task, length: int) -> dict:
-    """nDCG@10 in percent over all questions, its standard error, and that of each question."""
+def measure(run: str, model, task: retrieval.Task, length: int) -> dict:
+    """nDCG@10 in percent over all questions, its standard error, and that of each question. Raises InputError where the encoder's
+    vectors are not finite."""
     from sentence_transformers.util import semantic_search
 
     model.max_seq_length = length
 
     def vectors(texts):
-        return model.encode([*texts], batch_size=max(1, BATCH_TOKENS // length), convert_to_tensor=True, normalize_embeddings=True)
+        found = model.encode([*texts], batch_size=max(1, BATCH_TOKENS // length), convert_to_tensor=True, normalize_embeddings=True)
+        if not found.isfinite().all():
+            raise InputError(f"{run}: cut at {length} tokens, texts have vectors that are not finite: fine-tune again with a lower --lr")
+        return found
 
     names = [*task.documents]
     hits = semantic_search(vectors(task.questions.values()), vectors(task.documents.values()), top_k=10)

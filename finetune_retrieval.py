@@ -16,6 +16,7 @@ on from the last checkpoint, which lies in the folder's checkpoints/ until the t
 """
 
 import dataclasses
+import math
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,7 +144,7 @@ def triplets(config: Config):
 
 
 def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype) -> list[tuple[int, float]]:
-    """One epoch; (step, mean loss since the one before) at each log step."""
+    """One epoch; (step, mean loss since the one before) at each log step. Raises InputError where that is not finite."""
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
     from transformers import TrainerCallback
@@ -153,14 +154,19 @@ def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype)
             model[0].auto_model.model.project()  # the encodings' parameters back into their bounds
             control.should_log |= state.global_step == state.max_steps
 
+        def on_log(self, arguments, state, control, logs, **_):
+            if not math.isfinite(logs.get("loss", 0)):
+                raise InputError(f"the loss is {logs['loss']} at step {state.global_step}: lower --lr, and choose another --out_dir")
+
     checkpoints = Path(config.out_dir) / CHECKPOINTS
     trainer = SentenceTransformerTrainer(
         model=model, train_dataset=rows, loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
         callbacks=[AfterEachStep()], args=SentenceTransformerTrainingArguments(
             output_dir=str(checkpoints), num_train_epochs=1, per_device_train_batch_size=config.batch, batch_sampler="no_duplicates",
             learning_rate=config.lr, lr_scheduler_type="linear", warmup_steps=config.warmup, seed=config.seed, data_seed=config.seed,
-            logging_steps=config.log_every, save_steps=config.checkpoint_every, save_total_limit=1, report_to="none",
-            use_cpu=device.type == "cpu", bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16))
+            logging_steps=config.log_every, logging_nan_inf_filter=False,  # which tells of a loss that is not finite as 0
+            save_steps=config.checkpoint_every, save_total_limit=1, report_to="none", use_cpu=device.type == "cpu",
+            bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16))
     trainer.train(resume_from_checkpoint=checkpoints.is_dir() and any(checkpoints.iterdir()))
     return [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
 

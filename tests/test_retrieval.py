@@ -209,6 +209,22 @@ def test_bounds_of_encodings_are_kept(exported, triplets, tmp_path):
     assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
 
 
+def test_a_diverged_training_is_told(exported, triplets, tmp_path):
+    flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--lr", "1e30", "--out_dir", str(tmp_path / "run")]
+    with pytest.raises(InputError, match="the loss is nan at step [1-8]: lower --lr, and choose another --out_dir"):
+        finetune_retrieval.main(flags)
+    assert not (tmp_path / "run" / "model.safetensors").exists() and "losses" not in read_json(tmp_path / "run" / "finetune.json", "")
+
+
+def test_vectors_that_are_not_finite_are_no_ranking(refused, tuned, task, tmp_path):
+    from safetensors.torch import save_file
+
+    folder = shutil.copytree(tuned("cable"), tmp_path / "cable")
+    save_file({name: value * math.nan for name, value in weights(folder).items()}, folder / "model.safetensors", {"format": "pt"})
+    assert refused(eval_retrieval.main, folder, "--data", task, "--lengths", "16", "--device", "cpu", "--dtype", "float32") == [
+        f"error: {folder}: cut at 16 tokens, texts have vectors that are not finite: fine-tune again with a lower --lr"]
+
+
 def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, refused, tmp_path, monkeypatch, capsys):
     from transformers.trainer_callback import CallbackHandler
 
@@ -268,7 +284,7 @@ def test_lengths_that_are_there_are_not_computed_again(tuned, task, tmp_path, mo
     flags = [str(folder), "--data", str(task), "--device", "cpu", "--dtype", "float32"]
     eval_retrieval.main([*flags, "--lengths", "16,32"])
     measured, measure = [], eval_retrieval.measure
-    monkeypatch.setattr(eval_retrieval, "measure", lambda model, task, length: measured.append(length) or measure(model, task, length))
+    monkeypatch.setattr(eval_retrieval, "measure", lambda *asked: measured.append(asked[-1]) or measure(*asked))
     eval_retrieval.main([*flags, "--lengths", "16,32,64"])
     assert measured == [64] and list(read_json(folder / "eval_retrieval_toy_test.json", "")["lengths"]) == ["16", "32", "64"]
 
