@@ -64,9 +64,10 @@ def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Conf
     """The record of one encoder, whose network has these settings, with every length asked for."""
     path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
     lengths = cli.lengths(config.lengths, settings["block_size"])
+    tuning = read_json(Path(run) / "finetune.json", "fine-tune again")
     identity = {
         **{name: settings[name] for name in ("pe", "size", "block_size")},
-        "seed": read_json(Path(run) / "finetune.json", "fine-tune again")["settings"]["seed"],
+        "seed": tuning["settings"]["seed"], "recipe": tuning.get("recipe"),
         "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
         "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
                  "sha256": task.sha256}, "metric": tables.NDCG.name}

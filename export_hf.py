@@ -26,7 +26,7 @@ import corpus
 import posenc
 from errors import InputError
 from files import atomic_folder
-from runs import checkpoint_path, load_model, sha256_of
+from runs import checkpoint_path, load_model, recipe_of, sha256_of
 
 MODULES = ("hf", "model", "cache", "attention", "posenc", "pretrained", "errors")  # what the network needs, `hf` first
 HERE = Path(__file__).parent
@@ -98,7 +98,7 @@ def main(argv=None):
     limit = {} if ours.max_context is None else {"max_position_embeddings": ours.max_context}
     model = getattr(hf, classes[auto].removeprefix("hf."))(hf.PosencConfig(
         **{**dataclasses.asdict(ours.config), "vocab_size": tokens}, **limit, dtype="float32",
-        auto_map={"AutoConfig": "hf.PosencConfig", **classes}))
+        recipe=recipe_of(checkpoint), step=checkpoint["step"], auto_map={"AutoConfig": "hf.PosencConfig", **classes}))
     weights = ours.state_dict()
     model.model.load_state_dict({**weights, "wte.weight": weights["wte.weight"][:tokens]})
     if ours.config.causal:

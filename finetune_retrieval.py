@@ -29,7 +29,7 @@ import corpus
 import device as devices
 from errors import InputError
 from files import read_json, write_json, writing
-from runs import provenance
+from runs import hash_of, provenance, sha256_of
 
 HUB = {"path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1", "name": "triplet-hard", "split": "train"}
 COLUMNS = ("query", "positive", "negative")
@@ -99,7 +99,8 @@ def main(argv=None):
     model = embedding.from_export(encoder, config.max_tokens)
     rows = triplets(config)
     print(f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch")
-    record = {"settings": dataclasses.asdict(config), "provenance": provenance(device)}
+    record = {"settings": dataclasses.asdict(config), "recipe": recipe_of(config, embedding.config_of(encoder)),
+              "provenance": provenance(device)}
     write_json(out / RECORD, record)
     with writing(out):
         losses = train(model, rows, config, device, dtype)
@@ -123,6 +124,13 @@ def begun(out: Path, config: Config) -> bool:
     if problems:
         raise InputError(*problems)
     return "losses" in record
+
+
+def recipe_of(config: Config, encoder: dict) -> str:
+    """A hash of all that a fine-tuning learns from, but for its seed: those of the same recipe are seeds of one. encoder: the settings
+    in its folder."""
+    told = {name: value for name, value in dataclasses.asdict(config).items() if name not in MAY_DIFFER | {"seed", "data", "encoder"}}
+    return hash_of([told, config.data and sha256_of(config.data), encoder.get("recipe"), encoder.get("step")])
 
 
 def triplets(config: Config):

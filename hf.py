@@ -26,7 +26,8 @@ from model import GPT, GPTConfig
 
 
 class PosencConfig(PreTrainedConfig):
-    """The fields of GPTConfig, in config.json; max_position_embeddings beside them where the encoding has a longest context."""
+    """The fields of GPTConfig, in config.json; beside them max_position_embeddings, where the encoding has a longest context, and the
+    recipe and the step of the run that was exported."""
 
     model_type = "posenc-gpt"
     attribute_map = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}

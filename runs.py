@@ -307,16 +307,21 @@ def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtyp
     """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
     return {"pe": checkpoint["gpt"]["pe"], "size": checkpoint["gpt"]["size"], "block_size": checkpoint["gpt"]["block_size"],
             **({} if model.config.causal else {"objective": "mlm"}),
-            "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "recipe": _recipe(checkpoint),
+            "step": checkpoint["step"], "seed": checkpoint["config"]["seed"], "recipe": recipe_of(checkpoint),
             "parameters": model.parameter_count(),
             "checkpoint_sha256": sha256_of(checkpoint_path(run)), "dtype": str(dtype).removeprefix("torch."), "attention": model.path,
             **({"skip_tolerance": model.config.skip_tolerance} if model.path == "triton" else {})}
 
 
-def _recipe(checkpoint: dict) -> str:
+def recipe_of(checkpoint: dict) -> str:
     """A hash of all that a run learned from, but for its seed: runs of the same recipe are seeds of one."""
     told = {name: value for name, value in checkpoint["config"].items() if name not in MAY_DIFFER | {"seed", "init_from"}}
-    return hashlib.sha256(json.dumps([told, checkpoint["data"]["sha256"]], sort_keys=True).encode()).hexdigest()[:12]
+    return hash_of([told, checkpoint["data"]["sha256"]])
+
+
+def hash_of(value) -> str:
+    """Twelve digits that tell a value of JSON from others."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def record_path(run: str | Path, *parts: str) -> Path:

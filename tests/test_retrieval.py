@@ -289,6 +289,28 @@ def test_lengths_that_are_there_are_not_computed_again(tuned, task, tmp_path, mo
     assert measured == [64] and list(read_json(folder / "eval_retrieval_toy_test.json", "")["lengths"]) == ["16", "32", "64"]
 
 
+def test_seeds_are_told_from_other_recipes(exported, triplets, task, tmp_path):
+    """Other settings, other triplets under the same name, or an encoder of another training: a column each. Another batch that goes
+    through the network at a time, or the encoder in another place: none."""
+    def recipe(*flags, encoder=exported("cable")):
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        finetune_retrieval.main([str(encoder), "--data", str(data), *FLAGS, "--samples", "16", *flags, "--out_dir", str(out)])
+        eval_retrieval.main([str(out), "--data", str(task), "--lengths", "16", "--device", "cpu", "--dtype", "float32"])
+        return read_json(out / "eval_retrieval_toy_test.json", "")["recipe"]
+
+    data = shutil.copy(triplets, tmp_path / "triplets.jsonl")
+    first = recipe()
+    assert first == recipe("--seed", "2", "--mini_batch", "2", encoder=shutil.copytree(exported("cable"), tmp_path / "moved"))
+    other = shutil.copytree(exported("cable"), tmp_path / "longer")
+    (other / "config.json").write_text(json.dumps({**read_json(other / "config.json", ""), "step": 12}))
+    before = shutil.copytree(exported("cable"), tmp_path / "before")  # as exports were before they told of it
+    told = {name: value for name, value in read_json(before / "config.json", "").items() if name not in ("recipe", "step")}
+    (before / "config.json").write_text(json.dumps(told))
+    others = [recipe("--lr", "1e-3"), recipe(encoder=other), recipe(encoder=before)]
+    data.write_text("".join(triplets.read_text().splitlines(keepends=True)[1:]))
+    assert len({first, *others, recipe()}) == 5
+
+
 def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys):
     folders = [shutil.copytree(tuned(pe), tmp_path / pe) for pe in ("cable", "learnable")]
     eval_retrieval.main([*map(str, folders), "--data", str(task), "--lengths", "16,32", "--device", "cpu", "--dtype", "float32"])
