@@ -23,14 +23,20 @@ def read(name: str, file: str | None = None) -> tuple[dict, dict]:
 
     Raises InputError where there is no such model, or it is another, or the library that reads it is missing.
     """
-    if name == CABLE or file or os.path.isfile(name):
+    if of_cable(name, file):
         return _cable_v1(name if os.path.isfile(name) else _fetched(name, file))
     return _gpt2(name)
+
+
+def of_cable(name: str, file: str | None) -> bool:
+    """Whether these name a checkpoint by the CABLE authors' code, not a GPT-2."""
+    return name == CABLE or file is not None or os.path.isfile(name)
 
 
 def _gpt2(name: str) -> tuple[dict, dict]:
     """Settings and weights of a GPT-2 of transformers."""
     try:
+        from safetensors import SafetensorError
         from transformers import GPT2Config, GPT2LMHeadModel
     except ImportError:
         raise InputError("GPT-2's weights are read by transformers: pip install transformers") from None
@@ -38,10 +44,12 @@ def _gpt2(name: str) -> tuple[dict, dict]:
         c = GPT2Config.from_pretrained(name)
         problems = [f"'{name}' has {key} {getattr(c, key)}, our network {' or '.join(map(str, values))}: name another model"
                     for key, values in GPT2.items() if getattr(c, key) not in values]
-        theirs = None if problems else GPT2LMHeadModel.from_pretrained(name)
-    except (OSError, ValueError) as error:
+        theirs, found = (None, {}) if problems else GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+    except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise InputError(f"no GPT-2 model at '{name}' ({' '.join(str(error).split())[:120]}): name a folder with config.json and "
                          "model.safetensors, or gpt2, gpt2-medium, gpt2-large or gpt2-xl with a network at hand") from None
+    if missing := sorted(found.get("missing_keys", ())):  # which transformers makes up
+        problems.append(f"the weights of '{name}' are not all there ({', '.join(missing)[:120]}): save them again, or name another model")
     if problems:
         raise InputError(*problems)
     conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # which holds its matrix the other way round

@@ -9,6 +9,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import ROOT, evaluation, log_of, write_shards
 
 import eval_extrapolation
@@ -78,13 +79,40 @@ def test_refusals(refused, theirs, tmp_path):
         settings.write_text(json.dumps({**before, key: other}))
         assert f"has {key} {other}, our network" in refused(main, tmp_path / "gpt2", *out)[0]
     settings.write_text(json.dumps(before))
+    for flags in (("--block_size", "16"), ("--attn_scale", "0.5"), ("--block_size", "16", "--attn_scale", "0.5")):
+        assert refused(main, tmp_path / "gpt2", *flags, *out) == [
+            f"error: {tmp_path / 'gpt2'} is a GPT-2, which tells them itself: leave out {' and '.join(flags[::2])}"]
+    assert "lies on this disk, --file is one of the hub's: leave it out" in refused(main, tmp_path / "gpt2", "--file", "a.pt", *out)[0]
     type(theirs)(type(theirs.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)).save_pretrained(tmp_path / "small")
     with pytest.raises(InputError, match="has a vocabulary of 300, not GPT-2's 50,257: name another"):
         main([str(tmp_path / "small"), *map(str, out)])
     assert not (tmp_path / "run").exists()
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
     assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["block_size"] == 32
     assert "name the data by --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
+
+
+def test_weights_that_are_not_there_are_not_made_up(refused, theirs, tmp_path):
+    from safetensors.torch import load, save_file
+
+    path, out = tmp_path / "gpt2" / "model.safetensors", ("--out_dir", tmp_path / "run")
+    whole = path.read_bytes()
+    weights = load(whole)
+    lost = "transformer.h.1.mlp.c_fc.weight"
+    save_file({name: weight for name, weight in weights.items() if name != lost}, path, {"format": "pt"})
+    with pytest.raises(InputError, match=rf"the weights of '.*gpt2' are not all there \({lost}\): save them again, or name another model"):
+        import_pretrained.main([str(tmp_path / "gpt2"), *map(str, out)])
+    save_file({**weights, lost: torch.zeros(3, 3)}, path, {"format": "pt"})
+    for content in (path.read_bytes(), whole[: len(whole) // 2], b""):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="no GPT-2 model at"):
+            import_pretrained.main([str(tmp_path / "gpt2"), *map(str, out)])
+    path.write_bytes(whole)
+    for content in ("{", "[1]"):
+        (tmp_path / "gpt2" / "config.json").write_text(content)
+        assert "no GPT-2 model at" in refused(import_pretrained.main, tmp_path / "gpt2", *out)[-1]
+    assert not (tmp_path / "run").exists()
 
 
 def authors_logits(weights, tokens, heads):
