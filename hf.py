@@ -81,6 +81,8 @@ class PosencModel(PosencPreTrained):
         return output if return_dict else output.to_tuple()
 
     def encode(self, input_ids, attention_mask):
+        if not input_ids.size(1):  # empty texts alone, whose mean then is 0; padded beside others, it is, too
+            return self.model.wte(input_ids).float()
         lengths, back = None, None
         if attention_mask is not None and not bool(attention_mask.all()):
             input_ids, back = to_the_right(input_ids, attention_mask)

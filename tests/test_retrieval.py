@@ -311,6 +311,30 @@ def test_seeds_are_told_from_other_recipes(exported, triplets, task, tmp_path):
     assert len({first, *others, recipe()}) == 5
 
 
+def test_empty_texts_end_nothing(exported, tuned, task, triplets, tmp_path):
+    """Their vector is 0, whether they go through the network alone or beside others; the ranking of other texts stays."""
+    folder, flags = shutil.copytree(tuned("cable"), tmp_path / "cable"), ["--lengths", "16", "--device", "cpu", "--dtype", "float32"]
+    eval_retrieval.main([str(folder), "--data", str(task), *flags])
+    before = read_json(folder / "eval_retrieval_toy_test.json", "")["lengths"]["16"]["by_question"]
+    with open(task / "corpus.jsonl", "a") as documents, open(task / "queries.jsonl", "a") as questions:
+        documents.write('{"_id": "nothing", "text": ""}\n')
+        questions.write('{"_id": "q12", "text": ""}\n')
+    with open(task / "qrels" / "test.tsv", "a") as relevant:
+        relevant.write("q12\tnothing\t1\n")
+    task.rename(tmp_path / "more")
+    for most in (eval_retrieval.BATCH_TOKENS, 1):  # all together; one by one
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(eval_retrieval, "BATCH_TOKENS", most)
+            eval_retrieval.main([str(folder), "--data", str(tmp_path / "more"), *flags])
+        path = folder / "eval_retrieval_more_test.json"
+        assert read_json(path, "")["lengths"]["16"]["by_question"][:12] == pytest.approx(before)
+        path.unlink()
+    (tmp_path / "triplets.jsonl").write_text(triplets.read_text() + '{"query": "a", "positive": "", "negative": ""}\n' * 8)
+    finetune_retrieval.main([str(exported("cable")), "--data", str(tmp_path / "triplets.jsonl"), *FLAGS, "--mini_batch", "1", "--out_dir",
+                             str(tmp_path / "run")])
+    assert all(value.isfinite().all() for value in weights(tmp_path / "run").values())
+
+
 def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys):
     folders = [shutil.copytree(tuned(pe), tmp_path / pe) for pe in ("cable", "learnable")]
     eval_retrieval.main([*map(str, folders), "--data", str(task), "--lengths", "16,32", "--device", "cpu", "--dtype", "float32"])
