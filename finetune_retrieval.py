@@ -12,7 +12,7 @@ times 20, among all passages and hard negatives of the batch. Mini-batches chang
 that of ModernBERT (Warner et al. 2024), whose recipe it is; the paper prints none.
 
 The folder that is written is a model for sentence-transformers, with a record, finetune.json, of settings and losses. --resume goes
-on from the last checkpoint, which lies in the folder's checkpoints/ until the training ends.
+on from the last whole checkpoint, which lies in the folder's checkpoints/ until the training ends.
 """
 
 import dataclasses
@@ -102,8 +102,8 @@ def main(argv=None):
     record = {"settings": dataclasses.asdict(config), "recipe": recipe_of(config, embedding.config_of(encoder)),
               "provenance": provenance(device)}
     write_json(out / RECORD, record)
+    losses = train(model, rows, config, device, dtype)
     with writing(out):
-        losses = train(model, rows, config, device, dtype)
         model.save_pretrained(str(out), create_model_card=False)
     write_json(out / RECORD, {**record, "losses": losses})
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -166,8 +166,13 @@ def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype)
             if not math.isfinite(logs.get("loss", 0)):
                 raise InputError(f"the loss is {logs['loss']} at step {state.global_step}: lower --lr, and choose another --out_dir")
 
+    class Trainer(SentenceTransformerTrainer):
+        def _save_checkpoint(self, *arguments):
+            with writing(checkpoints):
+                super()._save_checkpoint(*arguments)
+
     checkpoints = Path(config.out_dir) / CHECKPOINTS
-    trainer = SentenceTransformerTrainer(
+    trainer = Trainer(
         model=model, train_dataset=rows, loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
         callbacks=[AfterEachStep()], args=SentenceTransformerTrainingArguments(
             output_dir=str(checkpoints), num_train_epochs=1, per_device_train_batch_size=config.batch, batch_sampler="no_duplicates",
@@ -175,8 +180,14 @@ def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype)
             logging_steps=config.log_every, logging_nan_inf_filter=False,  # which tells of a loss that is not finite as 0
             save_steps=config.checkpoint_every, save_total_limit=1, report_to="none", use_cpu=device.type == "cpu",
             bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16))
-    trainer.train(resume_from_checkpoint=checkpoints.is_dir() and any(checkpoints.iterdir()))
+    trainer.train(resume_from_checkpoint=newest(checkpoints))
     return [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+
+
+def newest(checkpoints: Path) -> str | None:
+    """The folder of the newest checkpoint that was written whole; None where there is none. The trainer writes its state last."""
+    states = [path for path in checkpoints.glob("checkpoint-*/trainer_state.json") if path.read_text(encoding="utf-8").endswith("\n}\n")]
+    return max((str(path.parent) for path in states), key=lambda folder: int(folder.rpartition("-")[2]), default=None)
 
 
 if __name__ == "__main__":

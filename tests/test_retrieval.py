@@ -209,6 +209,21 @@ def test_bounds_of_encodings_are_kept(exported, triplets, tmp_path):
     assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
 
 
+def test_only_what_cannot_be_written_is_told_so(exported, triplets, tmp_path, monkeypatch):
+    from transformers import Trainer
+
+    def refuse(*arguments):
+        raise OSError("no disk")
+
+    flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--samples", "8"]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no disk"):
+        patch.setattr(Trainer, "training_step", refuse)  # not of ours
+        finetune_retrieval.main([*flags, "--out_dir", str(tmp_path / "one")])
+    monkeypatch.setattr(Trainer, "_save_checkpoint", refuse)
+    with pytest.raises(InputError, match="cannot write .*checkpoints: no disk"):
+        finetune_retrieval.main([*flags, "--out_dir", str(tmp_path / "two")])
+
+
 def test_a_diverged_training_is_told(exported, triplets, tmp_path):
     flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--lr", "1e30", "--out_dir", str(tmp_path / "run")]
     with pytest.raises(InputError, match="the loss is nan at step [1-8]: lower --lr, and choose another --out_dir"):
@@ -225,7 +240,9 @@ def test_vectors_that_are_not_finite_are_no_ranking(refused, tuned, task, tmp_pa
         f"error: {folder}: cut at 16 tokens, texts have vectors that are not finite: fine-tune again with a lower --lr"]
 
 
-def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, refused, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("whole", [True, False])
+def test_interrupted_it_goes_on_where_it_was(whole, exported, tuned, triplets, refused, tmp_path, monkeypatch, capsys):
+    """From the newest whole checkpoint, from the start without one: the next was cut off in writing, or the only one."""
     from transformers.trainer_callback import CallbackHandler
 
     flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--checkpoint_every", "2", "--out_dir", str(tmp_path / "run")]
@@ -245,6 +262,12 @@ def test_interrupted_it_goes_on_where_it_was(exported, tuned, triplets, refused,
         f"error: {tmp_path / 'run'} already holds a training: go on with it by --resume, or choose another --out_dir"]
     assert refused(finetune_retrieval.main, *flags, "--resume", "--lr", "1e-3", "--mini_batch", "2") == [
         f"error: --resume: {tmp_path / 'run'} began with lr 0.01, not 0.001: give the same, or choose another --out_dir"]
+    last = tmp_path / "run" / "checkpoints" / "checkpoint-4"
+    cut = shutil.copytree(last, last.with_name("checkpoint-12")) if whole else last
+    (cut / "trainer_state.json").write_text((cut / "trainer_state.json").read_text()[:-20])
+    shutil.copytree(cut, cut.with_name("checkpoint-8"))
+    (cut.with_name("checkpoint-8") / "trainer_state.json").unlink()
+    assert finetune_retrieval.newest(last.parent) == (str(last) if whole else None)
     finetune_retrieval.main([*flags, "--resume"])
     assert read_json(tmp_path / "run" / "finetune.json", "")["losses"] == read_json(tuned("cable") / "finetune.json", "")["losses"]
     finetune_retrieval.main([*flags, "--resume"])
