@@ -5,15 +5,17 @@
     model.encode(["a text"])                                                # (1, C)
 """
 
-import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from errors import InputError
+from files import read_json
 
 
 def _trusting() -> dict:
@@ -23,26 +25,39 @@ def _trusting() -> dict:
 
 def from_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     """Of an exported encoder; texts are cut at max_tokens, or at its training length. Raises InputError where it is none."""
-    config = config_of(folder, "name a folder that export_hf.py made of an encoder")
+    mend = "name a folder that export_hf.py made of an encoder"
+    config = config_of(folder, mend)
     longest = config.get("max_position_embeddings")
     length = max_tokens or config["block_size"]
     if longest is not None and length > longest:
         raise InputError(f"{folder}: {config['pe']} knows positions up to {longest} only: lower --max_tokens")
-    transformer = Transformer(folder, max_seq_length=length, model_kwargs=_trusting(), config_kwargs=_trusting(),
-                              processor_kwargs=_trusting())
+    with _reading(folder, mend):
+        transformer = Transformer(folder, max_seq_length=length, model_kwargs=_trusting(), config_kwargs=_trusting(),
+                                  processor_kwargs=_trusting())
     return SentenceTransformer(modules=[transformer, Pooling(config["n_embd"], "mean")], **_trusting())
 
 
 def load(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
     """A fine-tuned encoder, to compute in `dtype`. Raises InputError where it is none."""
-    config_of(folder, "name a folder that finetune_retrieval.py made")
-    return SentenceTransformer(folder, device=str(device), model_kwargs={"dtype": dtype}, **_trusting())
+    mend = "name a folder that finetune_retrieval.py made"
+    config_of(folder, mend)
+    with _reading(folder, mend):
+        return SentenceTransformer(folder, device=str(device), model_kwargs={"dtype": dtype}, **_trusting())
+
+
+@contextmanager
+def _reading(folder: str, mend: str):
+    """Turns what the libraries raise for missing or damaged files into an InputError of one line."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"{folder} cannot be read ({' '.join(str(error).split())[:200]}): make it again, or {mend}") from None
 
 
 def config_of(folder: str, mend: str = "name another") -> dict:
-    """The settings of the network in a folder."""
+    """The settings of the network in a folder. Raises InputError where it holds no encoder."""
     path = Path(folder) / "config.json"
-    config = json.loads(path.read_text()) if path.is_file() else {}
-    if config.get("model_type") != "posenc-gpt" or config.get("causal", True):
+    config = read_json(path, mend) if path.is_file() else None
+    if not isinstance(config, dict) or config.get("model_type") != "posenc-gpt" or config.get("causal", True):
         raise InputError(f"{folder} holds no encoder: {mend}")
     return config

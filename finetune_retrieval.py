@@ -136,6 +136,7 @@ def recipe_of(config: Config, encoder: dict) -> str:
 def triplets(config: Config):
     """The rows of the data, a datasets.Dataset of COLUMNS. Raises InputError where they are not there."""
     import datasets
+    import pyarrow as pa
 
     datasets.disable_progress_bars()
     if config.data is not None and not (Path(config.data).is_file() and corpus.table_kind(Path(config.data))):
@@ -146,7 +147,10 @@ def triplets(config: Config):
     if missing := [column for column in COLUMNS if column not in rows.column_names]:
         raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")
     rows = rows.select_columns(list(COLUMNS)).select(range(min(config.samples, len(rows))))
-    if empty := [column for column, texts in zip(COLUMNS, rows.with_format("arrow")[:].columns) if texts.null_count]:
+    texts = dict(zip(COLUMNS, rows.with_format("arrow")[:].columns))
+    if other := [column for column in COLUMNS if texts[column].type not in (pa.string(), pa.large_string(), pa.null())]:
+        raise InputError(f"{name} has no text in {' and '.join(other)}: give each row one")
+    if empty := [column for column in COLUMNS if texts[column].null_count]:
         raise InputError(f"{name} has rows without {' and '.join(empty)}: leave them out, or give each a text")
     return rows
 

@@ -47,16 +47,15 @@ def load(source: str | None, split: str) -> Task:
     """
     name, mend = (source, "mend it, or name another --data") if source else (HUB, "give a folder as --data")
     with corpus.reading(name, mend):
-        parts = _from_folder(Path(source), split) if source else _from_hub(split)
-        try:
-            documents = {str(row.get("_id", row.get("id"))): f"{row.get('title') or ''} {row['text']}".strip() for row in parts["corpus"]}
-            questions = {str(row.get("_id", row.get("id"))): row["text"] for row in parts["queries"]}
-            relevant = {}
-            for row in parts["qrels"]:
-                if int(row["score"]) > 0:
-                    relevant.setdefault(str(row["query-id"]), {})[str(row["corpus-id"])] = int(row["score"])
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{name} is no retrieval task ({error} is missing): {mend}") from None
+        parts = _from_folder(Path(source), split, mend) if source else _from_hub(split)
+        documents, questions, relevant = _texts(parts["corpus"], mend, titled=True), _texts(parts["queries"], mend), {}
+        for place, row in parts["qrels"]:
+            try:
+                question, document, score = str(row["query-id"]), str(row["corpus-id"]), int(row["score"])
+            except (KeyError, TypeError, ValueError):
+                raise InputError(f"{place} has no query-id, corpus-id or whole number as score: {mend}") from None
+            if score > 0:
+                relevant.setdefault(question, {})[document] = score
     lost = [question for question in relevant if question not in questions]
     lost += [document for found in relevant.values() for document in found if document not in documents]
     if lost or not relevant:
@@ -64,20 +63,43 @@ def load(source: str | None, split: str) -> Task:
     return Task(Path(source).name if source else "mldr-en", documents, {question: questions[question] for question in relevant}, relevant)
 
 
-def _from_folder(folder: Path, split: str) -> dict[str, list[dict]]:
-    def lines(path):
-        return [line for line in (folder / path).read_text(encoding="utf-8").split("\n") if line]  # splitlines cuts inside of texts
+def _texts(rows, mend: str, titled: bool = False) -> dict[str, str]:
+    """Texts by their names, behind their titles if titled, of (place, row). Raises InputError, which names the place, for what is none."""
+    texts = {}
+    for place, row in rows:
+        name, text = (row.get("_id", row.get("id")), row.get("text")) if isinstance(row, dict) else (None, None)
+        if name is None or not isinstance(text, str):
+            raise InputError(f"{place} is no object with _id and text: {mend}")
+        text = f"{row.get('title') or ''} {text}".strip() if titled else text
+        if texts.setdefault(str(name), text) != text:
+            raise InputError(f"{place} gives {name} a second text: {mend}")
+    return texts
 
-    names, *rows = (line.split("\t") for line in lines(f"qrels/{split}.tsv"))
-    return {"qrels": [dict(zip(names, row)) for row in rows],
-            **{part: [json.loads(line) for line in lines(f"{part}.jsonl")] for part in ("corpus", "queries")}}
+
+def _from_folder(folder: Path, split: str, mend: str) -> dict:
+    """Rows of each part, with file and line."""
+    def lines(path):
+        texts = (folder / path).read_text(encoding="utf-8").split("\n")  # splitlines cuts inside of texts
+        return [(f"{folder / path}, line {number}", line) for number, line in enumerate(texts, 1) if line]
+
+    def parsed(place, line):
+        try:
+            return place, json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{place} is no JSON ({error}): {mend}") from None
+
+    (_, names), *rows = lines(f"qrels/{split}.tsv") or [(None, "")]
+    return {"qrels": [(place, dict(zip(names.split("\t"), row.split("\t")))) for place, row in rows],
+            **{part: (parsed(*line) for line in lines(f"{part}.jsonl")) for part in ("corpus", "queries")}}
 
 
 def _from_hub(split: str) -> dict:
+    """The same from the hub."""
     import datasets
 
     datasets.disable_progress_bars()
-    return {part: datasets.load_dataset(HUB, f"en-{part}", split=split) for part in ("corpus", "queries", "qrels")}
+    tables = {part: datasets.load_dataset(HUB, f"en-{part}", split=split) for part in ("corpus", "queries", "qrels")}
+    return {part: ((f"{HUB}, row {number} of en-{part}", row) for number, row in enumerate(table)) for part, table in tables.items()}
 
 
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import random
+import re
 import shutil
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_lines_end_where_json_says(tmp_path):
 def test_mldr_is_read_from_the_hub(task, monkeypatch):
     import datasets
 
-    here, asked = retrieval._from_folder(task, "test"), []
+    here, asked = {part: [row for _, row in rows] for part, rows in retrieval._from_folder(task, "test", "").items()}, []
 
     def load_dataset(path, name, split):
         asked.append((path, name, split))
@@ -104,8 +105,18 @@ def test_mldr_is_read_from_the_hub(task, monkeypatch):
 
 @pytest.mark.parametrize("damage, said", [
     (lambda folder: (folder / "queries.jsonl").unlink(), "cannot be read .*queries.jsonl"),
-    (lambda folder: (folder / "corpus.jsonl").write_text('{"_id": "d0"}\n'), "is no retrieval task .'text' is missing"),
-    (lambda folder: (folder / "corpus.jsonl").write_text("{"), "cannot be read"),
+    (lambda folder: (folder / "corpus.jsonl").write_text('{"_id": "d0"}\n'), r"corpus.jsonl, line 1 is no object with _id and text"),
+    (lambda folder: (folder / "corpus.jsonl").write_text('{"_id": "d0", "text": ""}\n{'), "corpus.jsonl, line 2 is no JSON"),
+    (lambda folder: (folder / "corpus.jsonl").write_text("[1]"), "corpus.jsonl, line 1 is no object with _id and text"),
+    (lambda folder: (folder / "corpus.jsonl").write_text('{"text": "one"}'), "corpus.jsonl, line 1 is no object with _id and text"),
+    (lambda folder: (folder / "queries.jsonl").write_text('{"_id": "q0", "text": null}'),
+     "queries.jsonl, line 1 is no object with _id and text"),
+    (lambda folder: (folder / "corpus.jsonl").write_text('{"_id": "d0", "text": "a"}\n{"_id": "d0", "text": "b"}'),
+     "corpus.jsonl, line 2 gives d0 a second text"),
+    (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\tgood\n"),
+     "test.tsv, line 2 has no query-id, corpus-id or whole number as score"),
+    (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\n"), "test.tsv, line 2 has no query-id"),
+    (lambda folder: (folder / "qrels" / "test.tsv").write_text(""), "name nothing, which is not there"),
     (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td99\t1\n"), "name d99, which is not there"),
     (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq99\td1\t1\n"), "name q99, which is not there"),
     (lambda folder: (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n"), "name nothing, which is not there")])
@@ -374,6 +385,27 @@ def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys
     assert (tmp_path / "report" / "retrieval.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("of", ["encoder", "run"])
+def test_damaged_folders_are_told(of, refused, exported, tuned, triplets, task, tmp_path):
+    source, main, flags = {
+        "encoder": (exported("cable"), finetune_retrieval.main, ("--data", triplets, "--out_dir", tmp_path / "out")),
+        "run": (tuned("cable"), eval_retrieval.main, ("--data", task, "--lengths", "16", "--device", "cpu"))}[of]
+
+    def told(name, content):
+        folder = shutil.copytree(source, tmp_path / "damaged")
+        (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+        line, = refused(main, folder, *flags)
+        shutil.rmtree(folder)
+        return line
+
+    whole = (source / "model.safetensors").read_bytes()
+    for name, content in (("model.safetensors", whole[: len(whole) // 2]), ("model.safetensors", None), ("hf.py", None)):
+        assert re.fullmatch("error: .*damaged cannot be read .*: make it again, or name a folder that .*", told(name, content))
+    assert "config.json cannot be read" in told("config.json", b"{")
+    for content in (b"[1]", None):
+        assert "damaged holds no encoder: name a folder that" in told("config.json", content)
+
+
 def test_refusals(refused, exported, trained, tuned, triplets, task, tmp_path):
     tune, out = finetune_retrieval.main, ("--out_dir", tmp_path / "out")
     assert "name one encoder" in refused(tune, *out)[0]
@@ -384,6 +416,10 @@ def test_refusals(refused, exported, trained, tuned, triplets, task, tmp_path):
         tune, exported("cable"), "--data", tmp_path / "pairs.jsonl", *out)[0]
     (tmp_path / "gaps.jsonl").write_text('{"query": "a", "positive": "b", "negative": "c"}\n{"query": "a", "positive": null, "negative": "c"}\n')
     assert "has rows without positive: leave them out" in refused(tune, exported("cable"), "--data", tmp_path / "gaps.jsonl", *out)[0]
+    for value in ("7", '["c"]'):
+        (tmp_path / "types.jsonl").write_text(f'{{"query": "a", "positive": "b", "negative": {value}}}\n')
+        assert "types.jsonl has no text in negative: give each row one" in refused(
+            tune, exported("cable"), "--data", tmp_path / "types.jsonl", *out)[0]
     assert "learnable knows positions up to 16 only: lower --max_tokens" in refused(
         tune, exported("learnable"), "--data", triplets, "--max_tokens", "17", *out)[0]
     assert refused(tune, exported("cable"), "--batch", "1", "--warmup", "1", *out) == [
