@@ -32,6 +32,7 @@ from files import read_json, write_json, writing
 from runs import hash_of, provenance, sha256_of
 
 HUB = {"path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1", "name": "triplet-hard", "split": "train"}
+HELD_OUT, SHUFFLED_BY = 1000, 12  # rows that ModernBERT's recipe sets aside, and the seed of the order in which it takes the others
 COLUMNS = ("query", "positive", "negative")
 RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
 MAY_DIFFER = {"out_dir", "resume", "device", "dtype", "mini_batch", "log_every", "checkpoint_every"}  # where a training goes on
@@ -46,7 +47,7 @@ class Config:
     data: str | None = None
     """.jsonl or .parquet file with the columns query, positive and negative; null: MS MARCO's, from the hub"""
     samples: int = 1_250_000
-    """how many of its rows, the first ones, at most"""
+    """how many of its rows, the first ones, at most; the hub's are shuffled before, in one order for all seeds"""
     max_tokens: int | None = None
     """texts are cut here; null: at the encoder's training length"""
     batch: int = 128
@@ -146,13 +147,15 @@ def triplets(config: Config):
         rows = datasets.load_dataset(**load)
     if missing := [column for column in COLUMNS if column not in rows.column_names]:
         raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")
-    rows = rows.select_columns(list(COLUMNS)).select(range(min(config.samples, len(rows))))
-    texts = dict(zip(COLUMNS, rows.with_format("arrow")[:].columns))
+    rows = rows.select_columns(list(COLUMNS))
+    texts = dict(zip(COLUMNS, rows.with_format("arrow")[:].columns))  # as they lie, where looking at all takes no time
     if other := [column for column in COLUMNS if texts[column].type not in (pa.string(), pa.large_string(), pa.null())]:
         raise InputError(f"{name} has no text in {' and '.join(other)}: give each row one")
     if empty := [column for column in COLUMNS if texts[column].null_count]:
         raise InputError(f"{name} has rows without {' and '.join(empty)}: leave them out, or give each a text")
-    return rows
+    if not config.data:
+        rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLED_BY)["train"]
+    return rows.select(range(min(config.samples, len(rows))))
 
 
 def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype) -> list[tuple[int, float]]:

@@ -205,6 +205,21 @@ def test_the_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(scores, torch.arange(8)).item(), abs=2e-4)
 
 
+def test_triplets_of_the_hub_are_those_of_modernbert(triplets, monkeypatch):
+    """Without the 1,000 rows that its recipe sets aside, in its order; those of a file are as they lie there."""
+    import datasets
+
+    rows = datasets.Dataset.from_list([{"query": str(n), "positive": "a", "negative": "b"} for n in range(1300)])
+    load_dataset = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", lambda **load: rows if load == finetune_retrieval.HUB else load_dataset(**load))
+    theirs = rows.train_test_split(test_size=1_000, seed=12)["train"]
+    for samples in (200, 10**6):
+        found = finetune_retrieval.triplets(finetune_retrieval.Config(samples=samples))
+        assert found["query"][:] == theirs["query"][:samples] and len(found) == min(samples, 300)
+    found = finetune_retrieval.triplets(finetune_retrieval.Config(samples=5, data=str(triplets)))
+    assert found["query"][:] == [json.loads(line)["query"] for line in triplets.read_text().splitlines()[:5]]
+
+
 def test_the_last_loss_is_kept(exported, triplets, tmp_path):
     """However few steps there are: of three, logged two by two."""
     flags = [str(exported("cable")), "--data", str(triplets), *FLAGS, "--samples", "24", "--log_every", "2"]
