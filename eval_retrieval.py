@@ -1,6 +1,6 @@
 """How well does an encoder find long documents, far beyond its training length?
 
-    pip install sentence-transformers
+    pip install -r requirements-retrieval.txt
     python eval_retrieval.py runs/retrieval/cable runs/retrieval/rope               # MLDR in English, from the hub
     python eval_retrieval.py runs/retrieval/cable --data data/mine --lengths 1x,4x,16x
 
@@ -52,26 +52,33 @@ def main(argv=None):
     try:
         import embedding
     except ImportError:
-        raise InputError("retrieval needs sentence-transformers: pip install sentence-transformers") from None
+        raise InputError("retrieval needs sentence-transformers 6: pip install -r requirements-retrieval.txt") from None
     device, dtype = devices.choose(config.device, config.dtype)
-    models = {run: (embedding.load(run, dtype, device), embedding.config_of(run)) for run in config.runs}
+    models = [embedding.load(run, dtype, device) for run in config.runs]  # all can be evaluated, or nothing is computed
+    plans = [plan(run, embedding.config_of(run), config) for run in config.runs]
     task = retrieval.load(config.data, config.split)
-    records = [evaluate(run, model, settings, task, config, device, dtype) for run, (model, settings) in models.items()]
+    records = [evaluate(run, model, *asked, task, config, device, dtype) for run, model, asked in zip(config.runs, models, plans)]
     print(f"\n{tables.summary(records)}")
 
 
-def evaluate(run: str, model, settings: dict, task: retrieval.Task, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
-    """The record of one encoder, whose network has these settings, with every length asked for."""
-    path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
-    lengths = cli.lengths(config.lengths, settings["block_size"])
-    tuning = read_json(Path(run) / "finetune.json", "fine-tune again")
-    identity = {
+def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:
+    """What an encoder, whose network has these settings, is asked: the lengths, the longest that it can take, and what tells it from
+    others. Raises InputError where it was never fine-tuned."""
+    tuning = read_json(Path(run) / "finetune.json", "name a folder that finetune_retrieval.py made")
+    longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
+    return cli.lengths(config.lengths, settings["block_size"]), longest, {
         **{name: settings[name] for name in ("pe", "size", "block_size")},
-        "seed": tuning["settings"]["seed"], "recipe": tuning.get("recipe"),
-        "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
+        "seed": tuning["settings"]["seed"], "recipe": tuning.get("recipe")}
+
+
+def evaluate(run: str, model, lengths: list[int], longest: float, encoder: dict, task: retrieval.Task, config: Config,
+             device: torch.device, dtype: torch.dtype) -> dict:
+    """The record of one encoder, with every length asked for."""
+    path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
+    identity = {
+        **encoder, "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
         "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
                  "sha256": task.sha256}, "metric": tables.NDCG.name}
-    longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
     return measured(run, path, identity, lengths, lambda length: None if length > longest else measure(run, model, task, length), device)
 
 

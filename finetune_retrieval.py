@@ -1,6 +1,6 @@
 """Teaches an encoder to find texts: contrastive fine-tuning on questions, passages that answer them, and passages that only seem to.
 
-    pip install sentence-transformers accelerate
+    pip install -r requirements-retrieval.txt
     python export_hf.py runs/bert/cable --out_dir exported/cable
     python finetune_retrieval.py exported/cable --out_dir runs/retrieval/cable
     python finetune_retrieval.py exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine     # or a .parquet file
@@ -90,7 +90,7 @@ def main(argv=None):
 
         import embedding
     except ImportError:
-        raise InputError("fine-tuning needs sentence-transformers: pip install sentence-transformers accelerate") from None
+        raise InputError("fine-tuning needs accelerate and sentence-transformers 6: pip install -r requirements-retrieval.txt") from None
     out, encoder = Path(config.out_dir), config.encoder[0]
     if begun(out, config):
         return print(f"{out} is fine-tuned already")

@@ -6,6 +6,7 @@ import math
 import random
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -400,6 +401,15 @@ def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys
     assert (tmp_path / "report" / "retrieval.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("main, flags", [(finetune_retrieval.main, ["encoder"]), (eval_retrieval.main, ["run"])])
+def test_an_older_library_is_told_as_one(main, flags, refused, monkeypatch):
+    """One that lacks what we import."""
+    monkeypatch.delitem(sys.modules, "embedding", raising=False)
+    monkeypatch.setitem(sys.modules, "sentence_transformers.base.modules", None)
+    line, = refused(main, *flags)
+    assert line.endswith("sentence-transformers 6: pip install -r requirements-retrieval.txt")
+
+
 @pytest.mark.parametrize("of", ["encoder", "run"])
 def test_damaged_folders_are_told(of, refused, exported, tuned, triplets, task, tmp_path):
     source, main, flags = {
@@ -446,5 +456,8 @@ def test_refusals(refused, exported, trained, tuned, triplets, task, tmp_path):
     assert "no run named" in refused(eval_retrieval.main)[0]
     assert "holds no encoder: name a folder that finetune_retrieval.py made" in refused(
         eval_retrieval.main, trained("cable"), "--data", task)[0]
+    assert "finetune.json does not exist: name a folder that finetune_retrieval.py made" in refused(
+        eval_retrieval.main, tuned("cable"), exported("cable"), "--data", task, "--lengths", "16", "--device", "cpu")[0]
+    assert not (tuned("cable") / "eval_retrieval_toy_test.json").exists()
     assert "nowhere" in refused(eval_retrieval.main, tuned("cable"), "--data", tmp_path / "nowhere")[0]
     assert "lengths '0': give token counts" in refused(eval_retrieval.main, tuned("cable"), "--data", task, "--lengths", "0")[0]
