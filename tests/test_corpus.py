@@ -5,6 +5,7 @@ import pytest
 import corpus
 from errors import InputError
 
+
 def test_bytes_tokenizer_is_utf8():
     encoding = corpus.tiktoken_encoding("bytes")
     text = "naïve 😀\n<|endoftext|>"
@@ -16,3 +17,9 @@ def test_bytes_tokenizer_is_utf8():
 def test_unknown_tokenizer():
     with pytest.raises(InputError, match="choose bytes or gpt2"):
         corpus.tiktoken_encoding("gpt3")
+
+
+def test_a_hub_out_of_reach_is_told_with_the_callers_mend():
+    with pytest.raises(InputError, match="^it cannot be fetched from the hub .no way there.: connect and start again, or give a file$"):
+        with corpus.reading("it", "give a file"):
+            raise ConnectionError("no way there")
