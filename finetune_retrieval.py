@@ -92,7 +92,8 @@ def main(argv=None):
     except ImportError:
         raise InputError("fine-tuning needs accelerate and sentence-transformers 6: pip install -r requirements-retrieval.txt") from None
     out, encoder = Path(config.out_dir), config.encoder[0]
-    if begun(out, config):
+    before = begun(out, config)
+    if "losses" in before:
         return print(f"{out} is fine-tuned already")
     device, dtype = devices.choose(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
@@ -100,8 +101,11 @@ def main(argv=None):
     model = embedding.from_export(encoder, config.max_tokens)
     rows = triplets(config)
     print(f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch")
-    record = {"settings": dataclasses.asdict(config), "recipe": recipe_of(config, embedding.config_of(encoder)),
-              "provenance": provenance(device)}
+    content = {"data": config.data and sha256_of(config.data), "encoder": sha256_of(Path(encoder) / "model.safetensors")}
+    if changed := [name for name, sha256 in before.get("sha256", content).items() if sha256 != content[name]]:
+        raise InputError(f"--resume: {out} began with other content of {' and '.join(changed)}: give the same, or choose another --out_dir")
+    record = {"settings": dataclasses.asdict(config), "sha256": content,
+              "recipe": recipe_of(config, content["data"], embedding.config_of(encoder)), "provenance": provenance(device)}
     write_json(out / RECORD, record)
     losses = train(model, rows, config, device, dtype)
     with writing(out):
@@ -111,12 +115,13 @@ def main(argv=None):
     print(f"{out}: loss {losses[0][1]:.3f} at step {losses[0][0]}, {losses[-1][1]:.3f} at step {losses[-1][0]}")
 
 
-def begun(out: Path, config: Config) -> bool:
-    """Whether the training in a folder has ended. Raises InputError where the folder holds another one, or other files."""
+def begun(out: Path, config: Config) -> dict:
+    """The record of the training in a folder, with losses where it has ended; empty where there is none. Raises InputError where the
+    folder holds another one, or other files."""
     if not (out / RECORD).exists():
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise InputError(f"{out} holds other files: choose another --out_dir")
-        return False
+        return {}
     record = read_json(out / RECORD, "remove the folder")
     if not config.resume:
         raise InputError(f"{out} already holds a training: go on with it by --resume, or choose another --out_dir")
@@ -124,14 +129,14 @@ def begun(out: Path, config: Config) -> bool:
                 for name, before in record["settings"].items() if name not in MAY_DIFFER and before != getattr(config, name)]
     if problems:
         raise InputError(*problems)
-    return "losses" in record
+    return record
 
 
-def recipe_of(config: Config, encoder: dict) -> str:
-    """A hash of all that a fine-tuning learns from, but for its seed: those of the same recipe are seeds of one. encoder: the settings
-    in its folder."""
+def recipe_of(config: Config, data_sha256: str | None, encoder: dict) -> str:
+    """A hash of all that a fine-tuning learns from, but for its seed: those of the same recipe are seeds of one. data_sha256: of the
+    triplets, None for the hub's; encoder: the settings in its folder."""
     told = {name: value for name, value in dataclasses.asdict(config).items() if name not in MAY_DIFFER | {"seed", "data", "encoder"}}
-    return hash_of([told, config.data and sha256_of(config.data), encoder.get("recipe"), encoder.get("step")])
+    return hash_of([told, data_sha256, encoder.get("recipe"), encoder.get("step")])
 
 
 def triplets(config: Config):
@@ -142,8 +147,10 @@ def triplets(config: Config):
     datasets.disable_progress_bars()
     if config.data is not None and not (Path(config.data).is_file() and corpus.table_kind(Path(config.data))):
         raise InputError(f"--data {config.data} is no .jsonl or .parquet file: name one, or leave it out for MS MARCO's")
-    name, load = (config.data, corpus.local([Path(config.data)])) if config.data else (HUB["path"], HUB)
-    with corpus.reading(name, "mend it, or name another --data"):
+    name, load, mend = HUB["path"], HUB, "give a file as --data"
+    if config.data:
+        name, load, mend = config.data, corpus.local([Path(config.data)]), "mend it, or name another --data"
+    with corpus.reading(name, mend):
         rows = datasets.load_dataset(**load)
     if missing := [column for column in COLUMNS if column not in rows.column_names]:
         raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")

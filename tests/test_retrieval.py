@@ -267,6 +267,31 @@ def test_vectors_that_are_not_finite_are_no_ranking(refused, tuned, task, tmp_pa
         f"error: {folder}: cut at 16 tokens, texts have vectors that are not finite: fine-tune again with a lower --lr"]
 
 
+def test_it_goes_on_with_the_same_content_alone(exported, triplets, tmp_path, monkeypatch):
+    """Not with other triplets, or another encoder, of the same name."""
+    from transformers import Trainer
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    data, encoder = shutil.copy(triplets, tmp_path / "triplets.jsonl"), shutil.copytree(exported("cable"), tmp_path / "cable")
+    flags = [str(encoder), "--data", str(data), *FLAGS, "--out_dir", str(tmp_path / "run")]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "train", killed)
+        finetune_retrieval.main(flags)
+    data.write_text("".join(triplets.read_text().splitlines(keepends=True)[::-1]))
+    with pytest.raises(InputError, match="run began with other content of data: give the same"):
+        finetune_retrieval.main([*flags, "--resume"])
+    shutil.copy(exported("alibi") / "model.safetensors", encoder)
+    shutil.copy(exported("alibi") / "config.json", encoder)
+    with pytest.raises(InputError, match="run began with other content of data and encoder: give the same"):
+        finetune_retrieval.main([*flags, "--resume"])
+    shutil.copy(triplets, data)
+    shutil.copytree(exported("cable"), encoder, dirs_exist_ok=True)
+    finetune_retrieval.main([*flags, "--resume"])
+    assert "losses" in read_json(tmp_path / "run" / "finetune.json", "")
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_interrupted_it_goes_on_where_it_was(whole, exported, tuned, triplets, refused, tmp_path, monkeypatch, capsys):
     """From the newest whole checkpoint, from the start without one: the next was cut off in writing, or the only one."""
