@@ -10,6 +10,7 @@ is. Every run gets a JSON record beside it, renewed after each length; lengths t
 """
 
 import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -90,7 +91,8 @@ def measure(run: str, model, task: retrieval.Task, length: int) -> dict:
     model.max_seq_length = length
 
     def vectors(texts):
-        found = model.encode([*texts], batch_size=max(1, BATCH_TOKENS // length), convert_to_tensor=True, normalize_embeddings=True)
+        found = model.encode([*texts], batch_size=max(1, BATCH_TOKENS // length), convert_to_tensor=True, normalize_embeddings=True,
+                             show_progress_bar=sys.stderr.isatty())
         if not found.isfinite().all():
             raise InputError(f"{run}: cut at {length} tokens, texts have vectors that are not finite: fine-tune again with a lower --lr")
         return found

@@ -410,6 +410,14 @@ def test_empty_texts_end_nothing(exported, tuned, task, triplets, tmp_path):
     assert all(value.isfinite().all() for value in weights(tmp_path / "run").values())
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_drawn_on_terminals(terminal, tuned, task, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(tuned("cable"), tmp_path / "cable")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    eval_retrieval.main([str(folder), "--data", str(task), "--lengths", "16", "--device", "cpu", "--dtype", "float32"])
+    assert ("Batches: 100%" in capsys.readouterr().err) == terminal
+
+
 def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys):
     folders = [shutil.copytree(tuned(pe), tmp_path / pe) for pe in ("cable", "learnable")]
     eval_retrieval.main([*map(str, folders), "--data", str(task), "--lengths", "16,32", "--device", "cpu", "--dtype", "float32"])
