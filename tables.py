@@ -9,6 +9,7 @@ lengths, under the name of each benchmark.
 import csv
 import io
 import json
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -54,9 +55,10 @@ def measure_of(record: dict) -> Measure | None:
     return next((measure for measure in MEASURES if measure.name == record.get("metric", PERPLEXITY.name)), None)
 
 
-def place(pe: str) -> tuple[int, str]:
-    """What encodings are sorted by: the papers' order, then their names."""
-    return ORDER.index(pe) if pe in ORDER else len(ORDER), pe
+def place(pe: str) -> tuple[int, list]:
+    """What encodings are sorted by: the papers' order, then their names, numbers in these by their size."""
+    words = re.split(r"(-?\d+)", pe)  # every second one is a number
+    return ORDER.index(pe) if pe in ORDER else len(ORDER), [int(word) if number % 2 else word for number, word in enumerate(words)]
 
 
 def place_of_setting(name: str) -> tuple:

@@ -47,6 +47,9 @@ def test_a_table_is_of_one_text_and_one_question():
     records = [record("cable", {256: 4.0}), record("rope", {256: 4.0}), record("alibi", {256: 4.0}), record("fox", {256: 5.0})]
     records[1]["data"] = {**records[1]["data"], "sha256": "2"}
     records[2]["protocol"] = {**records[2]["protocol"], "span": 512}
+    assert sorted(["yarn", "window:w=120", "window:w=30", "alibi-shift:shift=-2", "alibi-shift:shift=-5", "rope", "k-cable"],
+                  key=tables.place) == ["rope", "alibi-shift:shift=-5", "alibi-shift:shift=-2", "k-cable", "window:w=30", "window:w=120",
+                                        "yarn"]
     assert [[record["pe"] for record in group] for group in tables.alike(records)] == [["cable", "fox"], ["alibi"], ["rope"]]
 
 
