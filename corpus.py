@@ -188,7 +188,7 @@ def reading(name: str, mend: str):
     except InputError:
         raise
     except (ConnectionError, HTTPError, EntryNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise InputError(f"{name} cannot be fetched from the hub ({_line(error)}): connect and start again, or {mend}") from None
+        raise InputError(f"{name} cannot be fetched from the hub ({_line(error)}): connect and start again, it goes on from what is there; or {mend}") from None
     except StopIteration:  # of a file without a row
         raise InputError(f"{name} holds no rows: {mend}") from None
     except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
