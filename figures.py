@@ -83,7 +83,7 @@ def cumulative_gradients(columns: list[tables.Column], file) -> None:
     with _drawn(file, 1, len(lines)) as (axes,):
         last = max((points[-1][0] for _, points in lines if points), default=1)
         _draw(axes, lines, [4**power for power in range(12) if 4**power <= last], "share of the gradient further back",
-              "tokens back", marker="")
+              "tokens back", marker="", legend=True)
         held = next(record["protocol"]["held"] for column in columns for record in column.records)
         axes.axhline(1 - held, color="0.6", linestyle=":", linewidth=1.2)
         _mark_training(axes, columns)
@@ -135,9 +135,9 @@ def _drawn(file, panels: int, lines: int):
 
 def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list[int], ylabel: str,
           xlabel: str = "context (tokens)", bars: list[list[float]] | None = None, scale: str = "log",
-          across: str = "log", marker: str = "o") -> None:
+          across: str = "log", marker: str = "o", legend: bool = False) -> None:
     """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line;
-    scale, across: of the axis of the values, and of that of the contexts.
+    scale, across: of the axis of the values, and of that of the contexts; legend: in the lower left, for lines that end all over the place.
 
     A line without points keeps its colour for itself.
     """
@@ -146,7 +146,7 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
         if not points:
             continue
         colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
-        axes.plot(*zip(*points), color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.6)
+        axes.plot(*zip(*points), color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.6, label=label)
         if bars and any(bars[number]):
             axes.errorbar(*zip(*points), yerr=bars[number], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
         ends.append((*points[-1], label, colour))
@@ -159,6 +159,9 @@ def _draw(axes, lines: list[tuple[str, list[tuple[int, float]]]], contexts: list
     axes.margins(y=0.1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.92")
+    if legend:
+        axes.legend(loc="lower left", fontsize=8, frameon=False)
+        return
     # Labels beside the last points, pushed apart where lines end close together; over them where lines end before the others.
     axes.figure.canvas.draw()
     last = max(x for x, *_ in ends)

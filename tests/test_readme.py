@@ -62,6 +62,7 @@ def test_tables_are_those_of_the_records(folder, kind, paper, tmp_path):
 
 
 @pytest.mark.parametrize("made, kinds, records", [
+    ("sandwich/slopes_and_windows", ("perplexity", "receptive_field"), ["sandwich/slopes_and_windows/*.json"]),
     ("bench/figure3", ("train", "generate", "eval"), ["bench/figure3.json"]),
     ("reproduction/wikitext103", ("perplexity",), ["reproduction/wikitext103/*.json"]),
     ("reproduction/rows", ("perplexity",), ["reproduction/rows/*.json", "reproduction/cable.json", "reproduction/kerple.json", "--paper",
