@@ -100,12 +100,11 @@ def judge_receptive_fields(columns: list[tables.Column], perplexities: list[list
     verdicts, reached = [], []  # reached: (receptive field in training lengths, growth of perplexity)
     for column in columns:
         trained_at, name = column.records[0]["block_size"], column.pe.partition(":")[0]
-        fields = [column.mean(int(length)) for length in sorted(column.records[0]["lengths"], key=int)]
-        field = next((value for value in reversed(fields) if value is not None), None)
+        if name not in WINDOWED or "+" in column.pe:
+            continue
+        field = column.mean(max(map(int, column.records[0]["lengths"])))
         same = [other for group in perplexities for other in group if _network(other) == _network(column)]
         far, grown = next(filter(None, (_growth(other, trained_at) for other in same)), (FARTHEST[0], None))
-        if name not in WINDOWED or "+" in column.pe or field is None:
-            continue
         if grown is not None:
             reached.append((field / trained_at, grown))
         if name == "window":

@@ -75,11 +75,15 @@ def cumulative_gradients(columns: list[tables.Column], file) -> None:
     fields end where their line crosses the dotted one."""
     lines = []
     for column in columns:
-        entries = [(int(length), entry["cumulative"]) for record in column.records for length, entry in record["lengths"].items() if entry]
-        longest = [curve for length, curve in entries if length == max(length for length, _ in entries)]
-        share = [statistics.mean(values) for values in zip(*(curve["share"] for curve in longest))]
-        points = [(n, 1 - held) for n, held in zip(longest[0]["tokens"], share) if 1 - held >= LEAST] if longest else []
-        lines.append((column.label, points))
+        curves = {}  # by context, of all seeds
+        for record in column.records:
+            for length, entry in record["lengths"].items():
+                if entry:
+                    curves.setdefault(int(length), []).append(entry["cumulative"])
+        longest = curves[max(curves)] if curves else []
+        back = [(curve["tokens"][n], 1 - statistics.mean(seed["share"][n] for seed in longest))
+                for curve in longest[:1] for n in range(len(curve["tokens"]))]
+        lines.append((column.label, [(n, share) for n, share in back if share >= LEAST]))
     with _drawn(file, 1, len(lines)) as (axes,):
         last = max((points[-1][0] for _, points in lines if points), default=1)
         _draw(axes, lines, [4**power for power in range(12) if 4**power <= last], "share of the gradient further back",

@@ -39,6 +39,7 @@ class Measure:
 
 
 def none_is_best(values, default=None):
+    """In place of min or max, for numbers that are neither good nor bad."""
     return default
 
 

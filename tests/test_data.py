@@ -91,6 +91,18 @@ def test_reading_ahead_changes_no_order_and_hides_no_error():
         next(read)
 
 
+def test_batches_for_a_gpu_are_pinned_in_one_piece(monkeypatch):
+    """A view that skips numbers would be copied to ordinary memory first, and the host wait for it."""
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
+    windows = torch.arange(12).view(3, 4)
+    read = data.ahead(iter([[np.arange(3), windows[:, :-1], windows[:, 1:], {}]]), torch.device("cuda"), depth=1)
+    with pytest.raises(RuntimeError):  # there is no second one
+        list(read)
+    assert [x.is_contiguous() for x in pinned] == [True, True] and torch.equal(pinned[1], windows[:, 1:])
+
+
 def test_reading_ahead_is_ahead_and_ends():
     """While the first batch is in use, the second and third are being read; closed, nothing is read any more."""
     import itertools
