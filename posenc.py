@@ -524,10 +524,10 @@ class T5(ByDistance):
 
 class T5Clip(ByDistance):
     """r_h[min(d, k)], a learned bias for every distance: the CABLE paper's wording of T5's bias, where distances beyond the
-    training length take the last one's. r ~ N(0, 0.02); k is block_size - 1 unless given.
+    training length take the last one's; and DIET-REL (Chen et al. 2021, eq. 3). r ~ N(0, 0.02); k is block_size - 1 unless given.
     """
 
-    names = ("t5-clip",)
+    names = ("t5-clip", "diet-rel")
 
     def __init__(self, heads, channels, block_size, *, k: int | None = None):
         super().__init__(heads, channels, block_size)
@@ -663,6 +663,31 @@ class FIRE(Encoding):
         intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
         ends = F.pad(turns, (0, count - len(turns)), value=torch.inf).expand(len(slopes), count)
         return torch.stack([ends, slopes, intercepts], 1)
+
+
+class DIETAbs(Encoding):
+    """P_Q[i] P_K[j], two learned tables of positions in each head, `rank` numbers a row: where tokens are, weighed apart from what they are
+    (DIET-ABS, Chen et al. 2021, eq. 1).
+
+    ~ N(0, 0.02); as wide as the head unless given, as theirs. Past block_size, the tables' last rows, it is undefined, as `learnable` is.
+    """
+
+    names = ("diet-abs",)
+
+    def __init__(self, heads, channels, block_size, *, rank: int | None = None):
+        super().__init__(heads, channels, block_size)
+        rank = channels // heads if rank is None else rank
+        self.p_q, self.p_k = (nn.Parameter(0.02 * torch.randn(rank, heads, block_size)) for _ in range(2))
+        self.max_context = block_size
+
+    def states(self, x, pos, last=None):
+        return tuple(table[:, None, :, pos].unbind() for table in (self.p_q, self.p_k))  # of each rank (1, H, T)
+
+    def score(self, q_states, k_states, h):
+        return sum(p_q * p_k for p_q, p_k in zip(q_states, k_states))
+
+    def factors(self, q_states, k_states):
+        return tuple(zip(q_states, k_states))
 
 
 class Window(Encoding):

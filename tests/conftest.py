@@ -69,6 +69,7 @@ class Salience(posenc.Encoding):
 NAMES = sorted(posenc.ENCODINGS)
 ENCODINGS = [*NAMES, "rope+cable", "rope+fox", "learnable+alibi", "alibi+cable", "kerple+test-drift+sinusoidal",
              "dapev2+kerple", "dape+cable", "rope+cope", "window:w=9", "window:w=9+alibi"]
+LIMITED = ["learnable", "learnable+alibi", "diet-abs"]  # to the training length, by their formulas
 TINY = ["--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd", "16", "--block_size", "16", "--micro_batch", "2",
         "--tokens_per_step", "64", "--steps", "6", "--warmup_steps", "2", "--lr", "1e-2", "--min_lr", "1e-3", "--log_every", "2",
         "--val_every", "3", "--val_tokens", "64", "--checkpoint_every", "2", "--device", "cpu", "--dtype", "float32"]

@@ -122,6 +122,11 @@ def t5_clip_bias(encoding, x):
     return pairs(lambda i, j: numbers(encoding.table)[:, min(i - j, 63)])
 
 
+def diet_abs_bias(encoding, x):
+    p_q, p_k = numbers(encoding.p_q), numbers(encoding.p_k)  # (rank, H, positions)
+    return np.broadcast_to((p_q.transpose(1, 2, 0) @ p_k.transpose(1, 0, 2))[:, :T, :T], (B, H, T, T))
+
+
 def kerple_bias(encoding, x):
     return pairs(lambda i, j: -numbers(encoding.r1) * np.log(1 + numbers(encoding.r2) * (i - j)))
 
@@ -164,6 +169,7 @@ BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "p-
           "sandwich-smoothed": sandwich_smoothed_bias,
           "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compression_ratios() + 2)),
           "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
+          "diet-rel": t5_clip_bias, "diet-abs": diet_abs_bias,
           "window": None, "cope": None, "dape": None, "dapev2": None, "shape": None, "cape": None, "shaw": None, "transformer-xl": None}
 
 
@@ -200,6 +206,8 @@ def test_bias_both_ways_is_that_of_the_formula(pe):
         expected = -np.log(expected**2 + 1) if pe == "k-cable" else expected
     elif pe == "t5":
         expected = t5_encoder_bias(encoding, X)
+    elif pe == "diet-abs":  # of any pair of positions
+        expected = diet_abs_bias(encoding, X)
     else:
         past = np.tril(BIASES[pe.split(":")[0]](encoding, X))
         expected = past + np.tril(past, -1).swapaxes(2, 3)
@@ -399,6 +407,7 @@ def test_starting_values_are_those_of_the_sources():
         return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
 
     assert start("t5").table.std() == pytest.approx(0.02, rel=0.1) and start("t5-clip").table.std() == pytest.approx(0.02, rel=0.05)
+    assert start("diet-abs").p_q.std() == pytest.approx(0.02, rel=0.05) and start("diet-abs", 4, 48).p_k.shape == (12, 4, 512)
     fire = start("fire")
     assert (fire.c, fire.multiplier, fire.threshold) == (pytest.approx(0.1), 1, 512)
     assert fire.w2.abs().max() == pytest.approx(32**-0.5, rel=0.02) and not start("cope").e.any()
@@ -410,7 +419,7 @@ def test_starting_values_are_those_of_the_sources():
 def test_options_are_constructor_keywords():
     assert make("fire:width=5").w1.shape == (5,)
     assert make("t5-clip:k=7").table.shape == (H, 8) and make("t5-clip").table.shape == (H, 64)
-    assert make("t5:buckets=8,max_distance=32").table.shape == (H, 8)
+    assert make("t5:buckets=8,max_distance=32").table.shape == (H, 8) and len(make("diet-abs:rank=3").p_q) == 3
 
 
 def test_composition_rotates_and_biases():
