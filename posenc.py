@@ -360,23 +360,18 @@ class WeightedFall(Encoding):
 
 
 class ALiBi(WeightedFall):
-    """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H (Press et al. 2021): the weighted fall of S = -pos, g = m.
-
-    For H no power of two, the published interleaving: the slopes of the power of two below H, then every other slope of
-    twice that power.
-    """
+    """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H, interleaved as published where H is no power of two (Press et al. 2021): the
+    weighted fall of S = -pos, g = m."""
 
     names = ("alibi",)
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
-        below = 1 << heads.bit_length() - 1
-        n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
-        self.set_slopes(8 * n / below)
+        self.set_slopes(alibi_exponents(heads))
 
     def set_slopes(self, exponents):
-        """2^(-exponents), (H,)."""
-        self.register_buffer("slopes", torch.exp2(-exponents.double()).float()[None, :, None], persistent=False)  # (1, H, 1)
+        """2^(-exponents), (H,) float64."""
+        self.register_buffer("slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False)  # (1, H, 1)
 
     def states(self, x, pos, last=None):
         s = -pos.float()[None, None]  # (1, 1, T)
@@ -403,7 +398,7 @@ class ALiBiEqual(ALiBi):
 
     def __init__(self, heads, channels, block_size, *, h: int = 2):
         super().__init__(heads, channels, block_size)
-        self.set_slopes(torch.full((heads,), float(h)))
+        self.set_slopes(torch.full((heads,), h, dtype=torch.float64))
 
 
 class Cable(WeightedFall):
@@ -605,6 +600,51 @@ class SandwichSmoothed(Sandwich):
 
     def by_distance(self, d, h):
         return (8 / self.h[h] * (-0.825 * d.abs().double().log1p() - 0.8)).float()
+
+
+class MEP(ByDistance):
+    """log((exp(-m d) + exp(-m d / 2) + exp(-m d^2)) / 3), m ALiBi's slopes: the mean of three kernels (Gao 2024, without parameters, as
+    in the code that it released)."""
+
+    names = ("mep",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.register_buffer("slopes", torch.exp2(-alibi_exponents(heads)).float(), persistent=False)
+
+    def by_distance(self, d, h):
+        kernels = self.kernels(d, h)
+        return torch.stack(torch.broadcast_tensors(*kernels)).logsumexp(0) - math.log(len(kernels))
+
+    def kernels(self, d, h):
+        """Their logarithms."""
+        m, d = self.slopes[h], d.abs()
+        return -m * d, -m * d / 2, -m * d**2
+
+
+class MEPLearned(MEP):
+    """log of the mean of exp(b) over four biases b: `t5` and `kerple`, learned, one of each for all layers, -m d and -m d^2 (Gao 2024, with
+    parameters, as in the code that it released)."""
+
+    names = ("mep-learned",)
+    scope = "model"
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.learned = nn.ModuleList(cls(heads, channels, block_size) for cls in (T5, Kerple))
+
+    def kernels(self, d, h):
+        exponential, _, gaussian = super().kernels(d, h)
+        return exponential, gaussian, *(bias.by_distance(d, h) for bias in self.learned)
+
+    def see_both_ways(self):
+        super().see_both_ways()
+        for bias in self.learned:
+            bias.see_both_ways()
+
+    def project(self):
+        for bias in self.learned:
+            bias.project()
 
 
 class FIRE(Encoding):
@@ -876,8 +916,16 @@ def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
     return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
 
 
+def alibi_exponents(heads: int) -> Tensor:
+    """Of ALiBi's slopes 2^-x, (H,) float64: 8n/H, n = 1..H; for H no power of two those of the power of two below H, then every other one
+    of twice that power."""
+    below = 1 << heads.bit_length() - 1
+    n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
+    return 8 * n.double() / below
+
+
 def compression_ratios(heads: int) -> Tensor:
-    """Sandwich's h = 8n/H, n = 1..H, (H,) float64: also ALiBi's exponents, where H is a power of two."""
+    """Sandwich's h = 8n/H, n = 1..H, (H,) float64."""
     return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
 
 

@@ -160,6 +160,20 @@ def sandwich_smoothed_bias(encoding, x):
     return pairs(lambda i, j: 8 / compression_ratios() * (-0.825 * np.log(1 + i - j) - 0.8))
 
 
+def powers(power, scale=1):
+    """-scale m (i - j)^power, m ALiBi's slopes."""
+    return pairs(lambda i, j: -scale * 2.0 ** (-8 * np.arange(1, H + 1) / H) * (i - j) ** power)
+
+
+def mean_kernel(*biases):
+    return np.log(np.mean([np.exp(bias) for bias in np.broadcast_arrays(*biases)], 0))
+
+
+def mep_learned_bias(encoding, x):
+    t5, kerple = encoding.learned
+    return mean_kernel(powers(1), powers(2), t5_bias(t5, x), kerple_bias(kerple, x))
+
+
 BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "p-rope": None, "rope-pi": None, "rope-ntk": None,
           "yarn": None, "alibi": alibi_bias, "cable": cable_bias,
           "cable-nw": cable_nw_bias, "fox": fox_bias, "cable-v1": fox_bias,
@@ -170,6 +184,7 @@ BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "p-
           "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compression_ratios() + 2)),
           "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
           "diet-rel": t5_clip_bias, "diet-abs": diet_abs_bias,
+          "mep": lambda encoding, x: mean_kernel(powers(1), powers(1, 0.5), powers(2)), "mep-learned": mep_learned_bias,
           "window": None, "cope": None, "dape": None, "dapev2": None, "shape": None, "cape": None, "shaw": None, "transformer-xl": None}
 
 
@@ -194,6 +209,11 @@ def t5_encoder_bias(encoding, x):
     return np.stack([[table[:, bucket(abs(i - j)) + 16 * (j > i)] for j in range(T)] for i in range(T)]).transpose(2, 0, 1)[None]
 
 
+def mirrored(bias):
+    past = np.tril(bias)
+    return past + np.tril(past, -1).swapaxes(2, 3)
+
+
 @pytest.mark.parametrize("pe", [pe for pe, formula in BIASES.items() if formula] + ["fire:threshold=16"])
 def test_bias_both_ways_is_that_of_the_formula(pe):
     """What the past does to a query, the future does as well; but the weight g is the query's, and T5 has buckets for each side."""
@@ -208,9 +228,11 @@ def test_bias_both_ways_is_that_of_the_formula(pe):
         expected = t5_encoder_bias(encoding, X)
     elif pe == "diet-abs":  # of any pair of positions
         expected = diet_abs_bias(encoding, X)
+    elif pe == "mep-learned":
+        t5, kerple = encoding.learned
+        expected = mean_kernel(t5_encoder_bias(t5, X), *map(mirrored, (powers(1), powers(2), kerple_bias(kerple, X))))
     else:
-        past = np.tril(BIASES[pe.split(":")[0]](encoding, X))
-        expected = past + np.tril(past, -1).swapaxes(2, 3)
+        expected = mirrored(BIASES[pe.split(":")[0]](encoding, X))
     assert_allclose(dense_bias(encoding, x), np.broadcast_to(expected, (B, H, T, T)), rtol=1e-5, atol=1e-5)
 
 
@@ -221,7 +243,7 @@ def test_an_encoder_knows_keys_on_both_sides():
     assert make("cable").causal and make("cable").factors and make("rope+cable", causal=False).factors is None
 
 
-@pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power", "sandwich", "sandwich-smoothed"])
+@pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power", "sandwich", "sandwich-smoothed", "mep", "mep-learned"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
     encoding, x = make(pe, causal=causal), torch.randn(1, T, C)
@@ -387,18 +409,19 @@ def test_fox_and_the_first_cable_differ_by_the_sign_of_their_weights():
     assert_allclose(s.mT.detach(), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pe", ["kerple", "kerple-power"])
+@pytest.mark.parametrize("pe", ["kerple", "kerple-power", "mep-learned"])
 def test_kerple_starts_and_stays_within_its_bounds(pe):
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 10_000, C, 64, layers=1)[0]
-    top1, top2 = {"kerple": (2, 1), "kerple-power": (1, 2)}[pe]
+    whole = posenc.build(pe, 10_000, C, 64, layers=1)[0]
+    encoding = whole.learned[1] if pe == "mep-learned" else whole
+    top1, top2 = (1, 2) if pe == "kerple-power" else (2, 1)
     for parameter, top in ((encoding.r1, top1), (encoding.r2, top2)):
         assert 0.01 <= parameter.min() and 0.98 * top < parameter.max() <= top
         assert abs(parameter.mean() - top / 2) < 0.02 * top
     with torch.no_grad():
         encoding.r1.fill_(-1)
         encoding.r2.fill_(3)
-    encoding.project()
+    whole.project()
     assert (encoding.r1 == np.float32(0.01)).all() and (encoding.r2 == (2 if pe == "kerple-power" else 3)).all()
 
 
