@@ -256,8 +256,8 @@ def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
 def rows(reach=T):
     """Logits, biases and queries at random, distances, and which keys a query does not see."""
     torch.manual_seed(1)
-    distance = torch.arange(T)[:, None] - torch.arange(T)
-    return 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T), torch.randn(B, H, T, C // H), distance, (distance < 0) | (distance >= reach)
+    d = torch.arange(T)[:, None] - torch.arange(T)
+    return 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T), torch.randn(B, H, T, C // H), d, (d < 0) | (d >= reach)
 
 
 @pytest.mark.parametrize("reach", [T, 7])
