@@ -278,17 +278,23 @@ def _sdpa(q, k, v, scale, sight):
 
 
 def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True) -> Tensor:
-    """SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w), w None = ones."""
+    """SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w) as of posenc.py."""
     B, H, T, D = q.shape
     S = k.size(2)
     with torch.autocast(q.device.type, enabled=False):
         grad = torch.is_grad_enabled()
         columns = [column for u, w in factors if grad or w is not None for column in _columns(u / scale, w, q.dtype, 2 if grad else 3)]
-        pad = -(D + len(columns)) % 8  # fused kernels want head sizes in eights
-        q = torch.cat([q, *(u.expand(B, H, T)[..., None] for u, _ in columns), q.new_zeros(B, H, T, pad)], -1)
-        k = torch.cat([k, *(w.expand(B, H, S)[..., None] for _, w in columns), k.new_zeros(B, H, S, pad)], -1)
+        of_q, of_k = [_wide(u, B, H, T) for u, _ in columns], [_wide(w, B, H, S) for _, w in columns]
+        pad = -(D + sum(x.size(-1) for x in of_q)) % 8  # fused kernels want head sizes in eights
+        q = torch.cat([q, *of_q, q.new_zeros(B, H, T, pad)], -1)
+        k = torch.cat([k, *of_k, k.new_zeros(B, H, S, pad)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
         return _sdpa(q, k, v, scale, Sight(causal))[..., :D]
+
+
+def _wide(x: Tensor, *shape: int) -> Tensor:
+    """One column, or several at once, as (*shape, columns)."""
+    return (x if x.dim() == 4 else x[..., None]).expand(*shape, -1)
 
 
 def _columns(u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int) -> list[tuple[Tensor, Tensor]]:

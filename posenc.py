@@ -95,7 +95,8 @@ class Encoding(nn.Module):
 
     factors = None
     """factors(q_states, k_states) -> pairs (u, w), u (B|1, H|1, T) and w (B|1, H|1, S) float32, whose products u_i * w_j
-    add up to the score; w = None stands for ones. None (the attribute): the bias has no such form."""
+    add up to the score; w = None stands for ones; with a fourth dimension, of many products at once. None (the attribute): the bias has
+    no such form."""
 
     in_registers = None
     """in_registers(q_states, k_states, h) -> (kind, tensors by name), h = arange(H): the bias as one of the kinds of kernels.py, for
@@ -727,7 +728,7 @@ class DIETAbs(Encoding):
         return sum(p_q * p_k for p_q, p_k in zip(q_states, k_states))
 
     def factors(self, q_states, k_states):
-        return tuple(zip(q_states, k_states))
+        return ((torch.stack(q_states, -1), torch.stack(k_states, -1)),)
 
 
 class Window(Encoding):

@@ -618,7 +618,10 @@ def test_states_go_on_from_the_last_token(pe):
 def test_factors_add_up_to_the_score(pe):
     encoding, x = make(pe), torch.randn(B, T, C)
     q_states, k_states = encoding.states(x, torch.arange(T))
-    total = sum(u[..., None].double() * (1 if w is None else w[..., None, :].double()) for u, w in encoding.factors(q_states, k_states))
+    total = 0
+    for u, w in encoding.factors(q_states, k_states):
+        u, w = (x[..., None].double() if x.dim() == 3 else x.double() for x in (u, torch.ones(1, 1, 1) if w is None else w))
+        total = total + u @ w.mT
     assert_allclose(total.detach().expand(B, H, T, T), dense_bias(encoding, x), rtol=1e-5, atol=1e-5)
 
 
