@@ -6,6 +6,7 @@ flags. `parse` checks names and types, the program checks meaning; `run` prints 
 
 import dataclasses
 import difflib
+import os
 import re
 import sys
 import typing
@@ -75,9 +76,16 @@ def lengths(text: str, block_size: int) -> list[int]:
 
 
 def run(main) -> None:
-    """Runs a program: input errors become one line each and status 2, Ctrl-C status 130; a bug keeps its traceback."""
+    """Runs a program: input errors become one line each and status 2, Ctrl-C status 130, a reader that has enough, as in `| head`,
+    status 1; a bug keeps its traceback."""
     try:
-        main()
+        try:
+            main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python has left to write when it ends
+        sys.exit(1)
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)

@@ -2,8 +2,12 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 
 import paper
 import report
@@ -15,6 +19,16 @@ def record(pe, perplexities, run=None, block_size=256, seed=None):
     return {"run": run or pe, "pe": pe, "size": "quickstart", "block_size": block_size, "seed": seed, "lengths": lengths,
             "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
             "protocol": {"name": "segments", "stride": None, "targets": None}}
+
+
+def test_a_reader_may_have_enough():
+    """As `| head` has, which closes its end."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, ROOT / "report.py", ROOT / "results/quickstart/cable.json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 RECORDS = [record("rope", {256: 4.0, 1024: 6.0, 4096: 9.0}), record("learnable", {256: 4.5, 1024: None, 4096: None}),
