@@ -7,7 +7,7 @@ Three paths, one meaning:
             that the whole batch shares become the mask of the fused kernel. Encodings that act on whole rows know no other path.
     sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
             u is appended to the queries as further columns, w to the keys, and the kernel never knows.
-    triton  kernels.py, on GPUs: the bias of any encoding alone is formed in registers, unless it acts on whole rows. Where it is asked
+    triton  kernels.py, on GPUs: the bias of any encoding alone that says how (`in_registers`) is formed in registers. Where it is asked
             for, and where a record says that on such GPUs it is right and faster.
 
 What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into

@@ -6,6 +6,7 @@ flags. `parse` checks names and types, the program checks meaning; `run` prints 
 
 import dataclasses
 import difflib
+import itertools
 import os
 import re
 import sys
@@ -31,7 +32,7 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     positional: (name, help) of one more field, a list[str] that takes the arguments which are no flags.
     Raises InputError for unknown names (all at once, with the nearest known one) and for values of the wrong type.
     """
-    argv = sys.argv[1:] if argv is None else list(argv)
+    argv = _files_first(sys.argv[1:] if argv is None else list(argv))
     fields = {field.name: field.type for field in dataclasses.fields(config_class)}
     parser = ArgumentParser(description=description, exit_on_error=False, formatter_class=_HelpFormatter, print_config=None)
     parser.add_argument("--config", action="config", help="YAML file of settings; flags overrule it")
@@ -43,7 +44,11 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
             for word, next_word in zip(argv, [*argv[1:], ""])]  # --resume means --resume true
     names = [word[2:].split("=")[0] for word in argv if word.startswith("--")]
     problems = [_unknown("flag --", name, fields) for name in names if name not in (*fields, "config", "help")]
-    problems += [_unknown(f"{path}: key ", name, fields) for path in _config_files(argv) for name in _keys(path) if name not in fields]
+    for path, name in ((path, name) for path in _config_files(argv) for name in _keys(path)):
+        if positional and name == positional[0]:
+            problems.append(f"{path}: {name} stand on the command line, without a flag: move them there")
+        elif name not in fields:
+            problems.append(_unknown(f"{path}: key ", name, fields))
     if problems:
         raise InputError(*problems)
     try:
@@ -98,6 +103,16 @@ def run(main) -> None:
 def _unknown(where: str, name: str, fields) -> str:
     near = difflib.get_close_matches(name, fields, 1)
     return f"{where}{name} is unknown: " + (f"did you mean {near[0]}?" if near else "--help lists all")
+
+
+def _files_first(argv: list[str]) -> list[str]:
+    """--config FILE before all flags, which overrule it wherever it stands."""
+    files, rest, words = [], [], iter(argv)
+    for word in words:
+        (files if word.split("=")[0] == "--config" else rest).append(word)
+        if word == "--config":
+            files += itertools.islice(words, 1)
+    return files + rest
 
 
 def _config_files(argv: list[str]) -> list[str]:

@@ -8,11 +8,14 @@
 A document is (writer, number, pieces of text): the writer of its split, its number in that writer's source, its text.
 """
 
+import glob
 import hashlib
 import logging
+import lzma
 import os
 import sysconfig
 import time
+import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -142,7 +145,7 @@ def local(files: list[Path]) -> dict:
     """The arguments of datasets.load_dataset for files of one kind on this disk: tables, or text, a row per line."""
     kind = table_kind(files[0]) or "text"
     chunk = {"chunksize": PIECE} if kind == "json" else {}  # `datasets` reads the first chunk twice, and all before it goes on
-    return {"path": kind, "data_files": [str(path) for path in files], "split": "train", **chunk}
+    return {"path": kind, "data_files": [glob.escape(str(path)) for path in files], "split": "train", **chunk}
 
 
 def rows(name: str, column: str, load: dict, mark=(0, None), on_mark=lambda number, state: None, mend="mend it, or leave it out"):
@@ -191,7 +194,7 @@ def reading(name: str, mend: str):
         raise InputError(f"{name} cannot be fetched from the hub ({_line(error)}): connect and start again, it goes on from what is there; or {mend}") from None
     except StopIteration:  # of a file without a row
         raise InputError(f"{name} holds no rows: {mend}") from None
-    except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+    except (datasets.exceptions.DatasetsError, ValueError, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{name} cannot be read ({_line(error.__cause__ or error)}): {mend}") from None
 
 
@@ -219,8 +222,9 @@ def table_kind(path: Path) -> str | None:
     return next((TABLES[suffix] for suffix in path.suffixes[-2:] if suffix in TABLES), None)
 
 
-def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet") -> list[Path]:
-    """The files named, and those in the folders named that `accepts` takes, hidden ones aside; sorted. kinds: these, in words."""
+def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet", besides: Path | None = None) -> list[Path]:
+    """The files named, and those in the folders named that `accepts` takes, hidden ones and those in `besides` left out; sorted. kinds:
+    these, in words."""
     problems = [f"source {source} does not exist: name another" for source in sources if not Path(source).exists()]
     if problems:
         raise InputError(*problems)
@@ -230,7 +234,8 @@ def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet"
             files.append(source)
             continue
         visible = [path for path in source.rglob("*") if path.is_file()
-                   and not any(part.startswith(".") for part in path.relative_to(source).parts)]
+                   and not any(part.startswith(".") for part in path.relative_to(source).parts)
+                   and not (besides and path.resolve().is_relative_to(besides.resolve()))]
         accepted = [path for path in visible if accepts(path)]
         passed += len(visible) - len(accepted)
         files += accepted

@@ -72,7 +72,7 @@ def choose(logits: torch.Tensor, config: Sampling, generator: torch.Generator) -
     """One token for each row of logits (B, V) float32 -> (B,) int64, by temperature, top_k and top_p."""
     if config.temperature == 0:
         return logits.argmax(-1)
-    probabilities = (logits / config.temperature).softmax(-1)
+    probabilities = ((logits - logits.amax(-1, keepdim=True)) / config.temperature).softmax(-1)  # no quotient becomes infinite
     ordered, tokens = probabilities.sort(-1, descending=True)
     if config.top_k is not None:
         ordered[:, config.top_k :] = 0

@@ -38,7 +38,7 @@ GPT-2 with the positional encoding `{pe}`: {description}, trained at {block_size
 ```python
 from transformers import {auto}, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}")  # this folder
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)  # this folder
 model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 {use}
 ```

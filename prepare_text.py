@@ -12,6 +12,7 @@ corpus is the Python standard library's own source code, without its tests: real
 Interrupted, the same command goes on where it stopped and writes the same bytes.
 """
 
+import codecs
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -50,8 +51,8 @@ def main(argv=None):
         return shards.verify(config.out_dir)
     if config.val_every < 2:
         raise InputError(f"val_every is {config.val_every}: hold out every 2nd document at most")
-    train_files = find(config.sources) if config.sources else corpus.standard_library()
-    val_files = find([config.val]) if config.val else []
+    train_files = find(config.sources, config.out_dir) if config.sources else corpus.standard_library()
+    val_files = find([config.val], config.out_dir) if config.val else []
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
     encoding, meta = corpus.begin(config.out_dir, config.tokenizer, config.shard_tokens, {
@@ -63,11 +64,11 @@ def main(argv=None):
                  total=None if tables(train_files + val_files) else len(train_files + val_files))
 
 
-def find(sources: list[str]) -> list[Path]:
+def find(sources: list[str], out_dir: str) -> list[Path]:
     def readable(path):
         return corpus.table_kind(path) or is_text(path)
 
-    found = corpus.find(sources, readable, "text, jsonl or parquet")
+    found = corpus.find(sources, readable, "text, jsonl or parquet", besides=Path(out_dir))
     problems = [f"{path} is no UTF-8 text: unpack or convert it, or leave it out" for path in found if not readable(path)]
     if problems:
         raise InputError(*problems)
@@ -82,7 +83,7 @@ def is_text(path: Path) -> bool:
     with open(path, "rb") as file:
         head = file.read(8192)
     try:
-        head[: len(head) - 4].decode()  # a character may be cut in two at the end
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < 8192)  # otherwise it may end within a character
     except UnicodeDecodeError:
         return False
     return b"\0" not in head
@@ -128,7 +129,11 @@ def text_document(path: Path, start: int, stop: int):
             while cut < len(block) and block[cut] & 0xC0 == 0x80:  # not in the middle of a character
                 cut -= 1
             rest = block[cut:]
-            yield block[:cut].decode(errors="replace")
+            try:
+                yield block[:cut].decode()
+            except UnicodeDecodeError as error:
+                place = file.tell() - len(block) + error.start
+                raise InputError(f"{path} is no UTF-8 text at byte {place}: convert it, or leave it out") from None
 
 
 if __name__ == "__main__":

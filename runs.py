@@ -277,7 +277,7 @@ def start_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) ->
     alike = all(checkpoint["model"][name].shape == shape for name, shape in tables.items() if name in checkpoint["model"])
     if old.causal != new.causal:
         problems.append(f"--init_from: {run} is {'a de' if old.causal else 'an en'}coder: give --objective {'clm' if old.causal else 'mlm'}")
-    elif not kin or not alike and before != tables:
+    elif not kin or before.keys() != tables.keys() or not alike and before != tables:
         problems.append(f"--init_from: {run} has pe {old.pe}, not {new.pe}: give the same")
     if checkpoint["data"]["tokenizer"] != tokenizer:
         problems.append(f"--init_from: {run} was trained on {checkpoint['data']['tokenizer']} tokens, not {tokenizer}: choose other data")

@@ -32,7 +32,7 @@ class Config(Sampling):
     run: list[str] = field(default_factory=list)
     """folder of a run, or a checkpoint"""
     prompt: str = ""
-    """text to continue; null: the start of a document"""
+    """text to continue; empty: the start of a document"""
     prompt_file: str | None = None
     """file of prompts to continue together, one a line, instead of --prompt"""
     interactive: bool = False

@@ -93,9 +93,10 @@ class Column:
         return measure_of(self.records[0])
 
     def values(self, length: float) -> list[float]:
-        """At this context, one for each seed; none where there are none, or the context is no whole number."""
+        """At this context, one for each seed; none where a seed has none, for a mean over others than at other lengths would mislead, or
+        where the context is no whole number."""
         entries = [record["lengths"].get(str(int(length)) if length == int(length) else "") for record in self.records]
-        return [entry[self.measure.key] for entry in entries if entry]
+        return [entry[self.measure.key] for entry in entries] if all(entries) else []
 
     def by_seed(self, length: int) -> dict[int, float]:
         """The same by the seed of the run."""
@@ -201,7 +202,7 @@ def caption(records: list[dict]) -> str:
     entries = [entry for record in records for entry in record["lengths"].values() if entry]
     captions = {NDCG: _retrieval_caption, RECALL: _recall_caption, RECEPTIVE_FIELD: _receptive_field_caption}
     if "metric" in records[0]:
-        return captions[measure_of(records[0])](records[0], entries)
+        return captions[measure_of(records[0])](records[0], entries) + _of_some_seeds(records)
     tokens = sorted({entry["tokens"] for entry in entries})
     errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]  # none of a single window
     first = records[0]
@@ -211,7 +212,15 @@ def caption(records: list[dict]) -> str:
             + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
             + " tokens a length; standard error over windows "
             + (f"at most {100 * max(errors):.1f}%" if errors else "unknown")
-            + (", unknown of a single one." if 0 < len(errors) < len(entries) else "."))
+            + (", unknown of a single one." if 0 < len(errors) < len(entries) else ".") + _of_some_seeds(records))
+
+
+def _of_some_seeds(records):
+    """What to say of contexts at which some seeds of a column were not read."""
+    missing = set()
+    for column in columns(records):
+        missing |= {length for record in column.records for other in column.records for length in other["lengths"].keys() - record["lengths"]}
+    return f" Not every seed was read at {', '.join(sorted(missing, key=int))}: —." if missing else ""
 
 
 def summary(records: list[dict]) -> str:

@@ -113,6 +113,10 @@ def test_choices_follow_the_distribution(settings, shares):
     assert np.abs(drawn(LOGITS.astype(np.float32), **settings) - shares).max() < 0.012  # three standard errors
 
 
+def test_a_temperature_by_which_logits_divided_are_infinite():
+    assert drawn(LOGITS + 100, temperature=1e-37).tolist() == [0, 1, 0, 0]
+
+
 def test_the_end_of_a_document_ends_it(model):
     cable = model("cable")
     cable.wte.weight.data[256] = 100 * cable.ln_f.weight.data  # the likeliest token, wherever the norm's mean is positive

@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 results = {}
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     model, report = AutoModel.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
     masked = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
     texts = ["1: line <|mask|> of 49", "12"]

@@ -35,7 +35,7 @@ results = {}
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
     model, report = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     result = results[folder.name] = {"report": {key: list(found) for key, found in report.items()}}
     prompt = tokenizer("<|endoftext|>1: line", return_tensors="pt")
     result["prompt"] = prompt["input_ids"].tolist()

@@ -1,7 +1,9 @@
 """Text, jsonl and parquet become the shards that they should, also when the preparation is cut off and started again."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 
 import numpy as np
@@ -167,6 +169,49 @@ def test_gpt2_tokens(tmp_path):
     assert read.padded_vocab_size == 50304
 
 
+@pytest.mark.parametrize("length", [5, 8190, 9000])
+@pytest.mark.parametrize("before", range(4))
+def test_characters_of_several_bytes_wherever_they_lie(tmp_path, length, before):
+    text = "a" * before + "字é😀" * length + "。"
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt").write_text("held out")
+    prepare_text.main([str(tmp_path), "--out_dir", str(tmp_path / "out"), "--val_every", "2"])
+    assert documents_of(tmp_path / "out", "train") == [text]
+
+
+def test_other_encodings_are_refused_wherever_they_begin(tmp_path, refused):
+    (tmp_path / "text.txt").write_bytes(b"plain\n" * 3000 + "café\n".encode("latin-1"))
+    told = refused(prepare_text.main, tmp_path / "text.txt", "--out_dir", tmp_path / "out")
+    assert told == [f"error: {tmp_path}/text.txt is no UTF-8 text at byte 18003: convert it, or leave it out"]
+
+
+def test_names_of_files_are_no_patterns(tmp_path):
+    for name, text in (("data[1].jsonl", "mine"), ("data1.jsonl", "another")):
+        (tmp_path / name).write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": f"{text}, too"}) + "\n")
+    prepare_text.main([str(tmp_path / "data[1].jsonl"), "--out_dir", str(tmp_path / "out"), "--val_every", "2"])
+    assert documents_of(tmp_path / "out", "train") == ["mine"]
+
+
+@pytest.mark.parametrize("suffix, cut", [("gz", 0), ("xz", 0), ("bz2", 0), ("xz", 40)])
+def test_a_download_that_was_cut_off(tmp_path, refused, suffix, cut):
+    """One line, and nothing in the way of the whole file, later. (cut: where a byte is wrong instead.)"""
+    whole = {"gz": gzip, "xz": lzma, "bz2": bz2}[suffix].compress(b"".join(json.dumps({"text": f"row {n}"}).encode() + b"\n" for n in range(500)))
+    path = tmp_path / f"rows.jsonl.{suffix}"
+    path.write_bytes(whole[:cut] + b"?" + whole[cut + 1 :] if cut else whole[: len(whole) // 2])
+    told = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
+    assert len(told) == 1 and f"{path} cannot be read" in told[0]
+    path.write_bytes(whole)
+    prepare_text.main([str(path), "--out_dir", str(tmp_path / "out")])
+    assert len(documents_of(tmp_path / "out", "train")) == 475
+
+
+def test_shards_among_the_sources_are_none_of_them(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("text\n" * 50)
+    for _ in range(2):
+        prepare_text.main([str(tmp_path), "--out_dir", str(tmp_path / "shards")])
+        assert "passed over" not in capsys.readouterr().out
+
+
 def test_refusals(tmp_path, refused, data_dir):
     (tmp_path / "a.txt").write_text("text\n" * 50)
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n{"text": 5')
@@ -188,6 +233,9 @@ def test_refusals(tmp_path, refused, data_dir):
     assert "empty.jsonl holds no rows: mend it, or leave it out" in refused(main, tmp_path / "empty.jsonl", *out)[0]
     assert "flag --tokeniser is unknown: did you mean tokenizer?" in refused(main, a, "--tokeniser", "gpt2")[0]
     assert "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
+    (tmp_path / "config.yaml").write_text(f"sources: [{a}]")
+    assert refused(main, "--config", tmp_path / "config.yaml", *out) == [
+        f"error: {tmp_path}/config.yaml: sources stand on the command line, without a flag: move them there"]
     (tmp_path / "file").write_text("")
     assert "cannot write" in refused(main, a, "--out_dir", tmp_path / "file" / "out")[0]
     (tmp_path / "one.txt").write_text("no line end")

@@ -68,14 +68,15 @@ def test_a_table_is_of_one_text_and_one_question():
 
 
 def test_seeds_become_a_column_with_their_deviation():
-    """4.0 and 4.2: mean 4.1, sample standard deviation 0.1414."""
+    """4.0 and 4.2: mean 4.1, sample standard deviation 0.1414. At 512 there is one alone, and no number."""
     records = [record("cable", {256: 4.0, 512: 3.0}, run="a", seed=1), record("cable", {256: 4.2}, run="b", seed=2),
                record("rope", {256: 5.0, 512: 6.0}, seed=1)]
     table = tables.by_context(tables.columns(records))
     assert [line.split("|")[1:-1] for line in tables.markdown(*table).splitlines()[2:]] == [
-        ["     256 ", " **4.10 ± 0.14** ", " 5.00 "], ["     512 ", "        **3.00** ", " 6.00 "]]
+        ["     256 ", " **4.10 ± 0.14** ", " 5.00 "], ["     512 ", "               — ", " 6.00 "]]
+    assert tables.caption(records).endswith(" Not every seed was read at 512: —.") and "seed" not in tables.caption(records[1:])
     assert tables.comma_separated(*tables.with_deviations(*table)) == (
-        "context,cable,cable std,rope\n256,4.1,0.141421,5\n512,3,,6\n")
+        "context,cable,cable std,rope\n256,4.1,0.141421,5\n512,,,6\n")
 
 
 def test_what_is_told_apart():

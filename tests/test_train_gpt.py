@@ -13,6 +13,7 @@ import torch
 import yaml
 from conftest import ENCODINGS, NAMES, ROOT, TINY, log_of, program
 
+import cli
 import runs
 import shards
 import train_gpt
@@ -214,6 +215,8 @@ def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
         f"error: --init_from: {trained('rope')} has attn_scale None, not 1.0: give the same"]
     assert lines("dapev2", "--init_from", trained("dape")) == [
         f"error: --init_from: {trained('dape')} has pe dape, not dapev2: give the same"]  # kin, but not in their parameters
+    assert lines("mep", "--init_from", trained("mep-learned")) == [
+        f"error: --init_from: {trained('mep-learned')} has pe mep-learned, not mep: give the same"]
     assert lines("fire:width=16", "--init_from", trained("fire"), *longer) == [
         f"error: --init_from: {trained('fire')} has pe fire, not fire:width=16: give the same"]
     assert lines("rope", "--init_from", trained("rope"), "--objective", "mlm") == [
@@ -306,6 +309,15 @@ def test_log_holds_what_was_done(trained):
     assert {"command", "commit", "torch", "device", "data", "parameters"} <= records[0].keys()
     assert {"loss", "lr", "grad_norm", "ms", "tokens_per_second"} <= records[1].keys()
     assert records[2]["tokens"] == 64
+
+
+def test_flags_overrule_files_wherever_they_stand(tmp_path):
+    for name, text in (("a", "pe: rope\nsteps: 7\nlr: 0.5"), ("b", "lr: 0.25")):
+        (tmp_path / name).write_text(text)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for argv in (["--pe", "alibi", "--config", a, f"--config={b}"], ["--config", a, "--pe", "alibi", "--config", b]):
+        found = cli.parse(Config, argv, "")
+        assert (found.pe, found.steps, found.lr) == ("alibi", 7, 0.25)
 
 
 def test_config_on_disk_is_the_resolved_one(trained):
@@ -431,7 +443,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
     for text, told in (("stepz: 3\nsedd: 1", ["key stepz is unknown: did you mean steps?", "key sedd is unknown: did you mean seed?"]),
                        ("steps: [1", ["is not YAML"]), ("- 1", ["must hold lines of the form 'name: value'"]),
                        ("steps: many", ["Got value: many"]), ("# nothing", ["must hold lines of the form"]),
-                       ("seed: null\nlr: null", ["lr is null: give a value", "seed is null: give a value"])):
+                       ("seed: null\nbeta1: null", ["beta1 is null: give a value", "seed is null: give a value"])):
         config.write_text(text)
         found = lines("--config", config)
         assert len(found) == len(told) and all(b in a for a, b in zip(found, told)), found
