@@ -114,7 +114,7 @@ def test_choices_follow_the_distribution(settings, shares):
 
 
 def test_a_temperature_by_which_logits_divided_are_infinite():
-    assert drawn(LOGITS + 100, temperature=1e-37).tolist() == [0, 1, 0, 0]
+    assert drawn((LOGITS + 100).astype(np.float32), temperature=1e-37).tolist() == [0, 1, 0, 0]
 
 
 def test_the_end_of_a_document_ends_it(model):

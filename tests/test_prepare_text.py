@@ -195,7 +195,8 @@ def test_names_of_files_are_no_patterns(tmp_path):
 @pytest.mark.parametrize("suffix, cut", [("gz", 0), ("xz", 0), ("bz2", 0), ("xz", 40)])
 def test_a_download_that_was_cut_off(tmp_path, refused, suffix, cut):
     """One line, and nothing in the way of the whole file, later. (cut: where a byte is wrong instead.)"""
-    whole = {"gz": gzip, "xz": lzma, "bz2": bz2}[suffix].compress(b"".join(json.dumps({"text": f"row {n}"}).encode() + b"\n" for n in range(500)))
+    rows = b"".join(json.dumps({"text": f"row {n}"}).encode() + b"\n" for n in range(500))
+    whole = {"gz": gzip, "xz": lzma, "bz2": bz2}[suffix].compress(rows)
     path = tmp_path / f"rows.jsonl.{suffix}"
     path.write_bytes(whole[:cut] + b"?" + whole[cut + 1 :] if cut else whole[: len(whole) // 2])
     told = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
