@@ -63,6 +63,7 @@ def test_tables_are_those_of_the_records(folder, kind, paper, tmp_path):
 
 @pytest.mark.parametrize("made, kinds, records", [
     ("sandwich/slopes_and_windows", ("perplexity", "receptive_field"), ["sandwich/slopes_and_windows/*.json"]),
+    ("sandwich/trained_longer", ("perplexity",), ["sandwich/trained_longer/*.json"]),
     ("sandwich/encodings", ("perplexity", "receptive_field"), ["sandwich/encodings/*.json", "--paper", "paper/sandwich_table3_arxiv.csv"]),
     ("sandwich/cache", ("perplexity",), ["sandwich/cache/*.json", "--paper", "paper/sandwich_table5_arxiv.csv"]),
     ("bench/figure3", ("train", "generate", "eval"), ["bench/figure3.json"]),
