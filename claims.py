@@ -100,9 +100,10 @@ def judge_receptive_fields(columns: list[tables.Column], perplexities: list[list
     verdicts, reached = [], []  # reached: (receptive field in training lengths, growth of perplexity)
     for column in columns:
         trained_at, name = column.records[0]["block_size"], column.pe.partition(":")[0]
-        if name not in WINDOWED or "+" in column.pe:
+        fields = {int(length): field for length in column.records[0]["lengths"] if (field := column.mean(int(length))) is not None}
+        if name not in WINDOWED or "+" in column.pe or not fields:
             continue
-        field = column.mean(max(map(int, column.records[0]["lengths"])))
+        field = fields[max(fields)]
         same = [other for group in perplexities for other in group if _network(other) == _network(column)]
         far, grown = next(filter(None, (_growth(other, trained_at) for other in same)), (FARTHEST[0], None))
         if grown is not None:

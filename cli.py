@@ -6,7 +6,6 @@ flags. `parse` checks names and types, the program checks meaning; `run` prints 
 
 import dataclasses
 import difflib
-import itertools
 import os
 import re
 import sys
@@ -32,7 +31,7 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     positional: (name, help) of one more field, a list[str] that takes the arguments which are no flags.
     Raises InputError for unknown names (all at once, with the nearest known one) and for values of the wrong type.
     """
-    argv = _files_first(sys.argv[1:] if argv is None else list(argv))
+    files, argv = _files(sys.argv[1:] if argv is None else argv)
     fields = {field.name: field.type for field in dataclasses.fields(config_class)}
     parser = ArgumentParser(description=description, exit_on_error=False, formatter_class=_HelpFormatter, print_config=None)
     parser.add_argument("--config", action="config", help="YAML file of settings; flags overrule it")
@@ -43,8 +42,8 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     argv = [f"{word}=true" if fields.get(word[2:]) in (bool, bool | None) and next_word not in ("true", "false", "null") else word
             for word, next_word in zip(argv, [*argv[1:], ""])]  # --resume means --resume true
     names = [word[2:].split("=")[0] for word in argv if word.startswith("--")]
-    problems = [_unknown("flag --", name, fields) for name in names if name not in (*fields, "config", "help")]
-    for path, name in ((path, name) for path in _config_files(argv) for name in _keys(path)):
+    problems = [_unknown("flag --", name, fields) for name in names if name not in (*fields, "help")]
+    for path, name in ((path, name) for path in files for name in _keys(path)):
         if positional and name == positional[0]:
             problems.append(f"{path}: {name} stand on the command line, without a flag: move them there")
         elif name not in fields:
@@ -52,7 +51,7 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     if problems:
         raise InputError(*problems)
     try:
-        values = vars(parser.parse_args(argv))
+        values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))  # flags overrule them, wherever they stand
     except ArgumentError as error:
         plain = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", str(error).replace("Parser key", "value of"))
         raise InputError(" ".join(plain.split())) from None
@@ -105,19 +104,16 @@ def _unknown(where: str, name: str, fields) -> str:
     return f"{where}{name} is unknown: " + (f"did you mean {near[0]}?" if near else "--help lists all")
 
 
-def _files_first(argv: list[str]) -> list[str]:
-    """--config FILE before all flags, which overrule it wherever it stands."""
+def _files(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The paths of --config, and all other words."""
     files, rest, words = [], [], iter(argv)
     for word in words:
-        (files if word.split("=")[0] == "--config" else rest).append(word)
-        if word == "--config":
-            files += itertools.islice(words, 1)
-    return files + rest
-
-
-def _config_files(argv: list[str]) -> list[str]:
-    return [word.partition("=")[2] or following for word, following in zip(argv, [*argv[1:], ""])
-            if word.split("=")[0] == "--config"]
+        flag, given, path = word.partition("=")
+        if flag == "--config":
+            files.append(path if given else next(words, ""))
+        else:
+            rest.append(word)
+    return files, rest
 
 
 def _keys(path: str) -> list[str]:

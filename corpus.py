@@ -228,14 +228,14 @@ def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet"
     problems = [f"source {source} does not exist: name another" for source in sources if not Path(source).exists()]
     if problems:
         raise InputError(*problems)
-    files, passed = [], 0
+    files, passed, besides = [], 0, besides and besides.resolve()
     for source in map(Path, sources):
         if source.is_file():
             files.append(source)
             continue
         visible = [path for path in source.rglob("*") if path.is_file()
                    and not any(part.startswith(".") for part in path.relative_to(source).parts)
-                   and not (besides and path.resolve().is_relative_to(besides.resolve()))]
+                   and not (besides and path.resolve().is_relative_to(besides))]
         accepted = [path for path in visible if accepts(path)]
         passed += len(visible) - len(accepted)
         files += accepted

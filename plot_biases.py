@@ -79,7 +79,7 @@ def main(argv=None):
         if config.mean:
             drawn, falls, what = drawn.mean(0, keepdim=True), None, f"mean over {heads} heads of the {what}, over its largest magnitude"
             drawn = drawn / drawn.nan_to_num().abs().max().clamp(min=1e-30)
-    labels = None if T > READABLE else [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣").replace("$", "\\$") for token in tokens]
+    labels = None if T > READABLE else [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
     title = f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:
         plot(drawn.numpy(), falls, labels, title, file)
@@ -107,7 +107,7 @@ def plot(matrices, falls, labels, title, file) -> None:
     for unused in axes.flat[:]:
         unused.set_visible(False)
     font = {"fontsize": min(7, 240 / T), "family": "monospace"}
-    ticks = {} if labels is None else {"ticks": range(T), "labels": labels, **font}
+    ticks = {} if labels is None else {"ticks": range(T), "labels": labels, "parse_math": False, **font}  # "$$" is no formula
     for head in range(heads):
         row, column = divmod(head, columns)
         top = axes[row * kinds, column]

@@ -219,7 +219,8 @@ def _of_some_seeds(records):
     """What to say of contexts at which some seeds of a column were not read."""
     missing = set()
     for column in columns(records):
-        missing |= {length for record in column.records for other in column.records for length in other["lengths"].keys() - record["lengths"]}
+        read = [record["lengths"].keys() for record in column.records]
+        missing |= set().union(*read) - set.intersection(*map(set, read))
     return f" Not every seed was read at {', '.join(sorted(missing, key=int))}: —." if missing else ""
 
 

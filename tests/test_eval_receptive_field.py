@@ -112,6 +112,11 @@ def test_verdicts():
     assert small.holds and "1.000, 0.40 of it" in str(small) and "<= 1.05, as its receptive field is within" in small.claim
     assert eight.holds is False and large.holds and "> 1.05, as its receptive field is beyond" in large.claim
     assert together.holds and "1.00 over 4" in together.measured  # sandwich is none of them
+    for field, at in ((fields[1], 99), (fields[2], 60)):  # another seed, read no further than 100: it is the mean there that counts
+        longest, shorter = field.records[0]["lengths"]["400"], {"100": {"receptive_field": at}}
+        seeds = tables.Column(field.label, field.pe, [*field.records, field.records[0] | {"seed": 2, "lengths": shorter}])
+        verdict = claims.judge_receptive_fields([seeds], [grown])[0]
+        assert f"{(longest['receptive_field'] / 2 + at) / 200:.2f} of it" in str(verdict)
     grown[0], grown[3] = column("window:w=4", "perplexity", {100: 1.0, 1600: 3.0}), column("alibi", "perplexity", {100: 1.0, 1500: 1.0})
     assert claims.judge_receptive_fields(fields, [grown])[-1].holds is False
     assert all(verdict.holds is None for verdict in claims.judge_receptive_fields(fields, []))

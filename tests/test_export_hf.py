@@ -160,7 +160,9 @@ def test_readme_of_the_export_loads_it(folders):
     assert "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6" in text
     assert (ROOT / "CITATION.cff").read_text() in text and "Any context length" in text
     assert "up to 16 tokens" in (folders[1] / "learnable" / "README.md").read_text()
-    compile(text.split("```python\n")[1].split("```")[0], "README.md", "exec")
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "README.md", "exec")
+    assert code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2  # otherwise transformers stops to ask
 
 
 def test_gpt2_tokenizer_is_tiktokens():

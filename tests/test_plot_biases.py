@@ -25,6 +25,11 @@ def test_what_is_drawn(trained, tmp_path, monkeypatch):
     np.testing.assert_allclose(drawn["m"][0, :6, :6], mean / (-mean[5, 0] * 64 / 5), rtol=1e-5)  # alibi: linear, the most at 64
 
 
+def test_dollars_are_no_formula(tmp_path):
+    plot_biases.plot(np.zeros((1, 3, 3)), None, ["a", "$$", "\\$ $"], "title", tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_refusals(refused, trained, tmp_path):
     main = plot_biases.main
     assert "name one run" in refused(main)[0]
