@@ -55,7 +55,9 @@ class Sight:
 
     def from_token(self, first: int) -> "Sight":
         """The same where keys are counted from that one on."""
-        return self if self.lengths is None else Sight(self.causal, self.reach, self.lengths - first)
+        return (
+            self if self.lengths is None else Sight(self.causal, self.reach, self.lengths - first)
+        )
 
 
 def sight_of(encoding, reach: int | None = None, lengths: Tensor | None = None) -> Sight:
@@ -71,16 +73,31 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
     Raises InputError for a path that the encoding, or this machine, cannot take.
     """
     rows = encoding.transform is not None
-    fused = not rows and encoding.reach is None and (encoding.score is None or encoding.factors is not None)
+    fused = (
+        not rows
+        and encoding.reach is None
+        and (encoding.score is None or encoding.factors is not None)
+    )
     if path not in PATHS:
         raise InputError(f"unknown attention path '{path}': choose one of {' '.join(PATHS)}")
     if path == "sdpa" and not fused:
-        why = ("which acts on whole rows" if rows else "which hides keys" if encoding.reach else
-               "whose bias has no factors" if encoding.causal else "whose bias has no factors where later keys are seen")
-        raise InputError(f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense")
+        why = (
+            "which acts on whole rows"
+            if rows
+            else "which hides keys"
+            if encoding.reach
+            else "whose bias has no factors"
+            if encoding.causal
+            else "whose bias has no factors where later keys are seen"
+        )
+        raise InputError(
+            f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense"
+        )
     if path == "triton":
         if not formable(encoding):
-            raise InputError(f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense")
+            raise InputError(
+                f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense"
+            )
         _kernels()
         return path
     if path == "auto" and q is not None and q.is_cuda and _recorded(encoding, q):
@@ -93,27 +110,49 @@ def _kernels():
     try:
         import kernels
     except ImportError as error:
-        raise InputError(f"attention: triton needs kernels.py and triton, on a GPU ({error}): choose auto, or pip install triton") from None
+        raise InputError(
+            f"attention: triton needs kernels.py and triton, on a GPU ({error}): choose auto, or pip install triton"
+        ) from None
     if not (torch.cuda.is_available() or kernels.INTERPRETED.value):
-        raise InputError("attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto")
+        raise InputError(
+            "attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto"
+        )
     return kernels
 
 
 def formable(encoding) -> bool:
     """Whether the Triton kernels can form what the encoding adds."""
-    return encoding.transform is None and (encoding.score is None or encoding.in_registers is not None)
+    return encoding.transform is None and (
+        encoding.score is None or encoding.in_registers is not None
+    )
 
 
 def _recorded(encoding, q: Tensor) -> bool:
     try:
-        return formable(encoding) and encoding.reach is None and _kernels().recorded(encoding.names, encoding.causal, q)
+        return (
+            formable(encoding)
+            and encoding.reach is None
+            and _kernels().recorded(encoding.names, encoding.causal, q)
+        )
     except InputError:  # there is no triton here
         return False
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, path: str,
-           first: Tensor | None = None, reach: int | None = None, skip_tolerance: float = SKIP_TOLERANCE,
-           lengths: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding,
+    q_states: tuple,
+    k_states: tuple,
+    scale: float,
+    path: str,
+    first: Tensor | None = None,
+    reach: int | None = None,
+    skip_tolerance: float = SKIP_TOLERANCE,
+    lengths: Tensor | None = None,
+    packed: Tensor | None = None,
+) -> Tensor:
     """Attention with the bias of `encoding`, causal where that is: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
     q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
@@ -139,23 +178,40 @@ def attend(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states:
         return dense(q, k, v, encoding, q_states, k_states, scale, sight)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
     shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states)
-    if not torch.is_grad_enabled() and encoding.score is not None and (q.size(2) == 1 if path != "dense" else shared):
+    if (
+        not torch.is_grad_enabled()
+        and encoding.score is not None
+        and (q.size(2) == 1 if path != "dense" else shared)
+    ):
         return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, sight)
     if path == "triton":
         kernels = _kernels()
         bias = kernels.bias_of(encoding, q_states, k_states, q.size(1))
-        return kernels.attend(q, k, v, bias, scale, sight.causal, sight.reach, skip_tolerance, packed)
+        return kernels.attend(
+            q, k, v, bias, scale, sight.causal, sight.reach, skip_tolerance, packed
+        )
     if path == "sdpa":
         return factored(q, k, v, encoding.factors(q_states, k_states), scale, sight.causal)
     return dense(q, k, v, encoding, q_states, k_states, scale, sight)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, sight: Sight | None = None) -> Tensor:
+def dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding,
+    q_states: tuple,
+    k_states: tuple,
+    scale: float,
+    sight: Sight | None = None,
+) -> Tensor:
     """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
     rows = _dense_rows
     if torch.is_grad_enabled():
         rows = functools.partial(checkpoint, rows, use_reentrant=False, preserve_rng_state=False)
-    return _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight or sight_of(encoding))
+    return _in_chunks(
+        rows, q, k, v, q_states, k_states, encoding, scale, sight or sight_of(encoding)
+    )
 
 
 def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight):
@@ -164,13 +220,24 @@ def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight):
     The last ones, which see the most keys, go first: what they free is large enough for all that follow. The other way round
     every chunk asks the system for more, and 32,768 tokens under `kerple` took 8 GB. With gradients backward would turn them round again.
     """
-    if encoding.by_distance is not None and not torch.is_grad_enabled():  # a number for each distance, which all chunks share
+    if (
+        encoding.by_distance is not None and not torch.is_grad_enabled()
+    ):  # a number for each distance, which all chunks share
         with torch.autocast(q.device.type, enabled=False):
-            h, d = torch.arange(q.size(1), device=q.device), torch.arange(0 if sight.causal else 1 - k.size(2), k.size(2), device=q.device)
+            h, d = (
+                torch.arange(q.size(1), device=q.device),
+                torch.arange(0 if sight.causal else 1 - k.size(2), k.size(2), device=q.device),
+            )
             rows = functools.partial(rows, table=encoding.by_distance(d.float(), h[:, None]))
-    chunks = list(_row_chunks(q, k, v, q_states, k_states, sight, 1 if encoding.transform is None else TRANSFORMED))
+    chunks = list(
+        _row_chunks(
+            q, k, v, q_states, k_states, sight, 1 if encoding.transform is None else TRANSFORMED
+        )
+    )
     turn = 1 if torch.is_grad_enabled() else -1
-    return torch.cat([rows(*chunk, encoding, scale, *place) for chunk, place in chunks[::turn]][::turn], 2)
+    return torch.cat(
+        [rows(*chunk, encoding, scale, *place) for chunk, place in chunks[::turn]][::turn], 2
+    )
 
 
 def _row_chunks(q, k, v, q_states, k_states, sight=Sight(), numbers=1):
@@ -182,21 +249,45 @@ def _row_chunks(q, k, v, q_states, k_states, sight=Sight(), numbers=1):
     for start in range(0, T, rows):
         stop = min(start + rows, T)
         begin = max(0, S - T + start - sight.reach + 1) if sight.reach else 0
-        end = S - T + stop if sight.causal else min(S, S - T + stop + sight.reach - 1) if sight.reach else S
+        end = (
+            S - T + stop
+            if sight.causal
+            else min(S, S - T + stop + sight.reach - 1)
+            if sight.reach
+            else S
+        )
         seen = slice(begin, end)  # by any query of the chunk
-        yield (q[:, :, start:stop], k[:, :, seen], v[:, :, seen],
-               tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states), tuple(s[..., seen] for s in k_states)), (
-               S - T + start - begin, sight.from_token(begin))
+        yield (
+            (
+                q[:, :, start:stop],
+                k[:, :, seen],
+                v[:, :, seen],
+                tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states),
+                tuple(s[..., seen] for s in k_states),
+            ),
+            (S - T + start - begin, sight.from_token(begin)),
+        )
 
 
 def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, table=None):
     with torch.autocast(q.device.type, enabled=False):
-        rows = logits(q, k, encoding, q_states, k_states, scale, first, sight, table).masked_fill(unseen(q, k, first, sight), -torch.inf)
+        rows = logits(q, k, encoding, q_states, k_states, scale, first, sight, table).masked_fill(
+            unseen(q, k, first, sight), -torch.inf
+        )
         return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
 
 
-def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, first: int | Tensor = 0,
-           sight: Sight = Sight(), table: Tensor | None = None) -> Tensor:
+def logits(
+    q: Tensor,
+    k: Tensor,
+    encoding,
+    q_states: tuple,
+    k_states: tuple,
+    scale: float,
+    first: int | Tensor = 0,
+    sight: Sight = Sight(),
+    table: Tensor | None = None,
+) -> Tensor:
     """What the softmax is taken of, where keys are seen; the first query is token `first`; table: see `bias`.
 
     -> (B, H, T, S) float32, float64 for float64 inputs.
@@ -215,8 +306,15 @@ def logits(q: Tensor, k: Tensor, encoding, q_states: tuple, k_states: tuple, sca
         return found + added
 
 
-def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, first: int | Tensor = 0,
-         table: Tensor | None = None) -> Tensor:
+def bias(
+    encoding,
+    q_states: tuple,
+    k_states: tuple,
+    heads: int,
+    queries: int,
+    first: int | Tensor = 0,
+    table: Tensor | None = None,
+) -> Tensor:
     """The matrix B of `queries` tokens from token `first` on, future keys included: (B|1, H|1, T, S) float32.
 
     A bias of distance alone is computed once for each distance, or found in `table` (H, distances), of all distances there are, in
@@ -226,14 +324,20 @@ def bias(encoding, q_states: tuple, k_states: tuple, heads: int, queries: int, f
     if encoding.by_distance is not None:
         S = k_states[0].size(-1)
         last = first + queries - 1
-        d = last - torch.arange(S + queries - 1, device=h.device)  # of the last query, then earlier ones
+        d = last - torch.arange(
+            S + queries - 1, device=h.device
+        )  # of the last query, then earlier ones
         d = d.clamp(min=0) if encoding.causal else d
         if table is None:
             line = encoding.by_distance(d.float(), h[:, None])
         else:
             line = table[:, d if encoding.causal else d + table.size(1) // 2]
         return line.unfold(1, S, 1).flip(1)[None]
-    return encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), h[:, None, None])
+    return encoding.score(
+        tuple(s[..., None] for s in q_states),
+        tuple(s[..., None, :] for s in k_states),
+        h[:, None, None],
+    )
 
 
 def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, sight: Sight = Sight()) -> Tensor:
@@ -260,8 +364,12 @@ def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, tab
         hidden = unseen(q, k, first, sight)
         if encoding.score is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
-        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table).masked_fill(hidden, -torch.inf)
-        rows = rows if q.device.type == "cpu" else rows.to(q.dtype)  # GPU kernels want one dtype, the CPU's takes float32
+        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table).masked_fill(
+            hidden, -torch.inf
+        )
+        rows = (
+            rows if q.device.type == "cpu" else rows.to(q.dtype)
+        )  # GPU kernels want one dtype, the CPU's takes float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
 
@@ -283,8 +391,16 @@ def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: boo
     S = k.size(2)
     with torch.autocast(q.device.type, enabled=False):
         grad = torch.is_grad_enabled()
-        columns = [column for u, w in factors if grad or w is not None for column in _columns(u / scale, w, q.dtype, 2 if grad else 3)]
-        of_q, of_k = [_wide(u, B, H, T) for u, _ in columns], [_wide(w, B, H, S) for _, w in columns]
+        columns = [
+            column
+            for u, w in factors
+            if grad or w is not None
+            for column in _columns(u / scale, w, q.dtype, 2 if grad else 3)
+        ]
+        of_q, of_k = (
+            [_wide(u, B, H, T) for u, _ in columns],
+            [_wide(w, B, H, S) for _, w in columns],
+        )
         pad = -(D + sum(x.size(-1) for x in of_q)) % 8  # fused kernels want head sizes in eights
         q = torch.cat([q, *of_q, q.new_zeros(B, H, T, pad)], -1)
         k = torch.cat([k, *of_k, k.new_zeros(B, H, S, pad)], -1)
@@ -297,7 +413,9 @@ def _wide(x: Tensor, *shape: int) -> Tensor:
     return (x if x.dim() == 4 else x[..., None]).expand(*shape, -1)
 
 
-def _columns(u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int) -> list[tuple[Tensor, Tensor]]:
+def _columns(
+    u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int
+) -> list[tuple[Tensor, Tensor]]:
     """Pairs of columns in `dtype` whose products add up to u w, in float32's precision with three parts each, nearly with two.
 
     Gradients flow through the leading parts alone, whose partners add up to the whole other factor.
@@ -313,7 +431,9 @@ def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
     """x as a sum in `dtype`: x itself where it fits, else the rounded value and, detached, what rounding lost, part by part."""
     if torch.promote_types(dtype, x.dtype) == dtype:
         return [x.to(dtype)]
-    limit = torch.finfo(dtype).max  # float16 ends at 65,504: a bias as large means "do not look there" all the same
+    limit = torch.finfo(
+        dtype
+    ).max  # float16 ends at 65,504: a bias as large means "do not look there" all the same
     found = []
     for _ in range(parts):
         found.append(x.clamp(-limit, limit).to(dtype))

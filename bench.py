@@ -66,7 +66,14 @@ from errors import InputError
 from files import write_json
 from model import GPT, GPTConfig
 
-COMPANIONS = (*turns.BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")  # those that all take turns with
+COMPANIONS = (
+    *turns.BASELINES,
+    "rope flash",
+    "rope cudnn",
+    "sdpa",
+    "sdpa flash",
+    "sdpa cudnn",
+)  # those that all take turns with
 RIGHT = 0.03  # error up to which the kernels are chosen; bf16 and float16 round outputs to 0.003 and 0.0003: 0 were no computation
 
 
@@ -107,16 +114,32 @@ class Config:
 
     def __post_init__(self):
         known = ", ".join(WHAT)
-        problems = [f"'{name}' is not measured here: choose from {known}" for name in self.what if name not in WHAT]
+        problems = [
+            f"'{name}' is not measured here: choose from {known}"
+            for name in self.what
+            if name not in WHAT
+        ]
         if not self.what:
             problems.append(f"name what to measure: {known}")
-        if "prepare" in self.what and self.source and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file()):
-            problems.append(f"{self.source} is no jsonl or parquet file that is there: name another --source")
-        problems += ["--run is for attention alone: name no other benchmark"] * (self.run is not None and self.what != ["attention"])
-        problems += ["generate is of decoders: leave out it or --objective mlm"] * ("generate" in self.what and self.objective == "mlm")
+        if (
+            "prepare" in self.what
+            and self.source
+            and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file())
+        ):
+            problems.append(
+                f"{self.source} is no jsonl or parquet file that is there: name another --source"
+            )
+        problems += ["--run is for attention alone: name no other benchmark"] * (
+            self.run is not None and self.what != ["attention"]
+        )
+        problems += ["generate is of decoders: leave out it or --objective mlm"] * (
+            "generate" in self.what and self.objective == "mlm"
+        )
         problems += cli.at_least(self, micro_batch=1, repeats=1)
         if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
-            problems.append(f"context '{self.context}': give token counts of at least 2, as in 512,1024")
+            problems.append(
+                f"context '{self.context}': give token counts of at least 2, as in 512,1024"
+            )
         for pe in self.names():
             try:
                 GPTConfig(size=self.model, pe=pe, causal=self.objective == "clm")
@@ -134,7 +157,9 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join(WHAT)))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join(WHAT))
+    )
     device, dtype = torch.device("cpu"), torch.float32
     if any(name in turns.TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
@@ -149,52 +174,91 @@ def main(argv=None):
             write_json(config.out, record)
 
     if config.out:
-        write_json(config.out, record)  # a path that cannot be written shows before anything is measured
+        write_json(
+            config.out, record
+        )  # a path that cannot be written shows before anything is measured
     for name in config.what:
         if name in ALONE:
             keep(name, ALONE[name](config))
         else:
-            for result in measure(name, config, device, dtype, trained):  # renewed after each encoding
+            for result in measure(
+                name, config, device, dtype, trained
+            ):  # renewed after each encoding
                 keep(name, result)
             print(f"\n{tables.speeds_text(name, result)}\n")
 
 
-def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype, trained: tuple[GPT, dict] | None = None):
+def measure(
+    name: str,
+    config: Config,
+    device: torch.device,
+    dtype: torch.dtype,
+    trained: tuple[GPT, dict] | None = None,
+):
     """Yields the record of benchmark `name`, once for each encoding that is done. trained: what load_model found of --run."""
-    compiles = device.type == "cuda" and name in ("train", "attention") if config.compile is None else config.compile
-    result = {"model": config.model, "micro_batch": 1 if name == "generate" else config.micro_batch, "device": devices.describe(device),
-              "dtype": str(dtype).removeprefix("torch."), "compile": compiles, "repeats": config.repeats, "contexts": {}}
+    compiles = (
+        device.type == "cuda" and name in ("train", "attention")
+        if config.compile is None
+        else config.compile
+    )
+    result = {
+        "model": config.model,
+        "micro_batch": 1 if name == "generate" else config.micro_batch,
+        "device": devices.describe(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "compile": compiles,
+        "repeats": config.repeats,
+        "contexts": {},
+    }
     names, layers, causal = config.names(), 1, config.objective == "clm"
     if trained:
-        layers, names = trained[0].config.n_layer, list(dict.fromkeys((*turns.BASELINES, trained[0].config.pe)))
+        layers, names = (
+            trained[0].config.n_layer,
+            list(dict.fromkeys((*turns.BASELINES, trained[0].config.pe))),
+        )
         causal = trained[0].config.causal
         result |= {"run": Path(config.run).name, "model": trained[0].config.size, "biases": {}}
     result |= {} if causal else {"objective": "mlm"}
     if compiles:
-        torch._dynamo.config.recompile_limit = 16 * len(names) * layers  # models of all encodings, paths and layers run the same code
+        torch._dynamo.config.recompile_limit = (
+            16 * len(names) * layers
+        )  # models of all encodings, paths and layers run the same code
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
-        setting = turns.Setting(config.model, config.micro_batch, context, device, dtype, compiles, causal)
+        setting = turns.Setting(
+            config.model, config.micro_batch, context, device, dtype, compiles, causal
+        )
         if trained:
             setting.layers, result["biases"][str(context)] = turns.reads(setting, *trained)
-        entries = result["contexts"][str(context)] = dict.fromkeys(names)  # None: past the encoding's longest context, or no memory
+        entries = result["contexts"][str(context)] = dict.fromkeys(
+            names
+        )  # None: past the encoding's longest context, or no memory
         companions = {}
         for group in (turns.BASELINES, *([pe] for pe in names if pe not in turns.BASELINES)):
             label = f"{name} of {' and '.join(group)} at {context:,} tokens"
             try:
-                found = {key: turn for pe in group for key, turn in turns.TURNS[name](setting, pe).items()
-                         if not turn.rival or turns.possible(key, turn)}
+                found = {
+                    key: turn
+                    for pe in group
+                    for key, turn in turns.TURNS[name](setting, pe).items()
+                    if not turn.rival or turns.possible(key, turn)
+                }
                 if found:
                     readies = {key: turn.ready for key, turn in {**companions, **found}.items()}
                     clock = devices.busy_seconds_of if name == "attention" else devices.seconds_of
                     seconds = rounds(readies, config.repeats, device, label, clock)
-                    entries |= {key: entry(key, turn, seconds, devices.peak_flops(device, dtype)) for key, turn in found.items()}
+                    entries |= {
+                        key: entry(key, turn, seconds, devices.peak_flops(device, dtype))
+                        for key, turn in found.items()
+                    }
                     for pe in set(group) - found.keys():
                         del entries[pe]  # by the kernels alone
             except torch.OutOfMemoryError:
                 if not companions:
-                    raise InputError(f"{label} does not fit into the GPU: a smaller --micro_batch or a shorter --context") from None
+                    raise InputError(
+                        f"{label} does not fit into the GPU: a smaller --micro_batch or a shorter --context"
+                    ) from None
                 print(f"{label} does not fit into the GPU")
             companions = companions or {key: found[key] for key in COMPANIONS if key in found}
             if name == "attention" and device.type == "cuda" and not trained:
@@ -202,11 +266,18 @@ def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype,
             yield result
 
 
-def rounds(readies: dict[str, Callable[[], Callable]], repeats: int, device: torch.device, label: str,
-           clock: Callable[[Callable, torch.device], float] = devices.seconds_of) -> dict[str, list[float]]:
+def rounds(
+    readies: dict[str, Callable[[], Callable]],
+    repeats: int,
+    device: torch.device,
+    label: str,
+    clock: Callable[[Callable, torch.device], float] = devices.seconds_of,
+) -> dict[str, list[float]]:
     """Seconds of what each turn made ready, by name: all take turns, `repeats` rounds after one that is not counted."""
     seconds = {name: [] for name in readies}
-    with tqdm(total=(repeats + 1) * len(readies), desc=label, unit="turn", disable=None, leave=False) as bar:
+    with tqdm(
+        total=(repeats + 1) * len(readies), desc=label, unit="turn", disable=None, leave=False
+    ) as bar:
         for _ in range(repeats + 1):
             for name, ready in readies.items():
                 seconds[name].append(clock(ready(), device))
@@ -221,13 +292,30 @@ def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: fl
     rate = turn.tokens / statistics.median(seconds[name])
     pe = name.removesuffix(" triton").removesuffix(" all tiles")
     plain = "sdpa" if "sdpa" in seconds else "rope"
-    others = {"rope": "rope", "nope": "nope", "sdpa": "sdpa", "flash": f"{plain} flash", "cudnn": f"{plain} cudnn", "dense": f"{pe} dense",
-              "flex": f"{pe} flex", "theirs": f"{pe} theirs"}
+    others = {
+        "rope": "rope",
+        "nope": "nope",
+        "sdpa": "sdpa",
+        "flash": f"{plain} flash",
+        "cudnn": f"{plain} cudnn",
+        "dense": f"{pe} dense",
+        "flex": f"{pe} flex",
+        "theirs": f"{pe} theirs",
+    }
     others = {to: seconds[other] for to, other in others.items() if other in seconds}
-    return {"seconds": seconds[name], "others": others, "tokens": turn.tokens, "tokens_per_second": rate,
-            "ratios": {to: statistics.median(b / a for a, b in zip(seconds[name], theirs)) for to, theirs in others.items()},
-            "mfu": rate * turn.flops / peak if peak and turn.flops else None, "memory": turn.memory(),
-            **{key: of() for key, of in (("error", turn.error), ("left_out", turn.left_out)) if of}}
+    return {
+        "seconds": seconds[name],
+        "others": others,
+        "tokens": turn.tokens,
+        "tokens_per_second": rate,
+        "ratios": {
+            to: statistics.median(b / a for a, b in zip(seconds[name], theirs))
+            for to, theirs in others.items()
+        },
+        "mfu": rate * turn.flops / peak if peak and turn.flops else None,
+        "memory": turn.memory(),
+        **{key: of() for key, of in (("error", turn.error), ("left_out", turn.left_out)) if of},
+    }
 
 
 def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) -> dict:
@@ -236,18 +324,32 @@ def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) ->
 
     def better(entries, pe):
         ours, theirs = (entries.get(key) for key in (f"{pe} triton", pe))
-        return bool(ours and theirs) and 0 < ours["error"] <= RIGHT and statistics.median(
-            b / a for a, b in zip(ours["seconds"], theirs["seconds"])) > 1
+        return (
+            bool(ours and theirs)
+            and 0 < ours["error"] <= RIGHT
+            and statistics.median(b / a for a, b in zip(ours["seconds"], theirs["seconds"])) > 1
+        )
 
-    faster = [posenc.build(pe, 1, 2, 2, 1)[0] for pe in names if all(better(entries, pe) for entries in contexts.values())]
-    return {**kernels.version(device), "faster": [each.names[0] for each in faster if each.names and each.reach is None]}
+    faster = [
+        posenc.build(pe, 1, 2, 2, 1)[0]
+        for pe in names
+        if all(better(entries, pe) for entries in contexts.values())
+    ]
+    return {
+        **kernels.version(device),
+        "faster": [each.names[0] for each in faster if each.names and each.reach is None],
+    }
 
 
 def prepare(config: Config) -> dict:
     """Tokens per second of the preparation and of tiktoken alone, and their ratio."""
     encoding = corpus.tiktoken_encoding(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(config.source) if config.source else _embedded_corpus(Path(folder) / "stdlib.parquet")
+        source = (
+            Path(config.source)
+            if config.source
+            else _embedded_corpus(Path(folder) / "stdlib.parquet")
+        )
         load = corpus.local([source])
         texts = [text for _, text in corpus.rows(str(source), config.text_column, load)]
 
@@ -258,20 +360,36 @@ def prepare(config: Config) -> dict:
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), {"dataset": "bench"})
             writer = shards.ShardWriter(meta, "train", 10**8)
             rows = corpus.rows(str(source), config.text_column, load, on_mark=writer.mark)
-            corpus.tokenise(((writer, number, corpus.pieces(text)) for number, text in rows), encoding, [writer])
+            corpus.tokenise(
+                ((writer, number, corpus.pieces(text)) for number, text in rows), encoding, [writer]
+            )
             return meta
 
         def tiktoken():
             encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
 
         tokens = pipeline().value["splits"]["train"]["tokens"]
-        seconds = rounds({"pipeline": lambda: pipeline, "tiktoken": lambda: tiktoken}, config.repeats, torch.device("cpu"), "prepare")
+        seconds = rounds(
+            {"pipeline": lambda: pipeline, "tiktoken": lambda: tiktoken},
+            config.repeats,
+            torch.device("cpu"),
+            "prepare",
+        )
     rates = {name: tokens / statistics.median(counted) for name, counted in seconds.items()}
     ratio = rates["pipeline"] / rates["tiktoken"]
-    print(f"prepare, {source.name}, {config.tokenizer}, {os.cpu_count()} cores, median of {config.repeats}: "
-          f"{rates['pipeline']:,.0f} tokens/s to shards, {rates['tiktoken']:,.0f} tokens/s by tiktoken alone, ratio {ratio:.3f}")
-    return {"source": source.name, "tokenizer": config.tokenizer, "documents": len(texts), "tokens": tokens,
-            "tokens_per_second": rates, "ratio": ratio, "seconds": seconds}
+    print(
+        f"prepare, {source.name}, {config.tokenizer}, {os.cpu_count()} cores, median of {config.repeats}: "
+        f"{rates['pipeline']:,.0f} tokens/s to shards, {rates['tiktoken']:,.0f} tokens/s by tiktoken alone, ratio {ratio:.3f}"
+    )
+    return {
+        "source": source.name,
+        "tokenizer": config.tokenizer,
+        "documents": len(texts),
+        "tokens": tokens,
+        "tokens_per_second": rates,
+        "ratio": ratio,
+        "seconds": seconds,
+    }
 
 
 def _embedded_corpus(path: Path) -> Path:
@@ -279,7 +397,9 @@ def _embedded_corpus(path: Path) -> Path:
     import pyarrow
     import pyarrow.parquet
 
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in corpus.standard_library()]
+    texts = [
+        file.read_text(encoding="utf-8", errors="replace") for file in corpus.standard_library()
+    ]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
     return path
 
@@ -291,14 +411,33 @@ def instructions(config: Config) -> dict:
     except ImportError as error:
         raise InputError(f"instructions needs triton ({error}): pip install triton") from None
     cells, found = [["cycles to issue", *machine_code.FUNCTIONS]], {}
-    less = {"fall, g fixed": {"g_learns": False}, "fall, all fixed": {"g_learns": False, "s_learns": False}}
+    less = {
+        "fall, g fixed": {"g_learns": False},
+        "fall, all fixed": {"g_learns": False, "s_learns": False},
+    }
     for label in (*machine_code.kernels.KINDS, *less):
         kind, learns = label.partition(",")[0], less.get(label, {})
-        codes = found[label] = {name: dataclasses.asdict(machine_code.compiled(kind, name, **learns)) for name in machine_code.names(kind)}
-        cells.append([label, *(f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–" for name in cells[0][1:])])
+        codes = found[label] = {
+            name: dataclasses.asdict(machine_code.compiled(kind, name, **learns))
+            for name in machine_code.names(kind)
+        }
+        cells.append(
+            [
+                label,
+                *(
+                    f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–"
+                    for name in cells[0][1:]
+                ),
+            ]
+        )
     print(tables.aligned(cells))
-    return {"triton": version("triton"), "gpu": f"sm_{machine_code.HOPPER.arch}", "dtype": "bfloat16", "head_size": machine_code.HEAD_SIZE,
-            "kinds": found}
+    return {
+        "triton": version("triton"),
+        "gpu": f"sm_{machine_code.HOPPER.arch}",
+        "dtype": "bfloat16",
+        "head_size": machine_code.HEAD_SIZE,
+        "kinds": found,
+    }
 
 
 ALONE = {"prepare": prepare, "instructions": instructions}  # what takes no turns with encodings

@@ -29,8 +29,14 @@ class Layer:
         """What is added to the scaled logits of every pair, future keys included: (B|1, H|1, T, T), what an encoding makes of whole rows
         included; None for encodings that add nothing."""
         if self.encoding.transform is not None:
-            return self._logits(self.encoding) - self._logits(NoPE(self.attn.heads, self.x.size(-1), len(self.pos)))
-        return None if self.encoding.score is None else attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
+            return self._logits(self.encoding) - self._logits(
+                NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
+            )
+        return (
+            None
+            if self.encoding.score is None
+            else attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
+        )
 
     def scores(self) -> Tensor:
         """What the softmax is taken of where keys are seen, q k^T * scale + bias: (B, H, T, T)."""
@@ -43,7 +49,9 @@ class Layer:
 
     def _logits(self, added):
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.logits(q, k, added, *self.states, self.attn.scale, sight=attention.sight_of(added))
+        return attention.logits(
+            q, k, added, *self.states, self.attn.scale, sight=attention.sight_of(added)
+        )
 
     def left_out(self) -> float:
         """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
@@ -53,13 +61,19 @@ class Layer:
             return 0.0
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)
-        return kernels.left_out(q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance)
+        return kernels.left_out(
+            q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance
+        )
 
     def falls(self) -> Tensor | None:
         """S[j-1] - S[j] of every token, (B|1, H|1, T): how far it pushes everything before it; None where no S falls."""
         if self.encoding.score is None:
             return None
-        parts = self.encoding.split(*self.states) if isinstance(self.encoding, Composition) else [(self.encoding, *self.states)]
+        parts = (
+            self.encoding.split(*self.states)
+            if isinstance(self.encoding, Composition)
+            else [(self.encoding, *self.states)]
+        )
         falling = (k_states[0] for part, _, k_states in parts if isinstance(part, WeightedFall))
         return next((-s.diff(dim=-1, prepend=s[..., :1]) for s in falling), None)
 
@@ -98,14 +112,20 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
     the number of tokens that it would in effect attend to if all queries and keys were alike: T without any fall. left_out:
     see there; only where the Triton kernels are at work.
     """
+
     def look(layer):
         q_states, k_states = layer.states
         q_states = tuple(s[..., -1:] for s in q_states)
-        row = attention.bias(layer.encoding, q_states, k_states, layer.attn.heads, 1, first=last)[..., 0, :]  # (B|1, H|1, T)
+        row = attention.bias(layer.encoding, q_states, k_states, layer.attn.heads, 1, first=last)[
+            ..., 0, :
+        ]  # (B|1, H|1, T)
         row = row[..., -(layer.encoding.reach or row.size(-1)) :]
         weights = row.softmax(-1)
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
-        seen = {"slope": ((row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)).mean().item(), "window": entropy.exp().mean().item()}
+        seen = {
+            "slope": ((row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)).mean().item(),
+            "window": entropy.exp().mean().item(),
+        }
         return seen | ({"left_out": layer.left_out()} if model.path == "triton" else {})
 
     if model.posenc[0].score is None:

@@ -12,7 +12,13 @@ class LayerCache:
     """
 
     def __init__(self, capacity: int | None, window: int | None):
-        self.capacity, self.window, self.length, self.buffers, self.position = capacity, window, 0, None, None
+        self.capacity, self.window, self.length, self.buffers, self.position = (
+            capacity,
+            window,
+            0,
+            None,
+            None,
+        )
 
     def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
         """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views.
@@ -28,7 +34,10 @@ class LayerCache:
             return [k, v, *(state[..., 0] for state in k_states)]
         start, self.length = self.length, self.length + k.size(2)
         if self.window:
-            old = [buffer[:, :, max(0, buffer.size(2) - self.window + 1) :] for buffer in self.buffers or ()]
+            old = [
+                buffer[:, :, max(0, buffer.size(2) - self.window + 1) :]
+                for buffer in self.buffers or ()
+            ]
             self.buffers = [torch.cat(pair, 2) for pair in zip(old, new)] if old else new
             k, v, *k_states = self.buffers
         else:
@@ -42,9 +51,15 @@ class LayerCache:
     def last(self) -> tuple[Tensor, ...] | None:
         """The key states of the latest token, each (B|1, H|1, 1); None at the start of a sequence."""
         if self.position is not None:
-            return tuple(buffer.index_select(2, self.position - 1)[..., 0] for buffer in self.buffers[2:])
+            return tuple(
+                buffer.index_select(2, self.position - 1)[..., 0] for buffer in self.buffers[2:]
+            )
         latest = -1 if self.window else self.length - 1
-        return tuple(buffer[:, :, latest, None, 0] for buffer in self.buffers[2:]) if self.length else None
+        return (
+            tuple(buffer[:, :, latest, None, 0] for buffer in self.buffers[2:])
+            if self.length
+            else None
+        )
 
 
 class Cache:

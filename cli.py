@@ -21,11 +21,18 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
 class _HelpFormatter(DefaultHelpFormatter):
-    def _fill_text(self, text, width, indent):  # keep the lines of a program's docstring: they are commands to copy
+    def _fill_text(
+        self, text, width, indent
+    ):  # keep the lines of a program's docstring: they are commands to copy
         return text
 
 
-def parse(config_class: type, argv: list[str] | None, description: str, positional: tuple[str, str] | None = None):
+def parse(
+    config_class: type,
+    argv: list[str] | None,
+    description: str,
+    positional: tuple[str, str] | None = None,
+):
     """`config_class`, a dataclass with a docstring under each field, filled from its defaults < --config FILE < flags.
 
     positional: (name, help) of one more field, a list[str] that takes the arguments which are no flags.
@@ -33,30 +40,54 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
     """
     files, argv = _files(sys.argv[1:] if argv is None else argv)
     fields = {field.name: field.type for field in dataclasses.fields(config_class)}
-    parser = ArgumentParser(description=description, exit_on_error=False, formatter_class=_HelpFormatter, print_config=None)
-    parser.add_argument("--config", action="config", help="YAML file of settings; flags overrule it")
+    parser = ArgumentParser(
+        description=description,
+        exit_on_error=False,
+        formatter_class=_HelpFormatter,
+        print_config=None,
+    )
+    parser.add_argument(
+        "--config", action="config", help="YAML file of settings; flags overrule it"
+    )
     if positional:
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
     parser.add_class_arguments(config_class, None, skip={positional[0]} if positional else set())
 
-    argv = [f"{word}=true" if fields.get(word[2:]) in (bool, bool | None) and next_word not in ("true", "false", "null") else word
-            for word, next_word in zip(argv, [*argv[1:], ""])]  # --resume means --resume true
+    argv = [
+        f"{word}=true"
+        if fields.get(word[2:]) in (bool, bool | None)
+        and next_word not in ("true", "false", "null")
+        else word
+        for word, next_word in zip(argv, [*argv[1:], ""])
+    ]  # --resume means --resume true
     names = [word[2:].split("=")[0] for word in argv if word.startswith("--")]
-    problems = [_unknown("flag --", name, fields) for name in names if name not in (*fields, "help")]
+    problems = [
+        _unknown("flag --", name, fields) for name in names if name not in (*fields, "help")
+    ]
     for path, name in ((path, name) for path in files for name in _keys(path)):
         if positional and name == positional[0]:
-            problems.append(f"{path}: {name} stand on the command line, without a flag: move them there")
+            problems.append(
+                f"{path}: {name} stand on the command line, without a flag: move them there"
+            )
         elif name not in fields:
             problems.append(_unknown(f"{path}: key ", name, fields))
     if problems:
         raise InputError(*problems)
     try:
-        values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))  # flags overrule them, wherever they stand
+        values = vars(
+            parser.parse_args([*(f"--config={path}" for path in files), *argv])
+        )  # flags overrule them, wherever they stand
     except ArgumentError as error:
-        plain = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", str(error).replace("Parser key", "value of"))
+        plain = re.sub(
+            r"<class '(\w+)'>|typing\.(\w)", r"\1\2", str(error).replace("Parser key", "value of")
+        )
         raise InputError(" ".join(plain.split())) from None
     values.pop("config")
-    empty = [name for name, value in values.items() if value is None and type(None) not in typing.get_args(fields[name])]
+    empty = [
+        name
+        for name, value in values.items()
+        if value is None and type(None) not in typing.get_args(fields[name])
+    ]
     if empty:
         raise InputError(*(f"{name} is null: give a value, or leave it out" for name in empty))
     return config_class(**values)
@@ -64,18 +95,26 @@ def parse(config_class: type, argv: list[str] | None, description: str, position
 
 def at_least(config, **least) -> list[str]:
     """A line for each setting that is below its least value; those that are None, or a word, have none."""
-    return [f"{name} is {value}: it must be at least {least[name]}" for name in least
-            if isinstance(value := getattr(config, name), int | float) and value < least[name]]
+    return [
+        f"{name} is {value}: it must be at least {least[name]}"
+        for name in least
+        if isinstance(value := getattr(config, name), int | float) and value < least[name]
+    ]
 
 
 def lengths(text: str, block_size: int) -> list[int]:
-    """"512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
+    """ "512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
     try:
-        found = {block_size * int(word[:-1]) if word.endswith("x") else int(word) for word in text.replace(" ", "").split(",")}
+        found = {
+            block_size * int(word[:-1]) if word.endswith("x") else int(word)
+            for word in text.replace(" ", "").split(",")
+        }
     except ValueError:
         found = {0}
     if min(found) < 1:
-        raise InputError(f"lengths '{text}': give token counts or multiples of the training length, as in 512,1024 or 1x,16x")
+        raise InputError(
+            f"lengths '{text}': give token counts or multiples of the training length, as in 512,1024 or 1x,16x"
+        )
     return sorted(found)
 
 
@@ -88,7 +127,9 @@ def run(main) -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python has left to write when it ends
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for what Python has left to write when it ends
         sys.exit(1)
     except InputError as error:
         for problem in error.problems:
@@ -101,7 +142,9 @@ def run(main) -> None:
 
 def _unknown(where: str, name: str, fields) -> str:
     near = difflib.get_close_matches(name, fields, 1)
-    return f"{where}{name} is unknown: " + (f"did you mean {near[0]}?" if near else "--help lists all")
+    return f"{where}{name} is unknown: " + (
+        f"did you mean {near[0]}?" if near else "--help lists all"
+    )
 
 
 def _files(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -28,31 +28,71 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("records", "two JSON files written by eval_extrapolation.py"))
+    config = cli.parse(
+        Config,
+        argv,
+        __doc__,
+        positional=("records", "two JSON files written by eval_extrapolation.py"),
+    )
     if len(config.records) != 2:
-        raise InputError("name two records: python compare.py runs/A/eval_DATA_val.json runs/B/eval_DATA_val.json")
-    first, second = (read_json(path, "make it with eval_extrapolation.py") for path in config.records)
-    problems = [f"{path} is no record of eval_extrapolation.py: name another" for path, record in zip(config.records, (first, second))
-                if not isinstance(record, dict) or not {"lengths", "data", "protocol"} <= record.keys()]
+        raise InputError(
+            "name two records: python compare.py runs/A/eval_DATA_val.json runs/B/eval_DATA_val.json"
+        )
+    first, second = (
+        read_json(path, "make it with eval_extrapolation.py") for path in config.records
+    )
+    problems = [
+        f"{path} is no record of eval_extrapolation.py: name another"
+        for path, record in zip(config.records, (first, second))
+        if not isinstance(record, dict) or not {"lengths", "data", "protocol"} <= record.keys()
+    ]
     if not problems:
-        problems = [f"the records have another {key}: evaluate both alike" for key in ("data", "protocol") if first[key] != second[key]]
+        problems = [
+            f"the records have another {key}: evaluate both alike"
+            for key in ("data", "protocol")
+            if first[key] != second[key]
+        ]
     if problems:
         raise InputError(*problems)
-    shared = [length for length, entry in first["lengths"].items() if entry and second["lengths"].get(length)]
-    shared = [length for length in shared if all("blocks" in record["lengths"][length] for record in (first, second))]
+    shared = [
+        length
+        for length, entry in first["lengths"].items()
+        if entry and second["lengths"].get(length)
+    ]
+    shared = [
+        length
+        for length in shared
+        if all("blocks" in record["lengths"][length] for record in (first, second))
+    ]
     if not shared:
-        raise InputError("the records share no context with the losses of its blocks: evaluate both at the same --lengths")
+        raise InputError(
+            "the records share no context with the losses of its blocks: evaluate both at the same --lengths"
+        )
     names = tables.labels([first, second])
     cells = [["context", *names, "ratio", "95% interval", "blocks"]]
     for length in shared:
         a, b = (record["lengths"][length] for record in (first, second))
-        tokens = np.array(a.get("block_tokens", [1] * len(a["blocks"])))  # older records have blocks of one size
+        tokens = np.array(
+            a.get("block_tokens", [1] * len(a["blocks"]))
+        )  # older records have blocks of one size
         ratio, low, high = ratio_of(np.array(a["blocks"]), np.array(b["blocks"]), tokens)
-        interval = f"{low:.4f} – {high:.4f}" if len(a["blocks"]) > 1 else "unknown"  # one block says nothing of others
-        cells.append([f"{int(length):,}", f"{a['perplexity']:.2f}", f"{b['perplexity']:.2f}", f"{ratio:.4f}", interval,
-                      f"{len(a['blocks']):,}"])
+        interval = (
+            f"{low:.4f} – {high:.4f}" if len(a["blocks"]) > 1 else "unknown"
+        )  # one block says nothing of others
+        cells.append(
+            [
+                f"{int(length):,}",
+                f"{a['perplexity']:.2f}",
+                f"{b['perplexity']:.2f}",
+                f"{ratio:.4f}",
+                interval,
+                f"{len(a['blocks']):,}",
+            ]
+        )
     print(tables.aligned(cells))
-    print(f"Perplexity of {names[0]} over that of {names[1]}; {tables.protocol(first)}; paired bootstrap, {DRAWS:,} draws of blocks.")
+    print(
+        f"Perplexity of {names[0]} over that of {names[1]}; {tables.protocol(first)}; paired bootstrap, {DRAWS:,} draws of blocks."
+    )
 
 
 def ratio_of(a: np.ndarray, b: np.ndarray, tokens: np.ndarray) -> tuple[float, float, float]:

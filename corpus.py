@@ -27,9 +27,14 @@ from tqdm import tqdm
 import shards
 from errors import InputError
 
-PIECE = 1 << 20  # characters of text tokenised at a time: bounds memory, and keeps tiktoken's regex fast on endless lines
+PIECE = (
+    1 << 20
+)  # characters of text tokenised at a time: bounds memory, and keeps tiktoken's regex fast on endless lines
 ROWS = 256  # rows of a table read at a time; a stream can be taken up again at every multiple
-TABLES = {".jsonl": "json", ".parquet": "parquet"}  # suffix -> the builder of `datasets` that reads it
+TABLES = {
+    ".jsonl": "json",
+    ".parquet": "parquet",
+}  # suffix -> the builder of `datasets` that reads it
 
 
 def tiktoken_encoding(name: str):
@@ -40,15 +45,21 @@ def tiktoken_encoding(name: str):
     import tiktoken
 
     if name == "bytes":
-        return tiktoken.Encoding(name, pat_str=r"(?s).", mergeable_ranks={bytes([i]): i for i in range(256)},
-                                 special_tokens={"<|endoftext|>": 256})
+        return tiktoken.Encoding(
+            name,
+            pat_str=r"(?s).",
+            mergeable_ranks={bytes([i]): i for i in range(256)},
+            special_tokens={"<|endoftext|>": 256},
+        )
     if name != "gpt2":
         raise InputError(f"unknown tokenizer '{name}': choose bytes or gpt2")
     try:
         return tiktoken.get_encoding(name)
     except OSError as error:  # requests' errors are OSErrors
-        raise InputError(f"the gpt2 vocabulary could not be fetched ({type(error).__name__}): connect once, or set "
-                         "TIKTOKEN_CACHE_DIR to a folder that has it, or choose --tokenizer bytes") from None
+        raise InputError(
+            f"the gpt2 vocabulary could not be fetched ({type(error).__name__}): connect once, or set "
+            "TIKTOKEN_CACHE_DIR to a folder that has it, or choose --tokenizer bytes"
+        ) from None
 
 
 def begin(out_dir: str, tokenizer: str, shard_tokens: int, source: dict) -> tuple:
@@ -59,11 +70,25 @@ def begin(out_dir: str, tokenizer: str, shard_tokens: int, source: dict) -> tupl
     if shard_tokens < 1:
         raise InputError(f"shard_tokens is {shard_tokens}: it must be at least 1")
     encoding = tiktoken_encoding(tokenizer)
-    return encoding, shards.Meta(out_dir, {"dataset": Path(out_dir).resolve().name, "tokenizer": encoding.name,
-                                         "vocab_size": encoding.n_vocab, "source": {**source, "shard_tokens": shard_tokens}})
+    return encoding, shards.Meta(
+        out_dir,
+        {
+            "dataset": Path(out_dir).resolve().name,
+            "tokenizer": encoding.name,
+            "vocab_size": encoding.n_vocab,
+            "source": {**source, "shard_tokens": shard_tokens},
+        },
+    )
 
 
-def write(meta: shards.Meta, writers: list[shards.ShardWriter], documents, encoding, mend: str, total: int | None = None) -> None:
+def write(
+    meta: shards.Meta,
+    writers: list[shards.ShardWriter],
+    documents,
+    encoding,
+    mend: str,
+    total: int | None = None,
+) -> None:
     """Makes the shards that are still missing, and says what there is. total: the number of documents, where it is known.
 
     Raises InputError, with `mend`, where a split gets no text; all is taken back then.
@@ -97,10 +122,14 @@ def completing(meta: shards.Meta):
 
 def summary(meta: shards.Meta) -> str:
     splits = meta.value["splits"].items()
-    return ", ".join(f"{split} {s['tokens']:,} tokens of {s['documents']:,} documents" for split, s in splits)
+    return ", ".join(
+        f"{split} {s['tokens']:,} tokens of {s['documents']:,} documents" for split, s in splits
+    )
 
 
-def tokenise(documents, encoding, writers: list[shards.ShardWriter], total: int | None = None) -> None:
+def tokenise(
+    documents, encoding, writers: list[shards.ShardWriter], total: int | None = None
+) -> None:
     """Tokenises on all cores, in order, a bounded number of pieces ahead; every document opens with <|endoftext|>."""
     workers = os.cpu_count() or 1
     waiting, batch, size = deque(), [], 0
@@ -108,7 +137,10 @@ def tokenise(documents, encoding, writers: list[shards.ShardWriter], total: int 
     current, begun = None, time.perf_counter()
 
     def encode(batch):
-        return [(writer, number, encoding.encode_to_numpy(text, disallowed_special=())) for writer, number, text in batch]
+        return [
+            (writer, number, encoding.encode_to_numpy(text, disallowed_special=()))
+            for writer, number, text in batch
+        ]
 
     def store(results):
         nonlocal offset, current, tokens_done
@@ -119,11 +151,18 @@ def tokenise(documents, encoding, writers: list[shards.ShardWriter], total: int 
                 bar.update()
             writer.add(number, offset, tokens)
             offset, tokens_done = offset + len(tokens), tokens_done + len(tokens)
-        bar.set_postfix_str(f"{tokens_done:,} tokens, {tokens_done / (time.perf_counter() - begun):,.0f} tokens/s",
-                            refresh=False)
+        bar.set_postfix_str(
+            f"{tokens_done:,} tokens, {tokens_done / (time.perf_counter() - begun):,.0f} tokens/s",
+            refresh=False,
+        )
 
-    with ThreadPoolExecutor(workers) as pool, tqdm(total=total, unit=" documents", desc="prepare", disable=None) as bar:
-        for writer, number, text in ((writer, number, text) for writer, number, pieces in documents for text in pieces):
+    with (
+        ThreadPoolExecutor(workers) as pool,
+        tqdm(total=total, unit=" documents", desc="prepare", disable=None) as bar,
+    ):
+        for writer, number, text in (
+            (writer, number, text) for writer, number, pieces in documents for text in pieces
+        ):
             batch.append((writer, number, text))
             size += len(text)
             if size >= PIECE // 4:
@@ -144,11 +183,25 @@ def tokenise(documents, encoding, writers: list[shards.ShardWriter], total: int 
 def local(files: list[Path]) -> dict:
     """The arguments of datasets.load_dataset for files of one kind on this disk: tables, or text, a row per line."""
     kind = table_kind(files[0]) or "text"
-    chunk = {"chunksize": PIECE} if kind == "json" else {}  # `datasets` reads the first chunk twice, and all before it goes on
-    return {"path": kind, "data_files": [glob.escape(str(path)) for path in files], "split": "train", **chunk}
+    chunk = (
+        {"chunksize": PIECE} if kind == "json" else {}
+    )  # `datasets` reads the first chunk twice, and all before it goes on
+    return {
+        "path": kind,
+        "data_files": [glob.escape(str(path)) for path in files],
+        "split": "train",
+        **chunk,
+    }
 
 
-def rows(name: str, column: str, load: dict, mark=(0, None), on_mark=lambda number, state: None, mend="mend it, or leave it out"):
+def rows(
+    name: str,
+    column: str,
+    load: dict,
+    mark=(0, None),
+    on_mark=lambda number, state: None,
+    mend="mend it, or leave it out",
+):
     """(number, text) of each row of a table, on this disk or streamed from the hub, from `mark` on.
 
     name: of the table, in messages; load: the arguments of datasets.load_dataset. on_mark: called with (number of the row
@@ -164,13 +217,17 @@ def rows(name: str, column: str, load: dict, mark=(0, None), on_mark=lambda numb
         handler.addFilter(_no_error)  # we tell of errors ourselves, in one line
     with reading(name, mend):
         table = datasets.load_dataset(**load, streaming=True).with_format("arrow")
-        number, state = mark if mark[1] and mark[1]["datasets"] == datasets.__version__ else (0, None)
+        number, state = (
+            mark if mark[1] and mark[1]["datasets"] == datasets.__version__ else (0, None)
+        )
         if state:
             table.load_state_dict(state["stream"])
         for chunk in table.iter(ROWS):
             texts = chunk[column].to_pylist() if column in chunk.column_names else [None]
             if not all(isinstance(text, str) for text in texts):
-                raise InputError(f"{name}: no text in column '{column}': choose --text_column from {' '.join(chunk.column_names)}")
+                raise InputError(
+                    f"{name}: no text in column '{column}': choose --text_column from {' '.join(chunk.column_names)}"
+                )
             yield from enumerate(texts, number)
             number += len(texts)
             on_mark(number, {"datasets": datasets.__version__, "stream": table.state_dict()})
@@ -190,12 +247,28 @@ def reading(name: str, mend: str):
         yield
     except InputError:
         raise
-    except (ConnectionError, HTTPError, EntryNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise InputError(f"{name} cannot be fetched from the hub ({_line(error)}): connect and start again, it goes on from what is there; or {mend}") from None
+    except (
+        ConnectionError,
+        HTTPError,
+        EntryNotFoundError,
+        datasets.exceptions.DatasetNotFoundError,
+    ) as error:
+        raise InputError(
+            f"{name} cannot be fetched from the hub ({_line(error)}): connect and start again, it goes on from what is there; or {mend}"
+        ) from None
     except StopIteration:  # of a file without a row
         raise InputError(f"{name} holds no rows: {mend}") from None
-    except (datasets.exceptions.DatasetsError, ValueError, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{name} cannot be read ({_line(error.__cause__ or error)}): {mend}") from None
+    except (
+        datasets.exceptions.DatasetsError,
+        ValueError,
+        OSError,
+        EOFError,
+        lzma.LZMAError,
+        zlib.error,
+    ) as error:
+        raise InputError(
+            f"{name} cannot be read ({_line(error.__cause__ or error)}): {mend}"
+        ) from None
 
 
 def _line(error: BaseException) -> str:
@@ -211,9 +284,13 @@ def standard_library() -> list[Path]:
     """The modules of this Python's standard library, without tests (which many distributions strip) and packages."""
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    files = sorted(path for path in root.rglob("*.py") if not left_out & set(path.relative_to(root).parts))
+    files = sorted(
+        path for path in root.rglob("*.py") if not left_out & set(path.relative_to(root).parts)
+    )
     if not files:
-        raise InputError(f"{root} holds no source files of the standard library: name a text of your own")
+        raise InputError(
+            f"{root} holds no source files of the standard library: name a text of your own"
+        )
     return files
 
 
@@ -222,10 +299,19 @@ def table_kind(path: Path) -> str | None:
     return next((TABLES[suffix] for suffix in path.suffixes[-2:] if suffix in TABLES), None)
 
 
-def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet", besides: Path | None = None) -> list[Path]:
+def find(
+    sources: list[str],
+    accepts=table_kind,
+    kinds: str = "jsonl or parquet",
+    besides: Path | None = None,
+) -> list[Path]:
     """The files named, and those in the folders named that `accepts` takes, hidden ones and those in `besides` left out; sorted. kinds:
     these, in words."""
-    problems = [f"source {source} does not exist: name another" for source in sources if not Path(source).exists()]
+    problems = [
+        f"source {source} does not exist: name another"
+        for source in sources
+        if not Path(source).exists()
+    ]
     if problems:
         raise InputError(*problems)
     files, passed, besides = [], 0, besides and besides.resolve()
@@ -233,9 +319,13 @@ def find(sources: list[str], accepts=table_kind, kinds: str = "jsonl or parquet"
         if source.is_file():
             files.append(source)
             continue
-        visible = [path for path in source.rglob("*") if path.is_file()
-                   and not any(part.startswith(".") for part in path.relative_to(source).parts)
-                   and not (besides and path.resolve().is_relative_to(besides))]
+        visible = [
+            path
+            for path in source.rglob("*")
+            if path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(source).parts)
+            and not (besides and path.resolve().is_relative_to(besides))
+        ]
         accepted = [path for path in visible if accepts(path)]
         passed += len(visible) - len(accepted)
         files += accepted

@@ -1,9 +1,9 @@
 """How do tokens get from shards to the model: windows of a text, their order, and their way to the device.
 
-    train = Windows(Shards("data/stdlib", "train"), length=256)     # every stretch of 257 tokens, 256 apart
-    sampler = Sampler(len(train), seed=1)
-    inputs, targets = train.batch(sampler.take(16))                 # (16, 256) int64 each
-    inputs, targets, places = MaskedWindows(shards, length=256, rate=0.15).batch(numbers)       # for an encoder
+train = Windows(Shards("data/stdlib", "train"), length=256)     # every stretch of 257 tokens, 256 apart
+sampler = Sampler(len(train), seed=1)
+inputs, targets = train.batch(sampler.take(16))                 # (16, 256) int64 each
+inputs, targets, places = MaskedWindows(shards, length=256, rate=0.15).batch(numbers)       # for an encoder
 """
 
 from collections import deque
@@ -17,6 +17,7 @@ from shards import Shards
 
 BATCH_TOKENS = 16_384  # of one forward pass of an evaluation, padding included, or one text where that is longer
 
+
 class Windows:
     """All stretches of length + 1 tokens, `length` apart, so that every token but a shard's first is a target once.
 
@@ -25,10 +26,14 @@ class Windows:
 
     def __init__(self, shards: Shards, length: int):
         self.shards, self.length = shards, length
-        self.first = np.cumsum([0, *((len(tokens) - 1) // length for tokens in shards.tokens)])  # window number, by shard
+        self.first = np.cumsum(
+            [0, *((len(tokens) - 1) // length for tokens in shards.tokens)]
+        )  # window number, by shard
         if not len(self):
-            raise InputError(f"{shards.folder} ({shards.split}) has {shards.total} tokens, too few for one window of "
-                             f"{length} + 1: give it more text or choose a shorter context")
+            raise InputError(
+                f"{shards.folder} ({shards.split}) has {shards.total} tokens, too few for one window of "
+                f"{length} + 1: give it more text or choose a shorter context"
+            )
 
     def __len__(self) -> int:
         return int(self.first[-1])
@@ -77,8 +82,10 @@ def rows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tenso
         row = shards.tokens[shard][offset : offset + length + 1].astype(np.int64)
         if row.max() >= shards.vocab_size:
             bad = int((row >= shards.vocab_size).argmax())
-            raise InputError(f"{shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
-                             f"vocabulary of {shards.vocab_size}: prepare the data again")
+            raise InputError(
+                f"{shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
+                f"vocabulary of {shards.vocab_size}: prepare the data again"
+            )
         found.append(row)
     windows = torch.from_numpy(np.stack(found))
     return windows[:, :-1], windows[:, 1:]
@@ -89,7 +96,9 @@ def masked_count(length: int, rate: float) -> int:
     return max(1, round(rate * length))
 
 
-def masked_rows(shards: Shards, places, length: int, rate: float, visit: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+def masked_rows(
+    shards: Shards, places, length: int, rate: float, visit: tuple[int, ...] = ()
+) -> tuple[torch.Tensor, ...]:
     """For masked language modeling (Devlin et al. 2019, section 3.1): inputs (n, length), and of `masked_count` tokens of each, chosen at
     random, what they were and where they are, ascending, both (n, t); all int64.
 
@@ -103,8 +112,13 @@ def masked_rows(shards: Shards, places, length: int, rate: float, visit: tuple[i
         generator = np.random.default_rng([*visit, *place])
         chosen = np.sort(generator.permutation(length)[: masked_count(length, rate)])
         kinds = generator.random(len(chosen))
-        row[chosen] = np.where(kinds < 0.8, shards.vocab_size, np.where(
-            kinds < 0.9, generator.integers(shards.vocab_size, size=len(chosen)), row[chosen]))
+        row[chosen] = np.where(
+            kinds < 0.8,
+            shards.vocab_size,
+            np.where(
+                kinds < 0.9, generator.integers(shards.vocab_size, size=len(chosen)), row[chosen]
+            ),
+        )
         at.append(chosen)
     at = torch.from_numpy(np.stack(at))
     return torch.from_numpy(inputs), tokens.gather(1, at), at
@@ -137,7 +151,14 @@ class Sampler:
         self.order = np.random.default_rng([self.seed, self.epoch]).permutation(self.windows)
 
 
-def stream(windows: Windows, sampler: Sampler, sequences: int, micro_batch: int, rank: int = 0, processes: int = 1):
+def stream(
+    windows: Windows,
+    sampler: Sampler,
+    sequences: int,
+    micro_batch: int,
+    rank: int = 0,
+    processes: int = 1,
+):
     """Endless micro-batches of process `rank`: (window numbers, what their batch is, the sampler's position after their step).
 
     A step takes the sampler's next `sequences` windows, the same ones whatever the number of processes; each process takes
@@ -156,9 +177,13 @@ def stream(windows: Windows, sampler: Sampler, sequences: int, micro_batch: int,
 def ahead(batches, device: torch.device, depth: int = 2):
     """What `batches` yields, read `depth` items ahead by a thread; for a GPU, tensors are put into pinned memory there, in one piece
     each, and sent off without waiting for them to arrive."""
+
     def fetch():
         item = next(batches)
-        return [x.contiguous().pin_memory() if pinned and isinstance(x, torch.Tensor) else x for x in item]
+        return [
+            x.contiguous().pin_memory() if pinned and isinstance(x, torch.Tensor) else x
+            for x in item
+        ]
 
     pinned = device.type == "cuda"
     with ThreadPoolExecutor(1) as thread:
@@ -167,7 +192,10 @@ def ahead(batches, device: torch.device, depth: int = 2):
             while True:
                 item = waiting.popleft().result()
                 waiting.append(thread.submit(fetch))
-                yield [x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x for x in item]
+                yield [
+                    x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
+                    for x in item
+                ]
         finally:
             for future in waiting:
                 future.cancel()

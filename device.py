@@ -1,7 +1,7 @@
 """What does a program compute on, and in which precision?
 
-    device, dtype = device.choose("auto", "auto")        # prints one line that says what was chosen, and why
-    with device.autocast(device_, dtype): ...
+device, dtype = device.choose("auto", "auto")        # prints one line that says what was chosen, and why
+with device.autocast(device_, dtype): ...
 """
 
 import contextlib
@@ -23,14 +23,34 @@ from errors import InputError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # TFLOP/s of dense products of bfloat16 (of float16 where it has none), accumulated in float32: the makers' data sheets.
-PEAK_TFLOPS = {"B200": 2250, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "GH200": 989, "A100": 312, "A40": 150,
-               "A10": 125, "A10G": 70, "L40S": 362, "L40": 181, "L4": 121, "A6000": 155, "V100": 125, "T4": 65, "RTX 5090": 209,
-               "RTX 4090": 165, "RTX 3090": 71}
+PEAK_TFLOPS = {
+    "B200": 2250,
+    "H100 PCIe": 756,
+    "H100 NVL": 835,
+    "H100": 989,
+    "H200": 989,
+    "GH200": 989,
+    "A100": 312,
+    "A40": 150,
+    "A10": 125,
+    "A10G": 70,
+    "L40S": 362,
+    "L40": 181,
+    "L4": 121,
+    "A6000": 155,
+    "V100": 125,
+    "T4": 65,
+    "RTX 5090": 209,
+    "RTX 4090": 165,
+    "RTX 3090": 71,
+}
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 
-def choose(device: str, dtype: str, local_rank: int | None = None) -> tuple[torch.device, torch.dtype]:
+def choose(
+    device: str, dtype: str, local_rank: int | None = None
+) -> tuple[torch.device, torch.dtype]:
     """device: auto, cpu, cuda or cuda:N; dtype: auto or one of DTYPES (weights stay float32, autocast does the rest).
 
     auto takes a GPU where there is one, and bfloat16 where the hardware computes in it: emulated on a CPU it is slower than
@@ -40,26 +60,42 @@ def choose(device: str, dtype: str, local_rank: int | None = None) -> tuple[torc
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no CUDA device here: choose cpu or auto")
     try:
-        chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        chosen = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        )
     except RuntimeError:
         raise InputError(f"unknown device '{device}': choose auto, cpu, cuda or cuda:N") from None
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"--device {device}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0")
+        raise InputError(
+            f"--device {device}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0"
+        )
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device '{device}' is not supported: choose auto, cpu or cuda")
     if chosen.type == "cuda" and local_rank is not None:
         if chosen.index is not None:
-            raise InputError(f"--device {device}: several processes take a GPU each: choose cuda or auto")
+            raise InputError(
+                f"--device {device}: several processes take a GPU each: choose cuda or auto"
+            )
         chosen = torch.device("cuda", local_rank)
     for kind in (np.float32, np.float64):
         np.finfo(kind)  # NumPy before 2.4 looks for denormals once, and warns where there are none
     # Steep biases make denormal attention weights, which slow a CPU down fourfold; threads inherit this from here.
     torch.set_flush_denormal(True)
-    torch.backends.cudnn.allow_tf32 = False  # float32 means that, in convolutions as in matrix products
+    torch.backends.cudnn.allow_tf32 = (
+        False  # float32 means that, in convolutions as in matrix products
+    )
     if chosen.type == "cpu":
         keep_freed_memory()
     hardware = bfloat16_in_hardware(chosen)
-    name = dtype if dtype != "auto" else "bfloat16" if hardware else "float16" if chosen.type == "cuda" else "float32"
+    name = (
+        dtype
+        if dtype != "auto"
+        else "bfloat16"
+        if hardware
+        else "float16"
+        if chosen.type == "cuda"
+        else "float32"
+    )
     why = f" ({'has' if hardware else 'has no'} bfloat16 in hardware)" if dtype == "auto" else ""
     print(f"device {describe(chosen)}, {name}{why}")
     return chosen, DTYPES[name]
@@ -77,7 +113,9 @@ def keep_freed_memory() -> None:
 def bfloat16_in_hardware(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    cpuinfo = Path("/proc/cpuinfo")  # the kernel's own list of features: the same under every version of torch
+    cpuinfo = Path(
+        "/proc/cpuinfo"
+    )  # the kernel's own list of features: the same under every version of torch
     if not cpuinfo.exists():
         return False
     flags = set(cpuinfo.read_text().split())
@@ -93,7 +131,11 @@ def describe(device: torch.device) -> str:
 def processor() -> str:
     """The name of the CPU: with the number of threads, what its speed depends on."""
     cpuinfo = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
+    names = (
+        re.findall(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE)
+        if cpuinfo.exists()
+        else []
+    )
     return names[0] if names else platform.processor() or platform.machine()
 
 
@@ -112,7 +154,9 @@ def deterministic() -> None:
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     """The state of torch's random numbers on the CPU and, where it computes, on the GPU."""
-    return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+    return {"cpu": torch.get_rng_state()} | (
+        {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    )
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
@@ -131,14 +175,19 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 def named_peak(name: str) -> float | None:
     """PEAK_TFLOPS of a device's full name, in FLOP/s: the first entry, all of whose words it holds."""
     words = set(re.split(r"[^\w]+", name))
-    return next((1e12 * tflops for known, tflops in PEAK_TFLOPS.items() if words >= set(known.split())), None)
+    return next(
+        (1e12 * tflops for known, tflops in PEAK_TFLOPS.items() if words >= set(known.split())),
+        None,
+    )
 
 
 def peak_memory(device: torch.device) -> int:
     """The most memory in use so far, in bytes: on a GPU that of tensors, on a CPU that of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
@@ -182,10 +231,16 @@ def memory_of(call: Callable[[], object], device: torch.device) -> int:
         before = torch.cuda.memory_allocated(device)
         call()
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler tells on the console that it starts and stops
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # or the profiler tells on the console that it starts and stops
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         call()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in profile.kineto_results.events() if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in profile.kineto_results.events()
+        if event.name() == "[memory]"
+    )
     return max(itertools.accumulate((size for _, size in changes), initial=0))
 
 

@@ -72,15 +72,19 @@ def joined():
     processes = Processes(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
     if torch.cuda.is_available():
         if processes.local_rank >= torch.cuda.device_count():
-            raise InputError(f"process {processes.local_rank} of this machine finds {torch.cuda.device_count()} GPUs only: "
-                             "start as many processes as there are GPUs (--nproc_per_node)")
+            raise InputError(
+                f"process {processes.local_rank} of this machine finds {torch.cuda.device_count()} GPUs only: "
+                "start as many processes as there are GPUs (--nproc_per_node)"
+            )
         torch.cuda.set_device(processes.local_rank)
     from torch.distributed import nn  # noqa: F401  while there is no group: its default arguments would keep it and gloo's threads
 
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     with contextlib.ExitStack() as stack:
         if processes.rank:
-            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            stack.enter_context(
+                contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w")))
+            )
         try:
             yield processes
         except InputError as error:
@@ -117,7 +121,9 @@ class Signals:
 
     def __enter__(self):
         self.received = False
-        self.before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        self.before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         return self
 
     def _note(self, number, frame):

@@ -1,8 +1,8 @@
 """What is an encoder to sentence-transformers? A model that turns texts into vectors: the mean of its tokens' last layer.
 
-    model = embedding.from_export("exported/cable", max_tokens=None)        # made by export_hf.py
-    model = embedding.load("runs/retrieval/cable", dtype, device)           # made by finetune_retrieval.py
-    model.encode(["a text"])                                                # (1, C)
+model = embedding.from_export("exported/cable", max_tokens=None)        # made by export_hf.py
+model = embedding.load("runs/retrieval/cable", dtype, device)           # made by finetune_retrieval.py
+model.encode(["a text"])                                                # (1, C)
 """
 
 from contextlib import contextmanager
@@ -30,11 +30,20 @@ def from_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     longest = config.get("max_position_embeddings")
     length = max_tokens or config["block_size"]
     if longest is not None and length > longest:
-        raise InputError(f"{folder}: {config['pe']} knows positions up to {longest} only: lower --max_tokens")
+        raise InputError(
+            f"{folder}: {config['pe']} knows positions up to {longest} only: lower --max_tokens"
+        )
     with _reading(folder, mend):
-        transformer = Transformer(folder, max_seq_length=length, model_kwargs=_trusting(), config_kwargs=_trusting(),
-                                  processor_kwargs=_trusting())
-    return SentenceTransformer(modules=[transformer, Pooling(config["n_embd"], "mean")], **_trusting())
+        transformer = Transformer(
+            folder,
+            max_seq_length=length,
+            model_kwargs=_trusting(),
+            config_kwargs=_trusting(),
+            processor_kwargs=_trusting(),
+        )
+    return SentenceTransformer(
+        modules=[transformer, Pooling(config["n_embd"], "mean")], **_trusting()
+    )
 
 
 def load(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
@@ -42,7 +51,9 @@ def load(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTrans
     mend = "name a folder that finetune_retrieval.py made"
     config_of(folder, mend)
     with _reading(folder, mend):
-        return SentenceTransformer(folder, device=str(device), model_kwargs={"dtype": dtype}, **_trusting())
+        return SentenceTransformer(
+            folder, device=str(device), model_kwargs={"dtype": dtype}, **_trusting()
+        )
 
 
 @contextmanager
@@ -51,13 +62,19 @@ def _reading(folder: str, mend: str):
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"{folder} cannot be read ({' '.join(str(error).split())[:200]}): make it again, or {mend}") from None
+        raise InputError(
+            f"{folder} cannot be read ({' '.join(str(error).split())[:200]}): make it again, or {mend}"
+        ) from None
 
 
 def config_of(folder: str, mend: str = "name another") -> dict:
     """The settings of the network in a folder. Raises InputError where it holds no encoder."""
     path = Path(folder) / "config.json"
     config = read_json(path, mend) if path.is_file() else None
-    if not isinstance(config, dict) or config.get("model_type") != "posenc-gpt" or config.get("causal", True):
+    if (
+        not isinstance(config, dict)
+        or config.get("model_type") != "posenc-gpt"
+        or config.get("causal", True)
+    ):
         raise InputError(f"{folder} holds no encoder: {mend}")
     return config

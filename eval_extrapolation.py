@@ -37,7 +37,15 @@ import tables
 from attention import SKIP_TOLERANCE
 from data import BATCH_TOKENS, Windows, evenly_spaced, masked_count, masked_rows, rows
 from errors import InputError
-from runs import identity_of, load_checkpoint, load_model, measured, perplexity, record_path, text_for
+from runs import (
+    identity_of,
+    load_checkpoint,
+    load_model,
+    measured,
+    perplexity,
+    record_path,
+    text_for,
+)
 from shards import Shards
 
 BINS = 256  # of the loss by position
@@ -86,12 +94,18 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
+    )
     if not config.runs:
         raise InputError("no run named: python eval_extrapolation.py runs/NAME ...")
     device, dtype = devices.choose(config.device, config.dtype)
-    plans = [plan(run, config) for run in config.runs]  # all can be carried out, or nothing is computed
-    records = [evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)]
+    plans = [
+        plan(run, config) for run in config.runs
+    ]  # all can be carried out, or nothing is computed
+    records = [
+        evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)
+    ]
     print(f"\n{tables.summary(records)}")
 
 
@@ -100,56 +114,95 @@ def plan(run: str, config: Config) -> tuple[Shards, list[int], dict, list[tuple[
     checkpoint = load_checkpoint(run, weights=False)
     mask_rate = None if checkpoint["gpt"].get("causal", True) else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
-        raise InputError(f"{run} is an encoder, which restores masked tokens in segments: "
-                         "leave out --protocol, --stride and --cache_window")
+        raise InputError(
+            f"{run} is an encoder, which restores masked tokens in segments: "
+            "leave out --protocol, --stride and --cache_window"
+        )
     shards = text_for(run, checkpoint, config.data, config.split)
     lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
     protocol, regions = regions_of(shards, lengths, config)
     return shards, lengths, protocol | ({"mask_rate": mask_rate} if mask_rate else {}), regions
 
 
-def evaluate(run: str, shards: Shards, lengths: list[int], protocol: dict, regions: list[tuple[int, int, int]], config: Config,
-             device: torch.device, dtype: torch.dtype) -> dict:
+def evaluate(
+    run: str,
+    shards: Shards,
+    lengths: list[int],
+    protocol: dict,
+    regions: list[tuple[int, int, int]],
+    config: Config,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict:
     """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(run, device, dtype, config.attention, config.skip_tolerance, causal=None)
-    parts = ["eval", shards.meta["dataset"], config.split, *([f"same-targets{config.targets}"] if protocol["targets"] else []),
-             *([f"stride{config.stride}"] if config.stride else []), *([f"cache{config.cache_window}"] if config.cache_window else []),
-             *([f"{protocol['spans']}x{protocol['span']}"] if protocol["span"] else [])]
+    model, checkpoint = load_model(
+        run, device, dtype, config.attention, config.skip_tolerance, causal=None
+    )
+    parts = [
+        "eval",
+        shards.meta["dataset"],
+        config.split,
+        *([f"same-targets{config.targets}"] if protocol["targets"] else []),
+        *([f"stride{config.stride}"] if config.stride else []),
+        *([f"cache{config.cache_window}"] if config.cache_window else []),
+        *([f"{protocol['spans']}x{protocol['span']}"] if protocol["span"] else []),
+    ]
     path = record_path(run, *parts)
     identity = {
         **identity_of(run, model, checkpoint, dtype),
-        "data": shards.identity, "protocol": protocol, "cache_window": config.cache_window}
+        "data": shards.identity,
+        "protocol": protocol,
+        "cache_window": config.cache_window,
+    }
 
     def at(length):
         if length > (model.max_context or length):
             return None  # past the end of a learned table
         windows = windows_of(regions, length, config, protocol.get("mask_rate"))
-        return measure(model, shards, windows, length, protocol, config, device, dtype, Path(run).name)
+        return measure(
+            model, shards, windows, length, protocol, config, device, dtype, Path(run).name
+        )
 
     return measured(run, path, identity, lengths, at, device)
 
 
-def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict, list[tuple[int, int, int]]]:
+def regions_of(
+    shards: Shards, lengths: list[int], config: Config
+) -> tuple[dict, list[tuple[int, int, int]]]:
     """What the record says of the protocol, and the stretches of text that all lengths share: (shard, first token, inputs).
 
     These are windows of the longest context, evenly spaced, or, where nothing caps the work of `segments`, the whole split.
     """
     longest, same_targets = lengths[-1], config.protocol == "same-targets"
     whole = Windows(shards, longest)
-    problems = [f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"] * (
-        config.max_tokens is not None and config.max_tokens < longest)
-    problems += [f"targets {config.targets} is more than the context {lengths[0]}: lower --targets or leave out that length"] * (
-        same_targets and config.targets > lengths[0])
-    problems += [f"stride {config.stride} is more than the context {lengths[0]}: lower --stride"] * ((config.stride or 0) > lengths[0])
+    problems = [
+        f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
+    ] * (config.max_tokens is not None and config.max_tokens < longest)
+    problems += [
+        f"targets {config.targets} is more than the context {lengths[0]}: lower --targets or leave out that length"
+    ] * (same_targets and config.targets > lengths[0])
+    problems += [
+        f"stride {config.stride} is more than the context {lengths[0]}: lower --stride"
+    ] * ((config.stride or 0) > lengths[0])
     if problems:
         raise InputError(*problems)
-    protocol = {"name": config.protocol, "stride": config.stride, "targets": config.targets if same_targets else None}
+    protocol = {
+        "name": config.protocol,
+        "stride": config.stride,
+        "targets": config.targets if same_targets else None,
+    }
     if not same_targets and config.max_tokens is None and config.windows is None:
         return protocol | {"span": None, "spans": None, "overlap": 0.0}, [
-            (shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
-    count = min(config.windows or len(whole), config.max_tokens // longest if config.max_tokens else math.inf)
+            (shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)
+        ]
+    count = min(
+        config.windows or len(whole),
+        config.max_tokens // longest if config.max_tokens else math.inf,
+    )
     if same_targets:
-        sizes = np.cumsum([0, *(max(0, len(tokens) - longest) for tokens in shards.tokens)])  # starts there are, by shard
+        sizes = np.cumsum(
+            [0, *(max(0, len(tokens) - longest) for tokens in shards.tokens)]
+        )  # starts there are, by shard
         starts = evenly_spaced(int(sizes[-1]), int(count))
         in_shard = np.searchsorted(sizes, starts, "right") - 1
         places = [(int(shard), int(start - sizes[shard])) for shard, start in zip(in_shard, starts)]
@@ -157,20 +210,33 @@ def regions_of(shards: Shards, lengths: list[int], config: Config) -> tuple[dict
     else:
         places = [whole.place(number) for number in evenly_spaced(len(whole), int(count))]
         spacing = longest
-    return protocol | {"span": longest, "spans": len(places), "overlap": max(0.0, float(1 - spacing / longest))}, [
-        (shard, offset, longest) for shard, offset in places]
+    return protocol | {
+        "span": longest,
+        "spans": len(places),
+        "overlap": max(0.0, float(1 - spacing / longest)),
+    }, [(shard, offset, longest) for shard, offset in places]
 
 
-def windows_of(regions: list[tuple[int, int, int]], length: int, config: Config, mask_rate: float | None) -> list[tuple[int, int, int]]:
+def windows_of(
+    regions: list[tuple[int, int, int]], length: int, config: Config, mask_rate: float | None
+) -> list[tuple[int, int, int]]:
     """(shard, first token, how many targets count: of the last inputs, or of masked ones) of every window of `length` inputs."""
     if config.protocol == "same-targets":
-        return [(shard, offset + inputs - length, config.targets) for shard, offset, inputs in regions]
+        return [
+            (shard, offset + inputs - length, config.targets) for shard, offset, inputs in regions
+        ]
     stride, found = config.stride or length, []
     for shard, offset, inputs in regions:
         first = max(0, offset + stride - length)  # what it sees before the region is not counted
-        found += [(shard, start, stride if start > first else first + length - offset)
-                  for start in range(first, offset + inputs - length + 1, stride)]
-    return [(shard, start, masked_count(length, mask_rate)) for shard, start, _ in found] if mask_rate else found
+        found += [
+            (shard, start, stride if start > first else first + length - offset)
+            for start in range(first, offset + inputs - length + 1, stride)
+        ]
+    return (
+        [(shard, start, masked_count(length, mask_rate)) for shard, start, _ in found]
+        if mask_rate
+        else found
+    )
 
 
 def measure(model, shards, windows, length, protocol, config, device, dtype, name) -> dict:
@@ -184,40 +250,94 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     per_batch = max(1, BATCH_TOKENS // length)
     sums, counts = np.zeros(len(windows)), np.array([counted for _, _, counted in windows])
     by_position, seen = np.zeros(length), np.zeros(length)
-    with tqdm(total=int(counts.sum()), desc=f"{name} at {length:,}", unit="token", unit_scale=True, disable=None) as bar:
+    with tqdm(
+        total=int(counts.sum()),
+        desc=f"{name} at {length:,}",
+        unit="token",
+        unit_scale=True,
+        disable=None,
+    ) as bar:
         for counted in np.unique(counts):
-            for batch in np.array_split(same := np.flatnonzero(counts == counted), -(-len(same) // per_batch)):
-                inputs, targets, at = asked(shards, [windows[n][:2] for n in batch], length, counted, protocol.get("mask_rate"))
+            for batch in np.array_split(
+                same := np.flatnonzero(counts == counted), -(-len(same) // per_batch)
+            ):
+                inputs, targets, at = asked(
+                    shards,
+                    [windows[n][:2] for n in batch],
+                    length,
+                    counted,
+                    protocol.get("mask_rate"),
+                )
                 with devices.autocast(device, dtype):
-                    loss = model.losses(inputs.to(device), targets.to(device), None if model.config.causal else at.to(device),
-                                        config.cache_window).double().cpu().numpy()  # (n, counted)
+                    loss = (
+                        model.losses(
+                            inputs.to(device),
+                            targets.to(device),
+                            None if model.config.causal else at.to(device),
+                            config.cache_window,
+                        )
+                        .double()
+                        .cpu()
+                        .numpy()
+                    )  # (n, counted)
                 sums[batch] = loss.sum(1)
                 np.add.at(by_position, at.numpy(), loss)
                 np.add.at(seen, at.numpy(), 1)
                 bar.update(loss.size)
-    overlapping = math.ceil(1 / (1 - protocol["overlap"])) if protocol["targets"] else -(-length // (config.stride or length))
-    blocks = np.array_split(np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping)))
-    tokens = np.array([counts[block].sum() for block in blocks])  # not the same for all where the windows do not divide
+    overlapping = (
+        math.ceil(1 / (1 - protocol["overlap"]))
+        if protocol["targets"]
+        else -(-length // (config.stride or length))
+    )
+    blocks = np.array_split(
+        np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping))
+    )
+    tokens = np.array(
+        [counts[block].sum() for block in blocks]
+    )  # not the same for all where the windows do not divide
     means = np.array([sums[block].sum() for block in blocks]) / tokens
     mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
     scatter = ((means - mean) * tokens / tokens.mean()).std(ddof=1) if len(blocks) > 1 else None
     error = None if scatter is None else float(scatter / math.sqrt(len(blocks)))
     parts = [slice(start, start + width) for start in range(first, length, width)]
-    bins = [float(by_position[part].sum() / seen[part].sum()) if seen[part].any() else None for part in parts]
-    entry = {"loss": float(mean), "loss_se": error, "perplexity": perplexity(mean), "windows": len(windows), "tokens": int(counts.sum()),
-             "blocks": means.tolist(), "block_tokens": tokens.tolist(), "by_position": {"first": first, "width": width, "loss": bins}}
+    bins = [
+        float(by_position[part].sum() / seen[part].sum()) if seen[part].any() else None
+        for part in parts
+    ]
+    entry = {
+        "loss": float(mean),
+        "loss_se": error,
+        "perplexity": perplexity(mean),
+        "windows": len(windows),
+        "tokens": int(counts.sum()),
+        "blocks": means.tolist(),
+        "block_tokens": tokens.tolist(),
+        "by_position": {"first": first, "width": width, "loss": bins},
+    }
     if model.path == "triton" and config.cache_window is None:
         with devices.autocast(device, dtype):
-            entry["left_out"] = biases.left_out(model, rows(shards, [windows[0][:2]], length)[0].to(device))
+            entry["left_out"] = biases.left_out(
+                model, rows(shards, [windows[0][:2]], length)[0].to(device)
+            )
     return entry
 
 
-def asked(shards: Shards, places: list[tuple[int, int]], length: int, counted: int, mask_rate: float | None) -> tuple[torch.Tensor, ...]:
+def asked(
+    shards: Shards,
+    places: list[tuple[int, int]],
+    length: int,
+    counted: int,
+    mask_rate: float | None,
+) -> tuple[torch.Tensor, ...]:
     """Inputs (n, length), the `counted` targets of each that count, (n, counted), and where in the window they are predicted, likewise."""
     if mask_rate:
         return masked_rows(shards, places, length, mask_rate)
     inputs, targets = rows(shards, places, length)
-    return inputs, targets[:, -counted:], torch.arange(length - counted, length).expand(len(places), counted)
+    return (
+        inputs,
+        targets[:, -counted:],
+        torch.arange(length - counted, length).expand(len(places), counted),
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,15 @@ from data import BATCH_TOKENS
 from errors import InputError
 from files import write_json
 from model import GPT, cross_entropies
-from runs import earlier_record, identity_of, load_checkpoint, load_model, named, provenance, record_path
+from runs import (
+    earlier_record,
+    identity_of,
+    load_checkpoint,
+    load_model,
+    named,
+    provenance,
+    record_path,
+)
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
 BLOCK = 256  # examples between two writings of the record
@@ -61,16 +69,22 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
+    )
     device, dtype = devices.choose(config.device, config.dtype)
     for run in config.runs:
         load_checkpoint(run, causal=True, weights=False)  # is there, or nothing need be fetched
     examples = load_examples(config.source)
-    records = tables.in_order([evaluate(run, examples, config, device, dtype) for run in config.runs])
+    records = tables.in_order(
+        [evaluate(run, examples, config, device, dtype) for run in config.runs]
+    )
     print()
     print(tables.aligned(tables.accuracy(records)))
-    print(f"HellaSwag ({records[0]['data']['split']}), percent right ± standard error, as lm-evaluation-harness counts; "
-          f"{records[0]['data']['tokenizer']} tokens, no <|endoftext|> before the context; chance is 25.")
+    print(
+        f"HellaSwag ({records[0]['data']['split']}), percent right ± standard error, as lm-evaluation-harness counts; "
+        f"{records[0]['data']['tokenizer']} tokens, no <|endoftext|> before the context; chance is 25."
+    )
 
 
 def load_examples(source: str | None) -> list[dict]:
@@ -79,20 +93,41 @@ def load_examples(source: str | None) -> list[dict]:
 
     datasets.disable_progress_bars()
     if source is not None and not (Path(source).is_file() and corpus.table_kind(Path(source))):
-        raise InputError(f"--source {source} is no .jsonl or .parquet file: name one, or leave it out for the hub's")
-    name, load = (source, corpus.local([Path(source)]) | {"streaming": True}) if source else (HUB["path"], HUB)
+        raise InputError(
+            f"--source {source} is no .jsonl or .parquet file: name one, or leave it out for the hub's"
+        )
+    name, load = (
+        (source, corpus.local([Path(source)]) | {"streaming": True})
+        if source
+        else (HUB["path"], HUB)
+    )
     with corpus.reading(name, "mend it, or name another --source"):
         rows = list(datasets.load_dataset(**load))
     examples = []
     for number, row in enumerate(rows, 1):
-        texts, endings, label = [row.get(key) for key in ("activity_label", "ctx_a", "ctx_b")], row.get("endings"), str(row.get("label"))
-        if not (isinstance(endings, list) and all(isinstance(text, str) for text in texts + endings)
-                and label.isdecimal() and int(label) < len(endings)):
-            raise InputError(f"{name}: example {number} is none of HellaSwag's: give activity_label, ctx_a, ctx_b, endings, and as label "
-                             "the number of the right one, from 0 on (the split test has no labels)")
+        texts, endings, label = (
+            [row.get(key) for key in ("activity_label", "ctx_a", "ctx_b")],
+            row.get("endings"),
+            str(row.get("label")),
+        )
+        if not (
+            isinstance(endings, list)
+            and all(isinstance(text, str) for text in texts + endings)
+            and label.isdecimal()
+            and int(label) < len(endings)
+        ):
+            raise InputError(
+                f"{name}: example {number} is none of HellaSwag's: give activity_label, ctx_a, ctx_b, endings, and as label "
+                "the number of the right one, from 0 on (the split test has no labels)"
+            )
         activity, a, b = texts
-        examples.append({"context": preprocess(f"{activity}: {a} {b.capitalize()}"),
-                         "endings": [preprocess(ending) for ending in endings], "label": int(label)})
+        examples.append(
+            {
+                "context": preprocess(f"{activity}: {a} {b.capitalize()}"),
+                "endings": [preprocess(ending) for ending in endings],
+                "label": int(label),
+            }
+        )
     if not examples:
         raise InputError(f"{name} holds no examples: name another --source")
     return examples
@@ -103,40 +138,73 @@ def preprocess(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def evaluate(run: str, examples: list[dict], config: Config, device: torch.device, dtype: torch.dtype) -> dict:
+def evaluate(
+    run: str, examples: list[dict], config: Config, device: torch.device, dtype: torch.dtype
+) -> dict:
     """The record of one checkpoint, over the examples asked for."""
     model, checkpoint = load_model(run, device, dtype, config.attention)
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     count = min(len(examples), config.max_examples or len(examples))
-    pairs = [[encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]] for example in examples[:count]]
+    pairs = [
+        [encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]]
+        for example in examples[:count]
+    ]
     longest = max(len(ending) for _, ending in itertools.chain(*pairs))
     if longest > (model.max_context or longest):
-        raise InputError(f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that {checkpoint['gpt']['pe']} "
-                         "takes at most: leave this run out")
+        raise InputError(
+            f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that {checkpoint['gpt']['pe']} "
+            "takes at most: leave this run out"
+        )
 
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
     path = record_path(run, "eval", "hellaswag", split)
     identity = {
         **identity_of(run, model, checkpoint, dtype),
-        "data": {"dataset": "hellaswag", "split": split, "tokenizer": encoding.name,
-                 "sha256": hashlib.sha256(json.dumps(examples).encode()).hexdigest()},
-        "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0}}
+        "data": {
+            "dataset": "hellaswag",
+            "split": split,
+            "tokenizer": encoding.name,
+            "sha256": hashlib.sha256(json.dumps(examples).encode()).hexdigest(),
+        },
+        "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0},
+    }
     scores = (earlier_record(path, identity) or {"log_likelihoods": []})["log_likelihoods"]
     if len(scores) >= count:
         print(f"{run} is evaluated already")
 
     def record():
         done = len(scores[:count])
-        cut = sum(len(context) + len(ending) - 1 > (model.max_context or math.inf) for context, ending in itertools.chain(*pairs[:done]))
-        return {**named(run), **identity, "examples": done, **accuracies(scores[:done], examples), "truncated_sequences": cut}
+        cut = sum(
+            len(context) + len(ending) - 1 > (model.max_context or math.inf)
+            for context, ending in itertools.chain(*pairs[:done])
+        )
+        return {
+            **named(run),
+            **identity,
+            "examples": done,
+            **accuracies(scores[:done], examples),
+            "truncated_sequences": cut,
+        }
 
-    with tqdm(total=count, initial=min(len(scores), count), desc=Path(run).name, unit=" examples", disable=None) as bar:
+    with tqdm(
+        total=count,
+        initial=min(len(scores), count),
+        desc=Path(run).name,
+        unit=" examples",
+        disable=None,
+    ) as bar:
         while len(scores) < count:
             block = pairs[len(scores) : min(len(scores) + BLOCK, count)]
-            found = iter(log_likelihoods(model, list(itertools.chain(*block)), encoding.n_vocab, device, dtype))
+            found = iter(
+                log_likelihoods(
+                    model, list(itertools.chain(*block)), encoding.n_vocab, device, dtype
+                )
+            )
             scores += [list(itertools.islice(found, len(endings))) for endings in block]
             bar.update(len(block))
-            write_json(path, {**record(), "log_likelihoods": scores, "provenance": provenance(device)})
+            write_json(
+                path, {**record(), "log_likelihoods": scores, "provenance": provenance(device)}
+            )
     print(f"record: {path}")
     return record()
 
@@ -151,7 +219,9 @@ def encode_pair(encoding, context: str, continuation: str) -> tuple[list[int], l
 
 
 @torch.no_grad()
-def log_likelihoods(model: GPT, pairs: list[tuple[list[int], list[int]]], vocab_size: int, device, dtype) -> list[float]:
+def log_likelihoods(
+    model: GPT, pairs: list[tuple[list[int], list[int]]], vocab_size: int, device, dtype
+) -> list[float]:
     """log p(continuation | context) in nats of each pair, summed over the continuation's tokens.
 
     Sequences of similar length share a batch, padded on the right, which no earlier token sees. Of those longer than the encoding's
@@ -162,14 +232,20 @@ def log_likelihoods(model: GPT, pairs: list[tuple[list[int], list[int]]], vocab_
     order = sorted(range(len(pairs)), key=lambda i: -len(sequences[i][0]))
     sums = [0.0] * len(pairs)
     while order:
-        longest = len(sequences[order[0]][0]) - 1  # inputs of a row: its last token is predicted only
+        longest = (
+            len(sequences[order[0]][0]) - 1
+        )  # inputs of a row: its last token is predicted only
         rows = [order.pop(0) for _ in range(min(len(order), max(1, BATCH_TOKENS // longest)))]
         inputs = torch.zeros(len(rows), longest, dtype=torch.int64)
-        asked = torch.zeros(len(rows), longest, dtype=torch.bool)  # where a token of the ending is predicted
+        asked = torch.zeros(
+            len(rows), longest, dtype=torch.bool
+        )  # where a token of the ending is predicted
         for row, (tokens, count) in enumerate(sequences[i] for i in rows):
             inputs[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
             asked[row, len(tokens) - 1 - count : len(tokens) - 1] = True
-        targets = torch.tensor([token for i in rows for token in sequences[i][0][-sequences[i][1] :]])
+        targets = torch.tensor(
+            [token for i in rows for token in sequences[i][0][-sequences[i][1] :]]
+        )
         with devices.autocast(device, dtype):
             hidden = model.hidden(inputs.to(device))[asked.to(device)]  # (tokens of all endings, C)
             losses = cross_entropies(hidden, model.wte.weight[:vocab_size], targets.to(device))
@@ -184,10 +260,15 @@ def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:
     for metric in ("acc", "acc_norm"):
         right = []
         for logs, example in zip(scores, examples):
-            lengths = [max(len(ending), 1e-9) if metric == "acc_norm" else 1 for ending in example["endings"]]  # nothing is never best
+            lengths = [
+                max(len(ending), 1e-9) if metric == "acc_norm" else 1
+                for ending in example["endings"]
+            ]  # nothing is never best
             right.append(np.argmax(np.divide(logs, lengths)) == example["label"])
         result[metric] = float(np.mean(right))
-        result[f"{metric}_se"] = float(np.std(right, ddof=1) / math.sqrt(len(right))) if len(right) > 1 else None
+        result[f"{metric}_se"] = (
+            float(np.std(right, ddof=1) / math.sqrt(len(right))) if len(right) > 1 else None
+        )
     return result
 
 

@@ -31,7 +31,6 @@ from errors import InputError
 from runs import identity_of, load_checkpoint, load_model, measured, record_path, text_for
 
 
-
 @dataclass
 class Config:
     """Settings of an evaluation."""
@@ -62,12 +61,18 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
+    )
     if not config.runs:
         raise InputError("no run named: python eval_recall.py runs/NAME ...")
     device, dtype = devices.choose(config.device, config.dtype)
-    plans = [plan(run, config) for run in config.runs]  # all can be carried out, or nothing is computed
-    records = [evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)]
+    plans = [
+        plan(run, config) for run in config.runs
+    ]  # all can be carried out, or nothing is computed
+    records = [
+        evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)
+    ]
     print(f"\n{tables.summary(records)}")
 
 
@@ -77,51 +82,88 @@ def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
     shards = text_for(run, checkpoint, config.data, config.split)
     distances = cli.lengths(config.distances, checkpoint["gpt"]["block_size"])
     if distances[0] < config.passage:
-        raise InputError(f"distance {distances[0]} is less than the {config.passage} tokens of the passage: leave it out, or lower "
-                         "--passage")
+        raise InputError(
+            f"distance {distances[0]} is less than the {config.passage} tokens of the passage: leave it out, or lower "
+            "--passage"
+        )
     windows = Windows(shards, distances[-1])
     numbers = evenly_spaced(len(windows), config.trials)
     if len(numbers) < 3:
-        raise InputError(f"{shards.folder} ({config.split}) has text for {len(numbers)} windows of {windows.length:,} tokens, of three "
-                         "that it takes: lower --distances")
+        raise InputError(
+            f"{shards.folder} ({config.split}) has text for {len(numbers)} windows of {windows.length:,} tokens, of three "
+            "that it takes: lower --distances"
+        )
     return distances, windows, numbers
 
 
-def evaluate(run: str, distances: list[int], windows: Windows, numbers: np.ndarray, config: Config, device: torch.device,
-             dtype: torch.dtype) -> dict:
+def evaluate(
+    run: str,
+    distances: list[int],
+    windows: Windows,
+    numbers: np.ndarray,
+    config: Config,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict:
     """The record of one checkpoint, with every distance asked for."""
     model, checkpoint = load_model(run, device, dtype, config.attention)
     shards = windows.shards
-    path = record_path(run, "eval", "recall", shards.meta["dataset"], config.split, f"{config.passage}of{len(numbers)}x{windows.length}")
+    path = record_path(
+        run,
+        "eval",
+        "recall",
+        shards.meta["dataset"],
+        config.split,
+        f"{config.passage}of{len(numbers)}x{windows.length}",
+    )
     identity = {
         **identity_of(run, model, checkpoint, dtype),
-        "data": shards.identity, "protocol": {"passage": config.passage, "trials": len(numbers), "span": windows.length},
-        "metric": tables.RECALL.name}
+        "data": shards.identity,
+        "protocol": {"passage": config.passage, "trials": len(numbers), "span": windows.length},
+        "metric": tables.RECALL.name,
+    }
 
     def at(distance):
         if distance + config.passage - 1 > (model.max_context or math.inf):
             return None  # past the end of a learned table
-        return measure(model, windows, numbers, distance, config.passage, device, dtype, Path(run).name)
+        return measure(
+            model, windows, numbers, distance, config.passage, device, dtype, Path(run).name
+        )
 
     return measured(run, path, identity, distances, at, device)
 
 
-def readings(windows: Windows, numbers: np.ndarray, chosen: np.ndarray, distance: int, passage: int) -> torch.Tensor:
+def readings(
+    windows: Windows, numbers: np.ndarray, chosen: np.ndarray, distance: int, passage: int
+) -> torch.Tensor:
     """Tokens (2 n, distance + passage) of the trials `chosen`: n that begin with another passage, and n with the one that they end with.
 
     Of the windows with these numbers, all trials' together: passages are their beginnings, what is between is the rest of one.
     """
     third = len(numbers) // 3
-    asked, other, between = (windows.batch(numbers[(chosen + n * third) % len(numbers)])[0] for n in range(3))
+    asked, other, between = (
+        windows.batch(numbers[(chosen + n * third) % len(numbers)])[0] for n in range(3)
+    )
     asked, other, between = asked[:, :passage], other[:, :passage], between[:, passage:distance]
     return torch.cat([torch.cat([first, between, asked], 1) for first in (other, asked)])
 
 
-def measure(model, windows: Windows, numbers: np.ndarray, distance: int, passage: int, device, dtype, name: str) -> dict:
+def measure(
+    model,
+    windows: Windows,
+    numbers: np.ndarray,
+    distance: int,
+    passage: int,
+    device,
+    dtype,
+    name: str,
+) -> dict:
     """recall: percent of the perplexity saved; recall_se: its standard error over trials. loss, loss_without: means over trials, in nats,
     of the second half of the passage, after it was read and after another was. by_trial: the nats saved in each."""
     per_batch, found = max(1, BATCH_TOKENS // (2 * (distance + passage))), []
-    with tqdm(total=len(numbers), desc=f"{name}, {distance:,} tokens back", unit="trial", disable=None) as bar:
+    with tqdm(
+        total=len(numbers), desc=f"{name}, {distance:,} tokens back", unit="trial", disable=None
+    ) as bar:
         for chosen in np.array_split(np.arange(len(numbers)), -(-len(numbers) // per_batch)):
             tokens = readings(windows, numbers, chosen, distance, passage).to(device)
             with devices.autocast(device, dtype):
@@ -131,8 +173,13 @@ def measure(model, windows: Windows, numbers: np.ndarray, distance: int, passage
     without, after = np.concatenate(found, 1)
     saved = without - after
     left = math.exp(-saved.mean())
-    return {"recall": 100 * (1 - left), "recall_se": float(100 * left * saved.std(ddof=1) / math.sqrt(len(saved))),
-            "loss": float(after.mean()), "loss_without": float(without.mean()), "by_trial": saved.tolist()}
+    return {
+        "recall": 100 * (1 - left),
+        "recall_se": float(100 * left * saved.std(ddof=1) / math.sqrt(len(saved))),
+        "loss": float(after.mean()),
+        "loss_without": float(without.mean()),
+        "by_trial": saved.tolist(),
+    }
 
 
 if __name__ == "__main__":

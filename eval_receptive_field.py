@@ -66,11 +66,15 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
+    )
     if not config.runs:
         raise InputError("no run named: python eval_receptive_field.py runs/NAME ...")
     device, _ = devices.choose(config.device, "float32")
-    plans = [plan(run, config) for run in config.runs]  # all can be carried out, or nothing is computed
+    plans = [
+        plan(run, config) for run in config.runs
+    ]  # all can be carried out, or nothing is computed
     records = [evaluate(run, *asked, config, device) for run, asked in zip(config.runs, plans)]
     print(f"\n{tables.summary(records)}")
 
@@ -82,22 +86,40 @@ def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
     windows = Windows(text_for(run, checkpoint, config.data, config.split), lengths[-1])
     numbers = evenly_spaced(len(windows), config.windows)
     if len(numbers) < 2:
-        raise InputError(f"{windows.shards.folder} ({config.split}) has text for a single window of {windows.length:,} tokens, of two that "
-                         "it takes: lower --lengths")
+        raise InputError(
+            f"{windows.shards.folder} ({config.split}) has text for a single window of {windows.length:,} tokens, of two that "
+            "it takes: lower --lengths"
+        )
     return lengths, windows, numbers
 
 
-def evaluate(run: str, lengths: list[int], windows: Windows, numbers: np.ndarray, config: Config, device: torch.device) -> dict:
+def evaluate(
+    run: str,
+    lengths: list[int],
+    windows: Windows,
+    numbers: np.ndarray,
+    config: Config,
+    device: torch.device,
+) -> dict:
     """The record of one checkpoint, with every length asked for."""
     model, checkpoint = load_model(run, device, attention=config.attention)
     model.requires_grad_(False)
     model.activation_checkpointing = True  # the memory of one layer, however long the text
     shards = windows.shards
-    path = record_path(run, "eval", "receptive-field", shards.meta["dataset"], config.split, f"{len(numbers)}x{windows.length}")
+    path = record_path(
+        run,
+        "eval",
+        "receptive-field",
+        shards.meta["dataset"],
+        config.split,
+        f"{len(numbers)}x{windows.length}",
+    )
     identity = {
         **identity_of(run, model, checkpoint, torch.float32),
-        "data": shards.identity, "protocol": {"windows": len(numbers), "span": windows.length, "held": HELD},
-        "metric": tables.RECEPTIVE_FIELD.name}
+        "data": shards.identity,
+        "protocol": {"windows": len(numbers), "span": windows.length, "held": HELD},
+        "metric": tables.RECEPTIVE_FIELD.name,
+    }
 
     def at(length):
         if length > (model.max_context or math.inf):
@@ -126,10 +148,15 @@ def shares(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     return norms / norms.sum(1, keepdim=True)
 
 
-def measure(model: GPT, windows: Windows, numbers: np.ndarray, length: int, device, name: str) -> dict:
+def measure(
+    model: GPT, windows: Windows, numbers: np.ndarray, length: int, device, name: str
+) -> dict:
     """receptive_field: in tokens, mean over the windows, and its standard error. cumulative: which share of the gradient the last n tokens
     hold, mean over the windows."""
-    per_batch, cumulative = max(1, BATCH_TOKENS // length), []  # of every window (length,), from its end on
+    per_batch, cumulative = (
+        max(1, BATCH_TOKENS // length),
+        [],
+    )  # of every window (length,), from its end on
     with tqdm(total=len(numbers), desc=f"{name} at {length:,}", unit="window", disable=None) as bar:
         for batch in np.array_split(numbers, -(-len(numbers) // per_batch)):
             inputs, targets = (x[:, -length:].to(device) for x in windows.batch(batch))
@@ -137,9 +164,15 @@ def measure(model: GPT, windows: Windows, numbers: np.ndarray, length: int, devi
             bar.update(len(batch))
     cumulative = np.concatenate(cumulative)
     fields = (cumulative <= HELD).sum(1) + 1
-    at = sorted({round(2 ** (step / STEPS)) for step in range(int(STEPS * math.log2(length)) + 1)} | {length})
-    return {"receptive_field": float(fields.mean()), "receptive_field_se": float(fields.std(ddof=1) / math.sqrt(len(fields))),
-            "cumulative": {"tokens": at, "share": cumulative[:, np.array(at) - 1].mean(0).tolist()}}
+    at = sorted(
+        {round(2 ** (step / STEPS)) for step in range(int(STEPS * math.log2(length)) + 1)}
+        | {length}
+    )
+    return {
+        "receptive_field": float(fields.mean()),
+        "receptive_field_se": float(fields.std(ddof=1) / math.sqrt(len(fields))),
+        "cumulative": {"tokens": at, "share": cumulative[:, np.array(at) - 1].mean(0).tolist()},
+    }
 
 
 if __name__ == "__main__":

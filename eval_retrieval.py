@@ -47,18 +47,27 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders made by finetune_retrieval.py"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("runs", "folders made by finetune_retrieval.py")
+    )
     if not config.runs:
         raise InputError("no run named: python eval_retrieval.py runs/retrieval/NAME ...")
     try:
         import embedding
     except ImportError:
-        raise InputError("retrieval needs sentence-transformers 6: pip install -r requirements-retrieval.txt") from None
+        raise InputError(
+            "retrieval needs sentence-transformers 6: pip install -r requirements-retrieval.txt"
+        ) from None
     device, dtype = devices.choose(config.device, config.dtype)
-    models = [embedding.load(run, dtype, device) for run in config.runs]  # all can be evaluated, or nothing is computed
+    models = [
+        embedding.load(run, dtype, device) for run in config.runs
+    ]  # all can be evaluated, or nothing is computed
     plans = [plan(run, embedding.config_of(run), config) for run in config.runs]
     task = retrieval.load(config.data, config.split)
-    records = [evaluate(run, model, *asked, task, config, device, dtype) for run, model, asked in zip(config.runs, models, plans)]
+    records = [
+        evaluate(run, model, *asked, task, config, device, dtype)
+        for run, model, asked in zip(config.runs, models, plans)
+    ]
     print(f"\n{tables.summary(records)}")
 
 
@@ -67,20 +76,51 @@ def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, di
     others. Raises InputError where it was never fine-tuned."""
     tuning = read_json(Path(run) / "finetune.json", "name a folder that finetune_retrieval.py made")
     longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
-    return cli.lengths(config.lengths, settings["block_size"]), longest, {
-        **{name: settings[name] for name in ("pe", "size", "block_size")},
-        "seed": tuning["settings"]["seed"], "recipe": tuning.get("recipe")}
+    return (
+        cli.lengths(config.lengths, settings["block_size"]),
+        longest,
+        {
+            **{name: settings[name] for name in ("pe", "size", "block_size")},
+            "seed": tuning["settings"]["seed"],
+            "recipe": tuning.get("recipe"),
+        },
+    )
 
 
-def evaluate(run: str, model, lengths: list[int], longest: float, encoder: dict, task: retrieval.Task, config: Config,
-             device: torch.device, dtype: torch.dtype) -> dict:
+def evaluate(
+    run: str,
+    model,
+    lengths: list[int],
+    longest: float,
+    encoder: dict,
+    task: retrieval.Task,
+    config: Config,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict:
     """The record of one encoder, with every length asked for."""
     path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
     identity = {
-        **encoder, "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"), "dtype": str(dtype).removeprefix("torch."),
-        "data": {"dataset": task.name, "split": config.split, "documents": len(task.documents), "questions": len(task.questions),
-                 "sha256": task.sha256}, "metric": tables.NDCG.name}
-    return measured(run, path, identity, lengths, lambda length: None if length > longest else measure(run, model, task, length), device)
+        **encoder,
+        "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"),
+        "dtype": str(dtype).removeprefix("torch."),
+        "data": {
+            "dataset": task.name,
+            "split": config.split,
+            "documents": len(task.documents),
+            "questions": len(task.questions),
+            "sha256": task.sha256,
+        },
+        "metric": tables.NDCG.name,
+    }
+    return measured(
+        run,
+        path,
+        identity,
+        lengths,
+        lambda length: None if length > longest else measure(run, model, task, length),
+        device,
+    )
 
 
 def measure(run: str, model, task: retrieval.Task, length: int) -> dict:
@@ -91,16 +131,28 @@ def measure(run: str, model, task: retrieval.Task, length: int) -> dict:
     model.max_seq_length = length
 
     def vectors(texts):
-        found = model.encode([*texts], batch_size=max(1, BATCH_TOKENS // length), convert_to_tensor=True, normalize_embeddings=True,
-                             show_progress_bar=sys.stderr.isatty())
+        found = model.encode(
+            [*texts],
+            batch_size=max(1, BATCH_TOKENS // length),
+            convert_to_tensor=True,
+            normalize_embeddings=True,
+            show_progress_bar=sys.stderr.isatty(),
+        )
         if not found.isfinite().all():
-            raise InputError(f"{run}: cut at {length} tokens, texts have vectors that are not finite: fine-tune again with a lower --lr")
+            raise InputError(
+                f"{run}: cut at {length} tokens, texts have vectors that are not finite: fine-tune again with a lower --lr"
+            )
         return found
 
     names = [*task.documents]
-    hits = semantic_search(vectors(task.questions.values()), vectors(task.documents.values()), top_k=10)
-    values = [100 * retrieval.ndcg([names[hit["corpus_id"]] for hit in of_question], task.relevant[question])
-              for question, of_question in zip(task.questions, hits)]
+    hits = semantic_search(
+        vectors(task.questions.values()), vectors(task.documents.values()), top_k=10
+    )
+    values = [
+        100
+        * retrieval.ndcg([names[hit["corpus_id"]] for hit in of_question], task.relevant[question])
+        for question, of_question in zip(task.questions, hits)
+    ]
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return {"ndcg10": float(np.mean(values)), "ndcg10_se": float(error), "by_question": values}
 

@@ -28,7 +28,15 @@ from errors import InputError
 from files import atomic_folder
 from runs import checkpoint_path, load_model, recipe_of, sha256_of
 
-MODULES = ("hf", "model", "cache", "attention", "posenc", "pretrained", "errors")  # what the network needs, `hf` first
+MODULES = (
+    "hf",
+    "model",
+    "cache",
+    "attention",
+    "posenc",
+    "pretrained",
+    "errors",
+)  # what the network needs, `hf` first
 HERE = Path(__file__).parent
 README = """# {name}
 
@@ -54,13 +62,24 @@ Made with transformers {transformers}. {limit}
 
 
 # Of decoders and encoders: the class for language modeling, all classes, the first lines of code to try, and what else is to be known.
-DECODER = "AutoModelForCausalLM", {"AutoModelForCausalLM": "hf.PosencForCausalLM"}, '''\
+DECODER = (
+    "AutoModelForCausalLM",
+    {"AutoModelForCausalLM": "hf.PosencForCausalLM"},
+    """\
 inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")  # documents began with <|endoftext|> in training
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))''', (
-    "`generate` keeps keys and values in transformers' cache; a batch with padding is read anew for every token.")
-ENCODER = "AutoModelForMaskedLM", {"AutoModel": "hf.PosencModel", "AutoModelForMaskedLM": "hf.PosencForMaskedLM"}, '''\
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
+    (
+        "`generate` keeps keys and values in transformers' cache; a batch with padding is read anew for every token."
+    ),
+)
+ENCODER = (
+    "AutoModelForMaskedLM",
+    {"AutoModel": "hf.PosencModel", "AutoModelForMaskedLM": "hf.PosencForMaskedLM"},
+    """\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
-print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))''', "`AutoModel` gives the last layer, for embeddings of texts."
+print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
+    "`AutoModel` gives the last layer, for embeddings of texts.",
+)
 
 
 @dataclass
@@ -74,7 +93,9 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint")
+    )
     if len(config.run) != 1:
         raise InputError("name one run: python export_hf.py runs/NAME --out_dir exported")
     try:
@@ -82,7 +103,9 @@ def main(argv=None):
 
         import hf
     except ImportError:
-        raise InputError("a folder for transformers is written by transformers 5: pip install transformers") from None
+        raise InputError(
+            "a folder for transformers is written by transformers 5: pip install transformers"
+        ) from None
     run, out = config.run[0], Path(config.out_dir)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"{out} holds other files: choose another --out_dir")
@@ -90,34 +113,61 @@ def main(argv=None):
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     elsewhere = [cls for cls, _ in posenc.parse(ours.config.pe) if cls.__module__ != "posenc"]
     if elsewhere:
-        raise InputError(f"the encoding {elsewhere[0].names[0]} is defined in {elsewhere[0].__module__}, which is not exported: "
-                         "move its class to posenc.py")
+        raise InputError(
+            f"the encoding {elsewhere[0].names[0]} is defined in {elsewhere[0].__module__}, which is not exported: "
+            "move its class to posenc.py"
+        )
 
     auto, classes, use, further = DECODER if ours.config.causal else ENCODER
     tokens = encoding.n_vocab + (not ours.config.causal)  # and <|mask|>
     limit = {} if ours.max_context is None else {"max_position_embeddings": ours.max_context}
-    model = getattr(hf, classes[auto].removeprefix("hf."))(hf.PosencConfig(
-        **{**dataclasses.asdict(ours.config), "vocab_size": tokens}, **limit, dtype="float32",
-        recipe=recipe_of(checkpoint), step=checkpoint["step"], auto_map={"AutoConfig": "hf.PosencConfig", **classes}))
+    model = getattr(hf, classes[auto].removeprefix("hf."))(
+        hf.PosencConfig(
+            **{**dataclasses.asdict(ours.config), "vocab_size": tokens},
+            **limit,
+            dtype="float32",
+            recipe=recipe_of(checkpoint),
+            step=checkpoint["step"],
+            auto_map={"AutoConfig": "hf.PosencConfig", **classes},
+        )
+    )
     weights = ours.state_dict()
     model.model.load_state_dict({**weights, "wte.weight": weights["wte.weight"][:tokens]})
     if ours.config.causal:
         end = encoding.eot_token
-        model.generation_config = transformers.GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+        model.generation_config = transformers.GenerationConfig(
+            bos_token_id=end, eos_token_id=end, pad_token_id=end
+        )
     readme = README.format(
-        name=out.resolve().name, auto=auto, use=use, pe=ours.config.pe, description=model.model.describe().split(";")[0],
-        block_size=ours.config.block_size, step=checkpoint["step"], tokenizer=encoding.name, sha256=sha256_of(checkpoint_path(run)),
+        name=out.resolve().name,
+        auto=auto,
+        use=use,
+        pe=ours.config.pe,
+        description=model.model.describe().split(";")[0],
+        block_size=ours.config.block_size,
+        step=checkpoint["step"],
+        tokenizer=encoding.name,
+        sha256=sha256_of(checkpoint_path(run)),
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        limit=(f"Contexts up to {ours.max_context} tokens. " if limit else "Any context length. " if not ours.config.causal else
-               "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.\n") + further)
+        limit=(
+            f"Contexts up to {ours.max_context} tokens. "
+            if limit
+            else "Any context length. "
+            if not ours.config.causal
+            else "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.\n"
+        )
+        + further,
+    )
 
     transformers.utils.logging.disable_progress_bar()
     with atomic_folder(out) as partial:
         model.save_pretrained(partial)
         tokenizer_of(encoding, masks=not ours.config.causal).save_pretrained(partial)
         for module in MODULES:
-            (partial / f"{module}.py").write_text(relative((HERE / f"{module}.py").read_text(encoding="utf-8")), encoding="utf-8")
+            (partial / f"{module}.py").write_text(
+                relative((HERE / f"{module}.py").read_text(encoding="utf-8")), encoding="utf-8"
+            )
         (partial / "README.md").write_text(readme, encoding="utf-8")
     print(f"{out}: {model.model.describe()}")
 
@@ -139,14 +189,18 @@ def tokenizer_of(encoding, masks: bool = False):
     from transformers import GPT2Tokenizer
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    ranks = {encoding.decode_single_token_bytes(token): token for token in range(encoding.eot_token)}
+    ranks = {
+        encoding.decode_single_token_bytes(token): token for token in range(encoding.eot_token)
+    }
     printable = bytes_to_unicode()  # tokenizers know characters only
 
     def text(token):
         return "".join(printable[byte] for byte in token)
 
     merges = [tuple(map(text, pair_of(token, ranks))) for token in ranks if len(token) > 1]
-    vocabulary = {text(token): rank for token, rank in ranks.items()} | {"<|endoftext|>": encoding.eot_token}
+    vocabulary = {text(token): rank for token, rank in ranks.items()} | {
+        "<|endoftext|>": encoding.eot_token
+    }
     mask = {"mask_token": "<|mask|>"} if masks else {}
     vocabulary |= {token: encoding.n_vocab for token in mask.values()}
     return GPT2Tokenizer(vocab=vocabulary, merges=merges, pad_token="<|endoftext|>", **mask)
@@ -156,7 +210,9 @@ def pair_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
     """The two tokens whose merge made this one: what BPE leaves of it by the earlier merges alone."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
-        at = min(range(len(parts) - 1), key=lambda i: ranks.get(parts[i] + parts[i + 1], len(ranks)))
+        at = min(
+            range(len(parts) - 1), key=lambda i: ranks.get(parts[i] + parts[i + 1], len(ranks))
+        )
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
     return tuple(parts)
 

@@ -52,7 +52,9 @@ def writing(path: str | Path):
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}: choose another folder or make room there") from error
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}: choose another folder or make room there"
+        ) from error
 
 
 def write_json(path: str | Path, value) -> None:

@@ -31,11 +31,26 @@ from errors import InputError
 from files import read_json, write_json, writing
 from runs import hash_of, provenance, sha256_of
 
-HUB = {"path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1", "name": "triplet-hard", "split": "train"}
-HELD_OUT, SHUFFLED_BY = 1000, 12  # rows that ModernBERT's recipe sets aside, and the seed of the order in which it takes the others
+HUB = {
+    "path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
+    "name": "triplet-hard",
+    "split": "train",
+}
+HELD_OUT, SHUFFLED_BY = (
+    1000,
+    12,
+)  # rows that ModernBERT's recipe sets aside, and the seed of the order in which it takes the others
 COLUMNS = ("query", "positive", "negative")
 RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
-MAY_DIFFER = {"out_dir", "resume", "device", "dtype", "mini_batch", "log_every", "checkpoint_every"}  # where a training goes on
+MAY_DIFFER = {
+    "out_dir",
+    "resume",
+    "device",
+    "dtype",
+    "mini_batch",
+    "log_every",
+    "checkpoint_every",
+}  # where a training goes on
 
 
 @dataclass
@@ -74,45 +89,78 @@ class Config:
     """of matrix products; auto: bfloat16 where the hardware has it"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, samples=1, max_tokens=1, batch=2, mini_batch=1, lr=0, warmup=0, seed=0, log_every=1,
-                                checkpoint_every=1)
+        problems = cli.at_least(
+            self,
+            samples=1,
+            max_tokens=1,
+            batch=2,
+            mini_batch=1,
+            lr=0,
+            warmup=0,
+            seed=0,
+            log_every=1,
+            checkpoint_every=1,
+        )
         problems += [f"warmup is {self.warmup}: it must be below 1"] * (self.warmup >= 1)
         if problems:
             raise InputError(*problems)
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("encoder", "folder that export_hf.py made of an encoder"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("encoder", "folder that export_hf.py made of an encoder")
+    )
     if len(config.encoder) != 1:
-        raise InputError("name one encoder: python finetune_retrieval.py exported/NAME --out_dir runs/retrieval/NAME")
+        raise InputError(
+            "name one encoder: python finetune_retrieval.py exported/NAME --out_dir runs/retrieval/NAME"
+        )
     try:
         import accelerate  # noqa: F401  the trainer asks for it
 
         import embedding
     except ImportError:
-        raise InputError("fine-tuning needs accelerate and sentence-transformers 6: pip install -r requirements-retrieval.txt") from None
+        raise InputError(
+            "fine-tuning needs accelerate and sentence-transformers 6: pip install -r requirements-retrieval.txt"
+        ) from None
     out, encoder = Path(config.out_dir), config.encoder[0]
     before = begun(out, config)
     if "losses" in before:
         return print(f"{out} is fine-tuned already")
     device, dtype = devices.choose(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
-        raise InputError("fine-tuning takes one GPU, of which each batch is one: set CUDA_VISIBLE_DEVICES=0")
+        raise InputError(
+            "fine-tuning takes one GPU, of which each batch is one: set CUDA_VISIBLE_DEVICES=0"
+        )
     model = embedding.from_export(encoder, config.max_tokens)
     rows = triplets(config)
-    print(f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch")
-    content = {"data": config.data and sha256_of(config.data), "encoder": sha256_of(Path(encoder) / "model.safetensors")}
-    if changed := [name for name, sha256 in before.get("sha256", content).items() if sha256 != content[name]]:
-        raise InputError(f"--resume: {out} began with other content of {' and '.join(changed)}: give the same, or choose another --out_dir")
-    record = {"settings": dataclasses.asdict(config), "sha256": content,
-              "recipe": recipe_of(config, content["data"], embedding.config_of(encoder)), "provenance": provenance(device)}
+    print(
+        f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch"
+    )
+    content = {
+        "data": config.data and sha256_of(config.data),
+        "encoder": sha256_of(Path(encoder) / "model.safetensors"),
+    }
+    if changed := [
+        name for name, sha256 in before.get("sha256", content).items() if sha256 != content[name]
+    ]:
+        raise InputError(
+            f"--resume: {out} began with other content of {' and '.join(changed)}: give the same, or choose another --out_dir"
+        )
+    record = {
+        "settings": dataclasses.asdict(config),
+        "sha256": content,
+        "recipe": recipe_of(config, content["data"], embedding.config_of(encoder)),
+        "provenance": provenance(device),
+    }
     write_json(out / RECORD, record)
     losses = train(model, rows, config, device, dtype)
     with writing(out):
         model.save_pretrained(str(out), create_model_card=False)
     write_json(out / RECORD, {**record, "losses": losses})
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    print(f"{out}: loss {losses[0][1]:.3f} at step {losses[0][0]}, {losses[-1][1]:.3f} at step {losses[-1][0]}")
+    print(
+        f"{out}: loss {losses[0][1]:.3f} at step {losses[0][0]}, {losses[-1][1]:.3f} at step {losses[-1][0]}"
+    )
 
 
 def begun(out: Path, config: Config) -> dict:
@@ -124,9 +172,14 @@ def begun(out: Path, config: Config) -> dict:
         return {}
     record = read_json(out / RECORD, "remove the folder")
     if not config.resume:
-        raise InputError(f"{out} already holds a training: go on with it by --resume, or choose another --out_dir")
-    problems = [f"--resume: {out} began with {name} {before}, not {getattr(config, name)}: give the same, or choose another --out_dir"
-                for name, before in record["settings"].items() if name not in MAY_DIFFER and before != getattr(config, name)]
+        raise InputError(
+            f"{out} already holds a training: go on with it by --resume, or choose another --out_dir"
+        )
+    problems = [
+        f"--resume: {out} began with {name} {before}, not {getattr(config, name)}: give the same, or choose another --out_dir"
+        for name, before in record["settings"].items()
+        if name not in MAY_DIFFER and before != getattr(config, name)
+    ]
     if problems:
         raise InputError(*problems)
     return record
@@ -135,7 +188,11 @@ def begun(out: Path, config: Config) -> dict:
 def recipe_of(config: Config, data_sha256: str | None, encoder: dict) -> str:
     """A hash of all that a fine-tuning learns from, but for its seed: those of the same recipe are seeds of one. data_sha256: of the
     triplets, None for the hub's; encoder: the settings in its folder."""
-    told = {name: value for name, value in dataclasses.asdict(config).items() if name not in MAY_DIFFER | {"seed", "data", "encoder"}}
+    told = {
+        name: value
+        for name, value in dataclasses.asdict(config).items()
+        if name not in MAY_DIFFER | {"seed", "data", "encoder"}
+    }
     return hash_of([told, data_sha256, encoder.get("recipe"), encoder.get("step")])
 
 
@@ -145,29 +202,50 @@ def triplets(config: Config):
     import pyarrow as pa
 
     datasets.disable_progress_bars()
-    if config.data is not None and not (Path(config.data).is_file() and corpus.table_kind(Path(config.data))):
-        raise InputError(f"--data {config.data} is no .jsonl or .parquet file: name one, or leave it out for MS MARCO's")
+    if config.data is not None and not (
+        Path(config.data).is_file() and corpus.table_kind(Path(config.data))
+    ):
+        raise InputError(
+            f"--data {config.data} is no .jsonl or .parquet file: name one, or leave it out for MS MARCO's"
+        )
     name, load, mend = HUB["path"], HUB, "give a file as --data"
     if config.data:
-        name, load, mend = config.data, corpus.local([Path(config.data)]), "mend it, or name another --data"
+        name, load, mend = (
+            config.data,
+            corpus.local([Path(config.data)]),
+            "mend it, or name another --data",
+        )
     with corpus.reading(name, mend):
         rows = datasets.load_dataset(**load)
     if missing := [column for column in COLUMNS if column not in rows.column_names]:
         raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")
     rows = rows.select_columns(list(COLUMNS))
-    texts = dict(zip(COLUMNS, rows.with_format("arrow")[:].columns))  # as they lie, where looking at all takes no time
-    if other := [column for column in COLUMNS if texts[column].type not in (pa.string(), pa.large_string(), pa.null())]:
+    texts = dict(
+        zip(COLUMNS, rows.with_format("arrow")[:].columns)
+    )  # as they lie, where looking at all takes no time
+    if other := [
+        column
+        for column in COLUMNS
+        if texts[column].type not in (pa.string(), pa.large_string(), pa.null())
+    ]:
         raise InputError(f"{name} has no text in {' and '.join(other)}: give each row one")
     if empty := [column for column in COLUMNS if texts[column].null_count]:
-        raise InputError(f"{name} has rows without {' and '.join(empty)}: leave them out, or give each a text")
+        raise InputError(
+            f"{name} has rows without {' and '.join(empty)}: leave them out, or give each a text"
+        )
     if not config.data:
         rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLED_BY)["train"]
     return rows.select(range(min(config.samples, len(rows))))
 
 
-def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype) -> list[tuple[int, float]]:
+def train(
+    model, rows, config: Config, device: torch.device, dtype: torch.dtype
+) -> list[tuple[int, float]]:
     """One epoch; (step, mean loss since the one before) at each log step. Raises InputError where that is not finite."""
-    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers import (
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
     from transformers import TrainerCallback
 
@@ -178,7 +256,9 @@ def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype)
 
         def on_log(self, arguments, state, control, logs, **_):
             if not math.isfinite(logs.get("loss", 0)):
-                raise InputError(f"the loss is {logs['loss']} at step {state.global_step}: lower --lr, and choose another --out_dir")
+                raise InputError(
+                    f"the loss is {logs['loss']} at step {state.global_step}: lower --lr, and choose another --out_dir"
+                )
 
     class Trainer(SentenceTransformerTrainer):
         def _save_checkpoint(self, *arguments):
@@ -187,21 +267,48 @@ def train(model, rows, config: Config, device: torch.device, dtype: torch.dtype)
 
     checkpoints = Path(config.out_dir) / CHECKPOINTS
     trainer = Trainer(
-        model=model, train_dataset=rows, loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
-        callbacks=[AfterEachStep()], args=SentenceTransformerTrainingArguments(
-            output_dir=str(checkpoints), num_train_epochs=1, per_device_train_batch_size=config.batch, batch_sampler="no_duplicates",
-            learning_rate=config.lr, lr_scheduler_type="linear", warmup_steps=config.warmup, seed=config.seed, data_seed=config.seed,
-            logging_steps=config.log_every, logging_nan_inf_filter=False,  # which tells of a loss that is not finite as 0
-            save_steps=config.checkpoint_every, save_total_limit=1, report_to="none", use_cpu=device.type == "cpu",
-            bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16))
+        model=model,
+        train_dataset=rows,
+        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
+        callbacks=[AfterEachStep()],
+        args=SentenceTransformerTrainingArguments(
+            output_dir=str(checkpoints),
+            num_train_epochs=1,
+            per_device_train_batch_size=config.batch,
+            batch_sampler="no_duplicates",
+            learning_rate=config.lr,
+            lr_scheduler_type="linear",
+            warmup_steps=config.warmup,
+            seed=config.seed,
+            data_seed=config.seed,
+            logging_steps=config.log_every,
+            logging_nan_inf_filter=False,  # which tells of a loss that is not finite as 0
+            save_steps=config.checkpoint_every,
+            save_total_limit=1,
+            report_to="none",
+            use_cpu=device.type == "cpu",
+            bf16=dtype == torch.bfloat16,
+            fp16=dtype == torch.float16,
+        ),
+    )
     trainer.train(resume_from_checkpoint=newest(checkpoints))
-    return [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    return [
+        (entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
+    ]
 
 
 def newest(checkpoints: Path) -> str | None:
     """The folder of the newest checkpoint that was written whole; None where there is none. The trainer writes its state last."""
-    states = [path for path in checkpoints.glob("checkpoint-*/trainer_state.json") if path.read_text(encoding="utf-8").endswith("\n}\n")]
-    return max((str(path.parent) for path in states), key=lambda folder: int(folder.rpartition("-")[2]), default=None)
+    states = [
+        path
+        for path in checkpoints.glob("checkpoint-*/trainer_state.json")
+        if path.read_text(encoding="utf-8").endswith("\n}\n")
+    ]
+    return max(
+        (str(path.parent) for path in states),
+        key=lambda folder: int(folder.rpartition("-")[2]),
+        default=None,
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,11 @@ class PosencConfig(PreTrainedConfig):
     recipe and the step of the run that was exported."""
 
     model_type = "posenc-gpt"
-    attribute_map = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    attribute_map = {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+    }
     tie_word_embeddings = True
 
 
@@ -43,10 +47,15 @@ class PosencPreTrained(PreTrainedModel):
 
     def __init__(self, config: PosencConfig):
         super().__init__(config)
-        self.model = GPT(GPTConfig(**{f.name: getattr(config, f.name) for f in dataclasses.fields(GPTConfig)}))
+        self.model = GPT(
+            GPTConfig(**{f.name: getattr(config, f.name) for f in dataclasses.fields(GPTConfig)})
+        )
         first = {}  # parameter -> its first name; an encoding of scope "model" is one and the same in all layers
-        self._tied_weights_keys = {name: first[parameter] for name, parameter in self.named_parameters(remove_duplicate=False)
-                                   if first.setdefault(parameter, name) != name}
+        self._tied_weights_keys = {
+            name: first[parameter]
+            for name, parameter in self.named_parameters(remove_duplicate=False)
+            if first.setdefault(parameter, name) != name
+        }
         self.post_init()
 
     def _init_weights(self, module):
@@ -65,13 +74,19 @@ class PosencPreTrained(PreTrainedModel):
 
     def autocast(self, device: torch.device):
         dtype = self.model.wte.weight.dtype
-        return contextlib.nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+        return (
+            contextlib.nullcontext()
+            if dtype == torch.float32
+            else torch.autocast(device.type, dtype)
+        )
 
 
 class PosencModel(PosencPreTrained):
     """An encoder, for what is made of its last layer."""
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, return_dict: bool = True):
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, return_dict: bool = True
+    ):
         """What the last LayerNorm gives, (B, T, C) float32.
 
         attention_mask: (B, T), 0 for padding, on either side; the rows of a padded batch are what each gives alone. Raises ValueError
@@ -81,7 +96,9 @@ class PosencModel(PosencPreTrained):
         return output if return_dict else output.to_tuple()
 
     def encode(self, input_ids, attention_mask):
-        if not input_ids.size(1):  # empty texts alone, whose mean then is 0; padded beside others, it is, too
+        if not input_ids.size(
+            1
+        ):  # empty texts alone, whose mean then is 0; padded beside others, it is, too
             return self.model.wte(input_ids).float()
         lengths, back = None, None
         if attention_mask is not None and not bool(attention_mask.all()):
@@ -95,11 +112,19 @@ class PosencModel(PosencPreTrained):
 class PosencForMaskedLM(PosencModel):
     """An encoder, for the tokens that stand where <|mask|> does."""
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, return_dict: bool = True):
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool = True,
+    ):
         """Logits (B, T, V) float32. attention_mask: as of PosencModel. labels: as input_ids, -100 where there is no loss."""
         with self.autocast(input_ids.device):
             logits = (self.encode(input_ids, attention_mask) @ self.model.wte.weight.T).float()
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        loss = (
+            None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        )
         output = MaskedLMOutput(loss=loss, logits=logits)
         return output if return_dict else output.to_tuple()
 
@@ -107,8 +132,16 @@ class PosencForMaskedLM(PosencModel):
 class PosencForCausalLM(PosencPreTrained, GenerationMixin):
     """A decoder, which continues texts."""
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, past_key_values=None, use_cache: bool | None = None,
-                labels: Tensor | None = None, logits_to_keep: int = 0, return_dict: bool = True):
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values=None,
+        use_cache: bool | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,
+        return_dict: bool = True,
+    ):
         """Logits (B, T, V) float32, of the last `logits_to_keep` tokens only where that is not 0.
 
         attention_mask: (B, T), 0 for padding, on either side; the rows of a padded batch are what each gives alone. labels: as
@@ -117,33 +150,60 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         moved = attention_mask is not None and not bool(attention_mask.all())
         if moved:
             if past_key_values is not None:
-                raise ValueError("a padded batch cannot be read piece by piece: leave past_key_values out")
+                raise ValueError(
+                    "a padded batch cannot be read piece by piece: leave past_key_values out"
+                )
             use_cache = False
             input_ids, back = to_the_right(input_ids, attention_mask)  # where no token sees it
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         past = None if past_key_values is None else Past(past_key_values, self.config.n_layer)
-        with self.autocast(input_ids.device), torch.set_grad_enabled(torch.is_grad_enabled() and past is None):
+        with (
+            self.autocast(input_ids.device),
+            torch.set_grad_enabled(torch.is_grad_enabled() and past is None),
+        ):
             hidden = self.model.hidden(input_ids, past)
             if moved:
                 hidden = hidden.gather(1, back[..., None].expand_as(hidden))
             logits = (hidden[:, -logits_to_keep:] @ self.model.wte.weight.T).float()
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        loss = (
+            None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        )
         output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
         return output if return_dict else output.to_tuple()
 
-    def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, use_cache=None, logits_to_keep=0, **_):
+    def prepare_inputs_for_generation(
+        self,
+        input_ids,
+        past_key_values=None,
+        attention_mask=None,
+        use_cache=None,
+        logits_to_keep=0,
+        **_,
+    ):
         """What forward needs for the next token: the tokens that the cache has not seen; all of them for a padded batch."""
         padded = attention_mask is not None and not bool(attention_mask.all())
         if padded or past_key_values is None:
-            return {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False, "logits_to_keep": logits_to_keep}
-        return {"input_ids": input_ids[:, past_key_values.get_seq_length() :], "past_key_values": past_key_values, "use_cache": True,
-                "logits_to_keep": logits_to_keep}
+            return {
+                "input_ids": input_ids,
+                "attention_mask": attention_mask,
+                "use_cache": False,
+                "logits_to_keep": logits_to_keep,
+            }
+        return {
+            "input_ids": input_ids[:, past_key_values.get_seq_length() :],
+            "past_key_values": past_key_values,
+            "use_cache": True,
+            "logits_to_keep": logits_to_keep,
+        }
 
 
 def to_the_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
     """The tokens (B, T) with padding at the left moved to the right, and where each place's result then is, (B, T)."""
-    shift, steps = attention_mask.long().argmax(-1, keepdim=True), torch.arange(input_ids.size(1), device=input_ids.device)
+    shift, steps = (
+        attention_mask.long().argmax(-1, keepdim=True),
+        torch.arange(input_ids.size(1), device=input_ids.device),
+    )
     there, back = (steps + shift) % len(steps), (steps - shift) % len(steps)  # (B, T)
     if (attention_mask.long().gather(1, there).diff() > 0).any():
         raise ValueError("attention_mask has padding between tokens: pad at one side")
@@ -156,7 +216,10 @@ class Past:
     capacity, position = math.inf, None
 
     def __init__(self, cache, layers: int):
-        self.layers, self.length = [PastLayer(cache, layer) for layer in range(layers)], cache.get_seq_length()
+        self.layers, self.length = (
+            [PastLayer(cache, layer) for layer in range(layers)],
+            cache.get_seq_length(),
+        )
 
 
 class PastLayer:
@@ -171,7 +234,9 @@ class PastLayer:
 
     def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
         columns = [state.expand(k.shape[:3])[..., None] for state in k_states]
-        keys, values = self.cache.update(torch.cat([k, *columns], -1), v, self.layer)  # all float32 where there are states
+        keys, values = self.cache.update(
+            torch.cat([k, *columns], -1), v, self.layer
+        )  # all float32 where there are states
         states = keys[..., k.size(-1) :].unbind(-1)
         states = (full[: state.size(0), : state.size(1)] for full, state in zip(states, k_states))
         return [keys[..., : k.size(-1)].to(k.dtype), values.to(v.dtype), *states]

@@ -39,25 +39,50 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("model", "name on the hub, a folder of transformers, or a file"))
+    config = cli.parse(
+        Config,
+        argv,
+        __doc__,
+        positional=("model", "name on the hub, a folder of transformers, or a file"),
+    )
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
-    given = {name: value for name in ("block_size", "attn_scale") if (value := getattr(config, name)) is not None}
-    if problems := [f"{name} is {value:g}: it must be above 0" for name, value in given.items() if value <= 0]:
+    given = {
+        name: value
+        for name in ("block_size", "attn_scale")
+        if (value := getattr(config, name)) is not None
+    }
+    if problems := [
+        f"{name} is {value:g}: it must be above 0" for name, value in given.items() if value <= 0
+    ]:
         raise InputError(*problems)
     if config.file and Path(config.model[0]).exists():
-        raise InputError(f"{config.model[0]} lies on this disk, --file is one of the hub's: leave it out")
+        raise InputError(
+            f"{config.model[0]} lies on this disk, --file is one of the hub's: leave it out"
+        )
     if given and not pretrained.of_cable(config.model[0], config.file):
-        raise InputError(f"{config.model[0]} is a GPT-2, which tells them itself: leave out --{' and --'.join(given)}")
+        raise InputError(
+            f"{config.model[0]} is a GPT-2, which tells them itself: leave out --{' and --'.join(given)}"
+        )
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
     run.find(resume=False, defaults={})
     model = GPT.from_pretrained(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
-        raise InputError(f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,}, not GPT-2's {GPT2_VOCABULARY:,}: name another")
+        raise InputError(
+            f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,}, not GPT-2's {GPT2_VOCABULARY:,}: name another"
+        )
     run.config |= {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
     run.begin(torch.device("cpu"))
-    run.save(model=model.state_dict(), optimizer={}, scaler={}, step=0, sampler={}, rng=[], gpt=dataclasses.asdict(model.config))
+    run.save(
+        model=model.state_dict(),
+        optimizer={},
+        scaler={},
+        step=0,
+        sampler={},
+        rng=[],
+        gpt=dataclasses.asdict(model.config),
+    )
     print(f"{config.out_dir}: {model.describe()}")
 
 

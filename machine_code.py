@@ -21,8 +21,12 @@ from errors import InputError
 HOPPER = GPUTarget("cuda", 90, 32)
 HEAD_SIZE = 64
 PAIRS = 128 * 64  # of query and key, that cycles are told for
-FUNCTIONS = {"forward": kernels._forward, "rows": kernels._backward_rows, "columns": kernels._backward_columns,
-             "distances": kernels._backward_distances}
+FUNCTIONS = {
+    "forward": kernels._forward,
+    "rows": kernels._backward_rows,
+    "columns": kernels._backward_columns,
+    "distances": kernels._backward_distances,
+}
 INTEGERS, HALVES = {"B", "H", "T", "S"}, {"Q", "K", "V", "Y", "DY", "DQ", "DK", "DV"}
 
 
@@ -55,12 +59,24 @@ def compiled(kind: str, name: str, s_learns: bool = True, g_learns: bool = True)
     pieces = torch.empty(1, 3, 64 if kind == "pieces" else 0)
     chosen = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), True, kernels.FAR)
     options = {x: chosen.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
-    chosen |= {"skips": kernels.leaves_out(kind, kernels.SKIP_TOLERANCE), "UNIT": 64, "QUERIES": 128, "SEQUENCES": kernels.SEQUENCES,
-               "s_learns": s_learns, "g_learns": g_learns}
-    types = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(HALVES, "*bf16") | {"KEPT": "*i32", "scale": "fp32"}
+    chosen |= {
+        "skips": kernels.leaves_out(kind, kernels.SKIP_TOLERANCE),
+        "UNIT": 64,
+        "QUERIES": 128,
+        "SEQUENCES": kernels.SEQUENCES,
+        "s_learns": s_learns,
+        "g_learns": g_learns,
+    }
+    types = (
+        dict.fromkeys(INTEGERS, "i32")
+        | dict.fromkeys(HALVES, "*bf16")
+        | {"KEPT": "*i32", "scale": "fp32"}
+    )
     signature, constants, aligned = {}, {}, {}
     for place, x in enumerate(function.arg_names):
-        signature[x] = "constexpr" if x in chosen else types.get(x, "*fp32" if x.isupper() else "i32")
+        signature[x] = (
+            "constexpr" if x in chosen else types.get(x, "*fp32" if x.isupper() else "i32")
+        )
         if x in chosen:
             constants[place,] = chosen[x]
         elif x not in ("scale", "B", "H"):
@@ -86,12 +102,28 @@ def loops(disassembly: str) -> list[list[str]]:
             labels[label[1]] = len(instructions)
         elif instruction := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line):
             instructions.append(instruction[1])
-    backward = [(labels[jump[1]], place) for place, line in enumerate(instructions)
-                if (jump := re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line)) and labels.get(jump[1], place) < place]
-    inside = {outer: [inner for inner in backward if inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]]
-              for outer in backward}
-    return [[line for place, line in enumerate(instructions[first : last + 1], first)
-             if not any(start <= place <= stop for start, stop in inside[first, last])] for first, last in backward]
+    backward = [
+        (labels[jump[1]], place)
+        for place, line in enumerate(instructions)
+        if (jump := re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line))
+        and labels.get(jump[1], place) < place
+    ]
+    inside = {
+        outer: [
+            inner
+            for inner in backward
+            if inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
+        ]
+        for outer in backward
+    }
+    return [
+        [
+            line
+            for place, line in enumerate(instructions[first : last + 1], first)
+            if not any(start <= place <= stop for start, stop in inside[first, last])
+        ]
+        for first, last in backward
+    ]
 
 
 def _output(*command: str) -> str:

@@ -38,7 +38,9 @@ SIZES = {  # layers, heads, width
 }
 OTHER = "custom"  # none of these
 READ = 1024  # tokens that pass through the network at a time where a cache lets them
-LOGITS_CHUNK = 2**26  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
+LOGITS_CHUNK = (
+    2**26
+)  # elements of the largest (tokens, V) block of logits held at a time: 256 MB in float32
 GPU_CHUNK = 4  # times as many on a GPU in training: to add up a chunk's gradient of the embedding takes as long as the loss of 800 tokens
 GPU_CHUNKS = 8  # at most: torch.compile puts off the adding, and holds nearly all logits at once where there are many more
 
@@ -64,19 +66,26 @@ class GPTConfig:
         problems = []
         given = self.n_layer, self.n_head, self.n_embd
         if self.size in SIZES or self.size == OTHER and None not in given:
-            shape = tuple(known if own is None else own for own, known in zip(given, SIZES.get(self.size, given)))
+            shape = tuple(
+                known if own is None else own
+                for own, known in zip(given, SIZES.get(self.size, given))
+            )
             self.n_layer, self.n_head, self.n_embd = shape
             self.size = next((size for size, known in SIZES.items() if known == shape), OTHER)
             if self.attn_scale is not None and self.attn_scale <= 0:
                 problems.append(f"attn_scale is {self.attn_scale}: it must be above 0, or null")
             if self.n_head > 0 and (self.n_embd % self.n_head or self.n_embd // self.n_head % 2):
-                problems.append(f"n_embd {self.n_embd} gives {self.n_head} heads {self.n_embd / self.n_head:g} columns each: "
-                                f"choose an n_embd that is a multiple of {2 * self.n_head}")
+                problems.append(
+                    f"n_embd {self.n_embd} gives {self.n_head} heads {self.n_embd / self.n_head:g} columns each: "
+                    f"choose an n_embd that is a multiple of {2 * self.n_head}"
+                )
             for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
                 if getattr(self, name) < 1:
                     problems.append(f"{name} is {getattr(self, name)}: it must be at least 1")
             if not 0 <= self.skip_tolerance < 1:
-                problems.append(f"skip_tolerance is {self.skip_tolerance}: it must be at least 0 and below 1")
+                problems.append(
+                    f"skip_tolerance is {self.skip_tolerance}: it must be at least 0 and below 1"
+                )
         else:
             problems.append(f"unknown size '{self.size}': choose one of {' '.join(SIZES)}")
         try:
@@ -98,19 +107,44 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None,
-                lengths: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        pos: Tensor,
+        encoding: posenc.Encoding,
+        path: str,
+        past: LayerCache | None,
+        lengths: Tensor | None,
+    ) -> Tensor:
         q, k, v, packed = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
         if past:
             k, v, *k_states = past.extend(k, v, *k_states)
             k_states = tuple(k_states)
-        first, reach = (pos if past.position is not None else None, past.window) if past else (None, None)
-        y = attention.attend(q, k, v, encoding, q_states, k_states, self.scale, path, first, reach, self.skip_tolerance, lengths, packed)
+        first, reach = (
+            (pos if past.position is not None else None, past.window) if past else (None, None)
+        )
+        y = attention.attend(
+            q,
+            k,
+            v,
+            encoding,
+            q_states,
+            k_states,
+            self.scale,
+            path,
+            first,
+            reach,
+            self.skip_tolerance,
+            lengths,
+            packed,
+        )
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
-    def qkv(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def qkv(
+        self, x: Tensor, pos: Tensor, encoding: posenc.Encoding
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries and keys, rotated, and values: (B, T, C) -> three (B, H, T, D); and, where nothing was, their source (B, T, 3 C)."""
         packed = self.c_attn(x)
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in packed.chunk(3, -1))
@@ -136,8 +170,15 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding: posenc.Encoding, path: str, past: LayerCache | None,
-                lengths: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        pos: Tensor,
+        encoding: posenc.Encoding,
+        path: str,
+        past: LayerCache | None,
+        lengths: Tensor | None,
+    ) -> Tensor:
         x = x + self.attn(self.ln_1(x), pos, encoding, path, past, lengths)
         return x + self.mlp(self.ln_2(x))
 
@@ -149,11 +190,20 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.posenc = posenc.build(config.pe, config.n_head, config.n_embd, config.block_size, config.n_layer, config.causal)
+        self.posenc = posenc.build(
+            config.pe,
+            config.n_head,
+            config.n_embd,
+            config.block_size,
+            config.n_layer,
+            config.causal,
+        )
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.path = attention.choose(config.attention, self.posenc[0])  # `place` chooses for a GPU
-        self.activation_checkpointing = False  # True: blocks are computed again in backward, instead of kept
+        self.activation_checkpointing = (
+            False  # True: blocks are computed again in backward, instead of kept
+        )
         self.init_weights()
 
     def place(self, device: torch.device, dtype: torch.dtype) -> "GPT":
@@ -163,7 +213,9 @@ class GPT(nn.Module):
         return self.to(device)
 
     @classmethod
-    def from_pretrained(cls, name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0) -> "GPT":
+    def from_pretrained(
+        cls, name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0
+    ) -> "GPT":
         """Weights of others; the logits are theirs. Raises InputError where there are none, or a library is missing.
 
         name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" from the hub, or a folder that transformers saved: Hugging Face's GPT-2.
@@ -177,7 +229,9 @@ class GPT(nn.Module):
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise InputError(f"{name} is another model ({' '.join(str(error).split())[:200]}): choose GPT-2 or CABLE's") from None
+            raise InputError(
+                f"{name} is another model ({' '.join(str(error).split())[:200]}): choose GPT-2 or CABLE's"
+            ) from None
         return model
 
     @torch.no_grad()
@@ -197,8 +251,13 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear):
                 module.bias.zero_()
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None, places: Tensor | None = None,
-                cache: Cache | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        places: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
         """Logits (B, T, V) of tokens (B, T) int64, or with targets (B, T) their mean cross-entropy in nats.
 
         places: (B, t) int64, those of the tokens that targets (B, t) belong to. cache: holds the tokens before, and takes these in.
@@ -209,17 +268,23 @@ class GPT(nn.Module):
 
     def mean_loss(self, x: Tensor, targets: Tensor, places: Tensor | None) -> Tensor:
         """As `forward`, of what the last block gives, (B, T, C)."""
-        return MeanCrossEntropy.apply(_at(self.ln_f(x), places).flatten(0, 1), self.wte.weight, targets.flatten())
+        return MeanCrossEntropy.apply(
+            _at(self.ln_f(x), places).flatten(0, 1), self.wte.weight, targets.flatten()
+        )
 
     def compile(self, **options):
         """By torch.compile: a graph that all blocks have in common, and one of the loss. As one graph a network takes as many times longer
         to compile as it has layers, reads the residual stream again and again, and DistributedDataParallel has to wait for its end."""
-        torch._dynamo.config.optimize_ddp = False  # or its buckets would cut each of them into several
+        torch._dynamo.config.optimize_ddp = (
+            False  # or its buckets would cut each of them into several
+        )
         for block in self.h:
             block.compile(**options)
         self.mean_loss = torch.compile(self.mean_loss, **options)
 
-    def hidden(self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
         """What the last LayerNorm gives: (B, T) -> (B, T, C). Raises InputError past the encoding's max_context.
 
         lengths: (B,) int64, how many tokens each text has, at least 1; what follows them is padding. Decoders do without.
@@ -230,8 +295,15 @@ class GPT(nn.Module):
         first = cache.length if cache else 0
         stop, limit = first + tokens.size(1), self.max_context
         if limit is not None and stop > limit:
-            raise InputError(f"{stop} tokens of context: {self.config.pe} knows positions up to {limit} only")
-        assert cache is None or (cache.capacity is None or stop <= cache.capacity) and not torch.is_grad_enabled() and self.config.causal
+            raise InputError(
+                f"{stop} tokens of context: {self.config.pe} knows positions up to {limit} only"
+            )
+        assert (
+            cache is None
+            or (cache.capacity is None or stop <= cache.capacity)
+            and not torch.is_grad_enabled()
+            and self.config.causal
+        )
         return self._blocks(tokens, torch.arange(first, stop, device=tokens.device), cache, lengths)
 
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
@@ -245,20 +317,40 @@ class GPT(nn.Module):
         x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc)):
             if self.activation_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, pos, encoding, self.path, None, lengths, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(
+                    block,
+                    x,
+                    pos,
+                    encoding,
+                    self.path,
+                    None,
+                    lengths,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                )
             else:
-                x = block(x, pos, encoding, self.path, cache.layers[layer] if cache else None, lengths)
+                x = block(
+                    x, pos, encoding, self.path, cache.layers[layer] if cache else None, lengths
+                )
         return x
 
     @torch.no_grad()
-    def losses(self, tokens: Tensor, targets: Tensor, places: Tensor | None = None, cache_window: int | None = None) -> Tensor:
+    def losses(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        places: Tensor | None = None,
+        cache_window: int | None = None,
+    ) -> Tensor:
         """Cross-entropies in nats, (B, t) float32, of the targets (B, t) of the last t of tokens (B, T), or of those at `places` (B, t);
         logits never exist all at once.
 
         cache_window: no token sees another that far back or further; memory does not grow with T then."""
         if places is not None:
             hidden = _at(self.hidden(tokens), places)
-            return cross_entropies(hidden.flatten(0, 1), self.wte.weight, targets.flatten()).view_as(targets)
+            return cross_entropies(
+                hidden.flatten(0, 1), self.wte.weight, targets.flatten()
+            ).view_as(targets)
         first, losses = tokens.size(1) - targets.size(1), []
         cache = Cache(self, window=cache_window) if cache_window else None
         for start in range(0, tokens.size(1), READ if cache else tokens.size(1)):
@@ -266,7 +358,11 @@ class GPT(nn.Module):
             hidden, skipped = self.hidden(part, cache), max(0, first - start)
             if skipped < part.size(1):
                 y = targets[:, start + skipped - first :][:, : part.size(1) - skipped]
-                losses.append(cross_entropies(hidden[:, skipped:].flatten(0, 1), self.wte.weight, y.flatten()).view_as(y))
+                losses.append(
+                    cross_entropies(
+                        hidden[:, skipped:].flatten(0, 1), self.wte.weight, y.flatten()
+                    ).view_as(y)
+                )
         return torch.cat(losses, 1)
 
     @property
@@ -295,25 +391,38 @@ class GPT(nn.Module):
         decayed = {m.weight for m in self.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
         rest = [p for p in self.parameters() if p not in decayed]
         decay = [p for p in self.parameters() if p in decayed]
-        return [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+        return [
+            {"params": decay, "weight_decay": weight_decay},
+            {"params": rest, "weight_decay": 0.0},
+        ]
 
     def describe(self) -> str:
         """One line for the console."""
         c = self.config
-        return (f"{c.size}{'' if c.causal else ' encoder'}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
-                f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, attention by {self.path}")
+        return (
+            f"{c.size}{'' if c.causal else ' encoder'}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
+            f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, attention by {self.path}"
+        )
 
 
 def _at(hidden, places):
     """(B, T, C) at places (B, t) -> (B, t, C)."""
-    return hidden if places is None else hidden.gather(1, places[..., None].expand(-1, -1, hidden.size(-1)))
+    return (
+        hidden
+        if places is None
+        else hidden.gather(1, places[..., None].expand(-1, -1, hidden.size(-1)))
+    )
 
 
 def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """-log softmax(x weight^T)[target] of each row in nats: (N, C), (V, C), (N,) int64 -> (N,) float32; without gradients."""
     chunks = _chunks(x.to(weight.dtype), targets, LOGITS_CHUNK // len(weight))
-    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would round logits near -100, as OpenAI's GPT-2 has them, to halves
-        return torch.cat([F.cross_entropy(rows @ weight.T, y, reduction="none") for rows, y in chunks])
+    with torch.autocast(
+        x.device.type, enabled=False
+    ):  # bfloat16 would round logits near -100, as OpenAI's GPT-2 has them, to halves
+        return torch.cat(
+            [F.cross_entropy(rows @ weight.T, y, reduction="none") for rows, y in chunks]
+        )
 
 
 def _chunks(x, targets, rows):
@@ -330,7 +439,11 @@ class MeanCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, targets):
         losses, x_grads, weight_grad = [], [], torch.zeros_like(weight)
-        size = max(GPU_CHUNK * LOGITS_CHUNK // len(weight), -(-len(x) // GPU_CHUNKS)) if x.is_cuda else LOGITS_CHUNK // len(weight)
+        size = (
+            max(GPU_CHUNK * LOGITS_CHUNK // len(weight), -(-len(x) // GPU_CHUNKS))
+            if x.is_cuda
+            else LOGITS_CHUNK // len(weight)
+        )
         for rows, y in _chunks(x, targets[:, None], size):
             logits = rows @ weight.T
             log_p = logits.float().log_softmax(-1)

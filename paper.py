@@ -38,18 +38,39 @@ def load(path: str | Path) -> Table:
     with open(FOLDER / "index.csv", newline="") as file:
         known = {row["file"]: row for row in csv.DictReader(file)}
     if path.name not in known or not path.is_file():
-        raise InputError(f"{path} is no table of a paper: choose from {', '.join(str(FOLDER / name) for name in known)}")
+        raise InputError(
+            f"{path} is no table of a paper: choose from {', '.join(str(FOLDER / name) for name in known)}"
+        )
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    found = {pe: {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]} for pe in rows[0] if pe != "context_length"}
+    found = {
+        pe: {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]}
+        for pe in rows[0]
+        if pe != "context_length"
+    }
     entry = known[path.name]
-    return Table(entry["what"], entry["measure"], entry["dataset"], entry["size"], int(entry["trained_at"]), found)
+    return Table(
+        entry["what"],
+        entry["measure"],
+        entry["dataset"],
+        entry["size"],
+        int(entry["trained_at"]),
+        found,
+    )
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:
     """Table 1 of the CABLE paper's first version: by size and encoding of ours, hellaswag_acc in percent and perplexities."""
     with open(FOLDER / GENERALIZATION, newline="") as file:
         rows = list(csv.DictReader(file))
-    found = {(row["model"], "cable-v1" if row["encoding"] == "cable" else row["encoding"]):
-             {name: float(row[name]) for name in row if name not in ("model", "encoding")} for row in rows}
-    return found | {(size, ours): found[size, theirs] for size in ("small", "medium") for ours, theirs in SAME.items()}
+    found = {
+        (row["model"], "cable-v1" if row["encoding"] == "cable" else row["encoding"]): {
+            name: float(row[name]) for name in row if name not in ("model", "encoding")
+        }
+        for row in rows
+    }
+    return found | {
+        (size, ours): found[size, theirs]
+        for size in ("small", "medium")
+        for ours, theirs in SAME.items()
+    }

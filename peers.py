@@ -21,14 +21,28 @@ def installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float, blocks) -> Tensor:
+def flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding,
+    q_states: tuple,
+    k_states: tuple,
+    scale: float,
+    blocks,
+) -> Tensor:
     """As attention.attend; blocks: of causal_blocks, None where later keys are seen too."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    k_states = tuple(s.clone() for s in k_states)  # it takes no gradient of a tensor that the score looks into twice
+    k_states = tuple(
+        s.clone() for s in k_states
+    )  # it takes no gradient of a tensor that the score looks into twice
 
     def of(states, b, h, place):
-        return tuple(s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0] for s in states)
+        return tuple(
+            s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0]
+            for s in states
+        )
 
     def score_mod(z, b, h, i, j):
         return z + encoding.score(of(q_states, b, h, i), of(k_states, b, h, j), h)
@@ -42,12 +56,18 @@ def causal_blocks(tokens: int, device: torch.device):
     return create_block_mask(lambda b, h, i, j: i >= j, None, None, tokens, tokens, device=device)
 
 
-def forgetting(q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float) -> Tensor:
+def forgetting(
+    q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float
+) -> Tensor:
     """As attention.attend, of `fox`. They add the gates up themselves, and leave out what is too small to matter ("auto")."""
     from forgetting_transformer import forgetting_attention
 
-    gates = k_states[0].diff(prepend=k_states[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1))  # logarithms, (B, H, T)
-    return forgetting_attention(q, k, v, gates, head_first=True, sm_scale=scale, adaptive_threshold="auto")
+    gates = k_states[0].diff(
+        prepend=k_states[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
+    )  # logarithms, (B, H, T)
+    return forgetting_attention(
+        q, k, v, gates, head_first=True, sm_scale=scale, adaptive_threshold="auto"
+    )
 
 
 class Cable(nn.Module):
@@ -64,8 +84,13 @@ class Cable(nn.Module):
         return self.network(tokens, targets.contiguous())[1]  # they take a view of them
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
-        return [{"params": [p for p in self.parameters() if p.dim() >= 2], "weight_decay": weight_decay},
-                {"params": [p for p in self.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+        return [
+            {
+                "params": [p for p in self.parameters() if p.dim() >= 2],
+                "weight_decay": weight_decay,
+            },
+            {"params": [p for p in self.parameters() if p.dim() < 2], "weight_decay": 0.0},
+        ]
 
     def project(self) -> None:
         """Nothing has bounds."""

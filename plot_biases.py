@@ -50,7 +50,9 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint")
+    )
     if len(config.run) != 1:
         raise InputError("name one run: python plot_biases.py runs/NAME")
     if Path(config.out).suffix != ".png":
@@ -63,11 +65,17 @@ def main(argv=None):
     if not -layers <= config.layer < layers:
         raise InputError(f"layer {config.layer}: the model has {layers}: choose 0 to {layers - 1}")
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
-    tokens = encoding.encode_ordinary(config.text) if config.tokens is None else beginning(config, checkpoint)
+    tokens = (
+        encoding.encode_ordinary(config.text)
+        if config.tokens is None
+        else beginning(config, checkpoint)
+    )
     if len(tokens) < 2:
         raise InputError("the text has no two tokens: give a longer --text, or more --tokens")
     if len(tokens) > (model.max_context or len(tokens)):
-        raise InputError(f"the text has {len(tokens)} tokens, {pe} takes {model.max_context} at most: give less of it")
+        raise InputError(
+            f"the text has {len(tokens)} tokens, {pe} takes {model.max_context} at most: give less of it"
+        )
     with torch.no_grad():
         layer = biases.layers(model, torch.tensor([tokens]))[config.layer]
         bias, falls, T, heads = layer.bias(), layer.falls(), len(tokens), model.config.n_head
@@ -77,9 +85,17 @@ def main(argv=None):
         drawn = drawn.expand(1, heads, T, T)[0].masked_fill(layer.unseen(), torch.nan)
         falls = None if falls is None else falls.expand(1, heads, T)[0].numpy()
         if config.mean:
-            drawn, falls, what = drawn.mean(0, keepdim=True), None, f"mean over {heads} heads of the {what}, over its largest magnitude"
+            drawn, falls, what = (
+                drawn.mean(0, keepdim=True),
+                None,
+                f"mean over {heads} heads of the {what}, over its largest magnitude",
+            )
             drawn = drawn / drawn.nan_to_num().abs().max().clamp(min=1e-30)
-    labels = None if T > READABLE else [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
+    labels = (
+        None
+        if T > READABLE
+        else [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
+    )
     title = f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:
         plot(drawn.numpy(), falls, labels, title, file)
@@ -102,12 +118,20 @@ def plot(matrices, falls, labels, title, file) -> None:
     columns = min(4, heads)
     kinds = 1 if falls is None else 2  # rows of axes for each row of heads
     rows = -(-heads // columns)
-    figure, axes = pyplot.subplots(rows * kinds, columns, squeeze=False, figsize=(3.1 * columns + 0.6, (3.3, 4.6)[kinds - 1] * rows),
-                                   height_ratios=[3, 1][:kinds] * rows, layout="constrained")
+    figure, axes = pyplot.subplots(
+        rows * kinds,
+        columns,
+        squeeze=False,
+        figsize=(3.1 * columns + 0.6, (3.3, 4.6)[kinds - 1] * rows),
+        height_ratios=[3, 1][:kinds] * rows,
+        layout="constrained",
+    )
     for unused in axes.flat[:]:
         unused.set_visible(False)
     font = {"fontsize": min(7, 240 / T), "family": "monospace"}
-    ticks = {} if labels is None else {"ticks": range(T), "labels": labels, "parse_math": False, **font}  # "$$" is no formula
+    ticks = (
+        {} if labels is None else {"ticks": range(T), "labels": labels, "parse_math": False, **font}
+    )  # "$$" is no formula
     for head in range(heads):
         row, column = divmod(head, columns)
         top = axes[row * kinds, column]

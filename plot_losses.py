@@ -40,9 +40,15 @@ def main(argv=None):
         raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
     lines = []
     for run in config.runs:
-        points = [(step, loss) for step, loss in losses_of(Path(run), config.kind) if step >= config.from_step]
+        points = [
+            (step, loss)
+            for step, loss in losses_of(Path(run), config.kind)
+            if step >= config.from_step
+        ]
         if not points:
-            raise InputError(f"{run} has no {config.kind} losses from step {config.from_step} on: leave it out, or lower --from_step")
+            raise InputError(
+                f"{run} has no {config.kind} losses from step {config.from_step} on: leave it out, or lower --from_step"
+            )
         lines.append((Path(run).name, points))
     with atomic(config.out) as file:
         figures.losses(lines, file)
@@ -52,9 +58,15 @@ def main(argv=None):
 def losses_of(run: Path, kind: str) -> list[tuple[int, float]]:
     """(step, loss) of a training. Raises InputError where the folder holds none."""
     if (run / "finetune.json").exists():
-        return read_json(run / "finetune.json", "fine-tune again").get("losses", []) if kind == "train" else []  # none: it goes on
+        return (
+            read_json(run / "finetune.json", "fine-tune again").get("losses", [])
+            if kind == "train"
+            else []
+        )  # none: it goes on
     if not (run / "log.jsonl").exists():
-        raise InputError(f"{run} holds neither log.jsonl nor finetune.json: name the folder of a training")
+        raise InputError(
+            f"{run} holds neither log.jsonl nor finetune.json: name the folder of a training"
+        )
     return [(entry["step"], entry["loss"]) for entry in runs.logged(run) if entry["kind"] == kind]
 
 

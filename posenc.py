@@ -186,8 +186,12 @@ class CAPE(Sinusoidal):
 
     def embed(self, x, pos):
         if self.training:
-            shift, jitter, stretch = (torch.rand(len(x), n, device=x.device) * 2 - 1 for n in (1, len(pos), 1))
-            pos = (pos + self.shift * shift + jitter / 2) * (1 + self.percent / 100) ** stretch  # (B, T)
+            shift, jitter, stretch = (
+                torch.rand(len(x), n, device=x.device) * 2 - 1 for n in (1, len(pos), 1)
+            )
+            pos = (pos + self.shift * shift + jitter / 2) * (
+                1 + self.percent / 100
+            ) ** stretch  # (B, T)
         return super().embed(x, pos)
 
 
@@ -213,7 +217,9 @@ class RoPE(Encoding):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
         sin, cos = (x[:, None] for x in circle(angle, self.stretch))  # (T, 1, D/2)
 
-        def turn(x):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
+        def turn(
+            x,
+        ):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
             a, b = x.transpose(1, 2).float().chunk(2, -1)
             return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype).transpose(1, 2)
 
@@ -270,7 +276,16 @@ class YaRN(PositionInterpolation):
 
     names = ("yarn",)
 
-    def __init__(self, heads, channels, block_size, *, factor: int = 4, base: int = 10_000, length: int | None = None):
+    def __init__(
+        self,
+        heads,
+        channels,
+        block_size,
+        *,
+        factor: int = 4,
+        base: int = 10_000,
+        length: int | None = None,
+    ):
         super().__init__(heads, channels, block_size, factor=factor, base=base)
         self.length = length or block_size
         self.stretch = 0.1 * math.log(factor) + 1
@@ -302,11 +317,17 @@ def circle(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
 
 
 def _two_like(angle, radius):
-    return [torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format) for _ in range(2)]
+    return [
+        torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format)
+        for _ in range(2)
+    ]
 
 
 def _circle(angle, radius):
-    found = [function(angle, out=out) for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))]
+    found = [
+        function(angle, out=out)
+        for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))
+    ]
     return found if radius == 1 else [x.mul_(radius) for x in found]
 
 
@@ -320,8 +341,12 @@ def _operator(name, function, schema, fake):
 
 
 _operator("circle", _circle, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
-if _sums := _operator("running_sum", lambda x: x.cumsum(-1), "(Tensor x) -> Tensor",
-                      functools.partial(torch.empty_like, memory_format=torch.contiguous_format)):
+if _sums := _operator(
+    "running_sum",
+    lambda x: x.cumsum(-1),
+    "(Tensor x) -> Tensor",
+    functools.partial(torch.empty_like, memory_format=torch.contiguous_format),
+):
     _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
 
 
@@ -372,7 +397,9 @@ class ALiBi(WeightedFall):
 
     def set_slopes(self, exponents):
         """2^(-exponents), (H,) float64."""
-        self.register_buffer("slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False)  # (1, H, 1)
+        self.register_buffer(
+            "slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False
+        )  # (1, H, 1)
 
     def states(self, x, pos, last=None):
         s = -pos.float()[None, None]  # (1, 1, T)
@@ -419,7 +446,9 @@ class Cable(WeightedFall):
 
     def states(self, x, pos, last=None):
         gates = [self.step, self.weight]  # x is read once for both
-        step, weight = F.linear(x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))).chunk(2, -1)
+        step, weight = F.linear(
+            x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))
+        ).chunk(2, -1)
         s = self.sum_on(-F.relu(step), last)
         return (s, F.softplus(weight).mT.contiguous()), (s,)  # as the kernels read it
 
@@ -490,7 +519,11 @@ class ByDistance(Encoding):
         return self.by_distance(d.clamp(min=0) if self.causal else d, h)
 
     def in_registers(self, q_states, k_states, h):
-        return "distance", {"table": self.by_distance(distances(k_states[0].size(-1), self.causal, h.device), h[:, None])}
+        return "distance", {
+            "table": self.by_distance(
+                distances(k_states[0].size(-1), self.causal, h.device), h[:, None]
+            )
+        }
 
 
 class T5(ByDistance):
@@ -507,15 +540,22 @@ class T5(ByDistance):
         super().__init__(heads, channels, block_size)
         self.buckets, self.max_distance = buckets, max_distance
         if buckets < 4 or max_distance <= buckets // 2:
-            raise InputError(f"t5: with buckets {buckets} and max_distance {max_distance} there is no logarithmic bucket: give at least 4 "
-                             "buckets, and a max_distance above half of them")
+            raise InputError(
+                f"t5: with buckets {buckets} and max_distance {max_distance} there is no logarithmic bucket: give at least 4 "
+                "buckets, and a max_distance above half of them"
+            )
         self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
 
     def by_distance(self, d, h):
         buckets = self.buckets if self.causal else self.buckets // 2
         exact, after, d = buckets // 2, d < 0, d.abs()
-        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (buckets - exact)
-        return self.table[h, torch.where(d < exact, d, far.floor().clamp(max=buckets - 1)).long() + buckets * after]
+        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (
+            buckets - exact
+        )
+        return self.table[
+            h,
+            torch.where(d < exact, d, far.floor().clamp(max=buckets - 1)).long() + buckets * after,
+        ]
 
 
 class T5Clip(ByDistance):
@@ -611,7 +651,9 @@ class MEP(ByDistance):
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
-        self.register_buffer("slopes", torch.exp2(-alibi_exponents(heads)).float(), persistent=False)
+        self.register_buffer(
+            "slopes", torch.exp2(-alibi_exponents(heads)).float(), persistent=False
+        )
 
     def by_distance(self, d, h):
         kernels = self.kernels(d, h)
@@ -664,7 +706,10 @@ class FIRE(Encoding):
         self.multiplier = nn.Parameter(torch.tensor(1.0))
         # The MLP starts as torch's Linear does: with small weights and no biases, half of its units would never fire.
         self.w1, self.b1 = (nn.Parameter(torch.empty(width).uniform_(-1, 1)) for _ in range(2))
-        self.w2, self.b2 = (nn.Parameter(torch.empty(*shape).uniform_(-1, 1) / width**0.5) for shape in ((heads, width), (heads,)))
+        self.w2, self.b2 = (
+            nn.Parameter(torch.empty(*shape).uniform_(-1, 1) / width**0.5)
+            for shape in ((heads, width), (heads,))
+        )
 
     def states(self, x, pos, last=None):
         p = pos.float()[None, None]  # (1, 1, T)
@@ -687,7 +732,11 @@ class FIRE(Encoding):
 
     def in_registers(self, q_states, k_states, h):
         d = distances(k_states[0].size(-1), self.causal, h.device).abs()
-        return "pieces", {"table": self.stretch(d)[None], "g": 1 / self.longest(q_states[0]), "pieces": self.pieces()}
+        return "pieces", {
+            "table": self.stretch(d)[None],
+            "g": 1 / self.longest(q_states[0]),
+            "pieces": self.pieces(),
+        }
 
     def pieces(self):
         """f as a function of straight pieces: (H, 3, K), K a power of two above its units. First the K - 1 ascending
@@ -697,8 +746,11 @@ class FIRE(Encoding):
         with torch.no_grad():
             turns, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
             rank = order.argsort()  # a unit is active after its turn, or up to it
-            active = torch.where(self.w1 > 0, torch.arange(count, device=rank.device)[:, None] > rank, torch.arange(
-                count, device=rank.device)[:, None] <= rank)  # (K, width)
+            active = torch.where(
+                self.w1 > 0,
+                torch.arange(count, device=rank.device)[:, None] > rank,
+                torch.arange(count, device=rank.device)[:, None] <= rank,
+            )  # (K, width)
             active = torch.where(self.w1 == 0, self.b1 > 0, active).to(self.w1.dtype)
         slopes = (self.w2 * self.w1) @ active.T  # (H, K)
         intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
@@ -718,11 +770,15 @@ class DIETAbs(Encoding):
     def __init__(self, heads, channels, block_size, *, rank: int | None = None):
         super().__init__(heads, channels, block_size)
         rank = channels // heads if rank is None else rank
-        self.p_q, self.p_k = (nn.Parameter(0.02 * torch.randn(rank, heads, block_size)) for _ in range(2))
+        self.p_q, self.p_k = (
+            nn.Parameter(0.02 * torch.randn(rank, heads, block_size)) for _ in range(2)
+        )
         self.max_context = block_size
 
     def states(self, x, pos, last=None):
-        return tuple(table[:, None, :, pos].unbind() for table in (self.p_q, self.p_k))  # of each rank (1, H, T)
+        return tuple(
+            table[:, None, :, pos].unbind() for table in (self.p_q, self.p_k)
+        )  # of each rank (1, H, T)
 
     def score(self, q_states, k_states, h):
         return sum(p_q * p_k for p_q, p_k in zip(q_states, k_states))
@@ -758,7 +814,9 @@ class Shaw(Encoding):
 
     def see_both_ways(self):
         super().see_both_ways()
-        self.a = nn.Parameter(0.02 * torch.randn(2 * self.k + 1, self.a.size(1)))  # the last k of distances -k to -1
+        self.a = nn.Parameter(
+            0.02 * torch.randn(2 * self.k + 1, self.a.size(1))
+        )  # the last k of distances -k to -1
 
     def transform(self, logits, bias, q, d, unseen):
         of_rows = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows)
@@ -783,8 +841,12 @@ class TransformerXL(Encoding):
 
     def transform(self, logits, bias, q, d, unseen):
         last = d[-1, 0]  # the longest distance; then all the others, descending
-        r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(q.dtype)  # (T + S - 1, C)
-        found = (q - self.u + self.v) @ (self.w.to(q.dtype) @ r.T) / math.sqrt(q.size(-1))  # (B, H, T, T + S - 1)
+        r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(
+            q.dtype
+        )  # (T + S - 1, C)
+        found = (
+            (q - self.u + self.v) @ (self.w.to(q.dtype) @ r.T) / math.sqrt(q.size(-1))
+        )  # (B, H, T, T + S - 1)
         return found.gather(-1, (last - d).expand_as(logits))
 
 
@@ -807,7 +869,9 @@ class CoPE(Encoding):
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
         of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
         last = len(self.e) - 1  # clamped for the sake of a NaN, which goes on to the output by p
-        below, above = (of_rows.gather(-1, end.long().clamp(0, last)) for end in (p.floor(), p.ceil()))
+        below, above = (
+            of_rows.gather(-1, end.long().clamp(0, last)) for end in (p.floor(), p.ceil())
+        )
         return torch.lerp(below, above, p - p.floor())
 
 
@@ -820,16 +884,23 @@ class DAPE(Encoding):
 
     def __init__(self, heads, channels, block_size, *, width: int = 32):
         super().__init__(heads, channels, block_size)
-        self.hidden, self.output = nn.Conv2d(2 * heads, width, (1, self.kernel)), nn.Conv2d(width, heads, (1, self.kernel))
+        self.hidden, self.output = (
+            nn.Conv2d(2 * heads, width, (1, self.kernel)),
+            nn.Conv2d(width, heads, (1, self.kernel)),
+        )
 
     def transform(self, logits, bias, q, d, unseen):
         x = torch.cat([logits, bias.expand_as(logits)], 1)
-        return self.convolve(self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen)
+        return self.convolve(
+            self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen
+        )
 
     def convolve(self, layer, x, unseen):
         """In the precision of x (B, channels, T, S)."""
         x = x.masked_fill(unseen, 0)
-        return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), padding=(0, self.kernel // 2))
+        return F.conv2d(
+            x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), padding=(0, self.kernel // 2)
+        )
 
 
 class DAPEv2(DAPE):
@@ -850,8 +921,17 @@ class Composition(Encoding):
         nn.Module.__init__(self)
         self.parts = nn.ModuleList(parts)
         for limit in ("max_context", "reach"):
-            setattr(self, limit, min((value for part in parts if (value := getattr(part, limit)) is not None), default=None))
-        self.transform = next((part.transform for part in parts if part.transform is not None), None)
+            setattr(
+                self,
+                limit,
+                min(
+                    (value for part in parts if (value := getattr(part, limit)) is not None),
+                    default=None,
+                ),
+            )
+        self.transform = next(
+            (part.transform for part in parts if part.transform is not None), None
+        )
         biased = [part for part in parts if part.score is not None]
         if not biased:
             self.score = None
@@ -861,7 +941,10 @@ class Composition(Encoding):
         if len(biased) == 1:
             self.by_distance, self.in_registers = biased[0].by_distance, biased[0].in_registers
             self.names = biased[0].names  # of the bias: what records of its speed go by
-        first = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)  # one token, to see how many states it carries
+        first = (
+            torch.zeros(1, 1, channels),
+            torch.zeros(1, dtype=torch.int64),
+        )  # one token, to see how many states it carries
         self.counts = [[len(states) for states in part.states(*first)] for part in parts]
 
     def embed(self, x, pos):
@@ -875,15 +958,30 @@ class Composition(Encoding):
         return q, k
 
     def states(self, x, pos, last=None):
-        lasts = [None] * len(self.parts) if last is None else [keys for _, _, keys in self.split((), last)]
+        lasts = (
+            [None] * len(self.parts)
+            if last is None
+            else [keys for _, _, keys in self.split((), last)]
+        )
         states = [part.states(x, pos, own) for part, own in zip(self.parts, lasts)]
         return sum((q for q, _ in states), ()), sum((k for _, k in states), ())
 
     def score(self, q_states, k_states, h):
-        return sum(part.score(q, k, h) for part, q, k in self.split(q_states, k_states) if part.score is not None)
+        return sum(
+            part.score(q, k, h)
+            for part, q, k in self.split(q_states, k_states)
+            if part.score is not None
+        )
 
     def factors(self, q_states, k_states):
-        return sum((tuple(part.factors(q, k)) for part, q, k in self.split(q_states, k_states) if part.score is not None), ())
+        return sum(
+            (
+                tuple(part.factors(q, k))
+                for part, q, k in self.split(q_states, k_states)
+                if part.score is not None
+            ),
+            (),
+        )
 
     def project(self):
         for part in self.parts:
@@ -892,8 +990,10 @@ class Composition(Encoding):
     def split(self, q_states, k_states):
         """(part, its query states, its key states) of all parts."""
         q_states, k_states = iter(q_states), iter(k_states)
-        return [(part, tuple(itertools.islice(q_states, q)), tuple(itertools.islice(k_states, k)))
-                for part, (q, k) in zip(self.parts, self.counts)]
+        return [
+            (part, tuple(itertools.islice(q_states, q)), tuple(itertools.islice(k_states, k)))
+            for part, (q, k) in zip(self.parts, self.counts)
+        ]
 
 
 def sinusoids(pos: Tensor, width: int) -> Tensor:
@@ -930,7 +1030,9 @@ def compression_ratios(heads: int) -> Tensor:
     return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
 
 
-def build(spec: str, heads: int, width: int, block_size: int, layers: int, causal: bool = True) -> nn.ModuleList:
+def build(
+    spec: str, heads: int, width: int, block_size: int, layers: int, causal: bool = True
+) -> nn.ModuleList:
     """The encodings of a model, one for each layer; a part of scope "model" is the same instance in all of them.
 
     spec: "NAME", "NAME:option=value,option=value", or several joined by "+". causal: of a decoder; False: of an encoder. Raises
@@ -938,7 +1040,10 @@ def build(spec: str, heads: int, width: int, block_size: int, layers: int, causa
     """
     parts = []  # for each part of the spec, its instance in every layer
     for cls, options in parse(spec, causal):
-        instances = [cls(heads, width, block_size, **options) for _ in range(1 if cls.scope == "model" else layers)]
+        instances = [
+            cls(heads, width, block_size, **options)
+            for _ in range(1 if cls.scope == "model" else layers)
+        ]
         for instance in instances:
             if not causal:
                 instance.see_both_ways()
@@ -958,26 +1063,43 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
         if name not in ENCODINGS:
             near = difflib.get_close_matches(name, ENCODINGS, 1)
             mend = f"did you mean {near[0]}? " if near else ""
-            problems.append(f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}")
+            problems.append(
+                f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}"
+            )
             continue
         cls, options = ENCODINGS[name], {}
         if not (causal or cls.both_ways):
-            problems.append(f"{name} knows keys before the query only: choose another encoding for an encoder")
-        known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+            problems.append(
+                f"{name} knows keys before the query only: choose another encoding for an encoder"
+            )
+        known = [
+            p.name
+            for p in inspect.signature(cls).parameters.values()
+            if p.kind is inspect.Parameter.KEYWORD_ONLY
+        ]
         for word in filter(None, words.split(",")):
             option, _, value = word.partition("=")
             if option not in known:
-                problems.append(f"{name} has no option '{option}': " + (f"choose from {' '.join(known)}" if known else "it has none"))
+                problems.append(
+                    f"{name} has no option '{option}': "
+                    + (f"choose from {' '.join(known)}" if known else "it has none")
+                )
             elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.least_option:
-                problems.append(f"{name}: {option} is '{value}': it must be a whole number of at least {cls.least_option}, "
-                                f"as in {name}:{option}=8")
+                problems.append(
+                    f"{name}: {option} is '{value}': it must be a whole number of at least {cls.least_option}, "
+                    f"as in {name}:{option}=8"
+                )
             else:
                 options[option] = int(value)
         parsed.append((cls, options))
     for place in ("embed", "rotate", "transform"):
-        acting = [cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)]
+        acting = [
+            cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)
+        ]
         if len(acting) > 1:
-            problems.append(f"{' and '.join(acting)} cannot be combined, both {place}: choose one of them")
+            problems.append(
+                f"{' and '.join(acting)} cannot be combined, both {place}: choose one of them"
+            )
     if problems:
         raise InputError(*problems)
     return parsed

@@ -59,7 +59,9 @@ def main(argv=None):
     if config.verify:
         return shards.verify(config.out_dir)
     if config.shards is not None and config.shards < 2:
-        raise InputError(f"shards is {config.shards}: the first is for validation, so give at least 2")
+        raise InputError(
+            f"shards is {config.shards}: the first is for validation, so give at least 2"
+        )
     if config.pretokenized:
         fetch(config)
     else:
@@ -69,48 +71,95 @@ def main(argv=None):
 def stream(config: Config) -> None:
     """The rows of --source or of the hub's data set, one after the other, become shards."""
     dataset = config.dataset or "HuggingFaceFW/fineweb-edu"
-    name, mend = f"{dataset} ({config.name})", "choose another --dataset or --name, or give local files as --source"
-    load, source = {"path": dataset, "name": config.name, "split": "train"}, {"dataset": dataset, "name": config.name}
+    name, mend = (
+        f"{dataset} ({config.name})",
+        "choose another --dataset or --name, or give local files as --source",
+    )
+    load, source = (
+        {"path": dataset, "name": config.name, "split": "train"},
+        {"dataset": dataset, "name": config.name},
+    )
     if config.source:
         files = corpus.find([config.source])
         kinds = {corpus.table_kind(path) for path in files}
         if len(kinds) > 1 or None in kinds:
-            raise InputError(f"{config.source}: files of several kinds, or of none we know: give only .jsonl or only .parquet")
+            raise InputError(
+                f"{config.source}: files of several kinds, or of none we know: give only .jsonl or only .parquet"
+            )
         name, mend = config.source, "mend or remove the file"
         load, source = corpus.local(files), {"files": corpus.fingerprint(files)}
-    encoding, meta = corpus.begin(config.out_dir, config.tokenizer, config.shard_tokens, {**source, "text_column": config.text_column})
+    encoding, meta = corpus.begin(
+        config.out_dir,
+        config.tokenizer,
+        config.shard_tokens,
+        {**source, "text_column": config.text_column},
+    )
     writer = shards.ShardWriter(meta, "val", config.shard_tokens, then="train", limit=config.shards)
     if not writer.full and writer.shards and writer.shards[-1]["tokens"] == config.shard_tokens:
         meta.value["complete"] = False  # it ended at a limit, not with the text
     if not config.source and not meta.value["complete"] and not Path(dataset).is_dir():
         load["revision"] = pinned(meta, dataset).sha
-    rows = corpus.rows(name, config.text_column, load, writer.marks[-1] if writer.marks else (0, None), writer.mark, mend)
-    documents = ((writer, number, corpus.pieces(text)) for number, text in rows if number >= writer.start[0])
-    corpus.write(meta, [writer], documents, encoding, mend="give more text or a smaller --shard_tokens")
+    rows = corpus.rows(
+        name,
+        config.text_column,
+        load,
+        writer.marks[-1] if writer.marks else (0, None),
+        writer.mark,
+        mend,
+    )
+    documents = (
+        (writer, number, corpus.pieces(text)) for number, text in rows if number >= writer.start[0]
+    )
+    corpus.write(
+        meta, [writer], documents, encoding, mend="give more text or a smaller --shard_tokens"
+    )
 
 
 def fetch(config: Config) -> None:
     """Ready shards from the hub: read once to be checked, hashed and counted."""
     import huggingface_hub
 
-    repository, folder, mend = config.dataset or "kjj0/finewebedu10B-gpt2", Path(config.out_dir), "name another --dataset"
+    repository, folder, mend = (
+        config.dataset or "kjj0/finewebedu10B-gpt2",
+        Path(config.out_dir),
+        "name another --dataset",
+    )
     if config.source or config.tokenizer != "gpt2":
-        raise InputError("--pretokenized fetches GPT-2 tokens: give it neither --source nor another --tokenizer")
-    meta = shards.Meta(folder, {"dataset": folder.resolve().name, "tokenizer": "gpt2", "vocab_size": shards.GPT2_VOCABULARY,
-                              "source": {"pretokenized": repository}})
+        raise InputError(
+            "--pretokenized fetches GPT-2 tokens: give it neither --source nor another --tokenizer"
+        )
+    meta = shards.Meta(
+        folder,
+        {
+            "dataset": folder.resolve().name,
+            "tokenizer": "gpt2",
+            "vocab_size": shards.GPT2_VOCABULARY,
+            "source": {"pretokenized": repository},
+        },
+    )
     known = [shard for record in meta.value["splits"].values() for shard in record["shards"]]
     there = {shard["file"]: shard for shard in known if (folder / shard["file"]).exists()}
     available = meta.value.get("available")
-    if meta.value["complete"] and len(there) == len(known) >= min(config.shards or available, available):
+    if meta.value["complete"] and len(there) == len(known) >= min(
+        config.shards or available, available
+    ):
         print(f"{folder} is prepared already: {corpus.summary(meta)}")
         return
     info = pinned(meta, repository)
     names = {Path(file.rfilename).name: file.rfilename for file in info.siblings}
-    named = [match for match in map(shards.SHARD_NAME.fullmatch, names) if match and match["split"] in ("val", "train")]
+    named = [
+        match
+        for match in map(shards.SHARD_NAME.fullmatch, names)
+        if match and match["split"] in ("val", "train")
+    ]
     named.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     if {match["split"] for match in named[: config.shards]} != {"val", "train"}:
-        raise InputError(f"{repository} holds no shards *_val_000000.bin, *_train_000001.bin, …: {mend}")
-    wanted = {match[0]: match["split"] for match in named[: max(config.shards or len(named), len(known))]}
+        raise InputError(
+            f"{repository} holds no shards *_val_000000.bin, *_train_000001.bin, …: {mend}"
+        )
+    wanted = {
+        match[0]: match["split"] for match in named[: max(config.shards or len(named), len(known))]
+    }
     meta.value |= {"available": len(named), "splits": {}}
     for file in wanted:
         if file in there:
@@ -119,8 +168,15 @@ def fetch(config: Config) -> None:
         for file in [file for file in wanted if file not in there]:
             try:
                 with corpus.reading(f"{repository}: {file}", mend):
-                    fetched = Path(huggingface_hub.hf_hub_download(repository, names[file], repo_type="dataset", revision=info.sha,
-                                                                   local_dir=folder / ".fetched"))
+                    fetched = Path(
+                        huggingface_hub.hf_hub_download(
+                            repository,
+                            names[file],
+                            repo_type="dataset",
+                            revision=info.sha,
+                            local_dir=folder / ".fetched",
+                        )
+                    )
                 if problems := shards.shard_problems(fetched):
                     raise InputError(f"{repository}: {problems[0].rpartition(': ')[0]}: {mend}")
                 meta.add(wanted[file], take(fetched, folder / file))
@@ -136,8 +192,12 @@ def take(fetched: Path, path: Path) -> dict:
         while block := content.read(1 << 24):
             digest.update(block)
             file.write(block)
-    return {"file": path.name, "documents": int(np.count_nonzero(tokens == shards.GPT2_VOCABULARY - 1)), "tokens": len(tokens),
-            "sha256": digest.hexdigest()}
+    return {
+        "file": path.name,
+        "documents": int(np.count_nonzero(tokens == shards.GPT2_VOCABULARY - 1)),
+        "tokens": len(tokens),
+        "sha256": digest.hexdigest(),
+    }
 
 
 def pinned(meta: shards.Meta, repository: str):

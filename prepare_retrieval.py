@@ -51,7 +51,15 @@ class Config:
     """of what is chosen"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, triplets=1, documents=2, questions=1, passage=2 * SIZES[1], length=2 * SIZES[1], seed=0)
+        problems = cli.at_least(
+            self,
+            triplets=1,
+            documents=2,
+            questions=1,
+            passage=2 * SIZES[1],
+            length=2 * SIZES[1],
+            seed=0,
+        )
         if problems:
             raise InputError(*problems)
 
@@ -63,18 +71,34 @@ def main(argv=None):
     out = Path(config.out_dir or f"{config.data[0].rstrip('/')}-retrieval")
     if out.exists():
         raise InputError(f"{out} is there already: choose another --out_dir, or remove it")
-    train, val = (Text(Shards(config.data[0], split), generator) for split, generator in zip(
-        ("train", "val"), np.random.default_rng(config.seed).spawn(2)))
+    train, val = (
+        Text(Shards(config.data[0], split), generator)
+        for split, generator in zip(("train", "val"), np.random.default_rng(config.seed).spawn(2))
+    )
     documents, questions = task_of(val, config)
     triplets = triplets_of(train, config)
-    qrels = [("query-id", "corpus-id", "score"), *((f"q{number}", f"d{number}", 1) for number in questions)]
+    qrels = [
+        ("query-id", "corpus-id", "score"),
+        *((f"q{number}", f"d{number}", 1) for number in questions),
+    ]
     with atomic_folder(out) as folder:
         write(folder / "triplets.jsonl", map(json.dumps, triplets))
-        write(folder / "corpus.jsonl", (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(documents)))
-        write(folder / "queries.jsonl", (json.dumps({"_id": f"q{number}", "text": text}) for number, text in questions.items()))
+        write(
+            folder / "corpus.jsonl",
+            (
+                json.dumps({"_id": f"d{number}", "text": text})
+                for number, text in enumerate(documents)
+            ),
+        )
+        write(
+            folder / "queries.jsonl",
+            (json.dumps({"_id": f"q{number}", "text": text}) for number, text in questions.items()),
+        )
         write(folder / "qrels" / "test.tsv", ("\t".join(map(str, line)) for line in qrels))
-    print(f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most {config.length:,} characters, "
-          f"{len(questions):,} questions")
+    print(
+        f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most {config.length:,} characters, "
+        f"{len(questions):,} questions"
+    )
 
 
 class Text:
@@ -86,7 +110,10 @@ class Text:
         self.spans = []  # (shard, first token, end) of every document
         for number, tokens in enumerate(shards.tokens):
             starts = np.flatnonzero(tokens == self.encoding.eot_token)
-            self.spans += [(number, int(start) + 1, int(end)) for start, end in zip(starts, [*starts[1:], len(tokens)])]
+            self.spans += [
+                (number, int(start) + 1, int(end))
+                for start, end in zip(starts, [*starts[1:], len(tokens)])
+            ]
         self.sizes = np.array([end - start for _, start, end in self.spans], dtype=np.float64)
 
     def decoded(self, number: int, start: int, end: int) -> str:
@@ -108,15 +135,23 @@ class Text:
 
 def task_of(val: Text, config: Config) -> tuple[list[str], dict[int, str]]:
     """Documents, in an order at random, and of some by their number the sentence that was cut out of them."""
-    stretches = [part for number, size in enumerate(val.sizes) for part in cut(val.decoded(number, 0, int(size)), config.length)]
-    documents = [stretches[n] for n in val.generator.permutation(len(stretches))[: config.documents]]
+    stretches = [
+        part
+        for number, size in enumerate(val.sizes)
+        for part in cut(val.decoded(number, 0, int(size)), config.length)
+    ]
+    documents = [
+        stretches[n] for n in val.generator.permutation(len(stretches))[: config.documents]
+    ]
     questions = {}
     for number, text in enumerate(documents):
         if len(questions) < config.questions and (found := val.without_a_sentence(text)):
             questions[number], documents[number] = found
     if len(questions) < config.questions:
-        raise InputError(f"{val.shards.folder} (val) gives {len(questions)} questions of {len(documents)} documents: lower --questions or "
-                         "--length, or prepare more text")
+        raise InputError(
+            f"{val.shards.folder} (val) gives {len(questions)} questions of {len(documents)} documents: lower --questions or "
+            "--length, or prepare more text"
+        )
     return documents, questions
 
 
@@ -134,11 +169,16 @@ def triplets_of(train: Text, config: Config) -> list[dict[str, str]]:
             return found
         size = int(train.sizes[number])
         places = train.generator.integers(max(1, size - config.passage), size=2)
-        passage, negative = (train.decoded(number, int(place), int(place) + config.passage)[: config.passage] for place in places)
+        passage, negative = (
+            train.decoded(number, int(place), int(place) + config.passage)[: config.passage]
+            for place in places
+        )
         pair = train.without_a_sentence(passage)
         if pair and abs(places[0] - places[1]) >= config.passage and len(negative) >= SIZES[1]:
             found.append({"query": pair[0], "positive": pair[1], "negative": negative})
-    raise InputError(f"{train.shards.folder} (train) gives {len(found)} triplets: lower --triplets or --passage, or prepare more text")
+    raise InputError(
+        f"{train.shards.folder} (train) gives {len(found)} triplets: lower --triplets or --passage, or prepare more text"
+    )
 
 
 def write(path: Path, lines) -> None:

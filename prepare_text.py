@@ -46,22 +46,45 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("sources", "files and folders; none: the embedded corpus"))
+    config = cli.parse(
+        Config,
+        argv,
+        __doc__,
+        positional=("sources", "files and folders; none: the embedded corpus"),
+    )
     if config.verify:
         return shards.verify(config.out_dir)
     if config.val_every < 2:
         raise InputError(f"val_every is {config.val_every}: hold out every 2nd document at most")
-    train_files = find(config.sources, config.out_dir) if config.sources else corpus.standard_library()
+    train_files = (
+        find(config.sources, config.out_dir) if config.sources else corpus.standard_library()
+    )
     val_files = find([config.val], config.out_dir) if config.val else []
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
-    encoding, meta = corpus.begin(config.out_dir, config.tokenizer, config.shard_tokens, {
-        "files": corpus.fingerprint(train_files), "val_files": corpus.fingerprint(val_files), "text_column": config.text_column,
-        "val_every": config.val_every})
-    writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")}
+    encoding, meta = corpus.begin(
+        config.out_dir,
+        config.tokenizer,
+        config.shard_tokens,
+        {
+            "files": corpus.fingerprint(train_files),
+            "val_files": corpus.fingerprint(val_files),
+            "text_column": config.text_column,
+            "val_every": config.val_every,
+        },
+    )
+    writers = {
+        split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")
+    }
     documents = read(train_files, val_files, config, writers)
-    corpus.write(meta, [*writers.values()], documents, encoding, mend="give more sources, name some as --val, or lower --val_every",
-                 total=None if tables(train_files + val_files) else len(train_files + val_files))
+    corpus.write(
+        meta,
+        [*writers.values()],
+        documents,
+        encoding,
+        mend="give more sources, name some as --val, or lower --val_every",
+        total=None if tables(train_files + val_files) else len(train_files + val_files),
+    )
 
 
 def find(sources: list[str], out_dir: str) -> list[Path]:
@@ -69,7 +92,11 @@ def find(sources: list[str], out_dir: str) -> list[Path]:
         return corpus.table_kind(path) or is_text(path)
 
     found = corpus.find(sources, readable, "text, jsonl or parquet", besides=Path(out_dir))
-    problems = [f"{path} is no UTF-8 text: unpack or convert it, or leave it out" for path in found if not readable(path)]
+    problems = [
+        f"{path} is no UTF-8 text: unpack or convert it, or leave it out"
+        for path in found
+        if not readable(path)
+    ]
     if problems:
         raise InputError(*problems)
     return found
@@ -83,7 +110,9 @@ def is_text(path: Path) -> bool:
     with open(path, "rb") as file:
         head = file.read(8192)
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < 8192)  # otherwise it may end within a character
+        codecs.getincrementaldecoder("utf-8")().decode(
+            head, final=len(head) < 8192
+        )  # otherwise it may end within a character
     except UnicodeDecodeError:
         return False
     return b"\0" not in head
@@ -94,10 +123,15 @@ def read(train_files, val_files, config, writers):
     skip, number = min(writer.start[0] for writer in writers.values()), 0
     for files, split in ((train_files, "train"), (val_files, "val")):
         hold_out = split == "train" and not val_files
-        tails = hold_out and len(files) < config.val_every and not tables(files)  # too few documents: hold out their ends
+        tails = (
+            hold_out and len(files) < config.val_every and not tables(files)
+        )  # too few documents: hold out their ends
         for path in files:
             if corpus.table_kind(path):
-                documents = (corpus.pieces(text) for _, text in corpus.rows(str(path), config.text_column, corpus.local([path])))
+                documents = (
+                    corpus.pieces(text)
+                    for _, text in corpus.rows(str(path), config.text_column, corpus.local([path]))
+                )
             elif tails:
                 cut, end = line_start(path, 1 - 1 / config.val_every), path.stat().st_size
                 documents = text_document(path, 0, cut), text_document(path, cut, end)
@@ -105,7 +139,11 @@ def read(train_files, val_files, config, writers):
                 documents = [text_document(path, 0, path.stat().st_size)]
             for part, pieces in enumerate(documents):
                 if number >= skip:
-                    held_out = part == 1 if tails else hold_out and number % config.val_every == config.val_every - 1
+                    held_out = (
+                        part == 1
+                        if tails
+                        else hold_out and number % config.val_every == config.val_every - 1
+                    )
                     yield writers["val" if held_out else split], number, pieces
                 number += 1
 
@@ -126,14 +164,18 @@ def text_document(path: Path, start: int, stop: int):
         while block := file.read(min(corpus.PIECE, stop - file.tell())):
             block = rest + block
             cut = len(block) if file.tell() == stop else block.rfind(b"\n") + 1 or len(block) - 1
-            while cut < len(block) and block[cut] & 0xC0 == 0x80:  # not in the middle of a character
+            while (
+                cut < len(block) and block[cut] & 0xC0 == 0x80
+            ):  # not in the middle of a character
                 cut -= 1
             rest = block[cut:]
             try:
                 yield block[:cut].decode()
             except UnicodeDecodeError as error:
                 place = file.tell() - len(block) + error.start
-                raise InputError(f"{path} is no UTF-8 text at byte {place}: convert it, or leave it out") from None
+                raise InputError(
+                    f"{path} is no UTF-8 text at byte {place}: convert it, or leave it out"
+                ) from None
 
 
 if __name__ == "__main__":

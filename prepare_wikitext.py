@@ -22,7 +22,13 @@ import shards
 from errors import InputError
 
 HUB = "Salesforce/wikitext"
-SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}  # as files and the hub call them
+SPLITS = {
+    "train": "train",
+    "valid": "val",
+    "validation": "val",
+    "val": "val",
+    "test": "test",
+}  # as files and the hub call them
 TITLE = re.compile(r"= (?!= )\S.* =")  # and not "= = Section = ="
 
 
@@ -48,7 +54,9 @@ class Config:
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__)
-    out_dir = config.out_dir or f"data/wikitext{config.size}" + ("-tokenized" if config.variant == "tokenized" else "")
+    out_dir = config.out_dir or f"data/wikitext{config.size}" + (
+        "-tokenized" if config.variant == "tokenized" else ""
+    )
     if config.verify:
         return shards.verify(out_dir)
     if config.source:
@@ -57,30 +65,55 @@ def main(argv=None):
         source = {split: corpus.fingerprint(paths) for split, paths in files.items()}
     else:
         name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
-        tables = {SPLITS[split]: {"path": HUB, "name": name, "split": split} for split in ("train", "validation", "test")}
+        tables = {
+            SPLITS[split]: {"path": HUB, "name": name, "split": split}
+            for split in ("train", "validation", "test")
+        }
         source = {"dataset": HUB, "name": name}
-    encoding, meta = corpus.begin(out_dir, config.tokenizer, config.shard_tokens, {**source, "variant": config.variant})
+    encoding, meta = corpus.begin(
+        out_dir, config.tokenizer, config.shard_tokens, {**source, "variant": config.variant}
+    )
     writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in tables}
-    corpus.write(meta, [*writers.values()], read(tables, writers), encoding, mend="give its file some text, or remove it")
+    corpus.write(
+        meta,
+        [*writers.values()],
+        read(tables, writers),
+        encoding,
+        mend="give its file some text, or remove it",
+    )
 
 
 def find(folder: Path) -> dict[str, list[Path]]:
     """The files of each split in `folder`, told by their names; says which splits are missing."""
     if not folder.is_dir():
-        raise InputError(f"source {folder} is no folder: name the one that holds the files wiki.train.*, wiki.valid.*, wiki.test.*")
+        raise InputError(
+            f"source {folder} is no folder: name the one that holds the files wiki.train.*, wiki.valid.*, wiki.test.*"
+        )
     files = {}
-    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
+    for path in sorted(
+        path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
+    ):
         named = {SPLITS[word] for word in re.split(r"[^a-z]+", path.name.lower()) if word in SPLITS}
         if len(named) > 1:
-            raise InputError(f"{path}: the name tells of {' and '.join(sorted(named))}: leave one of train, valid, test in it")
+            raise InputError(
+                f"{path}: the name tells of {' and '.join(sorted(named))}: leave one of train, valid, test in it"
+            )
         for split in named:
             files.setdefault(split, []).append(path)
     files = {split: files[split] for split in ("train", "val", "test") if split in files}
     if not files:
-        raise InputError(f"{folder} has no file with train, valid or test in its name: rename the files")
+        raise InputError(
+            f"{folder} has no file with train, valid or test in its name: rename the files"
+        )
     for split, paths in files.items():
-        if len({corpus.table_kind(path) for path in paths}) > 1 or len(paths) > 1 and not corpus.table_kind(paths[0]):
-            raise InputError(f"{folder}: several files for {split} ({' '.join(path.name for path in paths)}): leave one of them")
+        if (
+            len({corpus.table_kind(path) for path in paths}) > 1
+            or len(paths) > 1
+            and not corpus.table_kind(paths[0])
+        ):
+            raise InputError(
+                f"{folder}: several files for {split} ({' '.join(path.name for path in paths)}): leave one of them"
+            )
     if missing := [split for split in ("train", "val", "test") if split not in files]:
         print(f"{folder} has no file for {' and '.join(missing)}: that split will be missing")
     return files
@@ -90,9 +123,13 @@ def read(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
     """(writer, number, pieces of text) of every article that is not in a finished shard, split by split."""
     for split, table in tables.items():
         writer = writers[split]
-        name = " ".join(table["data_files"]) if "data_files" in table else f"{HUB} ({table['name']})"
+        name = (
+            " ".join(table["data_files"]) if "data_files" in table else f"{HUB} ({table['name']})"
+        )
         mend = "mend the file, or choose another --size or --variant"
-        for number, text in enumerate(articles(row for _, row in corpus.rows(name, "text", table, mend=mend))):
+        for number, text in enumerate(
+            articles(row for _, row in corpus.rows(name, "text", table, mend=mend))
+        ):
             if number >= writer.start[0]:
                 yield writer, number, corpus.pieces(text)
 

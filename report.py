@@ -39,38 +39,66 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
+    )
     if not config.records:
         raise InputError("no record named: python report.py runs/*/eval_*.json")
     combined = config.paper is not None and Path(config.paper).name == paper.GENERALIZATION
     printed = paper.load(config.paper) if config.paper and not combined else None
-    records = {path: read_json(path, "make it with one of the programs eval_*.py, or bench.py") for path in config.records}
+    records = {
+        path: read_json(path, "make it with one of the programs eval_*.py, or bench.py")
+        for path in config.records
+    }
     kinds = {path: kind_of(record) for path, record in records.items()}
-    problems = [f"{path} is no record of one of the programs eval_*.py, nor of encodings by bench.py: name others"
-                for path, kind in kinds.items() if kind is None]
+    problems = [
+        f"{path} is no record of one of the programs eval_*.py, nor of encodings by bench.py: name others"
+        for path, kind in kinds.items()
+        if kind is None
+    ]
     if problems:
         raise InputError(*problems)
-    of_kind = {kind: {path: records[path] for path in records if kinds[path] == kind}
-               for kind in (*(measure.kind for measure in tables.MEASURES), "hellaswag", "bench")}
+    of_kind = {
+        kind: {path: records[path] for path in records if kinds[path] == kind}
+        for kind in (*(measure.kind for measure in tables.MEASURES), "hellaswag", "bench")
+    }
     perplexity, accuracy, speeds = of_kind["perplexity"], of_kind["hellaswag"], of_kind["bench"]
     check_speeds(speeds)
     if printed and not any(matches(printed, record) for record in records.values()):
-        raise InputError(f"{config.paper} holds {printed.measure} of {'en' if printed.measure == tables.NDCG.name else 'de'}coders, which "
-                         "none of the records does: choose another --paper")
+        raise InputError(
+            f"{config.paper} holds {printed.measure} of {'en' if printed.measure == tables.NDCG.name else 'de'}coders, which "
+            "none of the records does: choose another --paper"
+        )
     out = Path(config.out_dir)
     if combined:
         found = tables.on_other_data([*perplexity.values(), *accuracy.values()])
         cells = tables.generalization(found, paper.generalization())
         verdicts = "\n".join(f"- {verdict}" for verdict in claims.judge_generalization(found))
-        caption = ("HellaSwag in percent, perplexities elsewhere; the paper's: version 1, table 1. Protocols and errors: the tables "
-                   "below.")
-        write(out, "generalization", f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(), (cells[0], cells[1:]), cells)
+        caption = (
+            "HellaSwag in percent, perplexities elsewhere; the paper's: version 1, table 1. Protocols and errors: the tables "
+            "below."
+        )
+        write(
+            out,
+            "generalization",
+            f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(),
+            (cells[0], cells[1:]),
+            cells,
+        )
     for measure in tables.MEASURES:
-        report_contexts(measure, [*of_kind[measure.kind].values()], printed, [*perplexity.values()], out)
+        report_contexts(
+            measure, [*of_kind[measure.kind].values()], printed, [*perplexity.values()], out
+        )
     if accuracy:
         cells = tables.accuracy(tables.in_order([*accuracy.values()]))
-        write(out, "hellaswag", f"{tables.aligned(cells)}\n\nHellaSwag, percent right ± standard error, as lm-evaluation-harness counts; "
-              "chance is 25.", (cells[0], cells[1:]), cells)
+        write(
+            out,
+            "hellaswag",
+            f"{tables.aligned(cells)}\n\nHellaSwag, percent right ± standard error, as lm-evaluation-harness counts; "
+            "chance is 25.",
+            (cells[0], cells[1:]),
+            cells,
+        )
     report_speeds(speeds, out)
 
 
@@ -80,8 +108,16 @@ def kind_of(record) -> str | None:
         return None
     if {"lengths", "data"} <= record.keys():
         measure = tables.measure_of(record)
-        return measure.kind if measure and (measure == tables.NDCG or "protocol" in record) else None
-    return "hellaswag" if {"acc", "acc_norm"} <= record.keys() else "bench" if tables.BENCHMARKS.keys() & record.keys() else None
+        return (
+            measure.kind if measure and (measure == tables.NDCG or "protocol" in record) else None
+        )
+    return (
+        "hellaswag"
+        if {"acc", "acc_norm"} <= record.keys()
+        else "bench"
+        if tables.BENCHMARKS.keys() & record.keys()
+        else None
+    )
 
 
 def matches(printed: paper.Table, record: dict) -> bool:
@@ -91,7 +127,13 @@ def matches(printed: paper.Table, record: dict) -> bool:
     return kind_of(record) == tables.PERPLEXITY.kind and "objective" not in record
 
 
-def report_contexts(measure: tables.Measure, records: list[dict], printed: paper.Table | None, perplexities: list[dict], out: Path) -> None:
+def report_contexts(
+    measure: tables.Measure,
+    records: list[dict],
+    printed: paper.Table | None,
+    perplexities: list[dict],
+    out: Path,
+) -> None:
     """A table, verdicts and plots for each data set and protocol among records of this measure, at several lengths.
 
     perplexities: records of it that belong to the same report.
@@ -100,7 +142,10 @@ def report_contexts(measure: tables.Measure, records: list[dict], printed: paper
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         name = kind if len(groups) == 1 else f"{kind}_{number}_{data['dataset']}_{data['split']}"
-        columns, beside = tables.columns(group), printed if printed and matches(printed, group[0]) else None
+        columns, beside = (
+            tables.columns(group),
+            printed if printed and matches(printed, group[0]) else None,
+        )
         table, best = tables.by_context(columns), measure.best
         parts = [tables.markdown(*table, best), tables.caption(group)]
         if beside and any(beside.covers(column.pe) for column in columns):
@@ -111,22 +156,54 @@ def report_contexts(measure: tables.Measure, records: list[dict], printed: paper
         if measure == tables.NDCG:
             verdicts = claims.judge_retrieval(columns)
         elif measure == tables.RECEPTIVE_FIELD:
-            verdicts = claims.judge_receptive_fields(columns, [tables.columns(some) for some in tables.alike(perplexities)])
-        elif measure == tables.PERPLEXITY and "objective" not in group[0]:  # the claims on perplexity are on decoders
+            verdicts = claims.judge_receptive_fields(
+                columns, [tables.columns(some) for some in tables.alike(perplexities)]
+            )
+        elif (
+            measure == tables.PERPLEXITY and "objective" not in group[0]
+        ):  # the claims on perplexity are on decoders
             verdicts = claims.judge(columns, beside)
         parts.append("\n".join(f"- {verdict}" for verdict in verdicts))
-        drawn = any(entry for record in group for entry in record["lengths"].values())  # nothing beyond the end of a learned table
-        write(out, name, "\n\n".join(filter(None, parts)), tables.with_deviations(*table), tables.cells_of(*table, best),
-              (lambda file: figures.by_context(columns, file)) if drawn else None)
-        if drawn and all("by_position" in entry for record in group for entry in record["lengths"].values() if entry):
-            save(out / name.replace(kind, "by_position", 1), ".png", lambda file: figures.positions(columns, file))
+        drawn = any(
+            entry for record in group for entry in record["lengths"].values()
+        )  # nothing beyond the end of a learned table
+        write(
+            out,
+            name,
+            "\n\n".join(filter(None, parts)),
+            tables.with_deviations(*table),
+            tables.cells_of(*table, best),
+            (lambda file: figures.by_context(columns, file)) if drawn else None,
+        )
+        if drawn and all(
+            "by_position" in entry
+            for record in group
+            for entry in record["lengths"].values()
+            if entry
+        ):
+            save(
+                out / name.replace(kind, "by_position", 1),
+                ".png",
+                lambda file: figures.positions(columns, file),
+            )
         if drawn and measure == tables.RECEPTIVE_FIELD:
-            save(out / name.replace(kind, "cumulative_gradient", 1), ".png", lambda file: figures.cumulative_gradients(columns, file))
+            save(
+                out / name.replace(kind, "cumulative_gradient", 1),
+                ".png",
+                lambda file: figures.cumulative_gradients(columns, file),
+            )
 
 
 def check_speeds(records: dict[str, dict]) -> None:
-    holders = {name: [path for path, record in records.items() if name in record] for name in tables.BENCHMARKS}
-    problems = [f"{' and '.join(paths)} all hold {name}: report them apart" for name, paths in holders.items() if len(paths) > 1]
+    holders = {
+        name: [path for path, record in records.items() if name in record]
+        for name in tables.BENCHMARKS
+    }
+    problems = [
+        f"{' and '.join(paths)} all hold {name}: report them apart"
+        for name, paths in holders.items()
+        if len(paths) > 1
+    ]
     if problems:
         raise InputError(*problems)
 
@@ -137,11 +214,24 @@ def report_speeds(records: dict[str, dict], out: Path) -> None:
         for record in records.values():
             if name in record:
                 text = f"{tables.speeds_text(name, record[name])} {record['processor']}, PyTorch {record['torch']}."
-                write(out, name, text, tables.speeds(record[name]), tables.speeds_cells(record[name]),
-                      lambda file: figures.speeds(record[name], file))
+                write(
+                    out,
+                    name,
+                    text,
+                    tables.speeds(record[name]),
+                    tables.speeds_cells(record[name]),
+                    lambda file: figures.speeds(record[name], file),
+                )
 
 
-def write(out: Path, name: str, text: str, table: tuple[list[str], list[list]], cells: list[list[str]], plot=None) -> None:
+def write(
+    out: Path,
+    name: str,
+    text: str,
+    table: tuple[list[str], list[list]],
+    cells: list[list[str]],
+    plot=None,
+) -> None:
     """Prints the text, and writes it, the table as CSV, its printed cells as LaTeX, and the plot, a function of the file."""
     print(f"{text}\n")
     save(out / name, ".md", lambda file: file.write(text.encode() + b"\n"))

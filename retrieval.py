@@ -45,29 +45,54 @@ def load(source: str | None, split: str) -> Task:
 
     Questions that nothing answers are left out.
     """
-    name, mend = (source, "mend it, or name another --data") if source else (HUB, "give a folder as --data")
+    name, mend = (
+        (source, "mend it, or name another --data") if source else (HUB, "give a folder as --data")
+    )
     with corpus.reading(name, mend):
         parts = _from_folder(Path(source), split, mend) if source else _from_hub(split)
-        documents, questions, relevant = _texts(parts["corpus"], mend, titled=True), _texts(parts["queries"], mend), {}
+        documents, questions, relevant = (
+            _texts(parts["corpus"], mend, titled=True),
+            _texts(parts["queries"], mend),
+            {},
+        )
         for place, row in parts["qrels"]:
             try:
-                question, document, score = str(row["query-id"]), str(row["corpus-id"]), int(row["score"])
+                question, document, score = (
+                    str(row["query-id"]),
+                    str(row["corpus-id"]),
+                    int(row["score"]),
+                )
             except (KeyError, TypeError, ValueError):
-                raise InputError(f"{place} has no query-id, corpus-id or whole number as score: {mend}") from None
+                raise InputError(
+                    f"{place} has no query-id, corpus-id or whole number as score: {mend}"
+                ) from None
             if score > 0:
                 relevant.setdefault(question, {})[document] = score
     lost = [question for question in relevant if question not in questions]
-    lost += [document for found in relevant.values() for document in found if document not in documents]
+    lost += [
+        document for found in relevant.values() for document in found if document not in documents
+    ]
     if lost or not relevant:
-        raise InputError(f"{name}: qrels of the split {split} name {lost[0] if lost else 'nothing'}, which is not there: {mend}")
-    return Task(Path(source).name if source else "mldr-en", documents, {question: questions[question] for question in relevant}, relevant)
+        raise InputError(
+            f"{name}: qrels of the split {split} name {lost[0] if lost else 'nothing'}, which is not there: {mend}"
+        )
+    return Task(
+        Path(source).name if source else "mldr-en",
+        documents,
+        {question: questions[question] for question in relevant},
+        relevant,
+    )
 
 
 def _texts(rows, mend: str, titled: bool = False) -> dict[str, str]:
     """Texts by their names, behind their titles if titled, of (place, row). Raises InputError, which names the place, for what is none."""
     texts = {}
     for place, row in rows:
-        name, text = (row.get("_id", row.get("id")), row.get("text")) if isinstance(row, dict) else (None, None)
+        name, text = (
+            (row.get("_id", row.get("id")), row.get("text"))
+            if isinstance(row, dict)
+            else (None, None)
+        )
         if name is None or not isinstance(text, str):
             raise InputError(f"{place} is no object with _id and text: {mend}")
         text = f"{row.get('title') or ''} {text}".strip() if titled else text
@@ -78,9 +103,16 @@ def _texts(rows, mend: str, titled: bool = False) -> dict[str, str]:
 
 def _from_folder(folder: Path, split: str, mend: str) -> dict:
     """Rows of each part, with file and line."""
+
     def lines(path):
-        texts = (folder / path).read_text(encoding="utf-8").split("\n")  # splitlines cuts inside of texts
-        return [(f"{folder / path}, line {number}", line) for number, line in enumerate(texts, 1) if line]
+        texts = (
+            (folder / path).read_text(encoding="utf-8").split("\n")
+        )  # splitlines cuts inside of texts
+        return [
+            (f"{folder / path}, line {number}", line)
+            for number, line in enumerate(texts, 1)
+            if line
+        ]
 
     def parsed(place, line):
         try:
@@ -89,8 +121,13 @@ def _from_folder(folder: Path, split: str, mend: str) -> dict:
             raise InputError(f"{place} is no JSON ({error}): {mend}") from None
 
     (_, names), *rows = lines(f"qrels/{split}.tsv") or [(None, "")]
-    return {"qrels": [(place, dict(zip(names.split("\t"), row.split("\t")))) for place, row in rows],
-            **{part: (parsed(*line) for line in lines(f"{part}.jsonl")) for part in ("corpus", "queries")}}
+    return {
+        "qrels": [(place, dict(zip(names.split("\t"), row.split("\t")))) for place, row in rows],
+        **{
+            part: (parsed(*line) for line in lines(f"{part}.jsonl"))
+            for part in ("corpus", "queries")
+        },
+    }
 
 
 def _from_hub(split: str) -> dict:
@@ -98,15 +135,24 @@ def _from_hub(split: str) -> dict:
     import datasets
 
     datasets.disable_progress_bars()
-    tables = {part: datasets.load_dataset(HUB, f"en-{part}", split=split) for part in ("corpus", "queries", "qrels")}
-    return {part: ((f"{HUB}, row {number} of en-{part}", row) for number, row in enumerate(table)) for part, table in tables.items()}
+    tables = {
+        part: datasets.load_dataset(HUB, f"en-{part}", split=split)
+        for part in ("corpus", "queries", "qrels")
+    }
+    return {
+        part: ((f"{HUB}, row {number} of en-{part}", row) for number, row in enumerate(table))
+        for part, table in tables.items()
+    }
 
 
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """Of documents, the best first: the sum of their relevance over log2(1 + rank), as a share of what the best ranking reaches; the
     first k count (Järvelin and Kekäläinen 2002).
     """
+
     def gained(values):
         return sum(value / math.log2(1 + rank) for rank, value in enumerate(values[:k], 1))
 
-    return gained([relevant.get(document, 0) for document in ranking]) / gained(sorted(relevant.values(), reverse=True))
+    return gained([relevant.get(document, 0) for document in ranking]) / gained(
+        sorted(relevant.values(), reverse=True)
+    )

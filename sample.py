@@ -47,21 +47,29 @@ class Config(Sampling):
         if len(self.run) != 1:
             problems.append("name one run: python sample.py runs/NAME")
         if sum((bool(self.prompt), self.prompt_file is not None, self.interactive)) > 1:
-            problems.append("--prompt, --prompt_file and --interactive exclude each other: choose one")
+            problems.append(
+                "--prompt, --prompt_file and --interactive exclude each other: choose one"
+            )
         if problems:
             raise InputError(*problems)
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint")
+    )
     prompts = [config.prompt]
     if config.prompt_file is not None:
         try:
             prompts = Path(config.prompt_file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--prompt_file {config.prompt_file} cannot be read ({error}): name a text file") from None
+            raise InputError(
+                f"--prompt_file {config.prompt_file} cannot be read ({error}): name a text file"
+            ) from None
         if not prompts:
-            raise InputError(f"--prompt_file {config.prompt_file} is empty: give it a prompt a line")
+            raise InputError(
+                f"--prompt_file {config.prompt_file} is empty: give it a prompt a line"
+            )
     device, dtype = devices.choose(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device, dtype)
     encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
@@ -81,11 +89,15 @@ def complete(model: GPT, encoding, prompts: list[str], config: Config, device, d
     """Prints the prompts with their continuations."""
     begun, count = time.perf_counter(), 0
     tokens = [[encoding.eot_token, *encoding.encode_ordinary(prompt)] for prompt in prompts]
-    decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in prompts]  # a character may take several tokens
+    decoders = [
+        codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in prompts
+    ]  # a character may take several tokens
     texts, stream = list(prompts), len(prompts) == 1
     if stream:
         print(prompts[0], end="", flush=True)
-    for step in generate(model, tokens, config, encoding.n_vocab, encoding.eot_token, device, dtype):
+    for step in generate(
+        model, tokens, config, encoding.n_vocab, encoding.eot_token, device, dtype
+    ):
         for row, token in step.items():
             text = decoders[row].decode(encoding.decode_single_token_bytes(token))
             texts[row] += text

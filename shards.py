@@ -36,8 +36,20 @@ class ShardWriter:
     then: the split of all shards after the first; none: the same. limit: the number of shards that are wanted; none: all.
     """
 
-    def __init__(self, meta: "Meta", split: str, shard_tokens: int, then: str | None = None, limit: int | None = None):
-        self.meta, self.splits, self.shard_tokens, self.limit = meta, (split, then or split), shard_tokens, limit
+    def __init__(
+        self,
+        meta: "Meta",
+        split: str,
+        shard_tokens: int,
+        then: str | None = None,
+        limit: int | None = None,
+    ):
+        self.meta, self.splits, self.shard_tokens, self.limit = (
+            meta,
+            (split, then or split),
+            shard_tokens,
+            limit,
+        )
         records = [meta.split(name) for name in dict.fromkeys(self.splits)]
         self.shards = [shard for record in records for shard in record["shards"]]
         lost = [not (meta.folder / shard["file"]).exists() for shard in self.shards]
@@ -51,7 +63,9 @@ class ShardWriter:
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
         self.marks = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
         self.buffer = np.empty(shard_tokens, dtype="<u2")
-        self.filled = self.opened = self.document = 0  # tokens in the buffer, documents that begin there, the latest one
+        self.filled = self.opened = self.document = (
+            0  # tokens in the buffer, documents that begin there, the latest one
+        )
 
     @property
     def full(self) -> bool:
@@ -92,10 +106,18 @@ class ShardWriter:
             for content in (header, self.buffer[: self.filled]):
                 digest.update(content)
                 file.write(content)
-        shard = {"file": path.name, "documents": self.opened, "tokens": self.filled, "sha256": digest.hexdigest(), "next": following}
+        shard = {
+            "file": path.name,
+            "documents": self.opened,
+            "tokens": self.filled,
+            "sha256": digest.hexdigest(),
+            "next": following,
+        }
         behind = sum(document <= following[0] for document, _ in self.marks)
         if behind:
-            self.marks = self.marks[behind - 1 :]  # the latest of these may be that of the next shard too
+            self.marks = self.marks[
+                behind - 1 :
+            ]  # the latest of these may be that of the next shard too
             shard["mark"] = self.marks[0]
         self.shards.append(shard)
         self.meta.add(split, shard)
@@ -116,8 +138,10 @@ class Meta:
             found = read_json(self.folder / META, f"remove {folder} and prepare it again")
             differing = [key for key in description if found.get(key) != description[key]]
             if differing:
-                raise InputError(f"{folder} already holds a data set with another {', '.join(differing)}: "
-                                 "choose another --out_dir, or remove it")
+                raise InputError(
+                    f"{folder} already holds a data set with another {', '.join(differing)}: "
+                    "choose another --out_dir, or remove it"
+                )
             self.value = found
         elif self.folder.is_dir() and any(self.folder.glob("*.bin")):
             raise InputError(f"{folder} holds shards but no {META}: choose another --out_dir")
@@ -157,27 +181,60 @@ class Shards:
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
         self.folder, self.split = Path(folder), split
         if not self.folder.is_dir():
-            raise InputError(f"data folder {folder} does not exist: make it by prepare_text.py, prepare_fineweb.py or prepare_wikitext.py")
-        bare = not (self.folder / META).exists() and any(map(SHARD_NAME.fullmatch, os.listdir(folder)))
+            raise InputError(
+                f"data folder {folder} does not exist: make it by prepare_text.py, prepare_fineweb.py or prepare_wikitext.py"
+            )
+        bare = not (self.folder / META).exists() and any(
+            map(SHARD_NAME.fullmatch, os.listdir(folder))
+        )
         if bare and verify == "always":
-            raise InputError(f"{folder} has no {META}, so nothing tells what its shards must hold: read them unverified, or have "
-                             "prepare_fineweb.py --pretokenized fetch them")
-        self.meta = _bare_meta(self.folder) if bare else read_json(self.folder / META, f"prepare {folder} again")
+            raise InputError(
+                f"{folder} has no {META}, so nothing tells what its shards must hold: read them unverified, or have "
+                "prepare_fineweb.py --pretokenized fetch them"
+            )
+        self.meta = (
+            _bare_meta(self.folder)
+            if bare
+            else read_json(self.folder / META, f"prepare {folder} again")
+        )
         try:
             complete, splits = self.meta["complete"], self.meta["splits"]
-            self.vocab_size, self.tokenizer = int(self.meta["vocab_size"]), str(self.meta["tokenizer"])
+            self.vocab_size, self.tokenizer = (
+                int(self.meta["vocab_size"]),
+                str(self.meta["tokenizer"]),
+            )
             shards = splits[split]["shards"] if split in splits else []
-            self.sha256 = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode()).hexdigest()
-            sizes = [(self.folder / shard["file"], int(shard["tokens"]), shard["sha256"]) for shard in shards]
+            self.sha256 = hashlib.sha256(
+                "".join(shard["sha256"] for shard in shards).encode()
+            ).hexdigest()
+            sizes = [
+                (self.folder / shard["file"], int(shard["tokens"]), shard["sha256"])
+                for shard in shards
+            ]
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{self.folder / META} is damaged ({error!r}): prepare {folder} again") from None
+            raise InputError(
+                f"{self.folder / META} is damaged ({error!r}): prepare {folder} again"
+            ) from None
         if not complete:
-            raise InputError(f"the preparation of {folder} was interrupted: run it again, it goes on where it stopped")
+            raise InputError(
+                f"the preparation of {folder} was interrupted: run it again, it goes on where it stopped"
+            )
         if not sizes:
             raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
-        hashed = verify == "always" or verify == "auto" and 2 * sum(tokens for _, tokens, _ in sizes) <= AUTO_VERIFY
-        problems = [problem for path, tokens, sha256 in sizes
-                    for problem in (shard_problems(path) if bare else shard_problems(path, tokens, sha256 if hashed else None))]
+        hashed = (
+            verify == "always"
+            or verify == "auto"
+            and 2 * sum(tokens for _, tokens, _ in sizes) <= AUTO_VERIFY
+        )
+        problems = [
+            problem
+            for path, tokens, sha256 in sizes
+            for problem in (
+                shard_problems(path)
+                if bare
+                else shard_problems(path, tokens, sha256 if hashed else None)
+            )
+        ]
         if problems:
             raise InputError(*problems)
         self.paths = [path for path, _, _ in sizes]
@@ -187,7 +244,12 @@ class Shards:
     @property
     def identity(self) -> dict[str, str]:
         """What tells this text from another in a record."""
-        return {"dataset": self.meta["dataset"], "split": self.split, "tokenizer": self.tokenizer, "sha256": self.sha256}
+        return {
+            "dataset": self.meta["dataset"],
+            "split": self.split,
+            "tokenizer": self.tokenizer,
+            "sha256": self.sha256,
+        }
 
     @property
     def padded_vocab_size(self) -> int:
@@ -204,14 +266,28 @@ def _bare_meta(folder: Path) -> dict:
             try:
                 with open(path, "rb") as file:
                     head = file.read(HEADER_BYTES + (1 << 20))
-                name = hashlib.sha256(f"{path.name} {path.stat().st_size} ".encode() + head).hexdigest()
+                name = hashlib.sha256(
+                    f"{path.name} {path.stat().st_size} ".encode() + head
+                ).hexdigest()
             except OSError as error:
-                raise InputError(f"{path} cannot be read ({error.strerror}): remove it, or make it readable") from None
+                raise InputError(
+                    f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
+                ) from None
             tokens = int.from_bytes(head[8:12], "little")
-            splits.setdefault(named["split"], {"shards": []})["shards"].append({"file": path.name, "tokens": tokens, "sha256": name})
-    print(f"{folder} has no {META}: its shards are taken for GPT-2 tokens (vocabulary {GPT2_VOCABULARY}), unverified; the data's "
-          "hash in records covers names, headers, sizes and the first MB of each file")
-    return {"dataset": folder.resolve().name, "tokenizer": "gpt2", "vocab_size": GPT2_VOCABULARY, "complete": True, "splits": splits}
+            splits.setdefault(named["split"], {"shards": []})["shards"].append(
+                {"file": path.name, "tokens": tokens, "sha256": name}
+            )
+    print(
+        f"{folder} has no {META}: its shards are taken for GPT-2 tokens (vocabulary {GPT2_VOCABULARY}), unverified; the data's "
+        "hash in records covers names, headers, sizes and the first MB of each file"
+    )
+    return {
+        "dataset": folder.resolve().name,
+        "tokenizer": "gpt2",
+        "vocab_size": GPT2_VOCABULARY,
+        "complete": True,
+        "splits": splits,
+    }
 
 
 def tokens_of(path: Path) -> np.ndarray:
@@ -229,19 +305,25 @@ def shard_problems(path: Path, tokens: int | None = None, sha256: str | None = N
             digest = hashlib.sha256(header)
             header = header[: len(header) // 4 * 4].view("<i4")
             if len(header) < HEADER_WORDS or header[0] != MAGIC:
-                return [f"{path} is no shard (its first {HEADER_BYTES} bytes are no header of ours): {mend}"]
+                return [
+                    f"{path} is no shard (its first {HEADER_BYTES} bytes are no header of ours): {mend}"
+                ]
             if header[1] != VERSION:
                 return [f"{path} is a shard of version {header[1]}, not {VERSION}: {mend}"]
             if not header[2]:
                 return [f"{path} is empty: {mend}"]
             if size != HEADER_BYTES + 2 * int(header[2]) or tokens not in (None, header[2]):
                 told = "" if tokens is None else f", {META} {tokens}"
-                return [f"{path} holds {max(0, size - HEADER_BYTES) // 2} tokens, its header says {header[2]}{told}: {mend}"]
+                return [
+                    f"{path} holds {max(0, size - HEADER_BYTES) // 2} tokens, its header says {header[2]}{told}: {mend}"
+                ]
             if sha256:
                 while block := file.read(1 << 24):
                     digest.update(block)
                 if digest.hexdigest() != sha256:
-                    return [f"{path} has been changed since it was written (its SHA-256 is not that in {META}): {mend}"]
+                    return [
+                        f"{path} has been changed since it was written (its SHA-256 is not that in {META}): {mend}"
+                    ]
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again, it makes what is missing"]
     except OSError as error:

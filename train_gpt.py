@@ -125,14 +125,36 @@ class Config:
     """the same bits in every run on a GPU, for some loss of speed; CPUs give them anyway"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, steps=0 if self.init_from else 1, block_size=1, tokens_per_step=1, micro_batch=1, warmup_steps=0,
-                                log_every=1, val_every=1, val_tokens=1, checkpoint_every=1, keep_checkpoints=1, seed=0, lr=0, min_lr=0,
-                                weight_decay=0, grad_clip=0)
-        problems += [f"min_lr {self.min_lr:g} is more than lr {self.lr:g}: lower --min_lr, too"] * (self.min_lr > self.lr >= 0)
-        problems += [f"{name} is {getattr(self, name)}: it must be at least 0 and below 1" for name in ("beta1", "beta2")
-                     if not 0 <= getattr(self, name) < 1]
+        problems = cli.at_least(
+            self,
+            steps=0 if self.init_from else 1,
+            block_size=1,
+            tokens_per_step=1,
+            micro_batch=1,
+            warmup_steps=0,
+            log_every=1,
+            val_every=1,
+            val_tokens=1,
+            checkpoint_every=1,
+            keep_checkpoints=1,
+            seed=0,
+            lr=0,
+            min_lr=0,
+            weight_decay=0,
+            grad_clip=0,
+        )
+        problems += [f"min_lr {self.min_lr:g} is more than lr {self.lr:g}: lower --min_lr, too"] * (
+            self.min_lr > self.lr >= 0
+        )
+        problems += [
+            f"{name} is {getattr(self, name)}: it must be at least 0 and below 1"
+            for name in ("beta1", "beta2")
+            if not 0 <= getattr(self, name) < 1
+        ]
         problems += [f"seed is {self.seed}: it must be below 2^63"] * (self.seed >= 2**63)
-        problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (not 0 < self.mask_rate < 1)
+        problems += [f"mask_rate is {self.mask_rate}: it must be above 0 and below 1"] * (
+            not 0 < self.mask_rate < 1
+        )
         try:
             self.gpt_config(vocab_size=64)
         except InputError as error:
@@ -145,7 +167,11 @@ class Config:
         return self.objective == "clm"
 
     def windows(self, shards: Shards) -> Windows:
-        return Windows(shards, self.block_size) if self.causal else MaskedWindows(shards, self.block_size, self.mask_rate)
+        return (
+            Windows(shards, self.block_size)
+            if self.causal
+            else MaskedWindows(shards, self.block_size, self.mask_rate)
+        )
 
     def gpt_config(self, vocab_size: int) -> GPTConfig:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
@@ -155,8 +181,10 @@ class Config:
         """Windows of one optimizer step. Raises InputError where they cannot be shared out equally."""
         unit = self.block_size * processes
         if self.tokens_per_step % unit:
-            raise InputError(f"tokens_per_step {self.tokens_per_step} is no multiple of block_size {self.block_size} x "
-                             f"processes {processes} = {unit}: change one of them")
+            raise InputError(
+                f"tokens_per_step {self.tokens_per_step} is no multiple of block_size {self.block_size} x "
+                f"processes {processes} = {unit}: change one of them"
+            )
         return self.tokens_per_step // self.block_size
 
 
@@ -170,30 +198,60 @@ def learning_rate(step: int, config: Config) -> float:
 
 def plan(config: Config, mfu: float = 0.4) -> str:
     """What the training costs, worked out without a GPU, and without the data where they are not there yet."""
-    train = config.windows(Shards(config.data, "train", "never")) if Path(config.data).is_dir() else None
+    train = (
+        config.windows(Shards(config.data, "train", "never"))
+        if Path(config.data).is_dir()
+        else None
+    )
     with torch.device("meta"):
-        model = GPT(config.gpt_config(train.shards.padded_vocab_size if train else GPTConfig.vocab_size))
-    tokens, parameters, sequences = config.steps * config.tokens_per_step, model.parameter_count(), config.sequences(1)
-    predicted = config.block_size if config.causal else masked_count(config.block_size, config.mask_rate)
+        model = GPT(
+            config.gpt_config(train.shards.padded_vocab_size if train else GPTConfig.vocab_size)
+        )
+    tokens, parameters, sequences = (
+        config.steps * config.tokens_per_step,
+        model.parameter_count(),
+        config.sequences(1),
+    )
+    predicted = (
+        config.block_size if config.causal else masked_count(config.block_size, config.mask_rate)
+    )
     per_token = model.flops_per_token(config.block_size, predicted)
-    epochs = f"{sequences * config.steps / len(train):.2f} epochs of {train.shards.total:,}" if train else \
-        f"{config.data} is not there yet, a vocabulary of {model.config.vocab_size} is assumed"
-    hours = {name: per_token * tokens / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600 for name in ("H100", "A100", "RTX 4090")}
-    return "\n".join([
-        model.describe(),
-        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens ({epochs})",
-        f"{per_token * tokens:.3g} FLOPs: {per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}"
-        + f", of the logits for {predicted / config.block_size:.1%} of the tokens" * (not config.causal),
-        f"hours at {mfu:.0%} MFU: " + ", ".join(f"{n} {name} {value / n:.2f}" for name, value in hours.items() for n in (1, 8)),
-        f"disk: {12 * parameters / 1e9:.2f} GB a checkpoint, {1 + config.keep_checkpoints} of them while one is written"])
+    epochs = (
+        f"{sequences * config.steps / len(train):.2f} epochs of {train.shards.total:,}"
+        if train
+        else f"{config.data} is not there yet, a vocabulary of {model.config.vocab_size} is assumed"
+    )
+    hours = {
+        name: per_token * tokens / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600
+        for name in ("H100", "A100", "RTX 4090")
+    }
+    return "\n".join(
+        [
+            model.describe(),
+            f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens ({epochs})",
+            f"{per_token * tokens:.3g} FLOPs: {per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}"
+            + f", of the logits for {predicted / config.block_size:.1%} of the tokens"
+            * (not config.causal),
+            f"hours at {mfu:.0%} MFU: "
+            + ", ".join(
+                f"{n} {name} {value / n:.2f}" for name, value in hours.items() for n in (1, 8)
+            ),
+            f"disk: {12 * parameters / 1e9:.2f} GB a checkpoint, {1 + config.keep_checkpoints} of them while one is written",
+        ]
+    )
 
 
-def fitting_micro_batch(model: GPT, share: int, device: torch.device, dtype: torch.dtype, processes) -> int:
+def fitting_micro_batch(
+    model: GPT, share: int, device: torch.device, dtype: torch.dtype, processes
+) -> int:
     """The largest divisor of a process's `share` of sequences that fits into the memory of every process's GPU."""
+
     def attempt(sequences):
         model.zero_grad()
         tokens = torch.zeros(sequences, model.config.block_size, dtype=torch.int64, device=device)
-        reserved = torch.empty(2 * model.parameter_count(), device=device)  # AdamW's moments, which come later
+        reserved = torch.empty(
+            2 * model.parameter_count(), device=device
+        )  # AdamW's moments, which come later
         with devices.autocast(device, dtype):
             loss = model(tokens, tokens)
         loss.backward()
@@ -203,16 +261,30 @@ def fitting_micro_batch(model: GPT, share: int, device: torch.device, dtype: tor
     model.zero_grad()
     found = min(processes.gather(found or 0))
     if not found:
-        raise InputError(f"not one sequence of {model.config.block_size} tokens fits into the GPU: choose a smaller size or block_size, "
-                         "or --activation_checkpointing")
+        raise InputError(
+            f"not one sequence of {model.config.block_size} tokens fits into the GPU: choose a smaller size or block_size, "
+            "or --activation_checkpointing"
+        )
     return found
 
 
 def blame(losses: torch.Tensor, taken: list, windows: Windows, processes) -> str:
     """The micro-batches, of any process, whose losses are no finite numbers; taken: the window numbers of this process's."""
-    mine = [int(number) for numbers, loss in zip(taken, losses) if not loss.isfinite() for number in numbers]
-    found = [f"{windows.shards.paths[shard].name} at token {token}" for shard, token in map(windows.place, sum(processes.gather(mine), []))]
-    return f", in the micro-batch with {', '.join(found[:8])}{' ...' * (len(found) > 8)}" if found else ""
+    mine = [
+        int(number)
+        for numbers, loss in zip(taken, losses)
+        if not loss.isfinite()
+        for number in numbers
+    ]
+    found = [
+        f"{windows.shards.paths[shard].name} at token {token}"
+        for shard, token in map(windows.place, sum(processes.gather(mine), []))
+    ]
+    return (
+        f", in the micro-batch with {', '.join(found[:8])}{' ...' * (len(found) > 8)}"
+        if found
+        else ""
+    )
 
 
 def main(argv=None):
@@ -228,28 +300,54 @@ def train(config: Config, processes: distributed.Processes) -> None:
     sequences = config.sequences(processes.count)
     if config.deterministic:
         devices.deterministic()
-    device, dtype = devices.choose(config.device, config.dtype, processes.local_rank if processes.count > 1 else None)
+    device, dtype = devices.choose(
+        config.device, config.dtype, processes.local_rank if processes.count > 1 else None
+    )
     if config.micro_batch == "auto" and device.type != "cuda":
         raise InputError("micro_batch auto measures the memory of a GPU: give a number")
 
     # Data
-    train_shards, val_shards = (Shards(config.data, split, config.verify_data) for split in ("train", "val"))
+    train_shards, val_shards = (
+        Shards(config.data, split, config.verify_data) for split in ("train", "val")
+    )
     train, val = config.windows(train_shards), config.windows(val_shards)
     val_windows = evenly_spaced(len(val), max(1, config.val_tokens // config.block_size))
 
     # Run: a new one, or the one to go on with
-    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("resume", "dry_run")}
+    settings = {
+        name: value
+        for name, value in dataclasses.asdict(config).items()
+        if name not in ("resume", "dry_run")
+    }
     data = {"sha256": train_shards.sha256, "tokenizer": train_shards.tokenizer}
-    run = Run(config.out_dir, settings, data, config.keep_checkpoints, config.wandb_project, writes=processes.rank == 0)
-    checkpoint = run.find(config.resume, {field.name: field.default for field in dataclasses.fields(Config)})
-    if any(found != (run.step, train_shards.sha256) for found in processes.gather((run.step, train_shards.sha256))):
-        raise InputError(f"not all processes find the same checkpoint in {config.out_dir} and the same shards in {config.data}: "
-                         "choose folders in which all machines see the same files")
+    run = Run(
+        config.out_dir,
+        settings,
+        data,
+        config.keep_checkpoints,
+        config.wandb_project,
+        writes=processes.rank == 0,
+    )
+    checkpoint = run.find(
+        config.resume, {field.name: field.default for field in dataclasses.fields(Config)}
+    )
+    if any(
+        found != (run.step, train_shards.sha256)
+        for found in processes.gather((run.step, train_shards.sha256))
+    ):
+        raise InputError(
+            f"not all processes find the same checkpoint in {config.out_dir} and the same shards in {config.data}: "
+            "choose folders in which all machines see the same files"
+        )
 
     # Model
     torch.manual_seed(config.seed)
-    source = checkpoint or config.init_from and load_checkpoint(config.init_from)  # whose vocabulary may be padded otherwise, as GPT-2's
-    gpt_config = config.gpt_config(source["gpt"]["vocab_size"] if source and config.causal else train_shards.padded_vocab_size)
+    source = (
+        checkpoint or config.init_from and load_checkpoint(config.init_from)
+    )  # whose vocabulary may be padded otherwise, as GPT-2's
+    gpt_config = config.gpt_config(
+        source["gpt"]["vocab_size"] if source and config.causal else train_shards.padded_vocab_size
+    )
     model = GPT(gpt_config)
     model.activation_checkpointing = config.activation_checkpointing
     if checkpoint:
@@ -258,17 +356,29 @@ def train(config: Config, processes: distributed.Processes) -> None:
         start_from(model, config.init_from, source, train_shards.tokenizer)
     del source
     model.place(device, dtype)
-    torch.manual_seed(config.seed + processes.rank)  # from here on each process draws numbers of its own
-    optimizer = torch.optim.AdamW(model.parameter_groups(config.weight_decay), lr=config.lr,
-                                  betas=(config.beta1, config.beta2), fused=True)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)  # otherwise it passes everything through
+    torch.manual_seed(
+        config.seed + processes.rank
+    )  # from here on each process draws numbers of its own
+    optimizer = torch.optim.AdamW(
+        model.parameter_groups(config.weight_decay),
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        fused=True,
+    )
+    scaler = torch.amp.GradScaler(
+        device.type, enabled=dtype == torch.float16
+    )  # otherwise it passes everything through
     print(model.describe())
     if config.warmup_steps > config.steps > 0:
-        print(f"note: the learning rate rises to the end and never reaches lr: warmup_steps {config.warmup_steps}, steps {config.steps}")
+        print(
+            f"note: the learning rate rises to the end and never reaches lr: warmup_steps {config.warmup_steps}, steps {config.steps}"
+        )
     step, position = 0, {"epoch": 0, "index": 0}
     if checkpoint:
         optimizer.load_state_dict(checkpoint["optimizer"])
-        scaler.load_state_dict(checkpoint["scaler"] or scaler.state_dict())  # none of a run in another dtype
+        scaler.load_state_dict(
+            checkpoint["scaler"] or scaler.state_dict()
+        )  # none of a run in another dtype
         if processes.rank < len(checkpoint["rng"]):
             devices.set_random_state(checkpoint["rng"][processes.rank], device)
         step, position = checkpoint["step"], checkpoint["sampler"]
@@ -281,22 +391,46 @@ def train(config: Config, processes: distributed.Processes) -> None:
     processes.barrier()  # all have looked at the folder: now it may change
     share = sequences // processes.count
     if config.micro_batch == "auto":
-        micro_batch = run.config["micro_batch"] = fitting_micro_batch(model, share, device, dtype, processes)
+        micro_batch = run.config["micro_batch"] = fitting_micro_batch(
+            model, share, device, dtype, processes
+        )
     else:
         micro_batch = max(n for n in range(1, config.micro_batch + 1) if share % n == 0)
     accumulation = share // micro_batch
-    print(f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
-          f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}")
-    processes.together(lambda: run.begin(device, processes=processes.count, parameters=model.parameter_count(), data=train_shards.sha256))
+    print(
+        f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
+        f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}"
+    )
+    processes.together(
+        lambda: run.begin(
+            device,
+            processes=processes.count,
+            parameters=model.parameter_count(),
+            data=train_shards.sha256,
+        )
+    )
     if config.compile or config.compile is None and device.type == "cuda":
         model.compile()
-    forward = DistributedDataParallel(model, gradient_as_bucket_view=True) if processes.count > 1 else model
+    forward = (
+        DistributedDataParallel(model, gradient_as_bucket_view=True)
+        if processes.count > 1
+        else model
+    )
 
     def save():
-        run.save(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), step=step, sampler=position,
-                 rng=processes.gather(devices.random_state(device)), gpt=dataclasses.asdict(gpt_config))
+        run.save(
+            model=model.state_dict(),
+            optimizer=optimizer.state_dict(),
+            scaler=scaler.state_dict(),
+            step=step,
+            sampler=position,
+            rng=processes.gather(devices.random_state(device)),
+            gpt=dataclasses.asdict(gpt_config),
+        )
 
-    @torch.compiler.set_stance("force_eager")  # or other shapes than those of training would compile again
+    @torch.compiler.set_stance(
+        "force_eager"
+    )  # or other shapes than those of training would compile again
     def validate():
         """Tells the mean loss over the validation windows, and what the encoding's bias does on the first of them."""
         model.eval()
@@ -309,31 +443,67 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 summary = summary or biases.summary(model, batch[0])
         model.train()
         tokens = len(val_windows) * val.predicted
-        loss, seen = processes.sum(total).item() / tokens, " ".join(f"{window:.0f}" for window in summary.get("window", []))
-        bar.write(f"step {step:>{width}}/{config.steps} | val loss {loss:.4f} | perplexity {perplexity(loss):.3f}"
-                  + (f" | effective window by layer {seen}" if seen else "")
-                  + (f" | {np.mean(summary['left_out']):.1%} of attention left out" if "left_out" in summary else ""))
+        loss, seen = (
+            processes.sum(total).item() / tokens,
+            " ".join(f"{window:.0f}" for window in summary.get("window", [])),
+        )
+        bar.write(
+            f"step {step:>{width}}/{config.steps} | val loss {loss:.4f} | perplexity {perplexity(loss):.3f}"
+            + (f" | effective window by layer {seen}" if seen else "")
+            + (
+                f" | {np.mean(summary['left_out']):.1%} of attention left out"
+                if "left_out" in summary
+                else ""
+            )
+        )
         run.log("val", step, loss=loss, tokens=tokens, **summary)
 
     # Training
     model.train()
     width = len(str(config.steps))
-    peak, flops = devices.peak_flops(device, dtype), model.flops_per_token(config.block_size, train.predicted)
-    seconds, since, saved = 0.0, step, step  # seconds: of training alone, since the last log line at step `since`
+    peak, flops = (
+        devices.peak_flops(device, dtype),
+        model.flops_per_token(config.block_size, train.predicted),
+    )
+    seconds, since, saved = (
+        0.0,
+        step,
+        step,
+    )  # seconds: of training alone, since the last log line at step `since`
     kept = min(config.log_every, config.steps)
-    losses = torch.zeros(kept, accumulation, device=device)  # of this process, for the steps since then; so that
-    norms = torch.zeros(kept, device=device)  # the host asks the device for numbers at log lines only
+    losses = torch.zeros(
+        kept, accumulation, device=device
+    )  # of this process, for the steps since then; so that
+    norms = torch.zeros(
+        kept, device=device
+    )  # the host asks the device for numbers at log lines only
     taken = []  # the window numbers that they belong to
     sampler = Sampler(len(train), config.seed, **position)
-    batches = ahead(stream(train, sampler, sequences, micro_batch, processes.rank, processes.count), device)
+    batches = ahead(
+        stream(train, sampler, sequences, micro_batch, processes.rank, processes.count), device
+    )
     hidden = True if processes.rank else None  # None: where standard error is no terminal
-    with (contextlib.closing(batches), distributed.Signals() as signals,
-          tqdm(total=config.steps, initial=step, desc=config.pe, unit="step", disable=hidden, dynamic_ncols=True) as bar):
+    with (
+        contextlib.closing(batches),
+        distributed.Signals() as signals,
+        tqdm(
+            total=config.steps,
+            initial=step,
+            desc=config.pe,
+            unit="step",
+            disable=hidden,
+            dynamic_ncols=True,
+        ) as bar,
+    ):
         stop = False
         if not config.steps:
             validate()
             save()
-        elif step and step % config.val_every == 0 and processes.any(run.writes and not run.validated):
+        elif (
+            step
+            and step % config.val_every == 0
+            and processes.any(run.writes and not run.validated)
+        ):
             validate()  # which a signal had no time for
         while step < config.steps and not stop:
             begun = time.perf_counter()
@@ -343,13 +513,19 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 numbers, *batch, position = next(batches)
                 taken.append(numbers)
                 last_micro = micro == accumulation - 1
-                with contextlib.nullcontext() if last_micro or processes.count == 1 else forward.no_sync():
+                with (
+                    contextlib.nullcontext()
+                    if last_micro or processes.count == 1
+                    else forward.no_sync()
+                ):
                     with devices.autocast(device, dtype):
                         loss = forward(*batch)
                     scaler.scale(loss / accumulation).backward()
                 losses[step - since, micro] = loss.detach()
             scaler.unscale_(optimizer)
-            norms[step - since] = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
+            norms[step - since] = torch.nn.utils.clip_grad_norm_(
+                model.parameters(), config.grad_clip or math.inf
+            )
             scaler.step(optimizer)
             scaler.update()
             model.project()
@@ -361,25 +537,36 @@ def train(config: Config, processes: distributed.Processes) -> None:
             saves = stop or last or step % config.checkpoint_every == 0
             if saves or step % config.log_every == 0:
                 mean_losses = processes.sum(losses[: step - since].mean(1)) / processes.count
-                sound = mean_losses.isfinite() & (norms[: step - since].isfinite() | scaler.is_enabled())  # which skips such steps
+                sound = mean_losses.isfinite() & (
+                    norms[: step - since].isfinite() | scaler.is_enabled()
+                )  # which skips such steps
                 if not sound.all():  # waits for the device
                     first = int(sound.int().argmin())
                     suspects = blame(losses[first], taken[first * accumulation :], train, processes)
                     what = "gradient norm" if mean_losses[first].isfinite() else "loss"
-                    raise InputError(f"the {what} of step {since + first + 1} is no finite number{suspects}: the checkpoints, up to "
-                                     f"step {saved}, are untouched; train again with a lower --lr")
+                    raise InputError(
+                        f"the {what} of step {since + first + 1} is no finite number{suspects}: the checkpoints, up to "
+                        f"step {saved}, are untouched; train again with a lower --lr"
+                    )
                 seconds += time.perf_counter() - begun
                 ms = 1000 * seconds / (step - since)
-                values = {"loss": mean_losses.mean().item(), "lr": optimizer.param_groups[0]["lr"],
-                          "grad_norm": norms[step - since - 1].item(), "ms": ms, "tokens_per_second": 1000 * config.tokens_per_step / ms,
-                          "memory": devices.peak_memory(device)}
+                values = {
+                    "loss": mean_losses.mean().item(),
+                    "lr": optimizer.param_groups[0]["lr"],
+                    "grad_norm": norms[step - since - 1].item(),
+                    "ms": ms,
+                    "tokens_per_second": 1000 * config.tokens_per_step / ms,
+                    "memory": devices.peak_memory(device),
+                }
                 if peak:
                     values["mfu"] = values["tokens_per_second"] * flops / (peak * processes.count)
                 minutes, rest = divmod(round((config.steps - step) * ms / 1000), 60)
-                bar.write(f"step {step:>{width}}/{config.steps} | loss {values['loss']:.4f} | lr {values['lr']:.2e} | "
-                          f"norm {values['grad_norm']:.2f} | {ms:.0f} ms | {values['tokens_per_second']:,.0f} tokens/s | "
-                          + (f"MFU {values['mfu']:.1%} | " if peak else "")
-                          + f"{values['memory'] / 1e9:.1f} GB | left {minutes // 60}:{minutes % 60:02}:{rest:02}")
+                bar.write(
+                    f"step {step:>{width}}/{config.steps} | loss {values['loss']:.4f} | lr {values['lr']:.2e} | "
+                    f"norm {values['grad_norm']:.2f} | {ms:.0f} ms | {values['tokens_per_second']:,.0f} tokens/s | "
+                    + (f"MFU {values['mfu']:.1%} | " if peak else "")
+                    + f"{values['memory'] / 1e9:.1f} GB | left {minutes // 60}:{minutes % 60:02}:{rest:02}"
+                )
                 run.log("train", step, **values)
                 seconds, since = 0.0, step
                 taken.clear()

@@ -51,27 +51,49 @@ class Setting:
 
     def network(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         torch.manual_seed(SEED)
-        return GPT(GPTConfig(size=self.model, pe=pe, block_size=block_size, attention=path, causal=self.causal)).to(self.device)
+        return GPT(
+            GPTConfig(
+                size=self.model, pe=pe, block_size=block_size, attention=path, causal=self.causal
+            )
+        ).to(self.device)
 
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " all tiles" (the same, but nothing
         left out), " flex", " theirs"."""
         found = {"": attention.choose("auto", encoding)}
-        if found[""] != "dense" and encoding.score is not None and (self.context <= DENSE_CONTEXT or not self.compile):
+        if (
+            found[""] != "dense"
+            and encoding.score is not None
+            and (self.context <= DENSE_CONTEXT or not self.compile)
+        ):
             found[" dense"] = "dense"
         if self.device.type == "cuda" and attention.formable(encoding):
             found[" triton"] = "triton"
             if getattr(encoding, "kind", None) == "fall":
                 found[" all tiles"] = "all tiles"
-        if self.device.type == "cuda" and encoding.score is not None and encoding.transform is None and encoding.reach is None:
+        if (
+            self.device.type == "cuda"
+            and encoding.score is not None
+            and encoding.transform is None
+            and encoding.reach is None
+        ):
             found[" flex"] = "flex"
-        if self.device.type == "cuda" and pe == "fox" and self.causal and peers.installed("forgetting_transformer"):
+        if (
+            self.device.type == "cuda"
+            and pe == "fox"
+            and self.causal
+            and peers.installed("forgetting_transformer")
+        ):
             found[" theirs"] = "theirs"
         return found
 
     def backends(self) -> dict[str, SDPBackend]:
         """Those of PyTorch's fused kernel that it is pinned to, beside the one that PyTorch takes by itself."""
-        return {" flash": SDPBackend.FLASH_ATTENTION, " cudnn": SDPBackend.CUDNN_ATTENTION} if self.device.type == "cuda" else {}
+        return (
+            {" flash": SDPBackend.FLASH_ATTENTION, " cudnn": SDPBackend.CUDNN_ATTENTION}
+            if self.device.type == "cuda"
+            else {}
+        )
 
     def batch(self, vocab_size: int) -> tuple[Tensor, ...]:
         """Random inputs and targets, (B, T) each; of an encoder inputs (B, T), targets and their places, (B, masked tokens) each."""
@@ -79,7 +101,12 @@ class Setting:
         tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
         if self.causal:
             return tokens[:, :-1], tokens[:, 1:]
-        places = torch.rand(tokens[:, 1:].shape, device=self.device).argsort()[:, : masked_count(self.context, MASK_RATE)].sort().values
+        places = (
+            torch.rand(tokens[:, 1:].shape, device=self.device)
+            .argsort()[:, : masked_count(self.context, MASK_RATE)]
+            .sort()
+            .values
+        )
         return tokens[:, :-1], tokens.gather(1, places), places
 
     def compiled(self, function: Callable) -> Callable:
@@ -118,22 +145,41 @@ class Turn:
 
             return timed
 
-        return dataclasses.replace(self, ready=lambda: under(self.ready()), memory=under(self.memory), error=None, rival=True)
+        return dataclasses.replace(
+            self,
+            ready=lambda: under(self.ready()),
+            memory=under(self.memory),
+            error=None,
+            rival=True,
+        )
 
 
 def train(setting: Setting, pe: str) -> dict[str, Turn]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1, setting.causal)[0]
-    paths = {added: path for added, path in setting.paths(pe, encoding).items() if added in ("", " triton")}
+    paths = {
+        added: path
+        for added, path in setting.paths(pe, encoding).items()
+        if added in ("", " triton")
+    }
     if " triton" in paths and paths[""] == "dense":
         del paths[""]  # a minute of compilation for what `attention` compares, too
-    found = {pe + added: dataclasses.replace(train_turn(setting, setting.network(pe, setting.context, path)), rival=added in RIVALS)
-             for added, path in paths.items()}
+    found = {
+        pe + added: dataclasses.replace(
+            train_turn(setting, setting.network(pe, setting.context, path)), rival=added in RIVALS
+        )
+        for added, path in paths.items()
+    }
     if pe == BASELINES[0]:
         plain = functools.partial(setting.network, pe, setting.context, "sdpa")
-        found |= {pe + added: train_turn(setting, plain()).pinned(backend) for added, backend in setting.backends().items()}
+        found |= {
+            pe + added: train_turn(setting, plain()).pinned(backend)
+            for added, backend in setting.backends().items()
+        }
     if pe == "cable-v1" and setting.causal and peers.installed("Cable"):
-        theirs = peers.Cable(GPTConfig(size=setting.model, block_size=setting.context)).to(setting.device)
+        theirs = peers.Cable(GPTConfig(size=setting.model, block_size=setting.context)).to(
+            setting.device
+        )
         found[f"{pe} theirs"] = dataclasses.replace(train_turn(setting, theirs), rival=True)
     return found
 
@@ -151,17 +197,28 @@ def train_turn(setting: Setting, model: GPT | peers.Cable) -> Turn:
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
-        return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(step, setting.device)
+        return _size([*model.parameters(), *model.buffers(), *moments]) + devices.memory_of(
+            step, setting.device
+        )
 
-    return Turn(lambda: step, inputs.numel(), memory, model.flops_per_token(setting.context, targets.size(1)))
+    return Turn(
+        lambda: step,
+        inputs.numel(),
+        memory,
+        model.flops_per_token(setting.context, targets.size(1)),
+    )
 
 
 def optimizer_of(model: GPT | peers.Cable) -> torch.optim.Optimizer:
     """That of train_gpt.py with its default settings, at the highest learning rate."""
-    return torch.optim.AdamW(model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
+    return torch.optim.AdamW(
+        model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True
+    )
 
 
-def optimizer_step(model: GPT | peers.Cable, optimizer, scaler, batch: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+def optimizer_step(
+    model: GPT | peers.Cable, optimizer, scaler, batch: tuple[Tensor, ...], dtype: torch.dtype
+) -> None:
     """A step of train_gpt.py from one micro-batch, as `Setting.batch` makes it."""
     with devices.autocast(batch[0].device, dtype):
         loss = model(*batch)
@@ -175,7 +232,9 @@ def optimizer_step(model: GPT | peers.Cable, optimizer, scaler, batch: tuple[Ten
 
 
 def attend(setting: Setting, pe: str) -> dict[str, Turn]:
-    layers = trained_layers(setting, pe) if setting.layers else [random_layer(setting, pe)]  # (encoding, heads, x, projection) each
+    layers = (
+        trained_layers(setting, pe) if setting.layers else [random_layer(setting, pe)]
+    )  # (encoding, heads, x, projection) each
     encoding, _, x, _ = layers[0]
     grad = torch.randn_like(x, dtype=setting.dtype)
     pos = torch.arange(setting.context, device=setting.device)
@@ -193,7 +252,11 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
             return peers.flex(*inputs, blocks)
         if path == "all tiles":
             return attention.attend(*inputs, "triton", skip_tolerance=0.0, packed=packed)
-        return peers.forgetting(*inputs) if path == "theirs" else attention.attend(*inputs, path, packed=packed)
+        return (
+            peers.forgetting(*inputs)
+            if path == "theirs"
+            else attention.attend(*inputs, path, packed=packed)
+        )
 
     @torch.no_grad()
     def left_out():
@@ -205,7 +268,11 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
             q, k, _ = _qkv(projection, heads)
             q, k = encoding.rotate(q, k, pos)
             bias = kernels.bias_of(encoding, *encoding.states(x, pos), heads)
-            found.append(kernels.left_out(q, k, bias, q.size(-1) ** -0.5, setting.causal, attention.SKIP_TOLERANCE))
+            found.append(
+                kernels.left_out(
+                    q, k, bias, q.size(-1) ** -0.5, setting.causal, attention.SKIP_TOLERANCE
+                )
+            )
         return sum(found) / len(found)
 
     def results(forward, learned):
@@ -217,8 +284,13 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         return compute(*layer).transpose(1, 2).flatten(2)
 
     def turn(compute):
-        forwards = [(setting.compiled(functools.partial(outputs, compute, layer)), [*layer[2:], *layer[0].parameters()])
-                    for layer in layers]
+        forwards = [
+            (
+                setting.compiled(functools.partial(outputs, compute, layer)),
+                [*layer[2:], *layer[0].parameters()],
+            )
+            for layer in layers
+        ]
 
         def both():
             for forward in forwards:
@@ -229,27 +301,52 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
             for forward, rights in zip(forwards, exact()):
                 norms = [0 if right is None else right.norm().item() for right in rights]
                 # The gradient of a constant of a head is nothing but rounding.
-                errors += [relative_error(ours, right) for ours, right, norm in zip(results(*forward), rights, norms)
-                           if norm > 1e-4 * max(norms)]
+                errors += [
+                    relative_error(ours, right)
+                    for ours, right, norm in zip(results(*forward), rights, norms)
+                    if norm > 1e-4 * max(norms)
+                ]
             return torch.tensor(errors).max().item()  # Python's max would pass over NaN
 
-        return Turn(lambda: both, x.size(0) * x.size(1), lambda: devices.memory_of(both, setting.device),
-                    error=None if compute is plain else error)
+        return Turn(
+            lambda: both,
+            x.size(0) * x.size(1),
+            lambda: devices.memory_of(both, setting.device),
+            error=None if compute is plain else error,
+        )
 
     @functools.cache
     def exact():
         """Output and gradients of the dense path in float32, by layer."""
         wide = [(*layer[:3], layer[3].detach().float().requires_grad_()) for layer in layers]
         dense = functools.partial(encoded, "dense")
-        return [results(functools.partial(outputs, dense, layer), [*layer[2:], *layer[0].parameters()]) for layer in wide]
+        return [
+            results(functools.partial(outputs, dense, layer), [*layer[2:], *layer[0].parameters()])
+            for layer in wide
+        ]
 
     paths = setting.paths(pe, encoding)
-    blocks = peers.causal_blocks(setting.context, setting.device) if setting.causal and " flex" in paths else None
-    turns = {pe + added: dataclasses.replace(turn(functools.partial(encoded, path)), rival=added in RIVALS,
-                                             left_out=left_out if path == "triton" and encoding.reach is None else None)
-             for added, path in paths.items()}
+    blocks = (
+        peers.causal_blocks(setting.context, setting.device)
+        if setting.causal and " flex" in paths
+        else None
+    )
+    turns = {
+        pe + added: dataclasses.replace(
+            turn(functools.partial(encoded, path)),
+            rival=added in RIVALS,
+            left_out=left_out if path == "triton" and encoding.reach is None else None,
+        )
+        for added, path in paths.items()
+    }
     if pe == BASELINES[0]:
-        turns |= {"sdpa": turn(plain), **{"sdpa" + added: turn(plain).pinned(backend) for added, backend in setting.backends().items()}}
+        turns |= {
+            "sdpa": turn(plain),
+            **{
+                "sdpa" + added: turn(plain).pinned(backend)
+                for added, backend in setting.backends().items()
+            },
+        }
     return turns
 
 
@@ -258,16 +355,32 @@ def relative_error(x: Tensor, exact: Tensor) -> float:
 
 
 def _qkv(projection, heads):
-    return (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))  # (B, H, T, D) each
+    return (
+        y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1)
+    )  # (B, H, T, D) each
 
 
 def random_layer(setting: Setting, pe: str) -> tuple[posenc.Encoding, int, Tensor, Tensor]:
     """An untrained encoding, the number of heads, a normalised input (B, T, C) and its projection (B, T, 3 C)."""
     shape = GPTConfig(size=setting.model)
     torch.manual_seed(SEED)
-    encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1, setting.causal)[0].to(setting.device)
-    x = torch.randn(setting.micro_batch, setting.context, shape.n_embd, device=setting.device, requires_grad=True)
-    projection = torch.randn(*x.shape[:2], 3 * shape.n_embd, device=setting.device, dtype=setting.dtype, requires_grad=True)
+    encoding = posenc.build(pe, shape.n_head, shape.n_embd, shape.block_size, 1, setting.causal)[
+        0
+    ].to(setting.device)
+    x = torch.randn(
+        setting.micro_batch,
+        setting.context,
+        shape.n_embd,
+        device=setting.device,
+        requires_grad=True,
+    )
+    projection = torch.randn(
+        *x.shape[:2],
+        3 * shape.n_embd,
+        device=setting.device,
+        dtype=setting.dtype,
+        requires_grad=True,
+    )
     return encoding, shape.n_head, x, projection
 
 
@@ -278,7 +391,9 @@ def trained_layers(setting: Setting, pe: str) -> list[tuple[posenc.Encoding, int
         heads, x = layer.attn.heads, layer.x.float().detach()
         encoding = layer.encoding
         if pe in BASELINES:
-            encoding = posenc.build(pe, heads, x.size(-1), setting.context, 1, setting.causal)[0].to(setting.device)
+            encoding = posenc.build(pe, heads, x.size(-1), setting.context, 1, setting.causal)[
+                0
+            ].to(setting.device)
         projection = layer.attn.c_attn(x).to(setting.dtype).detach()
         found.append((encoding, heads, x.requires_grad_(), projection.requires_grad_()))
     return found
@@ -287,11 +402,15 @@ def trained_layers(setting: Setting, pe: str) -> list[tuple[posenc.Encoding, int
 def reads(setting: Setting, model: GPT, checkpoint: dict) -> tuple[list[biases.Layer], dict]:
     """The model's layers as they read micro_batch windows of its validation text, and what its biases do there."""
     if checkpoint["config"]["data"] is None:
-        raise InputError("--run: this one was not trained here, so that it has no text to read: name one that was")
+        raise InputError(
+            "--run: this one was not trained here, so that it has no text to read: name one that was"
+        )
     windows = Windows(shards.Shards(checkpoint["config"]["data"], "val"), setting.context)
     if len(windows) < setting.micro_batch:
-        raise InputError(f"{windows.shards.folder} holds {len(windows)} windows of {setting.context:,} tokens: "
-                         "lower --micro_batch or --context")
+        raise InputError(
+            f"{windows.shards.folder} holds {len(windows)} windows of {setting.context:,} tokens: "
+            "lower --micro_batch or --context"
+        )
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
         found = biases.summary(model, tokens)
@@ -317,12 +436,16 @@ def generate(setting: Setting, pe: str) -> dict[str, Turn]:
     if setting.context > (model.max_context or setting.context):
         return {}
     new, vocab_size = min(NEW_TOKENS, setting.context // 2), model.config.vocab_size
-    sampling = decoding.Sampling(max_new_tokens=new + 1, temperature=0, compile=setting.compile)  # the prompt gives the first
+    sampling = decoding.Sampling(
+        max_new_tokens=new + 1, temperature=0, compile=setting.compile
+    )  # the prompt gives the first
     torch.manual_seed(SEED)
     prompt = torch.randint(vocab_size, (setting.context - new,)).tolist()
 
     def ready():
-        steps = decoding.generate(model, [prompt], sampling, vocab_size, -1, setting.device, setting.dtype)
+        steps = decoding.generate(
+            model, [prompt], sampling, vocab_size, -1, setting.device, setting.dtype
+        )
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 
@@ -347,8 +470,16 @@ def evaluate(setting: Setting, pe: str) -> dict[str, Turn]:
         with devices.autocast(setting.device, setting.dtype):
             losses(*batch)
 
-    return {pe: Turn(lambda: forward, batch[0].numel(),
-                     lambda: _size([*model.parameters(), *model.buffers()]) + devices.memory_of(forward, setting.device))}
+    return {
+        pe: Turn(
+            lambda: forward,
+            batch[0].numel(),
+            lambda: (
+                _size([*model.parameters(), *model.buffers()])
+                + devices.memory_of(forward, setting.device)
+            ),
+        )
+    }
 
 
 def _size(tensors) -> int:

@@ -18,7 +18,9 @@ from torch import nn
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton, as torch.compile does
+    os.environ.setdefault(
+        "TRITON_INTERPRET", "1"
+    )  # before anything imports triton, as torch.compile does
 
 import cli  # noqa: E402
 import posenc  # noqa: E402
@@ -67,12 +69,56 @@ class Salience(posenc.Encoding):
 
 
 NAMES = sorted(posenc.ENCODINGS)
-ENCODINGS = [*NAMES, "rope+cable", "rope+fox", "learnable+alibi", "alibi+cable", "kerple+test-drift+sinusoidal",
-             "dapev2+kerple", "dape+cable", "rope+cope", "window:w=9", "window:w=9+alibi"]
+ENCODINGS = [
+    *NAMES,
+    "rope+cable",
+    "rope+fox",
+    "learnable+alibi",
+    "alibi+cable",
+    "kerple+test-drift+sinusoidal",
+    "dapev2+kerple",
+    "dape+cable",
+    "rope+cope",
+    "window:w=9",
+    "window:w=9+alibi",
+]
 LIMITED = ["learnable", "learnable+alibi", "diet-abs"]  # to the training length, by their formulas
-TINY = ["--size", "quickstart", "--n_layer", "2", "--n_head", "2", "--n_embd", "16", "--block_size", "16", "--micro_batch", "2",
-        "--tokens_per_step", "64", "--steps", "6", "--warmup_steps", "2", "--lr", "1e-2", "--min_lr", "1e-3", "--log_every", "2",
-        "--val_every", "3", "--val_tokens", "64", "--checkpoint_every", "2", "--device", "cpu", "--dtype", "float32"]
+TINY = [
+    "--size",
+    "quickstart",
+    "--n_layer",
+    "2",
+    "--n_head",
+    "2",
+    "--n_embd",
+    "16",
+    "--block_size",
+    "16",
+    "--micro_batch",
+    "2",
+    "--tokens_per_step",
+    "64",
+    "--steps",
+    "6",
+    "--warmup_steps",
+    "2",
+    "--lr",
+    "1e-2",
+    "--min_lr",
+    "1e-3",
+    "--log_every",
+    "2",
+    "--val_every",
+    "3",
+    "--val_tokens",
+    "64",
+    "--checkpoint_every",
+    "2",
+    "--device",
+    "cpu",
+    "--dtype",
+    "float32",
+]
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +145,9 @@ def trained(data_dir, tmp_path_factory):
     def train(pe, *flags):
         if (pe, flags) not in done:
             run = folder / "".join(flags) / pe
-            train_gpt.main([*TINY, *flags, "--data", str(data_dir), "--pe", pe, "--out_dir", str(run)])
+            train_gpt.main(
+                [*TINY, *flags, "--data", str(data_dir), "--pe", pe, "--out_dir", str(run)]
+            )
             done[pe, flags] = run
         return done[pe, flags]
 
@@ -108,7 +156,9 @@ def trained(data_dir, tmp_path_factory):
 
 def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
     """A data set `toy` of these documents, all of them for training."""
-    meta = shards.Meta(folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": vocab_size, "source": "test"})
+    meta = shards.Meta(
+        folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": vocab_size, "source": "test"}
+    )
     writer = shards.ShardWriter(meta, "train", shard_tokens)
     for number, tokens in enumerate(documents):
         writer.add(number, 0, np.asarray(tokens))
@@ -127,6 +177,7 @@ def folder(tmp_path):
 @pytest.fixture
 def refused(capsys):
     """refused(main, *flags): runs a program that must refuse its input, and returns the lines it printed."""
+
     def run(main, *flags):
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
@@ -141,20 +192,48 @@ def refused(capsys):
 
 def program(name, *flags, **environment):
     """Runs a program in a process of its own, as a user does."""
-    return subprocess.run([sys.executable, str(ROOT / name), *map(str, flags)], text=True, capture_output=True, cwd=ROOT,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    return subprocess.run(
+        [sys.executable, str(ROOT / name), *map(str, flags)],
+        text=True,
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
 
 
 def ranks(count, *flags, code=""):
     """train_gpt.py in `count` processes that train as one, as torchrun starts them; each executes `code` first (rank: its
     number). Returns their (exit status, standard output, standard error), by rank; those that have not ended after five minutes are
     killed, which is an error."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun keeps one
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )  # as torchrun keeps one
     program = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport torch, cli, train_gpt\nrank = int(os.environ['RANK'])\n"
-    command = [sys.executable, "-c", f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)", *map(str, flags)]
-    started = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
-        **os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}) for rank in range(count)]
+    command = [
+        sys.executable,
+        "-c",
+        f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)",
+        *map(str, flags),
+    ]
+    started = [
+        subprocess.Popen(
+            command,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(count),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(store.port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            },
+        )
+        for rank in range(count)
+    ]
     end = time.monotonic() + 300
     try:
         outputs = [process.communicate(timeout=end - time.monotonic()) for process in started]
@@ -166,7 +245,11 @@ def ranks(count, *flags, code=""):
 
 def evaluation(run, name="toy_val"):
     """The file of eval_extrapolation.py in a run's folder, the newest, whatever windows it took."""
-    found = [path for path in Path(run).iterdir() if re.fullmatch(rf"eval_{name}(_\d+x\d+)?\.json", path.name)]
+    found = [
+        path
+        for path in Path(run).iterdir()
+        if re.fullmatch(rf"eval_{name}(_\d+x\d+)?\.json", path.name)
+    ]
     return max(found, key=lambda path: path.stat().st_mtime_ns)
 
 

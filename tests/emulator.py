@@ -27,9 +27,23 @@ from triton.runtime.errors import OutOfResources
 LARGEST = {80: 163, 89: 99, 90: 227}  # KB of shared memory that a program gets at most
 SHARED = 1 << 14  # address of the first byte: its low bits are zero, as swizzles want it
 COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
-WHOLE = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-         "xor": np.bitwise_xor}
-REAL = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.fmin, "max": np.fmax}
+WHOLE = {
+    "add": np.add,
+    "sub": np.subtract,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+REAL = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.fmin,
+    "max": np.fmax,
+}
 NAN = np.uint32(0x7FFFFFFF)
 
 
@@ -44,22 +58,35 @@ def gpu(capability, mend=lambda ptx: ptx):
     Yields the list of what was launched so far: Triton's compiled kernels, with name and asm.
     """
     launched, run, active = [], JITFunction.run, driver._active
-    driver.set_active(types.SimpleNamespace(  # Triton keeps what it compiled by the number of the device
-        get_current_target=lambda: GPUTarget("cuda", capability, 32), get_current_device=lambda: capability,
-        get_current_stream=lambda device: 0))
+    driver.set_active(
+        types.SimpleNamespace(  # Triton keeps what it compiled by the number of the device
+            get_current_target=lambda: GPUTarget("cuda", capability, 32),
+            get_current_device=lambda: capability,
+            get_current_stream=lambda device: 0,
+        )
+    )
 
     def launch(self, *arguments, grid, warmup, **options):
         compiled = run(self, *arguments, grid=grid, warmup=True, **options)
         if compiled.metadata.shared > 1024 * LARGEST[capability]:
-            raise OutOfResources(compiled.metadata.shared, 1024 * LARGEST[capability], "shared memory")
+            raise OutOfResources(
+                compiled.metadata.shared, 1024 * LARGEST[capability], "shared memory"
+            )
         values = dict(zip(self.arg_names, arguments)) | options
-        taken = [values[name] for name, kind in compiled.src.signature.items() if kind != "constexpr"]
+        taken = [
+            values[name] for name, kind in compiled.src.signature.items() if kind != "constexpr"
+        ]
         code = _code(mend(compiled.asm["ptx"]))
         memory = Memory([x for x in taken if isinstance(x, torch.Tensor)])
-        taken = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in taken] + [0, 0]  # no scratch memory
+        taken = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in taken] + [
+            0,
+            0,
+        ]  # no scratch memory
         with np.errstate(all="ignore"):
             for place in np.ndindex(*(*grid, 1, 1)[:3]):
-                Program(code, taken, memory, place, (*grid, 1, 1)[:3], compiled.metadata).carry_out()
+                Program(
+                    code, taken, memory, place, (*grid, 1, 1)[:3], compiled.metadata
+                ).carry_out()
         launched.append(compiled)
 
     JITFunction.run = launch
@@ -80,7 +107,10 @@ class Memory:
                 size = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride())) + 1
                 spans[x.data_ptr()] = max(size * x.element_size(), spans.get(x.data_ptr(), 0))
         self.starts = np.array(sorted(spans), np.uint64)
-        self.bytes = [np.frombuffer((ctypes.c_uint8 * spans[start]).from_address(start), np.uint8) for start in sorted(spans)]
+        self.bytes = [
+            np.frombuffer((ctypes.c_uint8 * spans[start]).from_address(start), np.uint8)
+            for start in sorted(spans)
+        ]
 
     def places(self, addresses, size):
         """(bytes of a tensor, numbers (n, size) of bytes in them, which of the addresses they belong to), for each that is addressed."""
@@ -90,7 +120,9 @@ class Memory:
         for number in np.unique(tensor):
             which = np.flatnonzero(tensor == number)
             first = (addresses[which] - self.starts[number]).astype(np.int64)
-            assert first.max() + size <= len(self.bytes[number]), "an address lies behind its tensor"
+            assert first.max() + size <= len(self.bytes[number]), (
+                "an address lies behind its tensor"
+            )
             yield self.bytes[number], first[:, None] + np.arange(size), which
 
     def load(self, addresses, size):
@@ -168,7 +200,10 @@ class Program:
         threads = np.arange(self.n, dtype=np.uint32)
         self.registers = {"%tid.x": threads, "global_smem": np.full(self.n, SHARED, np.uint32)}
         for axis, here, count in zip("xyz", place, grid):
-            self.registers |= {f"%ctaid.{axis}": np.full(self.n, here, np.uint32), f"%nctaid.{axis}": np.full(self.n, count, np.uint32)}
+            self.registers |= {
+                f"%ctaid.{axis}": np.full(self.n, here, np.uint32),
+                f"%nctaid.{axis}": np.full(self.n, count, np.uint32),
+            }
         self.copies, self.copy_groups = [], []  # asynchronous: (shared places, warps, data)
         self.products, self.product_groups = [], []  # (registers by name, bytes of their factors)
 
@@ -206,7 +241,11 @@ class Program:
         if value.dtype != bool:
             value = value.view(f"u{value.dtype.itemsize}")
         if self.active is not None and not self.active.all():
-            before = self.registers[name].astype(value.dtype) if name in self.registers else NAN.astype(value.dtype)
+            before = (
+                self.registers[name].astype(value.dtype)
+                if name in self.registers
+                else NAN.astype(value.dtype)
+            )
             value = np.where(self.active, value, before)
         self.registers[name] = value
 
@@ -222,7 +261,11 @@ class Program:
     def shared_places(self, operand, size, lanes):
         """Numbers (lanes, size) of bytes in shared memory."""
         first = self.address(operand, np.uint32)[lanes].astype(np.int64) - SHARED
-        assert not (first % size).any() and first.min(initial=0) >= 0 and first.max(initial=0) + size <= len(self.shared.bytes)
+        assert (
+            not (first % size).any()
+            and first.min(initial=0) >= 0
+            and first.max(initial=0) + size <= len(self.shared.bytes)
+        )
         return first[:, None] + np.arange(size)
 
     # --- asynchronous copies and products
@@ -303,7 +346,9 @@ def _fma(m, words, operands):
 def _unary(m, words, operands):
     dtype = bool if words[-1] == "pred" else _dtype(words[-1])
     x = m.get(operands[1], dtype)
-    compute = {"neg": np.negative, "abs": np.abs, "not": np.invert, "ex2": np.exp2, "lg2": np.log2}[words[0]]
+    compute = {"neg": np.negative, "abs": np.abs, "not": np.invert, "ex2": np.exp2, "lg2": np.log2}[
+        words[0]
+    ]
     found = compute(_flushed(x) if "ftz" in words else x)
     m.put(operands[0], _flushed(found) if "ftz" in words else found)
 
@@ -314,7 +359,9 @@ def _shift(m, words, operands):
     bits = 8 * dtype.itemsize
     if dtype.kind == "i":
         return m.put(operands[0], x >> np.minimum(by, bits - 1).astype(dtype))
-    shifted = getattr(np, "left_shift" if words[0] == "shl" else "right_shift")(x, np.minimum(by, bits - 1).astype(dtype))
+    shifted = getattr(np, "left_shift" if words[0] == "shl" else "right_shift")(
+        x, np.minimum(by, bits - 1).astype(dtype)
+    )
     m.put(operands[0], np.where(by < bits, shifted, dtype.type(0)))
 
 
@@ -334,7 +381,10 @@ def _compare(m, words, operands):
 
 def _select(m, words, operands):
     dtype = _dtype(words[-1])
-    m.put(operands[0], np.where(m.get(operands[3], bool), m.get(operands[1], dtype), m.get(operands[2], dtype)))
+    m.put(
+        operands[0],
+        np.where(m.get(operands[3], bool), m.get(operands[1], dtype), m.get(operands[2], dtype)),
+    )
 
 
 def _move(m, words, operands):
@@ -356,11 +406,19 @@ def _move(m, words, operands):
 def _half(x, kind):
     """float32 -> the bits of bf16 or f16, uint16, to the nearest."""
     x = np.ascontiguousarray(x)
-    return torch.from_numpy(x).to(torch.bfloat16 if kind == "bf16" else torch.float16).view(torch.int16).numpy().view(np.uint16)
+    return (
+        torch.from_numpy(x)
+        .to(torch.bfloat16 if kind == "bf16" else torch.float16)
+        .view(torch.int16)
+        .numpy()
+        .view(np.uint16)
+    )
 
 
 def _single(x, kind):
-    halves = torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(torch.bfloat16 if kind == "bf16" else torch.float16)
+    halves = torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(
+        torch.bfloat16 if kind == "bf16" else torch.float16
+    )
     return halves.float().numpy()
 
 
@@ -378,13 +436,21 @@ def _convert(m, words, operands):
 def _permute(m, words, operands):
     both = np.concatenate([m.get(x, np.uint32)[:, None].view(np.uint8) for x in operands[1:3]], 1)
     selector = int(operands[3].rstrip("U"), 0)
-    m.put(operands[0], np.ascontiguousarray(both[:, [selector >> 4 * byte & 7 for byte in range(4)]]).view(np.uint32)[:, 0])
+    m.put(
+        operands[0],
+        np.ascontiguousarray(both[:, [selector >> 4 * byte & 7 for byte in range(4)]]).view(
+            np.uint32
+        )[:, 0],
+    )
 
 
 def _shuffle(m, words, operands):
     x, by = (m.get(operand, np.uint32).reshape(-1, 32) for operand in operands[1:3])
     lane = np.arange(32, dtype=np.uint32)
-    m.put(operands[0], np.take_along_axis(x, (lane ^ by if words[2] == "bfly" else by) % 32, 1).ravel())
+    m.put(
+        operands[0],
+        np.take_along_axis(x, (lane ^ by if words[2] == "bfly" else by) % 32, 1).ravel(),
+    )
 
 
 def _reduce(m, words, operands):
@@ -395,14 +461,20 @@ def _reduce(m, words, operands):
 def _parameter(m, words, operands):
     value = m.parameters[operands[1]]
     dtype = _dtype(words[-1])
-    bits = np.array([value], np.float32).view(np.uint32) if isinstance(value, float) else np.array([value]).astype(dtype)
+    bits = (
+        np.array([value], np.float32).view(np.uint32)
+        if isinstance(value, float)
+        else np.array([value]).astype(dtype)
+    )
     wide = np.int64 if operands[0].startswith("%rd") and dtype.kind == "i" else dtype
     m.put(operands[0], np.full(m.n, bits[0]).astype(wide))
 
 
 def _vector(words):
     """Numbers of an access, and their dtype."""
-    return next((int(word[1:]) for word in words if re.fullmatch("v[0-9]", word)), 1), _dtype(words[-1])
+    return next((int(word[1:]) for word in words if re.fullmatch("v[0-9]", word)), 1), _dtype(
+        words[-1]
+    )
 
 
 def _load(m, words, operands):
@@ -443,7 +515,9 @@ def _copy(m, words, operands):
     else:
         lanes, size = m.lanes(), int(operands[2], 0)
         places = m.shared_places(operands[0], size, lanes)
-        taken = m.get(operands[3], np.uint32)[lanes] if len(operands) > 3 else np.full(len(lanes), size)
+        taken = (
+            m.get(operands[3], np.uint32)[lanes] if len(operands) > 3 else np.full(len(lanes), size)
+        )
         data = np.zeros((len(lanes), size), np.uint8)
         assert np.isin(taken, (0, size)).all()
         data[taken > 0] = m.memory.load(m.address(operands[1], np.uint64)[lanes][taken > 0], size)
@@ -456,7 +530,10 @@ def _copy(m, words, operands):
 def _matrices(m, words, operands):
     """ldmatrix and stmatrix: of 8 x 8 halves each, whose rows the lanes of a warp tell."""
     assert words[1:4] == ["sync", "aligned", "m8n8"] and m.active is None
-    (names, address), lane = operands if words[0] == "ldmatrix" else operands[::-1], np.arange(m.n) % 32
+    (names, address), lane = (
+        operands if words[0] == "ldmatrix" else operands[::-1],
+        np.arange(m.n) % 32,
+    )
     rows = m.shared_places(address, 16, np.arange(m.n)).reshape(-1, 32, 16)  # (warps, rows, bytes)
     row, side = lane // 4, lane % 4 * 2
     warps = np.arange(len(rows))[:, None, None]
@@ -467,7 +544,12 @@ def _matrices(m, words, operands):
             halves[:] = np.ascontiguousarray(m.shared.read(places, warps)).view(np.uint16)
         mine = halves.swapaxes(1, 2) if "trans" in words else halves
         if words[0] == "ldmatrix":
-            m.put(name, np.stack([mine[m.warps, row, side], mine[m.warps, row, side + 1]], 1).view(np.uint32)[:, 0])
+            m.put(
+                name,
+                np.stack([mine[m.warps, row, side], mine[m.warps, row, side + 1]], 1).view(
+                    np.uint32
+                )[:, 0],
+            )
         else:
             pairs = m.get(name, np.uint32)[:, None].view(np.uint16)
             mine[m.warps, row, side], mine[m.warps, row, side + 1] = pairs.T
@@ -482,7 +564,9 @@ def _factor(m, descriptor, rows, transposed, columns=16):
     assert descriptor >> 49 & 7 == 0
     if transposed:  # neighbours in memory are rows
         halves = line // 2
-        first = 2 * (row % halves) + row // halves * leading + column % 8 * line + column // 8 * stride
+        first = (
+            2 * (row % halves) + row // halves * leading + column % 8 * line + column // 8 * stride
+        )
     else:
         first = 2 * column + row % 8 * line + row // 8 * stride
     address = start + first
@@ -511,14 +595,30 @@ def _product(m, words, operands):
         threads = slice(128 * group, 128 * group + 128)
         row, pair = 16 * warp[threads] + lane[threads] // 4, 2 * (lane[threads] % 4)
         if isinstance(a, list):
-            left = _halves(m, a, threads, [(row + 8 * (number % 2), pair + 8 * (number // 2)) for number in range(4)], 64)
+            left = _halves(
+                m,
+                a,
+                threads,
+                [(row + 8 * (number % 2), pair + 8 * (number // 2)) for number in range(4)],
+                64,
+            )
         else:
-            left = _read(m, _factor(m, _same(m.get(a, np.uint64)[threads]), 64, flags[2] == "1"), used)
-        right = _read(m, _factor(m, _same(m.get(b, np.uint64)[threads]), N, flags[-1] == "1"), used)  # (N, 16)
+            left = _read(
+                m, _factor(m, _same(m.get(a, np.uint64)[threads]), 64, flags[2] == "1"), used
+            )
+        right = _read(
+            m, _factor(m, _same(m.get(b, np.uint64)[threads]), N, flags[-1] == "1"), used
+        )  # (N, 16)
         total = _single(left, kind).astype(np.float64) @ _single(right, kind).astype(np.float64).T
         for number, name in enumerate(names):
-            before = np.where(adds[threads], m.pending(name)[threads].view(np.float32), 0) if adds[threads].any() else 0
-            found[name][threads] = before + total[row + 8 * (number // 2 % 2), pair + 8 * (number // 4) + number % 2]
+            before = (
+                np.where(adds[threads], m.pending(name)[threads].view(np.float32), 0)
+                if adds[threads].any()
+                else 0
+            )
+            found[name][threads] = (
+                before + total[row + 8 * (number // 2 % 2), pair + 8 * (number // 4) + number % 2]
+            )
     m.shared.products.append(used)
     m.products.append(({name: x.view(np.uint32) for name, x in found.items()}, used))
     for name in names:
@@ -542,11 +642,20 @@ def _warp_product(m, words, operands):
     row, pair = np.arange(32) // 4, 2 * (np.arange(32) % 4)
     for first in range(0, m.n, 32):
         threads = slice(first, first + 32)
-        left = _halves(m, a, threads, [(row + 8 * (number % 2), pair + 8 * (number // 2)) for number in range(4)], 16)
+        left = _halves(
+            m,
+            a,
+            threads,
+            [(row + 8 * (number % 2), pair + 8 * (number // 2)) for number in range(4)],
+            16,
+        )
         right = _halves(m, b, threads, [(row, pair), (row, pair + 8)], 8)
         total = _single(left, kind).astype(np.float64) @ _single(right, kind).astype(np.float64).T
         for number in range(4):
-            found[number, threads] = m.get(c[number], np.float32)[threads] + total[row + 8 * (number // 2), pair + number % 2]
+            found[number, threads] = (
+                m.get(c[number], np.float32)[threads]
+                + total[row + 8 * (number // 2), pair + number % 2]
+            )
     for name, x in zip(names, found):
         m.put(name, x)
 
@@ -587,12 +696,34 @@ def _return(m, words, operands):
     return "the end"
 
 
-STEPS = {**dict.fromkeys(["add", "sub", "min", "max"], _binary), **dict.fromkeys(["and", "or", "xor"], _logic),
-         **dict.fromkeys(["mul", "mad"], _multiply), "div": _divide, "fma": _fma,
-         **dict.fromkeys(["neg", "abs", "not", "ex2", "lg2"], _unary), **dict.fromkeys(["shl", "shr"], _shift),
-         "bfe": _bits, "setp": _compare, "selp": _select, "mov": _move, "cvt": _convert, "prmt": _permute, "shfl": _shuffle,
-         "redux": _reduce, "ld": _load, "st": _store, "cp": _copy, "ldmatrix": _matrices, "stmatrix": _matrices, "wgmma": _product,
-         "mma": _warp_product, "fence": _fence, "bar": _barrier, "bra": _branch, "ret": _return}
+STEPS = {
+    **dict.fromkeys(["add", "sub", "min", "max"], _binary),
+    **dict.fromkeys(["and", "or", "xor"], _logic),
+    **dict.fromkeys(["mul", "mad"], _multiply),
+    "div": _divide,
+    "fma": _fma,
+    **dict.fromkeys(["neg", "abs", "not", "ex2", "lg2"], _unary),
+    **dict.fromkeys(["shl", "shr"], _shift),
+    "bfe": _bits,
+    "setp": _compare,
+    "selp": _select,
+    "mov": _move,
+    "cvt": _convert,
+    "prmt": _permute,
+    "shfl": _shuffle,
+    "redux": _reduce,
+    "ld": _load,
+    "st": _store,
+    "cp": _copy,
+    "ldmatrix": _matrices,
+    "stmatrix": _matrices,
+    "wgmma": _product,
+    "mma": _warp_product,
+    "fence": _fence,
+    "bar": _barrier,
+    "bra": _branch,
+    "ret": _return,
+}
 
 
 def _code(ptx):
@@ -610,8 +741,13 @@ def _code(ptx):
             labels[label[1]] = len(steps)
             continue
         guard, opcode, rest = re.fullmatch(r"(?:@(!?%\w+)\s+)?([\w.:]+)\s*(.*)", line).groups()
-        operands = [x.strip() for x in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+", rest) if x.strip()]
-        operands = [[y.strip() for y in x[1:-1].split(",")] if x[0] == "{" else x.strip("[] ") for x in operands]
+        operands = [
+            x.strip() for x in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+", rest) if x.strip()
+        ]
+        operands = [
+            [y.strip() for y in x[1:-1].split(",")] if x[0] == "{" else x.strip("[] ")
+            for x in operands
+        ]
         words = opcode.split(".")
         steps.append((guard, STEPS[words[0]], words, operands))
     return steps, labels, parameters

@@ -11,7 +11,9 @@ import attention
 import posenc
 from errors import InputError
 
-FALL = posenc.WeightedFall(heads=2, channels=1, block_size=1)  # the bias g_i (S_i - S_j), S and g given
+FALL = posenc.WeightedFall(
+    heads=2, channels=1, block_size=1
+)  # the bias g_i (S_i - S_j), S and g given
 NAMES = ("output", "dq", "dk", "dv", "df", "dg")
 
 
@@ -32,19 +34,27 @@ def results(path, inputs, wide=False):
         output = attention.dense(q, k, v, FALL, (s, g), (s,), scale)
     else:
         output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), scale)
-    output.backward(torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype))
+    output.backward(
+        torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype)
+    )
     return dict(zip(NAMES, [output.detach(), *(x.grad for x in inputs)]))
 
 
 def errors(path, inputs):
     """Relative errors (norms over everything) against the specification in float64."""
     exact = results("dense", inputs, wide=True)
-    return {name: ((x.double() - exact[name]).norm() / exact[name].norm()).item() for name, x in results(path, inputs).items()}
+    return {
+        name: ((x.double() - exact[name]).norm() / exact[name].norm()).item()
+        for name, x in results(path, inputs).items()
+    }
 
 
 def numpy_attention(q, k, v, bias, scale):
     logits = np.einsum("bhid,bhjd->bhij", q, k) * scale + bias
-    logits[..., np.triu(np.ones(logits.shape[-2:], dtype=bool), 1 + logits.shape[-1] - logits.shape[-2])] = -np.inf
+    logits[
+        ...,
+        np.triu(np.ones(logits.shape[-2:], dtype=bool), 1 + logits.shape[-1] - logits.shape[-2]),
+    ] = -np.inf
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
 
@@ -56,7 +66,12 @@ def test_dense_is_the_formula(T, monkeypatch):
     s = -f.double().cumsum(-1)
     bias = (g.double()[..., None] * (s[..., None] - s[..., None, :])).detach().numpy()
     expected = numpy_attention(*(x.detach().numpy() for x in (q, k, v)), bias, 0.3)
-    assert_allclose(attention.dense(q, k, v, FALL, (s, g.double()), (s,), 0.3).detach(), expected, rtol=1e-9, atol=1e-12)
+    assert_allclose(
+        attention.dense(q, k, v, FALL, (s, g.double()), (s,), 0.3).detach(),
+        expected,
+        rtol=1e-9,
+        atol=1e-12,
+    )
 
 
 def test_dense_takes_the_last_queries_of_more_keys():
@@ -90,7 +105,9 @@ def test_chunks_are_few_enough_to_compile():
         def __getitem__(self, where):
             return where[2].stop - where[2].start
 
-    rows = [queries for (queries, *_), _ in attention._row_chunks(OnGPU(), OnGPU(), OnGPU(), (), ())]
+    rows = [
+        queries for (queries, *_), _ in attention._row_chunks(OnGPU(), OnGPU(), OnGPU(), (), ())
+    ]
     assert 1 < len(rows) < 5 and sum(rows) == 1024
 
 
@@ -107,7 +124,9 @@ def test_dense_holds_one_chunk_at_a_time(monkeypatch):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         output = attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
-    assert output.requires_grad and 0 < sum(kept.values()) < 4 * 2 * 128 * 128 / 2  # less than the logits alone
+    assert (
+        output.requires_grad and 0 < sum(kept.values()) < 4 * 2 * 128 * 128 / 2
+    )  # less than the logits alone
 
 
 @pytest.mark.parametrize("T, fall", [(1, 1), (7, 2), (257, 50), (2048, 400), (2048, 8000)])
@@ -118,15 +137,18 @@ def test_factored_is_dense_in_float32(T, fall):
     assert all(value <= 1e-6 + 4e-8 * fall for value in error.values()), error
 
 
-@pytest.mark.parametrize("T, fall, bounds", [  # of the output; of q, k, v; of f; of g
-    (1, 1, (5e-3, 5e-3, 0, 0)),
-    (7, 2, (5e-3, 8e-3, 0.02, 0.01)),
-    (257, 50, (5e-3, 8e-3, 0.03, 0.01)),
-    (1024, 208, (5e-3, 8e-3, 0.03, 0.01)),  # about the start of training
-    (1024, 1033, (5e-3, 8e-3, 0.04, 0.01)),
-    (1024, 4018, (5e-3, 8e-3, 0.06, 0.01)),
-    (2048, 400, (5e-3, 8e-3, 0.05, 0.02)),
-])
+@pytest.mark.parametrize(
+    "T, fall, bounds",
+    [  # of the output; of q, k, v; of f; of g
+        (1, 1, (5e-3, 5e-3, 0, 0)),
+        (7, 2, (5e-3, 8e-3, 0.02, 0.01)),
+        (257, 50, (5e-3, 8e-3, 0.03, 0.01)),
+        (1024, 208, (5e-3, 8e-3, 0.03, 0.01)),  # about the start of training
+        (1024, 1033, (5e-3, 8e-3, 0.04, 0.01)),
+        (1024, 4018, (5e-3, 8e-3, 0.06, 0.01)),
+        (2048, 400, (5e-3, 8e-3, 0.05, 0.02)),
+    ],
+)
 def test_factored_is_dense_in_bfloat16(T, fall, bounds):
     error = errors("sdpa", case(T, fall, torch.bfloat16, B=4 if T < 2048 else 1))
     bounds = dict(zip(NAMES, (bounds[0], *3 * [bounds[1]], *bounds[2:])))
@@ -138,7 +160,10 @@ def test_factored_is_dense_in_bfloat16(T, fall, bounds):
 @pytest.mark.parametrize("fall", [50, 1033, 4018])
 def test_factored_is_dense_in_float16(fall):
     error = errors("sdpa", case(1024, fall, torch.float16))
-    assert max(error[name] for name in ("output", "dq", "dk", "dv", "dg")) <= 2e-3 and error["df"] <= 1e-2, error
+    assert (
+        max(error[name] for name in ("output", "dq", "dk", "dv", "dg")) <= 2e-3
+        and error["df"] <= 1e-2
+    ), error
 
 
 def test_factored_stays_finite_past_the_range_of_float16():
@@ -166,7 +191,9 @@ def test_factored_output_without_gradients_in_very_long_texts(dtype):
     s = -f.cumsum(-1)
     with torch.no_grad():
         output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), 0.18)
-    exact = attention.dense(q.double(), k.double(), v.double(), FALL, (s.double(), g.double()), (s.double(),), 0.18)
+    exact = attention.dense(
+        q.double(), k.double(), v.double(), FALL, (s.double(), g.double()), (s.double(),), 0.18
+    )
     assert (output - exact).norm() / exact.norm() <= 5e-3
 
 
@@ -184,7 +211,11 @@ def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
     expected = attention.dense(q, k, v, encoding, q_states, k_states, 0.4).detach()
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
-            assert_allclose(attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path).detach(), expected, atol=2e-6)
+            assert_allclose(
+                attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path).detach(),
+                expected,
+                atol=2e-6,
+            )
 
 
 BOTH_WAYS = [pe for pe in ENCODINGS if "cope" not in pe]
@@ -212,9 +243,15 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
     far = (torch.arange(50)[:, None] - torch.arange(50)).abs() >= (encoding.reach or 50)
     logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
     if encoding.score is not None:
-        bias = encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states), torch.arange(2)[:, None, None])
+        bias = encoding.score(
+            tuple(s[..., None] for s in q_states),
+            tuple(s[..., None, :] for s in k_states),
+            torch.arange(2)[:, None, None],
+        )
     if encoding.transform is not None:
-        bias = bias + encoding.transform(logits, bias, q, torch.arange(50)[:, None] - torch.arange(50), far)
+        bias = bias + encoding.transform(
+            logits, bias, q, torch.arange(50)[:, None] - torch.arange(50), far
+        )
     expected = ((logits + bias).masked_fill(far, -torch.inf).softmax(-1) @ v)[:, :, -T:]
     q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
     paths = dict.fromkeys(("dense", attention.choose("auto", encoding)))
@@ -223,7 +260,12 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
             ours = attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path)
             assert_allclose(ours.detach(), expected.detach(), atol=1e-5)
             if gradients:
-                for mine, theirs in zip(*(torch.autograd.grad(y.sin().sum(), (k, v), retain_graph=True) for y in (ours, expected))):
+                for mine, theirs in zip(
+                    *(
+                        torch.autograd.grad(y.sin().sum(), (k, v), retain_graph=True)
+                        for y in (ours, expected)
+                    )
+                ):
                     assert_allclose(mine, theirs, atol=1e-5)
 
 
@@ -237,15 +279,23 @@ def test_padding_is_not_seen(pe, gradients, monkeypatch):
     lengths = torch.tensor([23, 50])
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
-            padded = attention.attend(*qkv, encoding, *encoding.states(x, torch.arange(50)), 0.4, path, lengths=lengths)
+            padded = attention.attend(
+                *qkv, encoding, *encoding.states(x, torch.arange(50)), 0.4, path, lengths=lengths
+            )
             assert padded.isfinite().all()
             for row, length in enumerate(lengths):
                 states = encoding.states(x[row : row + 1, :length], torch.arange(length))
                 alone = attention.dense(*qkv[:, row : row + 1, :, :length], encoding, *states, 0.4)
-                assert_allclose(padded[row : row + 1, :, :length].detach(), alone.detach(), atol=1e-5)
+                assert_allclose(
+                    padded[row : row + 1, :, :length].detach(), alone.detach(), atol=1e-5
+                )
             if gradients:
                 (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
-                assert grad[:, 0, :, :23].abs().sum() > 0 and not grad[:, 0, :, 23:].any() and not grad[:, 1].any()
+                assert (
+                    grad[:, 0, :, :23].abs().sum() > 0
+                    and not grad[:, 0, :, 23:].any()
+                    and not grad[:, 1].any()
+                )
 
 
 @pytest.mark.parametrize("pe", ["kerple", "t5", "t5-clip", "kerple-power", "fire"])
@@ -256,7 +306,11 @@ def test_gradients_of_static_biases(pe, monkeypatch):
     x, (q, k, v) = torch.randn(1, 50, 12), torch.randn(3, 3, 2, 50, 6)
     (i,), (j,) = encoding.states(x, torch.arange(50))
     score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(2)[:, None, None])
-    plain = ((q @ k.mT * 0.4 + score).masked_fill(torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf)).softmax(-1) @ v
+    plain = (
+        (q @ k.mT * 0.4 + score).masked_fill(
+            torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf
+        )
+    ).softmax(-1) @ v
     weights, parameters = torch.randn(plain.shape), list(encoding.parameters())
     expected = torch.autograd.grad((plain * weights).sum(), parameters)
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
@@ -282,14 +336,21 @@ def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
     expected = (masked.softmax(-1) @ v)[:, :, -T:]
     q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
     with torch.set_grad_enabled(gradients):
-        ours = attention.attend(q, k, v, encoding, q_states, k_states, 0.4, attention.choose("auto", encoding))
+        ours = attention.attend(
+            q, k, v, encoding, q_states, k_states, 0.4, attention.choose("auto", encoding)
+        )
     assert_allclose(ours.detach(), expected.detach(), atol=2e-6)
     if gradients:
-        for mine, theirs in zip(*(torch.autograd.grad(y.sin().sum(), (k, v)) for y in (ours, expected))):
+        for mine, theirs in zip(
+            *(torch.autograd.grad(y.sin().sum(), (k, v)) for y in (ours, expected))
+        ):
             assert_allclose(mine, theirs, atol=2e-6)
 
 
-@pytest.mark.parametrize("pe, keys", [("kerple", [40, 32, 16]), ("cope", [40, 32, 16]), ("window:w=9+fire", [16, 24, 16])])
+@pytest.mark.parametrize(
+    "pe, keys",
+    [("kerple", [40, 32, 16]), ("cope", [40, 32, 16]), ("window:w=9+fire", [16, 24, 16])],
+)
 def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
     """A chunk finds room in what the one before has freed; otherwise memory would grow like the square of the text."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
@@ -298,14 +359,21 @@ def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
     seen = []
     for name in ("_dense_rows", "_masked_rows"):
         compute = getattr(attention, name)
-        monkeypatch.setattr(attention, name, lambda q, k, *rest, compute=compute, **table: seen.append(
-            (q.size(2), k.size(2))) or compute(q, k, *rest, **table))
+        monkeypatch.setattr(
+            attention,
+            name,
+            lambda q, k, *rest, compute=compute, **table: (
+                seen.append((q.size(2), k.size(2))) or compute(q, k, *rest, **table)
+            ),
+        )
     with torch.no_grad():
         attention.attend(q, k, v, encoding, *encoding.states(x, torch.arange(40)), 0.4, "dense")
     assert seen == list(zip([8, 16, 16], keys))
 
 
-@pytest.mark.parametrize("pe", ["sandwich", "t5", "rope+kerple", "dape+kerple", "window:w=9+alibi", "window:w=9+t5"])
+@pytest.mark.parametrize(
+    "pe", ["sandwich", "t5", "rope+kerple", "dape+kerple", "window:w=9+alibi", "window:w=9+t5"]
+)
 @pytest.mark.parametrize("path", ["auto", "dense"])
 def test_without_gradients_distances_are_worked_out_once(pe, path, monkeypatch):
     """Not once a chunk: sandwich takes 64 cosines for each."""
@@ -313,11 +381,24 @@ def test_without_gradients_distances_are_worked_out_once(pe, path, monkeypatch):
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
-    inputs = q, k, v, encoding, *encoding.states(x, torch.arange(40)), 0.4, attention.choose(path, encoding)
+    inputs = (
+        q,
+        k,
+        v,
+        encoding,
+        *encoding.states(x, torch.arange(40)),
+        0.4,
+        attention.choose(path, encoding),
+    )
     exact, calls = attention.attend(*inputs), []
     if encoding.by_distance is not None:
-        monkeypatch.setattr(encoding, "by_distance", lambda *a, compute=encoding.by_distance: calls.append(
-            torch.is_autocast_enabled("cpu")) or compute(*a))
+        monkeypatch.setattr(
+            encoding,
+            "by_distance",
+            lambda *a, compute=encoding.by_distance: (
+                calls.append(torch.is_autocast_enabled("cpu")) or compute(*a)
+            ),
+        )
     with torch.no_grad(), torch.autocast("cpu"):
         assert_allclose(attention.attend(*inputs), exact.detach(), atol=2e-6)
     assert calls == [False] * (encoding.by_distance is not None)
@@ -337,23 +418,45 @@ def test_columns_multiply_to_float32_precision(parts, columns, error):
     u, w = torch.randn(2, 1000) * 100
     pairs = attention._columns(u, w, torch.bfloat16, parts)
     total = sum(a.double() * b.double() for a, b in pairs)
-    assert len(pairs) == columns and ((total - u.double() * w.double()) / (u * w)).abs().max() <= error
+    assert (
+        len(pairs) == columns and ((total - u.double() * w.double()) / (u * w)).abs().max() <= error
+    )
 
 
 def test_choose():
     cable, drift = (posenc.build(pe, 2, 12, 16, layers=1)[0] for pe in ("cable", "test-drift"))
-    assert [attention.choose(path, cable) for path in ("auto", "sdpa", "dense")] == ["sdpa", "sdpa", "dense"]
+    assert [attention.choose(path, cable) for path in ("auto", "sdpa", "dense")] == [
+        "sdpa",
+        "sdpa",
+        "dense",
+    ]
     assert attention.choose("auto", drift) == "dense"
     with pytest.raises(InputError, match="Drift.*choose auto or dense"):
         attention.choose("sdpa", drift)
-    for pe, why in (("window", "Window, which hides keys"), ("dape", "DAPE, which acts on whole rows"), ("kerple", "no factors")):
+    for pe, why in (
+        ("window", "Window, which hides keys"),
+        ("dape", "DAPE, which acts on whole rows"),
+        ("kerple", "no factors"),
+    ):
         encoding = posenc.build(pe, 2, 12, 16, layers=1)[0]
-        assert attention.choose("auto", encoding) == "dense" and attention.formable(encoding) == (pe != "dape")
+        assert attention.choose("auto", encoding) == "dense" and attention.formable(encoding) == (
+            pe != "dape"
+        )
         with pytest.raises(InputError, match=f"sdpa cannot compute .*{why}: choose auto or dense"):
             attention.choose("sdpa", encoding)
-    for pe, path in (("cable", "dense"), ("alibi", "dense"), ("rope", "sdpa"), ("test-salience", "sdpa")):
-        assert attention.choose("auto", posenc.build(pe, 2, 12, 16, layers=1, causal=False)[0]) == path
-    with pytest.raises(InputError, match="sdpa cannot compute Cable, whose bias has no factors where later keys are seen"):
+    for pe, path in (
+        ("cable", "dense"),
+        ("alibi", "dense"),
+        ("rope", "sdpa"),
+        ("test-salience", "sdpa"),
+    ):
+        assert (
+            attention.choose("auto", posenc.build(pe, 2, 12, 16, layers=1, causal=False)[0]) == path
+        )
+    with pytest.raises(
+        InputError,
+        match="sdpa cannot compute Cable, whose bias has no factors where later keys are seen",
+    ):
         attention.choose("sdpa", posenc.build("cable", 2, 12, 16, layers=1, causal=False)[0])
     with pytest.raises(InputError, match="unknown attention path 'flash'"):
         attention.choose("flash", cable)

@@ -20,7 +20,18 @@ import turns
 from errors import InputError
 from model import GPT, GPTConfig
 
-SMALL = ("--model", "quickstart", "--micro_batch", "2", "--repeats", "3", "--device", "cpu", "--dtype", "float32")
+SMALL = (
+    "--model",
+    "quickstart",
+    "--micro_batch",
+    "2",
+    "--repeats",
+    "3",
+    "--device",
+    "cpu",
+    "--dtype",
+    "float32",
+)
 NAMES = ("train", "attention", "generate", "eval")
 PLAIN = turns.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
@@ -29,7 +40,18 @@ PLAIN = turns.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, Fa
 def record(tmp_path_factory):
     """What all benchmarks of encodings say of a few, at 8 and 12 tokens."""
     out = tmp_path_factory.mktemp("bench") / "out.json"
-    bench.main([*NAMES, "--encodings", "cable,t5:buckets=8,max_distance=16,rope", "--context", "12,8", *SMALL, "--out", str(out)])
+    bench.main(
+        [
+            *NAMES,
+            "--encodings",
+            "cable,t5:buckets=8,max_distance=16,rope",
+            "--context",
+            "12,8",
+            *SMALL,
+            "--out",
+            str(out),
+        ]
+    )
     return json.loads(out.read_text())
 
 
@@ -45,7 +67,12 @@ def test_numbers_follow_from_the_seconds(record, name):
             assert len(entry["seconds"]) == 3 and entry["tokens"] == tokens and entry["mfu"] is None
             assert math.isclose(entry["tokens_per_second"] * sorted(entry["seconds"])[1], tokens)
             for to, ratio in entry["ratios"].items():
-                assert ratio == sorted(b / a for a, b in zip(entry["seconds"], entry["others"][to], strict=True))[1]
+                assert (
+                    ratio
+                    == sorted(
+                        b / a for a, b in zip(entry["seconds"], entry["others"][to], strict=True)
+                    )[1]
+                )
         assert entries["rope"]["ratios"]["rope"] == entries["nope"]["ratios"]["nope"] == 1
 
 
@@ -53,34 +80,68 @@ def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
     entries = record["attention"]["contexts"]["8"]
     assert {key: set(entry["ratios"]) for key, entry in entries.items()} == {
         "cable": {"rope", "nope", "sdpa", "dense"},
-        **{key: {"rope", "nope", "sdpa"} for key in ("rope", "nope", "sdpa", "t5:buckets=8,max_distance=16", "cable dense")}}
+        **{
+            key: {"rope", "nope", "sdpa"}
+            for key in ("rope", "nope", "sdpa", "t5:buckets=8,max_distance=16", "cable dense")
+        },
+    }
 
 
 def test_paths_are_held_to_the_dense_one(record):
     entries = record["attention"]["contexts"]["12"]
     assert entries["cable dense"]["error"] == entries["t5:buckets=8,max_distance=16"]["error"] == 0
-    assert 0 < entries["cable"]["error"] < 1e-4 and 0 < entries["nope"]["error"] < 1e-5 and "error" not in entries["sdpa"]
+    assert (
+        0 < entries["cable"]["error"] < 1e-4
+        and 0 < entries["nope"]["error"] < 1e-5
+        and "error" not in entries["sdpa"]
+    )
 
 
 def test_encoders(tmp_path, capsys, trained):
     """Random ones, and one that was trained, whatever is asked for."""
     out, short = ["--out", str(tmp_path / "out.json")], ["--context", "8", *SMALL, "--repeats", "1"]
-    bench.main(["train", "attention", "eval", "--objective", "mlm", "--encodings", "cable,alibi", *short, *out])
+    bench.main(
+        [
+            "train",
+            "attention",
+            "eval",
+            "--objective",
+            "mlm",
+            "--encodings",
+            "cable,alibi",
+            *short,
+            *out,
+        ]
+    )
     record = json.loads((tmp_path / "out.json").read_text())
     for name in ("train", "attention", "eval"):
-        assert record[name]["objective"] == "mlm" and list(record[name]["contexts"]["8"])[:4] == ["rope", "nope", "cable", "alibi"]
+        assert record[name]["objective"] == "mlm" and list(record[name]["contexts"]["8"])[:4] == [
+            "rope",
+            "nope",
+            "cable",
+            "alibi",
+        ]
         assert {entry["tokens"] for entry in record[name]["contexts"]["8"].values()} == {16}
     assert capsys.readouterr().out.count("quickstart encoder, float32") == 3
     bench.main(["attention", "--run", str(trained("alibi", "--objective", "mlm")), *short, *out])
     result = json.loads((tmp_path / "out.json").read_text())["attention"]
-    assert result["objective"] == "mlm" and list(result["contexts"]["8"]) == ["rope", "nope", "alibi", "sdpa"]  # no fused bias
+    assert result["objective"] == "mlm" and list(result["contexts"]["8"]) == [
+        "rope",
+        "nope",
+        "alibi",
+        "sdpa",
+    ]  # no fused bias
 
 
 def test_the_record_says_what_it_ran_on(record):
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
     for name in NAMES:
         assert "objective" not in record[name]
-        assert (record[name]["dtype"], record[name]["compile"], record[name]["device"]) == ("float32", False, "cpu (1 threads)")
+        assert (record[name]["dtype"], record[name]["compile"], record[name]["device"]) == (
+            "float32",
+            False,
+            "cpu (1 threads)",
+        )
 
 
 def test_memory_is_what_the_tensors_take(record):
@@ -91,9 +152,16 @@ def test_memory_is_what_the_tensors_take(record):
     for context, entries in {name: record[name]["contexts"]["12"] for name in NAMES}.items():
         memory = {pe: entry["memory"] for pe, entry in entries.items()}
         if context == "generate":
-            assert memory["nope"] == memory["rope"] == 12 * cache and memory["cable"] == 12 * (cache + 4 * 4 * 4)  # S of each head
-        if context == "train":  # weights, gradients, two moments: 16 bytes a parameter, and little more for so few tokens
-            assert 16 * parameters < memory["nope"] < 16 * parameters + 60e6 and memory["cable"] > memory["nope"] + 16 * cable
+            assert memory["nope"] == memory["rope"] == 12 * cache and memory["cable"] == 12 * (
+                cache + 4 * 4 * 4
+            )  # S of each head
+        if (
+            context == "train"
+        ):  # weights, gradients, two moments: 16 bytes a parameter, and little more for so few tokens
+            assert (
+                16 * parameters < memory["nope"] < 16 * parameters + 60e6
+                and memory["cable"] > memory["nope"] + 16 * cable
+            )
         if context == "eval":
             assert 4 * parameters < memory["nope"] < 4 * parameters + 60e6
         if context == "attention":
@@ -109,7 +177,9 @@ def test_all_take_turns():
         time.sleep(0.01)
         return lambda: calls.append(name)
 
-    seconds = bench.rounds({name: lambda name=name: ready(name) for name in "abc"}, 2, torch.device("cpu"), "")
+    seconds = bench.rounds(
+        {name: lambda name=name: ready(name) for name in "abc"}, 2, torch.device("cpu"), ""
+    )
     assert calls == [word for name in "abc" * 3 for word in (f"{name} ready", name)]
     assert {name: len(counted) for name, counted in seconds.items()} == {"a": 2, "b": 2, "c": 2}
     assert max(max(counted) for counted in seconds.values()) < 0.01
@@ -123,22 +193,53 @@ def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
     def wait(name):
         now[0] += next(ticks[name])
 
-    seconds = bench.rounds({name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), "")
+    seconds = bench.rounds(
+        {name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), ""
+    )
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
     turn = turns.Turn(None, 12, lambda: 7, flops=100)
-    assert bench.entry("a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4) == {
-        "seconds": [4, 2, 1], "tokens": 12, "tokens_per_second": 6, "others": {"rope": [4, 8, 6], "dense": [1, 1, 9]},
-        "ratios": {"rope": 4, "dense": 0.5}, "mfu": 0.06, "memory": 7}
+    assert bench.entry(
+        "a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
+    ) == {
+        "seconds": [4, 2, 1],
+        "tokens": 12,
+        "tokens_per_second": 6,
+        "others": {"rope": [4, 8, 6], "dense": [1, 1, 9]},
+        "ratios": {"rope": 4, "dense": 0.5},
+        "mfu": 0.06,
+        "memory": 7,
+    }
 
 
 def test_past_the_longest_context_there_is_no_number(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(GPTConfig, "block_size", 8)
-    bench.main(["train", "generate", "eval", "--encodings", "learnable", "--context", "8,10", *SMALL, "--repeats", "1", "--out",
-                str(tmp_path / "out.json")])
+    bench.main(
+        [
+            "train",
+            "generate",
+            "eval",
+            "--encodings",
+            "learnable",
+            "--context",
+            "8,10",
+            *SMALL,
+            "--repeats",
+            "1",
+            "--out",
+            str(tmp_path / "out.json"),
+        ]
+    )
     record = json.loads((tmp_path / "out.json").read_text())
-    numbers = {name: [bool(entries["learnable"]) for entries in result["contexts"].values()] for name, result in record.items()
-               if name in NAMES}
-    assert numbers == {"train": [True, True], "generate": [True, False], "eval": [True, False]}  # trained at the context itself
+    numbers = {
+        name: [bool(entries["learnable"]) for entries in result["contexts"].values()]
+        for name, result in record.items()
+        if name in NAMES
+    }
+    assert numbers == {
+        "train": [True, True],
+        "generate": [True, False],
+        "eval": [True, False],
+    }  # trained at the context itself
     assert len(re.findall(r"\|      10 \| learnable \|( +— \|)+\n", capsys.readouterr().out)) == 2
 
 
@@ -150,27 +251,48 @@ def test_compiled_every_encoding_is_compiled(monkeypatch):
         graphs.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled(function, backend=backend, fullgraph=True))
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: compiled(function, backend=backend, fullgraph=True)
+    )
     names = "cable,cable-nw,k-cable,fox,alibi,t5,kerple"
-    config = bench.Config(what=["eval"], encodings=names, context="8,10", model="quickstart", repeats=1, compile=True)
+    config = bench.Config(
+        what=["eval"], encodings=names, context="8,10", model="quickstart", repeats=1, compile=True
+    )
     *_, last = bench.measure("eval", config, torch.device("cpu"), torch.float32)
     assert last["compile"] and len(last["contexts"]["10"]) == 9 and len(graphs) == 18
 
 
 @pytest.fixture
 def source(tmp_path):
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"body": "naïve " * n}) + "\n" for n in range(20)))
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"body": "naïve " * n}) + "\n" for n in range(20))
+    )
     return tmp_path / "rows.jsonl"
 
 
 def test_prepare_counts_the_tokens_of_the_source(source, tmp_path, capsys):
-    bench.main(["prepare", "--source", str(source), "--text_column", "body", "--tokenizer", "bytes", "--repeats", "3",
-                "--out", str(tmp_path / "out.json")])
+    bench.main(
+        [
+            "prepare",
+            "--source",
+            str(source),
+            "--text_column",
+            "body",
+            "--tokenizer",
+            "bytes",
+            "--repeats",
+            "3",
+            "--out",
+            str(tmp_path / "out.json"),
+        ]
+    )
     record = json.loads((tmp_path / "out.json").read_text())
     prepare = record["prepare"]
     assert (prepare["documents"], prepare["tokens"]) == (20, 20 + 7 * sum(range(20)))
     for name, seconds in prepare["seconds"].items():
-        assert len(seconds) == 3 and math.isclose(prepare["tokens_per_second"][name], prepare["tokens"] / sorted(seconds)[1])
+        assert len(seconds) == 3 and math.isclose(
+            prepare["tokens_per_second"][name], prepare["tokens"] / sorted(seconds)[1]
+        )
     rates = prepare["tokens_per_second"]
     assert prepare["ratio"] == rates["pipeline"] / rates["tiktoken"]
     assert {"command", "commit", "device", "tiktoken", "datasets", "cores"} <= set(record)
@@ -187,28 +309,57 @@ def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
 def test_refusals(source, refused, trained, tmp_path):
     main = bench.main
     assert "name what to measure: train, attention, generate, eval, prepare" in refused(main)[0]
-    assert "generate is of decoders: leave out it or --objective mlm" in refused(main, "generate", "--objective", "mlm")[0]
-    assert "cope knows keys before the query only" in refused(main, "train", "--objective", "mlm", "--encodings", "cope")[0]
+    assert (
+        "generate is of decoders: leave out it or --objective mlm"
+        in refused(main, "generate", "--objective", "mlm")[0]
+    )
+    assert (
+        "cope knows keys before the query only"
+        in refused(main, "train", "--objective", "mlm", "--encodings", "cope")[0]
+    )
     assert "'speed' is not measured here: choose from train" in refused(main, "speed")[0]
-    assert "--run is for attention alone" in refused(main, "train", "attention", "--run", tmp_path)[0]
-    assert "lower --micro_batch or --context" in refused(main, "attention", "--run", trained("cable"), "--context", 2900)[0]
+    assert (
+        "--run is for attention alone" in refused(main, "train", "attention", "--run", tmp_path)[0]
+    )
+    assert (
+        "lower --micro_batch or --context"
+        in refused(main, "attention", "--run", trained("cable"), "--context", 2900)[0]
+    )
     assert "repeats is 0" in refused(main, "prepare", "--repeats", 0)[0]
-    assert "is no jsonl or parquet file that is there" in refused(main, "prepare", "--source", tmp_path, "--tokenizer", "bytes")[0]
-    assert "--text_column from body" in refused(main, "prepare", "--source", source, "--tokenizer", "bytes")[0]
-    assert "context '8,1': give token counts of at least 2" in refused(main, "train", "--context", "8,1")[0]
+    assert (
+        "is no jsonl or parquet file that is there"
+        in refused(main, "prepare", "--source", tmp_path, "--tokenizer", "bytes")[0]
+    )
+    assert (
+        "--text_column from body"
+        in refused(main, "prepare", "--source", source, "--tokenizer", "bytes")[0]
+    )
+    assert (
+        "context '8,1': give token counts of at least 2"
+        in refused(main, "train", "--context", "8,1")[0]
+    )
     assert "context '8k': give token counts" in refused(main, "train", "--context", "8k")[0]
-    assert [line.split(":")[1] for line in refused(main, "train", "--encodings", "cabel,t5:depth=2", "--micro_batch", 0)] == [
-        " micro_batch is 0", " unknown positional encoding 'cabel'", " t5 has no option 'depth'"]
+    assert [
+        line.split(":")[1]
+        for line in refused(main, "train", "--encodings", "cabel,t5:depth=2", "--micro_batch", 0)
+    ] == [" micro_batch is 0", " unknown positional encoding 'cabel'", " t5 has no option 'depth'"]
     assert len(refused(main, "train", "--model", "huge", "--encodings", "cable,fox")) == 1
     (tmp_path / "file").write_text("")
-    assert "cannot write" in refused(main, "eval", *SMALL, "--context", 8, "--out", tmp_path / "file" / "out.json")[0]
+    assert (
+        "cannot write"
+        in refused(main, "eval", *SMALL, "--context", 8, "--out", tmp_path / "file" / "out.json")[0]
+    )
 
 
 def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     """What is timed is what every layer of the trained model computes while it reads its validation text."""
     model, checkpoint = runs.load_model(trained("cable"), torch.device("cpu"))
     made, attend = [], attention.attend
-    monkeypatch.setattr(attention, "attend", lambda *args, **options: made.append(attend(*args, **options)) or made[-1])
+    monkeypatch.setattr(
+        attention,
+        "attend",
+        lambda *args, **options: made.append(attend(*args, **options)) or made[-1],
+    )
     windows = data.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
     with torch.no_grad():
         model.hidden(windows.batch(data.evenly_spaced(len(windows), 3))[0])
@@ -223,11 +374,26 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
         torch.testing.assert_close(one, other)
 
     out = ["--out", str(tmp_path / "out.json")]
-    bench.main(["attention", "--run", str(trained("cable")), "--context", "8,12", *SMALL, "--repeats", "1", *out])
+    bench.main(
+        [
+            "attention",
+            "--run",
+            str(trained("cable")),
+            "--context",
+            "8,12",
+            *SMALL,
+            "--repeats",
+            "1",
+            *out,
+        ]
+    )
     result = json.loads((tmp_path / "out.json").read_text())["attention"]
     assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "sdpa", "cable dense"]
     assert len(result["biases"]["12"]["slope"]) == 2
-    assert "attention alone of every layer of the run cable, forward and backward, micro-batch 2" in capsys.readouterr().out
+    assert (
+        "attention alone of every layer of the run cable, forward and backward, micro-batch 2"
+        in capsys.readouterr().out
+    )
 
 
 def test_ratios_of_the_kernels_and_to_backends():
@@ -235,17 +401,44 @@ def test_ratios_of_the_kernels_and_to_backends():
     seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
     assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
     training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
-    assert bench.entry("a", turn, training, None)["ratios"] == {"rope": 1 / 3, "flash": 0.5, "cudnn": 2}
+    assert bench.entry("a", turn, training, None)["ratios"] == {
+        "rope": 1 / 3,
+        "flash": 0.5,
+        "cudnn": 2,
+    }
     alone = training | {"sdpa": [1], "sdpa flash": [18]}
-    assert bench.entry("a", turn, alone, None)["ratios"] == {"rope": 1 / 3, "sdpa": 1 / 6, "flash": 3}
+    assert bench.entry("a", turn, alone, None)["ratios"] == {
+        "rope": 1 / 3,
+        "sdpa": 1 / 6,
+        "flash": 3,
+    }
 
 
 def test_by_the_kernels_alone(monkeypatch):
     """As training on a GPU times what has no other fused path: the dense one takes no part there, and no row."""
-    monkeypatch.setattr(turns.Setting, "paths", lambda _, pe, encoding: {"": "dense" if pe == "fire" else "sdpa", " triton": "dense"})
-    config = bench.Config(what=["train"], model="quickstart", encodings="fire,cable", context="8", micro_batch=1, repeats=3)
+    monkeypatch.setattr(
+        turns.Setting,
+        "paths",
+        lambda _, pe, encoding: {"": "dense" if pe == "fire" else "sdpa", " triton": "dense"},
+    )
+    config = bench.Config(
+        what=["train"],
+        model="quickstart",
+        encodings="fire,cable",
+        context="8",
+        micro_batch=1,
+        repeats=3,
+    )
     *_, result = bench.measure("train", config, torch.device("cpu"), torch.float32)
-    assert list(result["contexts"]["8"]) == ["rope", "nope", "cable", "rope triton", "nope triton", "fire triton", "cable triton"]
+    assert list(result["contexts"]["8"]) == [
+        "rope",
+        "nope",
+        "cable",
+        "rope triton",
+        "nope triton",
+        "fire triton",
+        "cable triton",
+    ]
 
 
 def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, capsys):
@@ -257,12 +450,27 @@ def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, ca
         return {pe: turns.Turn(lambda: lambda: None, 1, lambda: 0)}
 
     monkeypatch.setitem(turns.TURNS, "eval", evaluate)
-    config, measured, full = bench.Config(what=["eval"], encodings="cable,alibi,fox", context="8", repeats=3), [], ["alibi"]
+    config, measured, full = (
+        bench.Config(what=["eval"], encodings="cable,alibi,fox", context="8", repeats=3),
+        [],
+        ["alibi"],
+    )
     for result in bench.measure("eval", config, torch.device("cpu"), torch.float32):
         measured.append([pe for pe, entry in result["contexts"]["8"].items() if entry])
-    assert measured == [["rope", "nope"], ["rope", "nope", "cable"], ["rope", "nope", "cable"], ["rope", "nope", "cable", "fox"]]
-    assert result["contexts"]["8"]["fox"]["others"].keys() == {"rope", "nope"} and result["contexts"]["8"]["alibi"] is None
+    assert measured == [
+        ["rope", "nope"],
+        ["rope", "nope", "cable"],
+        ["rope", "nope", "cable"],
+        ["rope", "nope", "cable", "fox"],
+    ]
+    assert (
+        result["contexts"]["8"]["fox"]["others"].keys() == {"rope", "nope"}
+        and result["contexts"]["8"]["alibi"] is None
+    )
     assert capsys.readouterr().out == "eval of alibi at 8 tokens does not fit into the GPU\n"
     full[:] = ["nope"]
-    with pytest.raises(InputError, match="eval of rope and nope at 8 tokens does not fit into the GPU: a smaller --micro_batch"):
+    with pytest.raises(
+        InputError,
+        match="eval of rope and nope at 8 tokens does not fit into the GPU: a smaller --micro_batch",
+    ):
         next(bench.measure("eval", config, torch.device("cpu"), torch.float32))

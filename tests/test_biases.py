@@ -25,7 +25,11 @@ def test_bias_is_the_encodings(model):
 
 def test_what_is_not_seen(model):
     layer = biases.layers(model("window:w=2+alibi"), torch.tensor([[5, 6, 7]]))[0]
-    assert layer.unseen().tolist() == [[False, True, True], [False, False, True], [True, False, False]]
+    assert layer.unseen().tolist() == [
+        [False, True, True],
+        [False, False, True],
+        [True, False, False],
+    ]
 
 
 def test_falls_add_up_to_the_bias(model):
@@ -47,9 +51,13 @@ def test_scores_are_those_of_attention(pe, model):
     layer = biases.layers(network, tokens)[1]
     scores = layer.scores()[0]
     v = seen[0].chunk(3, -1)[2].unflatten(-1, (2, -1)).transpose(1, 2)
-    weights = scores.masked_fill(torch.ones(20, 20, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+    weights = scores.masked_fill(torch.ones(20, 20, dtype=torch.bool).triu(1), -torch.inf).softmax(
+        -1
+    )
     assert_allclose((weights @ v)[0].transpose(0, 1).flatten(1), seen[1][0], atol=1e-5)
-    assert (layer.bias() is None) == (pe == "rope") and (layer.falls() is None) == (pe in ("rope", "t5", "dapev2+kerple"))
+    assert (layer.bias() is None) == (pe == "rope") and (layer.falls() is None) == (
+        pe in ("rope", "t5", "dapev2+kerple")
+    )
     if pe == "dapev2+kerple":  # its bias is what there is beside q k^T
         q, k, _ = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in seen[0].chunk(3, -1))
         assert_allclose(layer.bias()[0], scores - (q @ k.mT)[0] * 8**-0.5, atol=1e-5)
@@ -81,12 +89,17 @@ def test_summary_of_a_window(model):
     for m in (1 / 16, 1 / 256):
         weights = [math.exp(-m * d) / sum(math.exp(-m * e) for e in range(5)) for d in range(5)]
         window += math.exp(-sum(w * math.log(w) for w in weights)) / 2
-    assert found["window"] == pytest.approx([window] * 2) and found["slope"] == pytest.approx([(1 / 16 + 1 / 256) / 2] * 2)
+    assert found["window"] == pytest.approx([window] * 2) and found["slope"] == pytest.approx(
+        [(1 / 16 + 1 / 256) / 2] * 2
+    )
 
 
 def test_summary_follows_the_text(model):
     cable = model("cable")
     cable.posenc[0].step.bias.data += 5
     slopes = biases.summary(cable, torch.arange(16)[None])
-    assert slopes["slope"][0] > 1 > slopes["slope"][1] and slopes["window"][0] < 3 < slopes["window"][1] < 16
+    assert (
+        slopes["slope"][0] > 1 > slopes["slope"][1]
+        and slopes["window"][0] < 3 < slopes["window"][1] < 16
+    )
     assert biases.summary(model("rope"), torch.arange(16)[None]) == {}

@@ -13,12 +13,18 @@ FILES = sorted((ROOT / "configs").glob("*.yaml"))
 def test_config_is_valid_and_holds_deltas_only(path):
     values = yaml.safe_load(path.read_text())
     config = Config(**values)
-    assert not [name for name, value in values.items() if getattr(Config(), name) == value and name not in ("size", "micro_batch")]
+    assert not [
+        name
+        for name, value in values.items()
+        if getattr(Config(), name) == value and name not in ("size", "micro_batch")
+    ]
     for processes in (1, 2, 4, 8, 16):
         config.sequences(processes)
 
 
-@pytest.mark.parametrize("size, steps, epochs", [("tiny", 9000, 10), ("small", 5000, 5), ("medium", 3000, 3)])
+@pytest.mark.parametrize(
+    "size, steps, epochs", [("tiny", 9000, 10), ("small", 5000, 5), ("medium", 3000, 3)]
+)
 def test_wikitext103_has_the_papers_epochs(size, steps, epochs):
     config = Config(**yaml.safe_load((ROOT / f"configs/wikitext103_{size}.yaml").read_text()))
     assert (config.size, config.steps, config.block_size) == (size, steps, 1024)
@@ -28,12 +34,23 @@ def test_wikitext103_has_the_papers_epochs(size, steps, epochs):
 @pytest.mark.parametrize("size", ["tiny", "small", "medium"])
 def test_fineweb_edu_is_one_epoch_of_10b(size):
     config = Config(**yaml.safe_load((ROOT / f"configs/fineweb-edu_{size}.yaml").read_text()))
-    assert (config.size, config.steps, config.tokens_per_step, config.lr, config.min_lr, config.warmup_steps) == (
-        size, 19000, 524288, 6e-4, 6e-5, 750)
+    assert (
+        config.size,
+        config.steps,
+        config.tokens_per_step,
+        config.lr,
+        config.min_lr,
+        config.warmup_steps,
+    ) == (size, 19000, 524288, 6e-4, 6e-5, 750)
     assert config.steps * config.tokens_per_step == pytest.approx(9.9e9, rel=0.01)
 
 
 def test_bert_is_that_of_section_5_5():
     config = Config(**yaml.safe_load((ROOT / "configs/fineweb-edu_bert.yaml").read_text()))
-    assert (config.objective, config.steps, config.block_size, config.lr) == ("mlm", 14000, 512, 1e-4)
+    assert (config.objective, config.steps, config.block_size, config.lr) == (
+        "mlm",
+        14000,
+        512,
+        1e-4,
+    )
     assert config.tokens_per_step == 4 * 32 * 512 and config.micro_batch == 32

@@ -20,6 +20,9 @@ def test_unknown_tokenizer():
 
 
 def test_a_hub_out_of_reach_is_told_with_the_callers_mend():
-    with pytest.raises(InputError, match="^it cannot be fetched from the hub .no way there.: connect and start again, it goes on from what is there; or give a file$"):
+    with pytest.raises(
+        InputError,
+        match="^it cannot be fetched from the hub .no way there.: connect and start again, it goes on from what is there; or give a file$",
+    ):
         with corpus.reading("it", "give a file"):
             raise ConnectionError("no way there")

@@ -35,6 +35,7 @@ def likeliest(model, prompt, count):
 @pytest.fixture
 def model(trained):
     """model("cable"): a trained model whose likeliest tokens are far from a tie and vary."""
+
     def load(pe):
         model, _ = runs.load_model(trained(pe), CPU)
         torch.manual_seed(1)
@@ -42,6 +43,7 @@ def model(trained):
             if parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=0.3)
         return model
+
     return load
 
 
@@ -61,7 +63,9 @@ def test_a_longest_context_is_read_again_by_halves(model):
         if len(tokens) - start > 16:
             start = len(tokens) - 8
         tokens.append(int(learnable(torch.tensor([tokens[start:]]))[0, -1, :257].argmax()))
-    assert tokens_of(learnable, [prompt], temperature=0, max_new_tokens=30) == [tokens[len(prompt) :]]
+    assert tokens_of(learnable, [prompt], temperature=0, max_new_tokens=30) == [
+        tokens[len(prompt) :]
+    ]
     assert len(tokens_of(learnable, [prompt * 5], temperature=0, max_new_tokens=30)[0]) == 30
 
 
@@ -72,12 +76,16 @@ def test_a_batch_is_each_prompt_alone(pe, model):
     assert together == [likeliest(model(pe), prompt, 20) for prompt in prompts]
 
 
-@pytest.mark.parametrize("pe", ["rope+cable", "learnable"])  # learnable: read again by halves, more than once
+@pytest.mark.parametrize(
+    "pe", ["rope+cable", "learnable"]
+)  # learnable: read again by halves, more than once
 def test_compiled_it_writes_the_same(pe, model, monkeypatch):
     prompts = [[256, *b"12: l"], [256, *b"1: line"]]
     expected = tokens_of(model(pe), prompts, temperature=0, max_new_tokens=40)
     compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled(function, backend="eager", **options))
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: compiled(function, backend="eager", **options)
+    )
     assert tokens_of(model(pe), prompts, temperature=0, max_new_tokens=40, compile=True) == expected
 
 
@@ -98,19 +106,33 @@ def drawn(logits, **settings):
 LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
 
 
-@pytest.mark.parametrize("settings, shares", [
-    ({"temperature": 1}, [0.1, 0.4, 0.2, 0.3]),
-    ({"temperature": 0.5}, np.square([0.1, 0.4, 0.2, 0.3]) / 0.3),
-    ({"temperature": 1, "top_k": 2}, [0, 4 / 7, 0, 3 / 7]),
-    ({"temperature": 1, "top_k": 10}, [0.1, 0.4, 0.2, 0.3]),
-    ({"temperature": 1, "top_p": 0.5}, [0, 4 / 7, 0, 3 / 7]),  # 0.4 is not enough, with 0.3 it is
-    ({"temperature": 1, "top_p": 0.0}, [0, 1, 0, 0]),
-    ({"temperature": 1, "top_k": 3, "top_p": 0.8}, [0, 4 / 9, 2 / 9, 3 / 9]),  # the share of what top_k leaves
-    ({"temperature": 1, "top_k": 3, "top_p": 0.77}, [0, 4 / 7, 0, 3 / 7]),  # 0.77 of 0.9 is less than 0.4 and 0.3
-    ({"temperature": 0}, [0, 1, 0, 0]),
-])
+@pytest.mark.parametrize(
+    "settings, shares",
+    [
+        ({"temperature": 1}, [0.1, 0.4, 0.2, 0.3]),
+        ({"temperature": 0.5}, np.square([0.1, 0.4, 0.2, 0.3]) / 0.3),
+        ({"temperature": 1, "top_k": 2}, [0, 4 / 7, 0, 3 / 7]),
+        ({"temperature": 1, "top_k": 10}, [0.1, 0.4, 0.2, 0.3]),
+        (
+            {"temperature": 1, "top_p": 0.5},
+            [0, 4 / 7, 0, 3 / 7],
+        ),  # 0.4 is not enough, with 0.3 it is
+        ({"temperature": 1, "top_p": 0.0}, [0, 1, 0, 0]),
+        (
+            {"temperature": 1, "top_k": 3, "top_p": 0.8},
+            [0, 4 / 9, 2 / 9, 3 / 9],
+        ),  # the share of what top_k leaves
+        (
+            {"temperature": 1, "top_k": 3, "top_p": 0.77},
+            [0, 4 / 7, 0, 3 / 7],
+        ),  # 0.77 of 0.9 is less than 0.4 and 0.3
+        ({"temperature": 0}, [0, 1, 0, 0]),
+    ],
+)
 def test_choices_follow_the_distribution(settings, shares):
-    assert np.abs(drawn(LOGITS.astype(np.float32), **settings) - shares).max() < 0.012  # three standard errors
+    assert (
+        np.abs(drawn(LOGITS.astype(np.float32), **settings) - shares).max() < 0.012
+    )  # three standard errors
 
 
 def test_a_temperature_by_which_logits_divided_are_infinite():
@@ -119,14 +141,18 @@ def test_a_temperature_by_which_logits_divided_are_infinite():
 
 def test_the_end_of_a_document_ends_it(model):
     cable = model("cable")
-    cable.wte.weight.data[256] = 100 * cable.ln_f.weight.data  # the likeliest token, wherever the norm's mean is positive
+    cable.wte.weight.data[256] = (
+        100 * cable.ln_f.weight.data
+    )  # the likeliest token, wherever the norm's mean is positive
     cable.ln_f.bias.data.fill_(1)
     assert tokens_of(cable, [[256], [256, 65]], temperature=0, max_new_tokens=20) == [[], []]
 
 
 def test_vocabulary_padding_is_no_token(model, trained):
     cable, checkpoint = model("cable"), runs.load_checkpoint(trained("cable"))
-    assert checkpoint["gpt"]["vocab_size"] == 320 and corpus.tiktoken_encoding("bytes").n_vocab == 257
+    assert (
+        checkpoint["gpt"]["vocab_size"] == 320 and corpus.tiktoken_encoding("bytes").n_vocab == 257
+    )
     cable.wte.weight.data[257:] = 100 * cable.ln_f.weight.data  # the padding would win every time
     cable.ln_f.bias.data.fill_(1)
     (tokens,) = tokens_of(cable, [[256]], max_new_tokens=20)

@@ -11,8 +11,10 @@ import pytest
 import torch
 from conftest import ROOT
 
-pytestmark = pytest.mark.skipif(torch.version.cuda is None or torch.cuda.is_available() or not shutil.which("gcc"),
-                                reason="needs gcc and a PyTorch for CUDA, and no GPU")
+pytestmark = pytest.mark.skipif(
+    torch.version.cuda is None or torch.cuda.is_available() or not shutil.which("gcc"),
+    reason="needs gcc and a PyTorch for CUDA, and no GPU",
+)
 STEP = """
 import torch
 from model import GPT, GPTConfig
@@ -35,20 +37,35 @@ kernels.attend(q, q, q, kernels.Bias(), 1.0)
 
 
 def run(code, folder):
-    environment = {**os.environ, "LAUNCHES": str(folder / "launches.txt"), "PYTHONPATH": str(ROOT),
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "LAUNCHES": str(folder / "launches.txt"),
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     environment.pop("TRITON_INTERPRET", None)
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    return subprocess.run(["bash", str(ROOT / "scripts" / "dry_gpu.sh"), "python", "-c", code], env=environment, text=True,
-                          capture_output=True)
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / "dry_gpu.sh"), "python", "-c", code],
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
 
 
 def test_what_a_step_launches_and_holds(tmp_path):
     """Each of four layers' attention once forward, once by rows and once by columns."""
     done = run(STEP, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    launched = Counter(line.split("\t")[1] for line in (tmp_path / "launches.txt").read_text().splitlines() if line.startswith("triton"))
-    assert [launched[name] for name in ("_forward", "_backward_rows", "_backward_columns", "_backward_distances")] == [4, 4, 4, 0]
+    launched = Counter(
+        line.split("\t")[1]
+        for line in (tmp_path / "launches.txt").read_text().splitlines()
+        if line.startswith("triton")
+    )
+    assert [
+        launched[name]
+        for name in ("_forward", "_backward_rows", "_backward_columns", "_backward_distances")
+    ] == [4, 4, 4, 0]
 
 
 def test_more_programs_than_a_gpu_takes_are_refused(tmp_path):

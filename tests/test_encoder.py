@@ -26,8 +26,21 @@ V = 60
 
 def make(pe, **settings):
     torch.manual_seed(0)
-    return GPT(GPTConfig(**{"size": "quickstart", "pe": pe, "vocab_size": V, "block_size": 100, "n_layer": 2, "n_head": 3, "n_embd": 24,
-                            "causal": False, **settings})).eval()
+    return GPT(
+        GPTConfig(
+            **{
+                "size": "quickstart",
+                "pe": pe,
+                "vocab_size": V,
+                "block_size": 100,
+                "n_layer": 2,
+                "n_head": 3,
+                "n_embd": 24,
+                "causal": False,
+                **settings,
+            }
+        )
+    ).eval()
 
 
 def lively(pe, **settings):
@@ -59,7 +72,9 @@ def test_what_stands_in_their_places(tmp_path):
     """Devlin et al. 2019: 80% the mask, 10% a token at random, 10% the token itself; 5,000 of them, four standard deviations."""
     from conftest import write_shards
 
-    windows, inputs, targets, places = masked(write_shards(tmp_path / "toy", [np.full(10_001, 7)], 20_000), 10_000, 0.5)
+    windows, inputs, targets, places = masked(
+        write_shards(tmp_path / "toy", [np.full(10_001, 7)], 20_000), 10_000, 0.5
+    )
     found = inputs.gather(1, places)[0]
     counts = [(found == 257).sum(), ((found != 257) & (found != 7)).sum(), (found == 7).sum()]
     for count, share in zip(counts, (0.8, 0.1 * 256 / 257, 0.1 + 0.1 / 257)):
@@ -70,8 +85,13 @@ def test_what_stands_in_their_places(tmp_path):
 
 def test_every_visit_masks_others_and_each_the_same_again(folder):
     _, inputs, _, places = masked(folder)
-    assert all(torch.equal(one, other) for one, other in zip((inputs, places), (masked(folder)[1], masked(folder)[3])))
-    assert not torch.equal(places, masked(folder, visit=(2,))[3]) and len({tuple(row.tolist()) for row in places}) == len(places)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip((inputs, places), (masked(folder)[1], masked(folder)[3]))
+    )
+    assert not torch.equal(places, masked(folder, visit=(2,))[3]) and len(
+        {tuple(row.tolist()) for row in places}
+    ) == len(places)
 
 
 def test_another_seed_masks_other_tokens(folder):
@@ -91,12 +111,28 @@ def test_masks_do_not_depend_on_the_number_of_processes(folder, processes, micro
     windows = data.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3)
 
     def steps(processes, micro_batch):
-        streams = [data.stream(windows, data.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes) for rank in range(processes)]
-        return [torch.cat([next(stream)[1] for stream in streams for _ in range(6 // processes // micro_batch)]) for _ in range(7)]
+        streams = [
+            data.stream(
+                windows, data.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes
+            )
+            for rank in range(processes)
+        ]
+        return [
+            torch.cat(
+                [
+                    next(stream)[1]
+                    for stream in streams
+                    for _ in range(6 // processes // micro_batch)
+                ]
+            )
+            for _ in range(7)
+        ]
 
     whole = steps(1, 6)
     assert all(torch.equal(one, other) for one, other in zip(steps(processes, micro_batch), whole))
-    assert len(torch.cat(whole).unique(dim=0)) > 35  # of 42 windows, 34 in an epoch: those that come again are masked anew
+    assert (
+        len(torch.cat(whole).unique(dim=0)) > 35
+    )  # of 42 windows, 34 in an epoch: those that come again are masked anew
 
 
 @pytest.mark.parametrize("pe", BOTH_WAYS)
@@ -107,9 +143,25 @@ def test_the_future_is_seen(pe):
     assert (model(changed)[:, 18] - model(tokens)[:, 18]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("pe, told", [("nope", False), ("alibi", False), ("kerple", False), ("t5-clip", False), ("fire", False),
-                                      ("sandwich", False), ("window:w=9+alibi", False), ("rope", True), ("learnable", True),
-                                      ("sinusoidal", True), ("t5", True), ("cable", True), ("fox", True), ("rope+alibi", True)])
+@pytest.mark.parametrize(
+    "pe, told",
+    [
+        ("nope", False),
+        ("alibi", False),
+        ("kerple", False),
+        ("t5-clip", False),
+        ("fire", False),
+        ("sandwich", False),
+        ("window:w=9+alibi", False),
+        ("rope", True),
+        ("learnable", True),
+        ("sinusoidal", True),
+        ("t5", True),
+        ("cable", True),
+        ("fox", True),
+        ("rope+alibi", True),
+    ],
+)
 def test_who_tells_left_from_right(pe, told):
     """A bias of |i - j| is the same for a text and for its mirror image, whatever is learned: such an encoder gives each token the same
     in both. `fire` divides by the later position only beyond its threshold. CABLE's steps belong to the later one of two tokens."""
@@ -123,14 +175,22 @@ def test_a_padded_batch_is_each_text_alone(pe):
     model, tokens = lively(pe), torch.randint(V, (2, 40))
     padded = model.hidden(tokens, lengths=torch.tensor([40, 13]))
     for row, length in enumerate((40, 13)):
-        torch.testing.assert_close(padded[row, :length], model.hidden(tokens[row : row + 1, :length])[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            padded[row, :length],
+            model.hidden(tokens[row : row + 1, :length])[0],
+            rtol=1e-4,
+            atol=1e-4,
+        )
 
 
 def test_loss_of_the_masked_tokens_alone():
     model, tokens = lively("cable"), torch.randint(V, (3, 20))
     places, targets = torch.tensor([[0, 5], [3, 19], [7, 8]]), torch.randint(V, (3, 2))
-    expected = F.cross_entropy(torch.stack([model(tokens)[row, at] for row, at in enumerate(places)]).flatten(0, 1), targets.flatten(),
-                               reduction="none").view(3, 2)
+    expected = F.cross_entropy(
+        torch.stack([model(tokens)[row, at] for row, at in enumerate(places)]).flatten(0, 1),
+        targets.flatten(),
+        reduction="none",
+    ).view(3, 2)
     assert_allclose(model(tokens, targets, places).item(), expected.mean().item(), rtol=1e-5)
     assert_allclose(model.losses(tokens, targets, places), expected.detach(), rtol=1e-4)
 
@@ -139,22 +199,38 @@ def test_flops_of_the_masked_tokens_alone():
     """Against torch's own count: the logits, 6 V C a token, for 10 of 40 alone; the dense path computes its own again in backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, tokens, places = make("nope", attention="dense"), torch.randint(V, (1, 40)), torch.arange(10)[None]
+    model, tokens, places = (
+        make("nope", attention="dense"),
+        torch.randint(V, (1, 40)),
+        torch.arange(10)[None],
+    )
     with FlopCounterMode(display=False) as counter:
         model(tokens, places, places).backward()
     biases_and_norms = 6 * sum(p.numel() for p in model.parameters() if p.ndim == 1)
     recomputed = 2 * 2 * 24 * 40
-    assert counter.get_total_flops() / 40 == model.flops_per_token(40, 10) - biases_and_norms + recomputed
+    assert (
+        counter.get_total_flops() / 40
+        == model.flops_per_token(40, 10) - biases_and_norms + recomputed
+    )
 
 
-@pytest.mark.parametrize("pe", ["rope", "cable", "fox", "t5", "fire", "window:w=9+alibi", "dapev2+kerple"])
+@pytest.mark.parametrize(
+    "pe", ["rope", "cable", "fox", "t5", "fire", "window:w=9+alibi", "dapev2+kerple"]
+)
 def test_training_compiles_to_one_graph(pe):
     model = lively(pe)
     generator = torch.Generator().manual_seed(3)
-    batch = torch.randint(V, (2, 30), generator=generator), torch.randint(V, (2, 4), generator=generator), torch.tensor([[1, 4, 9, 29]] * 2)
+    batch = (
+        torch.randint(V, (2, 30), generator=generator),
+        torch.randint(V, (2, 4), generator=generator),
+        torch.tensor([[1, 4, 9, 29]] * 2),
+    )
     torch._dynamo.reset()
     found = []
-    for forward in (model, torch.compile(model, backend="aot_eager_decomp_partition", fullgraph=True)):
+    for forward in (
+        model,
+        torch.compile(model, backend="aot_eager_decomp_partition", fullgraph=True),
+    ):
         model.zero_grad()
         loss = forward(*batch)
         loss.backward()
@@ -173,16 +249,34 @@ def encoder(trained):
 def test_every_encoding_trains(pe, encoder):
     values = [record["loss"] for record in log_of(encoder(pe)) if record["kind"] == "train"]
     assert len(values) == 3 and all(math.isfinite(value) for value in values)
-    assert runs.load_model(encoder(pe), torch.device("cpu"), causal=None)[0].posenc[0].causal is False
+    assert (
+        runs.load_model(encoder(pe), torch.device("cpu"), causal=None)[0].posenc[0].causal is False
+    )
 
 
 def test_training_learns_the_text(data_dir, tmp_path):
     import train_gpt
 
-    train_gpt.main([*MLM, "--data", str(data_dir), "--steps", "60", "--val_every", "60", "--out_dir", str(tmp_path / "run")])
-    first, *_, last = [record["loss"] for record in log_of(tmp_path / "run") if record["kind"] == "train"]
+    train_gpt.main(
+        [
+            *MLM,
+            "--data",
+            str(data_dir),
+            "--steps",
+            "60",
+            "--val_every",
+            "60",
+            "--out_dir",
+            str(tmp_path / "run"),
+        ]
+    )
+    first, *_, last = [
+        record["loss"] for record in log_of(tmp_path / "run") if record["kind"] == "train"
+    ]
     val = [record for record in log_of(tmp_path / "run") if record["kind"] == "val"][-1]
-    assert first > 5 and last < 3.5 and val["loss"] < 3.5 and val["tokens"] == 4 * 2  # of 4 windows of 16
+    assert (
+        first > 5 and last < 3.5 and val["loss"] < 3.5 and val["tokens"] == 4 * 2
+    )  # of 4 windows of 16
 
 
 def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
@@ -191,22 +285,28 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
     flags = [*MLM, "--data", str(data_dir), "--pe", "cable", "--out_dir", str(tmp_path / "run")]
     save, stopped = runs.Run.save, []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
         def save_and_stop(self, **checkpoint):
             save(self, **checkpoint)
             stopped.append(checkpoint["step"])
             raise KeyboardInterrupt
+
         patch.setattr(runs.Run, "save", save_and_stop)
         train_gpt.main(flags)
     train_gpt.main([*flags, "--resume"])
     assert stopped == [2]
-    assert digest(runs.load_checkpoint(tmp_path / "run")["model"]) == digest(runs.load_checkpoint(encoder("cable"))["model"])
+    assert digest(runs.load_checkpoint(tmp_path / "run")["model"]) == digest(
+        runs.load_checkpoint(encoder("cable"))["model"]
+    )
 
 
 def test_two_processes_equal_one(encoder, data_dir, tmp_path):
     done = ranks(2, *MLM, "--data", data_dir, "--pe", "cable", "--out_dir", tmp_path / "run")
     assert [status for status, *_ in done] == [0, 0], done
     for ours, theirs in zip(log_of(tmp_path / "run"), log_of(encoder("cable")), strict=True):
-        assert ours["kind"] == theirs["kind"] and ours.get("loss", 0) == pytest.approx(theirs.get("loss", 0), rel=1e-4)
+        assert ours["kind"] == theirs["kind"] and ours.get("loss", 0) == pytest.approx(
+            theirs.get("loss", 0), rel=1e-4
+        )
 
 
 def test_a_run_from_before_there_were_encoders_goes_on(trained, data_dir, tmp_path, capsys):
@@ -219,20 +319,59 @@ def test_a_run_from_before_there_were_encoders_goes_on(trained, data_dir, tmp_pa
         del checkpoint["config"][name]
     del checkpoint["gpt"]["causal"]
     torch.save(checkpoint, path)
-    train_gpt.main([*TINY, "--data", str(data_dir), "--pe", "nope", "--out_dir", str(tmp_path / "run"), "--resume"])
+    train_gpt.main(
+        [
+            *TINY,
+            "--data",
+            str(data_dir),
+            "--pe",
+            "nope",
+            "--out_dir",
+            str(tmp_path / "run"),
+            "--resume",
+        ]
+    )
     assert "is trained already" in capsys.readouterr().out
     with pytest.raises(InputError, match="was trained with objective clm, not mlm"):
-        train_gpt.main([*MLM, "--data", str(data_dir), "--pe", "nope", "--out_dir", str(tmp_path / "run"), "--resume"])
+        train_gpt.main(
+            [
+                *MLM,
+                "--data",
+                str(data_dir),
+                "--pe",
+                "nope",
+                "--out_dir",
+                str(tmp_path / "run"),
+                "--resume",
+            ]
+        )
 
 
 def test_dry_run_counts_the_logits_that_there_are(capsys):
     import train_gpt
 
-    train_gpt.main(["--objective", "mlm", "--data", "nowhere", "--pe", "rope", "--size", "small", "--block_size", "512", "--dry_run"])
+    train_gpt.main(
+        [
+            "--objective",
+            "mlm",
+            "--data",
+            "nowhere",
+            "--pe",
+            "rope",
+            "--size",
+            "small",
+            "--block_size",
+            "512",
+            "--dry_run",
+        ]
+    )
     printed = capsys.readouterr().out
     n = 12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 50304 * 768  # matrices, biases, norms; tokens
     per_token = 6 * (n - 50304 * 768 * (1 - 77 / 512)) + 12 * 12 * 768 * 512
-    assert "small encoder: 12 layers x 768" in printed and f"N = {n:,}, of the logits for 15.0% of the tokens" in printed
+    assert (
+        "small encoder: 12 layers x 768" in printed
+        and f"N = {n:,}, of the logits for 15.0% of the tokens" in printed
+    )
     assert f"{per_token:.3g} a token" in printed
 
 
@@ -242,21 +381,31 @@ def test_perplexity_of_the_masked_tokens(encoder, data_dir, tmp_path, length):
     import eval_extrapolation
 
     folder = shutil.copytree(encoder("alibi"), tmp_path / "run")
-    eval_extrapolation.main([str(folder), "--lengths", str(length), "--device", "cpu", "--dtype", "float32"])
+    eval_extrapolation.main(
+        [str(folder), "--lengths", str(length), "--device", "cpu", "--dtype", "float32"]
+    )
     record = read_json(evaluation(folder), "")
     entry = record["lengths"][str(length)]
     model, _ = runs.load_model(folder, torch.device("cpu"), causal=False)
     val, found, at = shards.Shards(data_dir, "val"), [], []
     for start in range(0, val.total - length, length):
         inputs, targets, places = data.masked_rows(val, [(0, start)], length, 0.15)
-        assert torch.equal(torch.from_numpy(val.tokens[0][start : start + length].astype(np.int64))[places[0]], targets[0])
+        assert torch.equal(
+            torch.from_numpy(val.tokens[0][start : start + length].astype(np.int64))[places[0]],
+            targets[0],
+        )
         log_p = model(inputs)[0, places[0]].double().log_softmax(-1)
         found.append(-log_p[torch.arange(len(targets[0])), targets[0]].detach().numpy())
         at.append(places[0].numpy())
     found, at = np.array(found), np.array(at)
-    assert found.shape[1] == round(0.15 * length) and (entry["windows"], entry["tokens"]) == (len(found), found.size)
+    assert found.shape[1] == round(0.15 * length) and (entry["windows"], entry["tokens"]) == (
+        len(found),
+        found.size,
+    )
     assert entry["loss"] == pytest.approx(found.mean(), abs=1e-5)
-    assert entry["by_position"]["loss"] == pytest.approx([found[at == place].mean() for place in range(length)], abs=1e-5)
+    assert entry["by_position"]["loss"] == pytest.approx(
+        [found[at == place].mean() for place in range(length)], abs=1e-5
+    )
     assert record["objective"] == "mlm" and record["protocol"]["mask_rate"] == 0.15
 
 
@@ -266,12 +415,27 @@ def test_one_window_has_places_that_nothing_is_known_of(encoder, tmp_path, capsy
     import report
 
     folder = shutil.copytree(encoder("cable"), tmp_path / "run")
-    eval_extrapolation.main([str(folder), "--lengths", "16,32", "--windows", "1", "--device", "cpu", "--dtype", "float32"])
+    eval_extrapolation.main(
+        [
+            str(folder),
+            "--lengths",
+            "16,32",
+            "--windows",
+            "1",
+            "--device",
+            "cpu",
+            "--dtype",
+            "float32",
+        ]
+    )
     losses = read_json(evaluation(folder), "")["lengths"]["32"]["by_position"]["loss"]
     assert len(losses) - losses.count(None) == 5 and None in losses
     report.main([str(evaluation(folder)), "--out_dir", str(tmp_path / "report")])
     printed = capsys.readouterr().out
-    assert "Protocol: segments, of the 15% of tokens that are masked" in printed and "(CABLE" not in printed
+    assert (
+        "Protocol: segments, of the 15% of tokens that are masked" in printed
+        and "(CABLE" not in printed
+    )
     assert (tmp_path / "report" / "by_position.png").exists()
 
 
@@ -287,7 +451,8 @@ def test_programs_for_decoders_say_so(encoder, trained, refused, tmp_path):
     import sample
 
     assert refused(sample.main, encoder("cable"), "--prompt", "a") == [
-        f"error: {encoder('cable')} is an encoder, which continues no text: name a run with --objective clm"]
+        f"error: {encoder('cable')} is an encoder, which continues no text: name a run with --objective clm"
+    ]
     with pytest.raises(InputError, match="is a decoder: name a run with --objective mlm"):
         runs.load_model(trained("cable"), torch.device("cpu"), causal=False)
 
@@ -295,7 +460,20 @@ def test_programs_for_decoders_say_so(encoder, trained, refused, tmp_path):
 def test_wrong_settings_are_told(refused, data_dir, tmp_path):
     import train_gpt
 
-    lines = refused(train_gpt.main, *MLM, "--data", data_dir, "--mask_rate", "0", "--pe", "cope", "--out_dir", tmp_path / "run")
-    assert lines == ["error: mask_rate is 0.0: it must be above 0 and below 1",
-                     "error: cope knows keys before the query only: choose another encoding for an encoder"]
+    lines = refused(
+        train_gpt.main,
+        *MLM,
+        "--data",
+        data_dir,
+        "--mask_rate",
+        "0",
+        "--pe",
+        "cope",
+        "--out_dir",
+        tmp_path / "run",
+    )
+    assert lines == [
+        "error: mask_rate is 0.0: it must be above 0 and below 1",
+        "error: cope knows keys before the query only: choose another encoding for an encoder",
+    ]
     assert not (tmp_path / "run").exists()

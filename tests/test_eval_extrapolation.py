@@ -16,7 +16,9 @@ import runs
 
 
 def evaluate(*flags):
-    eval_extrapolation.main([str(flag) for flag in (*flags, "--device", "cpu", "--dtype", "float32")])
+    eval_extrapolation.main(
+        [str(flag) for flag in (*flags, "--device", "cpu", "--dtype", "float32")]
+    )
 
 
 def record_of(run):
@@ -45,9 +47,15 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
         by_position.append(losses)
     assert entry["windows"] == len(per_window) and entry["tokens"] == len(per_window) * length
     assert entry["loss"] == pytest.approx(np.mean(per_window), abs=1e-5)
-    assert entry["loss_se"] == pytest.approx(np.std(per_window, ddof=1) / math.sqrt(len(per_window)), rel=1e-3)
+    assert entry["loss_se"] == pytest.approx(
+        np.std(per_window, ddof=1) / math.sqrt(len(per_window)), rel=1e-3
+    )
     assert entry["perplexity"] == pytest.approx(math.exp(np.mean(per_window)), rel=1e-5)
-    assert entry["by_position"] == {"first": 0, "width": 1, "loss": pytest.approx(np.mean(by_position, 0), abs=1e-5)}
+    assert entry["by_position"] == {
+        "first": 0,
+        "width": 1,
+        "loss": pytest.approx(np.mean(by_position, 0), abs=1e-5),
+    }
 
 
 def token_losses(folder, tokens, start, length):
@@ -83,35 +91,71 @@ def test_a_stride_scores_every_token_once_with_more_before_it(run, val_tokens):
             by_position[position].append(loss)
     assert (entry["windows"], entry["tokens"]) == (len(expected), sum(map(len, expected)))
     assert entry["loss"] == pytest.approx(np.concatenate(expected).mean(), abs=1e-5)
-    assert entry["by_position"]["loss"] == pytest.approx([np.mean(losses) for losses in by_position], abs=1e-5)
-    blocks = np.array_split(np.arange(len(expected)), len(expected) // 3)  # 48 / 20: windows three apart share nothing
-    assert entry["loss_se"] == pytest.approx(error_of([np.concatenate([expected[n] for n in block]) for block in blocks]), rel=1e-3)
+    assert entry["by_position"]["loss"] == pytest.approx(
+        [np.mean(losses) for losses in by_position], abs=1e-5
+    )
+    blocks = np.array_split(
+        np.arange(len(expected)), len(expected) // 3
+    )  # 48 / 20: windows three apart share nothing
+    assert entry["loss_se"] == pytest.approx(
+        error_of([np.concatenate([expected[n] for n in block]) for block in blocks]), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("targets", [1, 7])
 def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
     """100 windows of 64 from 3,001 tokens overlap: they begin 29.37 tokens apart, 2,937 starts in all."""
     folder = run("cable")
-    evaluate(folder, "--lengths", "8,64", "--protocol", "same-targets", "--targets", targets, "--windows", 100)
+    evaluate(
+        folder,
+        "--lengths",
+        "8,64",
+        "--protocol",
+        "same-targets",
+        "--targets",
+        targets,
+        "--windows",
+        100,
+    )
     record = json.loads(evaluation(folder, f"toy_val_same-targets{targets}").read_text())
-    assert record["protocol"] == {"name": "same-targets", "stride": None, "targets": targets, "span": 64, "spans": 100,
-                                  "overlap": pytest.approx(1 - 29.37 / 64)}
+    assert record["protocol"] == {
+        "name": "same-targets",
+        "stride": None,
+        "targets": targets,
+        "span": 64,
+        "spans": 100,
+        "overlap": pytest.approx(1 - 29.37 / 64),
+    }
     starts = [int(29.37 * n) for n in range(100)]
     for length in (8, 64):
-        expected = [token_losses(folder, val_tokens, start + 64 - length, length)[-targets:] for start in starts]
+        expected = [
+            token_losses(folder, val_tokens, start + 64 - length, length)[-targets:]
+            for start in starts
+        ]
         entry = record["lengths"][str(length)]
         assert (entry["windows"], entry["tokens"]) == (100, 100 * targets)
         assert entry["loss"] == pytest.approx(np.mean(expected), abs=1e-5)
-        assert entry["by_position"]["first"] == length - targets and len(entry["by_position"]["loss"]) == targets
-        blocks = [np.concatenate([expected[n] for n in block]) for block in np.array_split(np.arange(100), 100 // 3)]
+        assert (
+            entry["by_position"]["first"] == length - targets
+            and len(entry["by_position"]["loss"]) == targets
+        )
+        blocks = [
+            np.concatenate([expected[n] for n in block])
+            for block in np.array_split(np.arange(100), 100 // 3)
+        ]
         assert entry["blocks"] == pytest.approx([*map(np.mean, blocks)], abs=1e-5)
-        assert entry["block_tokens"] == [*map(len, blocks)] and entry["loss_se"] == pytest.approx(error_of(blocks), rel=1e-3)
+        assert entry["block_tokens"] == [*map(len, blocks)] and entry["loss_se"] == pytest.approx(
+            error_of(blocks), rel=1e-3
+        )
 
 
 def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
     """2,985 starts of windows of 16: as many windows, each a token on; and --max_tokens holds beside --windows."""
     folder = run("cable")
-    for flags, spans in ((["--windows", 10**6], 2985), (["--windows", 50, "--max_tokens", 320], 20)):
+    for flags, spans in (
+        (["--windows", 10**6], 2985),
+        (["--windows", 50, "--max_tokens", 320], 20),
+    ):
         evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
         record = json.loads(evaluation(folder, "toy_val_same-targets1").read_text())
         assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == spans
@@ -121,16 +165,27 @@ def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_toke
     """Three windows of 100 out of thirty, and shorter ones within them."""
     folder, seen = run("alibi"), {}
     rows = eval_extrapolation.rows
-    monkeypatch.setattr(eval_extrapolation, "rows", lambda shards, places, length: seen.setdefault(length, []).extend(places)
-                        or rows(shards, places, length))
+    monkeypatch.setattr(
+        eval_extrapolation,
+        "rows",
+        lambda shards, places, length: (
+            seen.setdefault(length, []).extend(places) or rows(shards, places, length)
+        ),
+    )
     evaluate(folder, "--lengths", "25,40,100", "--windows", 3)
     assert seen[100] == [(0, 0), (0, 1000), (0, 2000)]
     assert seen[25] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 25, 50, 75)]
     assert seen[40] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 40)]
 
 
-@pytest.mark.parametrize("flags, ending", [
-    ([], ""), (["--stride", 8], "_stride8"), (["--protocol", "same-targets", "--targets", 9], "_same-targets9")])
+@pytest.mark.parametrize(
+    "flags, ending",
+    [
+        ([], ""),
+        (["--stride", 8], "_stride8"),
+        (["--protocol", "same-targets", "--targets", 9], "_same-targets9"),
+    ],
+)
 def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags, ending):
     """A model whose bias falls by hundreds within 24 tokens, and one that sees everything."""
     steep, even = run("cable"), run("nope")
@@ -144,17 +199,29 @@ def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags
         for more, name in (([], ""), (["--cache_window", 24], "_cache24")):
             evaluate(folder, "--lengths", "16,200", *flags, *more)
     for folder, equal in ((steep, True), (even, False)):
-        without, with_ = (json.loads(evaluation(folder, f"toy_val{ending}{name}").read_text()) for name in ("", "_cache24"))
+        without, with_ = (
+            json.loads(evaluation(folder, f"toy_val{ending}{name}").read_text())
+            for name in ("", "_cache24")
+        )
         assert (without["cache_window"], with_["cache_window"]) == (None, 24)
-        assert with_["lengths"]["16"]["loss"] == pytest.approx(without["lengths"]["16"]["loss"], abs=1e-6)
-        assert (abs(with_["lengths"]["200"]["loss"] - without["lengths"]["200"]["loss"]) < 1e-6) == equal
+        assert with_["lengths"]["16"]["loss"] == pytest.approx(
+            without["lengths"]["16"]["loss"], abs=1e-6
+        )
+        assert (
+            abs(with_["lengths"]["200"]["loss"] - without["lengths"]["200"]["loss"]) < 1e-6
+        ) == equal
 
 
 def test_captions_tell_the_protocol(run, capsys):
     folder = run("cable")
     same_targets = ["--protocol", "same-targets", "--targets", 4, "--windows", 200]
-    for flags, told in ((["--stride", 8], "Protocol: segments, 8 tokens apart, "),
-                        (same_targets, "Protocol: same-targets, the last 4 of 200 windows that overlap by 54%, 800 tokens a length")):
+    for flags, told in (
+        (["--stride", 8], "Protocol: segments, 8 tokens apart, "),
+        (
+            same_targets,
+            "Protocol: same-targets, the last 4 of 200 windows that overlap by 54%, 800 tokens a length",
+        ),
+    ):
         evaluate(folder, "--lengths", "16,32", *flags)
         assert told in capsys.readouterr().out
     evaluate(folder, "--lengths", "16,32", "--cache_window", 8)
@@ -185,37 +252,69 @@ def test_record_says_where_it_comes_from(run, data_dir):
     folder = run("cable")
     evaluate(folder, "--lengths", "16", "--max_tokens", 640)
     record = record_of(folder)
-    assert (record["run"], record["pe"], record["step"], record["block_size"]) == ("cable", "cable", 6, 16)
+    assert (record["run"], record["pe"], record["step"], record["block_size"]) == (
+        "cable",
+        "cable",
+        6,
+        16,
+    )
     assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
-    assert record["data"] == {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": shards.Shards(data_dir, "val").sha256}
-    assert record["protocol"] == {"name": "segments", "stride": None, "targets": None, "span": 16, "spans": 40, "overlap": 0}
+    assert record["data"] == {
+        "dataset": "toy",
+        "split": "val",
+        "tokenizer": "bytes",
+        "sha256": shards.Shards(data_dir, "val").sha256,
+    }
+    assert record["protocol"] == {
+        "name": "segments",
+        "stride": None,
+        "targets": None,
+        "span": 16,
+        "spans": 40,
+        "overlap": 0,
+    }
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
-@pytest.mark.parametrize("flags", [[], ["--protocol", "same-targets", "--targets", "4", "--windows", "12"]])
+@pytest.mark.parametrize(
+    "flags", [[], ["--protocol", "same-targets", "--targets", "4", "--windows", "12"]]
+)
 def test_a_split_of_several_shards(flags, run, data_dir, tmp_path):
     """Windows lie in one shard each: 110, 110 and 80 tokens."""
     val = shards.Shards(data_dir, "val").tokens[0][:300]
     folder, many = run("rope"), write_shards(tmp_path / "many", [val], shard_tokens=110)
     evaluate(folder, "--data", many, "--split", "train", "--lengths", "16,32", *flags)
-    parts = [torch.from_numpy(tokens.astype(np.int64)) for tokens in shards.Shards(many, "train").tokens]
+    parts = [
+        torch.from_numpy(tokens.astype(np.int64)) for tokens in shards.Shards(many, "train").tokens
+    ]
     assert [len(part) for part in parts] == [110, 110, 80]
     entries = json.loads(max(folder.glob("eval_toy_train*")).read_text())["lengths"]
     for length in (16, 32):
         if flags:
             starts = [(part, start) for part in parts for start in range(len(part) - 32)]
             places = [starts[int(n * len(starts) / 12)] for n in range(12)]
-            losses = [token_losses(folder, part, start + 32 - length, length)[-4:] for part, start in places]
+            losses = [
+                token_losses(folder, part, start + 32 - length, length)[-4:]
+                for part, start in places
+            ]
         else:
-            losses = [token_losses(folder, part, start, length) for part in parts for start in range(0, len(part) - length, length)]
+            losses = [
+                token_losses(folder, part, start, length)
+                for part in parts
+                for start in range(0, len(part) - length, length)
+            ]
         losses = np.concatenate(losses)
-        assert entries[str(length)]["tokens"] == len(losses) and entries[str(length)]["loss"] == pytest.approx(losses.mean(), abs=1e-5)
+        assert entries[str(length)]["tokens"] == len(losses) and entries[str(length)][
+            "loss"
+        ] == pytest.approx(losses.mean(), abs=1e-5)
 
 
 def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     folder, computed = run("cable"), []
     measure = eval_extrapolation.measure
-    monkeypatch.setattr(eval_extrapolation, "measure", lambda *a: computed.append(a[3]) or measure(*a))
+    monkeypatch.setattr(
+        eval_extrapolation, "measure", lambda *a: computed.append(a[3]) or measure(*a)
+    )
     evaluate(folder, "--lengths", "32,16")
     evaluate(folder, "--lengths", "16,64")
     assert computed == [16, 32, 64] and list(record_of(folder)["lengths"]) == ["16", "32", "64"]
@@ -230,14 +329,25 @@ def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     evaluate(folder, "--lengths", "16,64")  # both records are there still
     assert computed == [16, 32, 64, 16, 16, 16]
     assert {path.name for path in folder.glob("eval_*")} == {
-        "eval_toy_val.json", "eval_toy_val_10x16.json", "eval_toy_val_20x16.json", "eval_toy_val_checkpoint_0000004.json"}
+        "eval_toy_val.json",
+        "eval_toy_val_10x16.json",
+        "eval_toy_val_20x16.json",
+        "eval_toy_val_checkpoint_0000004.json",
+    }
 
 
 def test_one_window_tells_no_error(run, capsys):
     evaluate(run("rope"), "--lengths", "16,64", "--windows", 1)
-    assert re.search(r"error over windows at most \d+\.\d%, unknown of a single one\.$", capsys.readouterr().out.rstrip())
+    assert re.search(
+        r"error over windows at most \d+\.\d%, unknown of a single one\.$",
+        capsys.readouterr().out.rstrip(),
+    )
     evaluate(folder := run("cable"), "--lengths", "64", "--windows", 1)
-    assert capsys.readouterr().out.rstrip().endswith("64 tokens a length; standard error over windows unknown.")
+    assert (
+        capsys.readouterr()
+        .out.rstrip()
+        .endswith("64 tokens a length; standard error over windows unknown.")
+    )
     assert record_of(folder)["lengths"]["64"]["loss_se"] is None
     evaluate(run("learnable"), "--lengths", "64")  # which ends before
     assert "64 |         — |" in capsys.readouterr().out
@@ -248,18 +358,30 @@ def test_a_stride_in_windows_of_the_split(run, val_tokens, stride):
     """Every token of three regions of 40 once, at every length the same ones, from what stands before the region too."""
     folder = run("rope")
     evaluate(folder, "--lengths", "16,40", "--windows", 3, "--stride", stride)
-    record, starts = json.loads(evaluation(folder, f"toy_val_stride{stride}").read_text()), (0, 1000, 2000)
+    record, starts = (
+        json.loads(evaluation(folder, f"toy_val_stride{stride}").read_text()),
+        (0, 1000, 2000),
+    )
     for length in (16, 40):
         losses = {}
         for region in starts:
             done = region
-            for end in range(region + stride if region else length, region + 41, stride):  # the split's beginning: all that is there
+            for end in range(
+                region + stride if region else length, region + 41, stride
+            ):  # the split's beginning: all that is there
                 found = token_losses(folder, val_tokens, end - length, length)
                 losses |= {place: found[place - end] for place in range(done, end)}
                 done = end
         entry = record["lengths"][str(length)]
-        assert entry["tokens"] == len(losses) and entry["loss"] == pytest.approx(np.mean([*losses.values()]), abs=1e-5)
-        covered = {place - region for region in starts[1:] for place in losses if region <= place < region + 40}
+        assert entry["tokens"] == len(losses) and entry["loss"] == pytest.approx(
+            np.mean([*losses.values()]), abs=1e-5
+        )
+        covered = {
+            place - region
+            for region in starts[1:]
+            for place in losses
+            if region <= place < region + 40
+        }
         assert covered == set(range(40 // stride * stride))
 
 
@@ -267,7 +389,12 @@ def test_one_table_for_several_checkpoints(run, capsys):
     folders = [run(pe) for pe in ("rope", "learnable", "cable")]
     evaluate(*folders, "--lengths", "1x,2x", "--max_tokens", 320)
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [cell.strip() for cell in table[0].strip("|").split("|")] == ["context", "cable", "rope", "learnable"]
+    assert [cell.strip() for cell in table[0].strip("|").split("|")] == [
+        "context",
+        "cable",
+        "rope",
+        "learnable",
+    ]
     assert len(table) == 4 and table[3].endswith("— |")
 
 
@@ -279,15 +406,19 @@ def test_a_cache_window_sees_as_many_as_it_says(run, tmp_path):
     window.mkdir()
     torch.save(checkpoint, window / "checkpoint_0000006.pt")
     evaluate(window, "--lengths", "64")
-    cached, masked = (json.loads(evaluation(*where).read_text())["lengths"]["64"]["loss"]
-                      for where in ((folder, "toy_val_cache24"), (window,)))
+    cached, masked = (
+        json.loads(evaluation(*where).read_text())["lengths"]["64"]["loss"]
+        for where in ((folder, "toy_val_cache24"), (window,))
+    )
     assert cached == pytest.approx(masked, abs=1e-6)
 
 
 def test_another_dtype_is_another_record(run):
     folder = run("cable")
     evaluate(folder, "--lengths", "16")
-    eval_extrapolation.main([str(folder), "--lengths", "16", "--device", "cpu", "--dtype", "bfloat16"])
+    eval_extrapolation.main(
+        [str(folder), "--lengths", "16", "--device", "cpu", "--dtype", "bfloat16"]
+    )
     assert record_of(folder)["dtype"] == "bfloat16"
 
 
@@ -308,17 +439,28 @@ def test_refusals(refused, run, tmp_path):
     assert "give token counts or multiples" in refused(main, folder, "--lengths", "16,many")[0]
     assert "give token counts or multiples" in refused(main, folder, "--lengths", "0")[0]
     assert "too few for one window of 4096 + 1" in refused(main, folder, "--lengths", 4096)[0]
-    assert "max_tokens 20 is less than one window of 32" in refused(main, folder, "--lengths", "16,32", "--max_tokens", 20)[0]
-    assert "has no split 'test': choose one of train val" in refused(main, folder, "--split", "test")[0]
+    assert (
+        "max_tokens 20 is less than one window of 32"
+        in refused(main, folder, "--lengths", "16,32", "--max_tokens", 20)[0]
+    )
+    assert (
+        "has no split 'test': choose one of train val"
+        in refused(main, folder, "--split", "test")[0]
+    )
     assert "data folder nowhere does not exist" in refused(main, folder, "--data", "nowhere")[0]
     assert "runs/typo does not exist" in refused(main, folder, "runs/typo", "--lengths", "16")[0]
     (tmp_path / "perplexity.md").write_text("")
-    assert "is damaged or no checkpoint" in refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")[0]
+    assert (
+        "is damaged or no checkpoint"
+        in refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")[0]
+    )
     assert not [*folder.glob("eval_*")]
     evaluate(folder, "--lengths", 16, "--windows", 2)
     path = evaluation(folder)
     other = path.read_text().replace('"dataset": "toy"', '"dataset": "tiny"')
     path.write_text(other)
-    assert f"{path} is a record of another text, as its content tells: rename it" in refused(
-        main, folder, "--lengths", 16, "--windows", 2)[0]
+    assert (
+        f"{path} is a record of another text, as its content tells: rename it"
+        in refused(main, folder, "--lengths", 16, "--windows", 2)[0]
+    )
     assert path.read_text() == other

@@ -16,14 +16,23 @@ CPU = torch.device("cpu")
 
 
 def example(context, endings, label=0):
-    return {"ind": 1, "activity_label": "Lines", "ctx_a": context, "ctx_b": "", "endings": endings, "label": str(label)}
+    return {
+        "ind": 1,
+        "activity_label": "Lines",
+        "ctx_a": context,
+        "ctx_b": "",
+        "endings": endings,
+        "label": str(label),
+    }
 
 
-EXAMPLES = [example("1: line 7", ["of 49.", "of 7.", "line, line", "x"], 0),
-            example("2: line 12 of 144. 2: line", ["13 of 169.", "12", "zzzzzzzz", "é😀"], 1),
-            example("3", ["4", "44 44", "444 444", "a"], 2),
-            example("a longer text than the others, with words", ["of 1.", "lines", "....", "b c"], 3),
-            example("4: line", ["5", "6 of 36.", "8", "[brackets] 9"], 1)]
+EXAMPLES = [
+    example("1: line 7", ["of 49.", "of 7.", "line, line", "x"], 0),
+    example("2: line 12 of 144. 2: line", ["13 of 169.", "12", "zzzzzzzz", "é😀"], 1),
+    example("3", ["4", "44 44", "444 444", "a"], 2),
+    example("a longer text than the others, with words", ["of 1.", "lines", "....", "b c"], 3),
+    example("4: line", ["5", "6 of 36.", "8", "[brackets] 9"], 1),
+]
 
 
 @pytest.fixture
@@ -63,19 +72,29 @@ def test_log_likelihoods_are_those_of_single_sequences(pe, run, source, monkeypa
     model, _ = runs.load_model(folder, CPU)
     for row in EXAMPLES:
         context = f"Lines: {row['ctx_a']}"
-        expected.append([plain(model, context, ending.replace("[brackets]", "")) for ending in row["endings"]])
+        expected.append(
+            [plain(model, context, ending.replace("[brackets]", "")) for ending in row["endings"]]
+        )
     for tokens in (16_384, 100, 1):
         monkeypatch.setattr(eval_hellaswag, "BATCH_TOKENS", tokens)
         evaluate(folder, "--source", source)
-        assert record_of(folder)["log_likelihoods"] == [pytest.approx(row, abs=2e-4) for row in expected]
+        assert record_of(folder)["log_likelihoods"] == [
+            pytest.approx(row, abs=2e-4) for row in expected
+        ]
         (folder / "eval_hellaswag_scenes.json").unlink()
 
 
 def test_what_is_too_long_loses_its_beginning(run, source):
     folder = run("learnable")
     evaluate(folder, "--source", source)
-    lengths = [len(f"Lines: {row['ctx_a']} {ending.replace('[brackets]', '')}".encode()) for row in EXAMPLES for ending in row["endings"]]
-    assert record_of(folder)["truncated_sequences"] == sum(length - 1 > 16 for length in lengths) > 0
+    lengths = [
+        len(f"Lines: {row['ctx_a']} {ending.replace('[brackets]', '')}".encode())
+        for row in EXAMPLES
+        for ending in row["endings"]
+    ]
+    assert (
+        record_of(folder)["truncated_sequences"] == sum(length - 1 > 16 for length in lengths) > 0
+    )
 
 
 def test_answers_known_beforehand(run, tmp_path, capsys):
@@ -90,47 +109,81 @@ def test_answers_known_beforehand(run, tmp_path, capsys):
     torch.nn.init.orthogonal_(checkpoint["model"]["wte.weight"])
     checkpoint["model"]["ln_f.weight"].fill_(3)
     torch.save(checkpoint, path)
-    (tmp_path / "scenes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [
-        example("x", ["abcd", "bbbb", "xyxy", "abab"], 1),  # the fewest changes
-        example("x", ["abcd", "aabb", "abab", "a"], 3),  # one change is fewer, but none a character
-        example("x", ["abcdefgh", "a", "bbbbbbbbbbbb", "aabbccdd"], 2)]))  # best by the character only
+    (tmp_path / "scenes.jsonl").write_text(
+        "".join(
+            json.dumps(row) + "\n"
+            for row in [
+                example("x", ["abcd", "bbbb", "xyxy", "abab"], 1),  # the fewest changes
+                example(
+                    "x", ["abcd", "aabb", "abab", "a"], 3
+                ),  # one change is fewer, but none a character
+                example("x", ["abcdefgh", "a", "bbbbbbbbbbbb", "aabbccdd"], 2),
+            ]
+        )
+    )  # best by the character only
     evaluate(folder, "--source", tmp_path / "scenes.jsonl")
     record = record_of(folder)
     best = [row.index(max(row)) for row in record["log_likelihoods"]]
     assert best == [1, 3, 1]
     assert (record["acc"], record["examples"]) == (pytest.approx(2 / 3), 3)
-    assert record["acc_se"] == pytest.approx((2 / 3 * 1 / 3 / 2) ** 0.5)  # sqrt(p (1 - p) / (n - 1))
-    assert record["acc_norm"] == pytest.approx(2 / 3)  # the second: "aabb" costs less a character than "a"
+    assert record["acc_se"] == pytest.approx(
+        (2 / 3 * 1 / 3 / 2) ** 0.5
+    )  # sqrt(p (1 - p) / (n - 1))
+    assert record["acc_norm"] == pytest.approx(
+        2 / 3
+    )  # the second: "aabb" costs less a character than "a"
     assert "| 66.67 ± 33.33 | 66.67 ± 33.33 |        3 |" in capsys.readouterr().out
 
 
 def test_lengths_are_characters_not_tokens():
     logs = [[-6.0, -4.0]]
-    assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", "éé"], "label": 0}])["acc_norm"] == 1  # -1.5, -2; of bytes, -1
+    assert (
+        eval_hellaswag.accuracies(logs, [{"endings": ["abcd", "éé"], "label": 0}])["acc_norm"] == 1
+    )  # -1.5, -2; of bytes, -1
     assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", ""], "label": 0}])["acc_norm"] == 1
     assert eval_hellaswag.accuracies(logs, [{"endings": ["abcd", "éé"], "label": 1}]) == {
-        "acc": 1, "acc_se": None, "acc_norm": 0, "acc_norm_se": None}
+        "acc": 1,
+        "acc_se": None,
+        "acc_norm": 0,
+        "acc_norm_se": None,
+    }
 
 
-@pytest.mark.parametrize("text, expected", [
-    (" A man  is here. ", "A man is here."),
-    ("Step one [title] Cut it. [step] Then  wait", "Step one. Cut it. Then wait"),
-    ("[header] How to [title] cut [substeps] it", " How to. cut it"),
-    ("a   b", "a  b"),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (" A man  is here. ", "A man is here."),
+        ("Step one [title] Cut it. [step] Then  wait", "Step one. Cut it. Then wait"),
+        ("[header] How to [title] cut [substeps] it", " How to. cut it"),
+        ("a   b", "a  b"),
+    ],
+)
 def test_preprocess(text, expected):
     assert eval_hellaswag.preprocess(text) == expected
 
 
 def test_contexts_are_put_together_as_the_harness_does(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"activity_label": "Cutting", "ctx_a": "A man [title] stands", "ctx_b": "the Man",
-                                                  "endings": [" cuts. ", "[x] goes"], "label": 1}))
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps(
+            {
+                "activity_label": "Cutting",
+                "ctx_a": "A man [title] stands",
+                "ctx_b": "the Man",
+                "endings": [" cuts. ", "[x] goes"],
+                "label": 1,
+            }
+        )
+    )
     assert eval_hellaswag.load_examples(str(tmp_path / "a.jsonl")) == [
-        {"context": "Cutting: A man. stands The man", "endings": ["cuts.", " goes"], "label": 1}]
+        {"context": "Cutting: A man. stands The man", "endings": ["cuts.", " goes"], "label": 1}
+    ]
 
 
 def test_spaces_at_the_contexts_end_belong_to_what_follows():
-    assert eval_hellaswag.encode_pair(corpus.tiktoken_encoding("bytes"), "ab ", " c") == ([*b"ab"], [*b"  c"])
+    assert eval_hellaswag.encode_pair(corpus.tiktoken_encoding("bytes"), "ab ", " c") == (
+        [*b"ab"],
+        [*b"  c"],
+    )
 
 
 def test_pairs_of_bpe_tokens():
@@ -139,8 +192,14 @@ def test_pairs_of_bpe_tokens():
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     word = gpt2.encode_single_token
-    assert eval_hellaswag.encode_pair(gpt2, "The man", " cuts") == ([word("The"), word(" man")], [word(" cuts")])
-    assert eval_hellaswag.encode_pair(gpt2, "The man ", "cuts") == ([word("The"), word(" man")], [word(" cuts")])  # the space moves
+    assert eval_hellaswag.encode_pair(gpt2, "The man", " cuts") == (
+        [word("The"), word(" man")],
+        [word(" cuts")],
+    )
+    assert eval_hellaswag.encode_pair(gpt2, "The man ", "cuts") == (
+        [word("The"), word(" man")],
+        [word(" cuts")],
+    )  # the space moves
     # "ham" is one token: the context's is "h", and what both have beyond one token is nothing.
     assert eval_hellaswag.encode_pair(gpt2, "h", "am") == ([word("h")], [])
     # Where the context alone has other tokens than the whole begins with, they stay, and the rest is counted off.
@@ -159,6 +218,7 @@ def test_interrupted_it_goes_on(run, source, monkeypatch, capsys):
                 raise KeyboardInterrupt
             scored.extend(pairs)
             return log_likelihoods(model, pairs, *rest)
+
         monkeypatch.setattr(eval_hellaswag, "log_likelihoods", counted)
 
     monkeypatch.setattr(eval_hellaswag, "BLOCK", 2)
@@ -182,8 +242,12 @@ def test_interrupted_it_goes_on(run, source, monkeypatch, capsys):
     checkpoint = torch.load(path, weights_only=True)
     checkpoint["model"]["wte.weight"] *= 2
     torch.save(checkpoint, path)
-    evaluate(folder, "--source", source, "--max_examples", 2)  # another checkpoint: from the beginning
-    assert len(scored) == 48 and record_of(folder)["log_likelihoods"] != at_once["log_likelihoods"][:2]
+    evaluate(
+        folder, "--source", source, "--max_examples", 2
+    )  # another checkpoint: from the beginning
+    assert (
+        len(scored) == 48 and record_of(folder)["log_likelihoods"] != at_once["log_likelihoods"][:2]
+    )
 
 
 def test_record_says_where_it_comes_from(run, source):
@@ -192,7 +256,10 @@ def test_record_says_where_it_comes_from(run, source):
     record = record_of(folder)
     assert (record["run"], record["pe"], record["step"]) == ("cable", "cable", 6)
     assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
-    assert record["data"].keys() == {"dataset", "split", "tokenizer", "sha256"} and record["data"]["split"] == "scenes"
+    assert (
+        record["data"].keys() == {"dataset", "split", "tokenizer", "sha256"}
+        and record["data"]["split"] == "scenes"
+    )
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
@@ -207,10 +274,21 @@ def test_refusals(refused, run, source, tmp_path):
     assert "no run named" in refused(main)[0]
     assert "max_examples is 0" in refused(main, folder, "--max_examples", 0)[0]
     assert "holds no checkpoint: train first" in refused(main, tmp_path, "--source", source)[0]
-    assert "is no .jsonl or .parquet file" in refused(main, folder, "--source", tmp_path / "none.jsonl")[0]
-    for row in ({"text": "x"}, {**EXAMPLES[0], "label": ""}, {**EXAMPLES[0], "label": 4}, {**EXAMPLES[0], "ctx_b": None}):
+    assert (
+        "is no .jsonl or .parquet file"
+        in refused(main, folder, "--source", tmp_path / "none.jsonl")[0]
+    )
+    for row in (
+        {"text": "x"},
+        {**EXAMPLES[0], "label": ""},
+        {**EXAMPLES[0], "label": 4},
+        {**EXAMPLES[0], "ctx_b": None},
+    ):
         bad.write_text(json.dumps(EXAMPLES[1]) + "\n" + json.dumps(row) + "\n")
         assert "example 2 is none of HellaSwag's" in refused(main, folder, "--source", bad)[0]
     bad.write_text(json.dumps(example("x", ["a" * 16])) + "\n")
-    assert "an ending of 17 tokens is longer than the 16 that learnable takes" in refused(main, run("learnable"), "--source", bad)[0]
+    assert (
+        "an ending of 17 tokens is longer than the 16 that learnable takes"
+        in refused(main, run("learnable"), "--source", bad)[0]
+    )
     assert not list(tmp_path.glob("*/eval_*"))

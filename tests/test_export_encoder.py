@@ -12,7 +12,17 @@ import export_hf
 import runs
 
 pytest.importorskip("transformers", reason="transformers is not installed")
-EXPORTED = ["cable", "alibi", "rope", "t5", "fire", "learnable", "sinusoidal", "window:w=9+kerple", "dapev2+kerple"]
+EXPORTED = [
+    "cable",
+    "alibi",
+    "rope",
+    "t5",
+    "fire",
+    "learnable",
+    "sinusoidal",
+    "window:w=9+kerple",
+    "dapev2+kerple",
+]
 LOADED = """
 import pathlib, sys
 import torch
@@ -48,11 +58,29 @@ def exports(data_dir, tmp_path_factory):
 
     root = tmp_path_factory.mktemp("encoders")
     for pe in EXPORTED:
-        train_gpt.main([*TINY, "--objective", "mlm", "--data", str(data_dir), "--pe", pe, "--block_size", "32", "--out_dir",
-                        str(root / "runs" / pe)])
+        train_gpt.main(
+            [
+                *TINY,
+                "--objective",
+                "mlm",
+                "--data",
+                str(data_dir),
+                "--pe",
+                pe,
+                "--block_size",
+                "32",
+                "--out_dir",
+                str(root / "runs" / pe),
+            ]
+        )
         export_hf.main([str(root / "runs" / pe), "--out_dir", str(root / "exported" / pe)])
-    done = subprocess.run([sys.executable, "-c", LOADED, str(root / "exported"), str(root / "results.pt")], text=True, capture_output=True,
-                          cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1", "HF_MODULES_CACHE": str(root / "modules")})
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(root / "exported"), str(root / "results.pt")],
+        text=True,
+        capture_output=True,
+        cwd=root,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_MODULES_CACHE": str(root / "modules")},
+    )
     assert done.returncode == 0, done.stderr
     return root, torch.load(root / "results.pt")
 
@@ -67,7 +95,9 @@ def test_the_encoder_that_was_exported(pe, exports):
     for n, tokens in enumerate(found["tokens"]):
         ours = model.hidden(torch.tensor([tokens]))[0].detach()
         for how in ("alone", "left", "right"):  # padding on either side
-            torch.testing.assert_close(found[how][n], ours, rtol=1e-4, atol=1e-5, msg=lambda text: f"{how}: {text}")
+            torch.testing.assert_close(
+                found[how][n], ours, rtol=1e-4, atol=1e-5, msg=lambda text: f"{how}: {text}"
+            )
     logits = model(torch.tensor([found["tokens"][0]]))[0, :, :258].detach()
     torch.testing.assert_close(found["logits"], logits, rtol=1e-4, atol=1e-5)
     assert found["loss"] == pytest.approx(-logits.log_softmax(-1)[8, 66].item(), rel=1e-5)
@@ -77,4 +107,9 @@ def test_the_encoder_that_was_exported(pe, exports):
 
 def test_its_readme_is_of_an_encoder(exports):
     text = (exports[0] / "exported" / "cable" / "README.md").read_text()
-    assert "AutoModelForMaskedLM" in text and "a <|mask|>" in text and "CausalLM" not in text and "generate" not in text
+    assert (
+        "AutoModelForMaskedLM" in text
+        and "a <|mask|>" in text
+        and "CausalLM" not in text
+        and "generate" not in text
+    )

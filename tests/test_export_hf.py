@@ -99,9 +99,18 @@ def folders(trained, tmp_path_factory):
 def loaded(folders, tmp_path_factory):
     """What a process outside the repository found, by encoding."""
     away = tmp_path_factory.mktemp("away")
-    done = subprocess.run([sys.executable, "-c", LOADED, str(folders[1]), str(away)], cwd=away, text=True, capture_output=True, env={
-        **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, "HF_HOME": str(away / "cache"), "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(folders[1]), str(away)],
+        cwd=away,
+        text=True,
+        capture_output=True,
+        env={
+            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            "HF_HOME": str(away / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
     assert done.returncode == 0, done.stderr
     return torch.load(away / "results.pt", weights_only=True)
 
@@ -115,9 +124,13 @@ def test_a_loaded_folder_is_the_model(pe, folders, loaded):
     for found in ("logits", "in parts", "again"):
         assert torch.allclose(result[found], logits, rtol=1e-5, atol=1e-5), found
     assert torch.allclose(result["last"], logits[:, -2:], rtol=1e-5, atol=1e-5)
-    assert not any(result["report"].values()) and not [line for line in result["said"] if "initialized" in line], result
+    assert not any(result["report"].values()) and not [
+        line for line in result["said"] if "initialized" in line
+    ], result
     assert result["end"] == 256
-    assert result["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5)
+    assert result["loss"] == pytest.approx(
+        torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5
+    )
     assert (result["half"] - logits).abs().max() < 0.05 * logits.abs().max()
     assert "torch.bfloat16" in result["dtypes"] and result["half text"] == len(PROMPT) + 3
 
@@ -131,25 +144,40 @@ def test_generate_writes_the_likeliest_tokens(pe, folders, loaded):
     assert result["beams"] == result["beams, no cache"]
     assert result["batch"] == result["alone"]
     for side in ("left", "right"):
-        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(result[f"padded {side}"], result["unpadded"])), side
+        assert all(
+            torch.allclose(a, b, atol=1e-5)
+            for a, b in zip(result[f"padded {side}"], result["unpadded"])
+        ), side
 
 
 def test_padding_that_cannot_be_read_is_refused(folders):
     import hf
 
-    model, tokens = hf.PosencForCausalLM.from_pretrained(folders[1] / "cable"), torch.tensor([[256, 1, 2, 3]])
+    model, tokens = (
+        hf.PosencForCausalLM.from_pretrained(folders[1] / "cable"),
+        torch.tensor([[256, 1, 2, 3]]),
+    )
     with pytest.raises(ValueError, match="padding between tokens"):
         model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]]))
     with torch.no_grad(), pytest.raises(ValueError, match="cannot be read piece by piece"):
-        model(tokens, attention_mask=torch.tensor([[0, 1, 1, 1]]), past_key_values=model(tokens, use_cache=True).past_key_values)
+        model(
+            tokens,
+            attention_mask=torch.tensor([[0, 1, 1, 1]]),
+            past_key_values=model(tokens, use_cache=True).past_key_values,
+        )
 
 
 def test_copies_import_nothing_of_the_repository(folders):
-    names = {path.stem for path in ROOT.glob("*.py")} - {"kernels"}  # which attention.py tries to import where it is asked for
+    names = {path.stem for path in ROOT.glob("*.py")} - {
+        "kernels"
+    }  # which attention.py tries to import where it is asked for
     for path in (folders[1] / "cable").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            absolute = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
-                [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            absolute = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else ([node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            )
             assert not names & set(absolute), path
             if isinstance(node, ast.ImportFrom) and node.level and node.module:
                 assert (folders[1] / "cable" / f"{node.module}.py").exists()
@@ -157,12 +185,17 @@ def test_copies_import_nothing_of_the_repository(folders):
 
 def test_readme_of_the_export_loads_it(folders):
     text = (folders[1] / "alibi" / "README.md").read_text()
-    assert "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6" in text
+    assert (
+        "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6"
+        in text
+    )
     assert (ROOT / "CITATION.cff").read_text() in text and "Any context length" in text
     assert "up to 16 tokens" in (folders[1] / "learnable" / "README.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
     compile(code, "README.md", "exec")
-    assert code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2  # otherwise transformers stops to ask
+    assert (
+        code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2
+    )  # otherwise transformers stops to ask
 
 
 def test_gpt2_tokenizer_is_tiktokens():
@@ -171,15 +204,25 @@ def test_gpt2_tokenizer_is_tiktokens():
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = export_hf.tokenizer_of(gpt2)
-    text = (ROOT / "README.md").read_text() + (ROOT / "posenc.py").read_text() + " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
-    assert theirs.encode(text) == gpt2.encode_ordinary(text) and theirs.decode(theirs.encode(text)) == text
+    text = (
+        (ROOT / "README.md").read_text()
+        + (ROOT / "posenc.py").read_text()
+        + " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
+    )
+    assert (
+        theirs.encode(text) == gpt2.encode_ordinary(text)
+        and theirs.decode(theirs.encode(text)) == text
+    )
     assert len(theirs) == gpt2.n_vocab and theirs.encode("<|endoftext|>") == [50256]
 
 
 def test_tokenizer_of_bytes():
     theirs = export_hf.tokenizer_of(corpus.tiktoken_encoding("bytes"))
     text = "naïve  é😀中\x00\n\t 's <|endoftext|>"
-    assert theirs.encode(text) == [*text[:-13].encode(), 256] and theirs.decode(theirs.encode(text)) == text
+    assert (
+        theirs.encode(text) == [*text[:-13].encode(), 256]
+        and theirs.decode(theirs.encode(text)) == text
+    )
 
 
 def test_refusals(refused, folders, tmp_path, monkeypatch, trained):
@@ -190,7 +233,10 @@ def test_refusals(refused, folders, tmp_path, monkeypatch, trained):
     (tmp_path / "file").write_text("x")
     assert "holds other files" in refused(main, run, "--out_dir", tmp_path / "file")[0]
     assert "cannot write" in refused(main, run, "--out_dir", tmp_path / "file" / "out")[0]
-    assert "test-drift is defined in conftest, which is not exported" in refused(main, trained("test-drift"), *out)[0]
+    assert (
+        "test-drift is defined in conftest, which is not exported"
+        in refused(main, trained("test-drift"), *out)[0]
+    )
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
@@ -199,7 +245,9 @@ def test_refusals(refused, folders, tmp_path, monkeypatch, trained):
 @pytest.mark.parametrize("pe", ["rope+cable", "fire"])
 def test_lm_eval_finds_what_eval_hellaswag_finds(pe, folders, tmp_path, monkeypatch):
     """The harness's own task on a local file and an exported folder."""
-    lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: pip install lm_eval accelerate")
+    lm_eval = pytest.importorskip(
+        "lm_eval", reason="needs lm-evaluation-harness: pip install lm_eval accelerate"
+    )
     pytest.importorskip("accelerate")
     from lm_eval.tasks.hellaswag import utils
     from test_eval_hellaswag import EXAMPLES
@@ -207,16 +255,34 @@ def test_lm_eval_finds_what_eval_hellaswag_finds(pe, folders, tmp_path, monkeypa
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     source, run = tmp_path / "scenes.jsonl", folders[0] / pe
     source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
-    task = yaml.safe_load((Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function", ""))
-    task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"validation": str(source)}}, "training_split": None, "tag": None,
-             "process_docs": utils.process_docs}
-    theirs = lm_eval.simple_evaluate("hf", {"pretrained": str(folders[1] / pe), "trust_remote_code": True}, [task], device="cpu",
-                                     batch_size=3)
-    eval_hellaswag.main([str(run), "--source", str(source), "--device", "cpu", "--dtype", "float32"])
+    task = yaml.safe_load(
+        (Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function", "")
+    )
+    task |= {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"validation": str(source)}},
+        "training_split": None,
+        "tag": None,
+        "process_docs": utils.process_docs,
+    }
+    theirs = lm_eval.simple_evaluate(
+        "hf",
+        {"pretrained": str(folders[1] / pe), "trust_remote_code": True},
+        [task],
+        device="cpu",
+        batch_size=3,
+    )
+    eval_hellaswag.main(
+        [str(run), "--source", str(source), "--device", "cpu", "--dtype", "float32"]
+    )
     ours = json.loads((run / "eval_hellaswag_scenes.json").read_text())
-    assert [[answer[0] for (answer,) in sample["resps"]] for sample in theirs["samples"]["hellaswag"]] == [
-        pytest.approx(row, abs=2e-4) for row in ours["log_likelihoods"]]
+    assert [
+        [answer[0] for (answer,) in sample["resps"]] for sample in theirs["samples"]["hellaswag"]
+    ] == [pytest.approx(row, abs=2e-4) for row in ours["log_likelihoods"]]
     result = theirs["results"]["hellaswag"]
-    assert {key: result[f"{key},none"] for key in ("acc", "acc_norm")} == {key: ours[key] for key in ("acc", "acc_norm")}
+    assert {key: result[f"{key},none"] for key in ("acc", "acc_norm")} == {
+        key: ours[key] for key in ("acc", "acc_norm")
+    }
     assert {key: result[f"{key}_stderr,none"] for key in ("acc", "acc_norm")} == {
-        key: pytest.approx(ours[f"{key}_se"]) for key in ("acc", "acc_norm")}
+        key: pytest.approx(ours[f"{key}_se"]) for key in ("acc", "acc_norm")
+    }

@@ -33,8 +33,16 @@ def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
 
     def watched(name, function):
         def call(*arguments):
-            calls.append((name, stat.S_ISDIR(os.fstat(*arguments).st_mode) if name == "fsync" else os.path.getsize(arguments[0])))
+            calls.append(
+                (
+                    name,
+                    stat.S_ISDIR(os.fstat(*arguments).st_mode)
+                    if name == "fsync"
+                    else os.path.getsize(arguments[0]),
+                )
+            )
             return function(*arguments)
+
         return call
 
     for name in ("fsync", "replace"):

@@ -39,7 +39,9 @@ def patch_once(patch=interpreter._patch_lang):
     """Triton's interpreter patches its language whenever a kernel calls a function: half of its time. A launch's patch serves them all."""
     language = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
     interpreter._patch_lang = lambda fn: patch(language)
-    interpreter.InterpretedFunction.__call__ = lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs)
+    interpreter.InterpretedFunction.__call__ = lambda self, *args, **kwargs: self.rewrite()(
+        *args, **kwargs
+    )
 
 
 if kernels.INTERPRETED.value:
@@ -47,7 +49,12 @@ if kernels.INTERPRETED.value:
 
 
 def take_tiles(monkeypatch, keys):
-    shapes = {"forward": (32, keys, 4, 1), "rows": (32, 16, 4, 1), "columns": (16, 2 * keys, 4, 1), "distances": (16, 16, 4, 1)}
+    shapes = {
+        "forward": (32, keys, 4, 1),
+        "rows": (32, 16, 4, 1),
+        "columns": (16, 2 * keys, 4, 1),
+        "distances": (16, 16, 4, 1),
+    }
     monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: shapes)
 
 
@@ -77,8 +84,12 @@ def case(kind, T, S, D, B=2, H=2, steep=1.0, causal=True):
         leaves["table"] = normal(H, S if causal else 2 * S - 1)
     if kind == "pieces":
         ends = normal(7).sort().values.expand(H, 1, 7)
-        leaves |= {"table": normal(H, S).abs().cumsum(-1) / 9, "g": normal(1, 1, T).exp().sort(descending=True).values,
-                   "ends": F.pad(ends, (0, 1), value=torch.inf), "slopes": normal(H, 1, 8)}
+        leaves |= {
+            "table": normal(H, S).abs().cumsum(-1) / 9,
+            "g": normal(1, 1, T).exp().sort(descending=True).values,
+            "ends": F.pad(ends, (0, 1), value=torch.inf),
+            "slopes": normal(H, 1, 8),
+        }
     return {name: x.to(DEVICE) for name, x in leaves.items()}
 
 
@@ -95,8 +106,14 @@ def formula(kind, leaves, scale, causal=True, reach=None):
     if kind == "distance":
         z = z + leaves["table"][:, d.clamp(min=0) if causal else d + S - 1]
     if kind == "pieces":  # 1 at 0, and from there on along the slopes
-        later = torch.arange(T, device=q.device)[:, None].maximum(torch.arange(1 if causal else S, device=q.device))
-        x, ends, slopes = leaves["table"][:, d.abs()] * leaves["g"][0, 0, later], leaves["ends"][:, 0, :7], leaves["slopes"][:, 0]
+        later = torch.arange(T, device=q.device)[:, None].maximum(
+            torch.arange(1 if causal else S, device=q.device)
+        )
+        x, ends, slopes = (
+            leaves["table"][:, d.abs()] * leaves["g"][0, 0, later],
+            leaves["ends"][:, 0, :7],
+            leaves["slopes"][:, 0],
+        )
         z = z + straight(x, ends, slopes)
     unseen = (d < 0 if causal else d < -S) | (d.abs() >= (reach or S + 1))
     weights = z.masked_fill(unseen, -torch.inf).softmax(-1)
@@ -123,32 +140,54 @@ def intercepts(ends, slopes):
 
 def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
     T, s = leaves["q"].size(2), leaves.get("s")
-    bias = kernels.Bias(kind, s_i=None if s is None else s[..., s.size(-1) - T :], g=leaves.get("g"), s_j=s, table=leaves.get("table"))
+    bias = kernels.Bias(
+        kind,
+        s_i=None if s is None else s[..., s.size(-1) - T :],
+        g=leaves.get("g"),
+        s_j=s,
+        table=leaves.get("table"),
+    )
     if kind == "pieces":
         ends, slopes = leaves["ends"], leaves["slopes"]
         bias.pieces = torch.cat([ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]], 1)
         if not causal:
             bias.table = torch.cat([bias.table[:, 1:].flip(-1), bias.table], -1)
-    return kernels.attend(leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings)
+    return kernels.attend(
+        leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings
+    )
 
 
 def gradients(compute, leaves, dtype, fixed=()):
     """Output and the gradient of every leaf that is not fixed; the numbers of a bias stay float32 or wider."""
     wide = torch.promote_types(dtype, torch.float32)
-    leaves = {name: x.to(dtype if name in "qkv" else wide).requires_grad_(name not in fixed) for name, x in leaves.items()}
+    leaves = {
+        name: x.to(dtype if name in "qkv" else wide).requires_grad_(name not in fixed)
+        for name, x in leaves.items()
+    }
     y = compute(leaves)
     dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
     learned = {name: x for name, x in leaves.items() if name not in ("ends", *fixed)}
-    return dict(zip(["y", *learned], [y.detach(), *torch.autograd.grad(y, [*learned.values()], dy)]))
+    return dict(
+        zip(["y", *learned], [y.detach(), *torch.autograd.grad(y, [*learned.values()], dy)])
+    )
 
 
 def errors(kind, leaves, dtype=torch.float32, **settings):
     """Relative errors, norms over everything."""
-    exact = gradients(lambda x: formula(kind, x, 0.3, **settings)[0], {name: x.to(dtype).double() if name in "qkv" else x.float().double()
-                                                                     for name, x in leaves.items()}, torch.float64)
+    exact = gradients(
+        lambda x: formula(kind, x, 0.3, **settings)[0],
+        {
+            name: x.to(dtype).double() if name in "qkv" else x.float().double()
+            for name, x in leaves.items()
+        },
+        torch.float64,
+    )
     ours = gradients(lambda x: kernel(kind, x, 0.3, **settings), leaves, dtype)
     assert all(x.isfinite().all() for x in ours.values())  # for max() passes NaN over
-    return {name: ((ours[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in exact}
+    return {
+        name: ((ours[name].double() - exact[name]).norm() / exact[name].norm()).item()
+        for name in exact
+    }
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -156,16 +195,30 @@ def errors(kind, leaves, dtype=torch.float32, **settings):
 def test_values_and_gradients(kind, causal, monkeypatch):
     """37 tokens: the last tile is not full, and none of its rows or columns may leak. 3 sequences, of which no program adds up all."""
     monkeypatch.setattr(kernels, "SEQUENCES", 2)
-    assert max(errors(kind, case(kind, 37, 37, 16, B=3, causal=causal), causal=causal).values()) < 1e-5
+    assert (
+        max(errors(kind, case(kind, 37, 37, 16, B=3, causal=causal), causal=causal).values()) < 1e-5
+    )
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind, fixed", [("fall", "g"), ("fall", "s"), ("fall", "sg"), ("log-fall", "g"), ("log-fall", "s"),
-                                         ("pieces", "g")])
+@pytest.mark.parametrize(
+    "kind, fixed",
+    [
+        ("fall", "g"),
+        ("fall", "s"),
+        ("fall", "sg"),
+        ("log-fall", "g"),
+        ("log-fall", "s"),
+        ("pieces", "g"),
+    ],
+)
 def test_what_is_fixed_changes_no_other_gradient(kind, fixed, causal):
     """Its gradient is not computed: that of alibi's slopes and of fox's weights of one."""
     leaves = case(kind, 37, 37, 16, causal=causal)
-    all_learn, some = (gradients(lambda x: kernel(kind, x, 0.3, causal), leaves, torch.float32, fixed=names) for names in ("", fixed))
+    all_learn, some = (
+        gradients(lambda x: kernel(kind, x, 0.3, causal), leaves, torch.float32, fixed=names)
+        for names in ("", fixed)
+    )
     assert set(all_learn) - set(some) == set(fixed)
     for name, gradient in some.items():
         assert_close(gradient, all_learn[name], rtol=1e-5, atol=1e-5)
@@ -178,11 +231,16 @@ def test_one_tensor_of_all_three_is_the_same(kind, T, causal):
     leaves = {name: x.float() for name, x in case(kind, T, T, 16, B=3, causal=causal).items()}
 
     def packed(x):
-        whole = torch.stack([x[name].transpose(1, 2) for name in "qkv"], 2).flatten(2)  # (B, T, 3 H D)
+        whole = torch.stack([x[name].transpose(1, 2) for name in "qkv"], 2).flatten(
+            2
+        )  # (B, T, 3 H D)
         thirds = (third.unflatten(-1, (2, 16)).transpose(1, 2) for third in whole.chunk(3, -1))
         return kernel(kind, x | dict(zip("qkv", thirds)), 0.3, causal, packed=whole)
 
-    apart, together = (gradients(compute, leaves, torch.float32) for compute in (lambda x: kernel(kind, x, 0.3, causal), packed))
+    apart, together = (
+        gradients(compute, leaves, torch.float32)
+        for compute in (lambda x: kernel(kind, x, 0.3, causal), packed)
+    )
     for name, x in apart.items():
         assert torch.equal(together[name], x), name
 
@@ -190,7 +248,11 @@ def test_one_tensor_of_all_three_is_the_same(kind, T, causal):
 def test_a_layer_hands_its_projection_on(monkeypatch):
     """But where it was rotated, be it the keys alone, or follows what a cache holds."""
     whole, attend = [], torch.ops.posenc.attention
-    monkeypatch.setattr(torch.ops.posenc, "attention", lambda q, *rest: whole.append(q.dim() == 5) or attend(q, *rest))
+    monkeypatch.setattr(
+        torch.ops.posenc,
+        "attention",
+        lambda q, *rest: whole.append(q.dim() == 5) or attend(q, *rest),
+    )
     for pe in ("cable", "rope+cable"):
         net, tokens = model(pe, "triton"), torch.zeros(1, 6, dtype=torch.int64, device=DEVICE)
         net(tokens, tokens)
@@ -207,7 +269,13 @@ def test_a_layer_hands_its_projection_on(monkeypatch):
 def test_nothing_is_looked_for_where_falls_are_slow(monkeypatch):
     """A log-fall leaves out nothing at the default tolerance, and takes no time to find that out."""
     looked = []
-    monkeypatch.setattr(kernels, "kept_tiles", lambda *arguments, found=kernels.kept_tiles: looked.append(arguments[2]) or found(*arguments))
+    monkeypatch.setattr(
+        kernels,
+        "kept_tiles",
+        lambda *arguments, found=kernels.kept_tiles: (
+            looked.append(arguments[2]) or found(*arguments)
+        ),
+    )
     for kind in ("fall", "log-fall"):
         leaves = {name: x.float() for name, x in case(kind, 40, 40, 16).items()}
         for tolerance in (0.0, attention.SKIP_TOLERANCE, 0.1):
@@ -219,13 +287,27 @@ def test_nothing_is_looked_for_where_falls_are_slow(monkeypatch):
 def test_more_numbers_than_int32_counts(B, H):
     """Sequences, or heads, 2^30 numbers apart: the third begins 2^31 behind the first."""
     shape, apart = (B, H, 20, 16), 2**30
-    x = torch.empty(2 * apart + 960, dtype=torch.bfloat16, device=DEVICE)  # hardly any of it is ever touched
-    leaves = {name: x.as_strided(shape, (apart, apart, 16, 1), 320 * number) for number, name in enumerate("qkv")}
-    leaves |= {name: value for name, value in case("fall", 20, 20, 16, B=B, H=H).items() if name in "sg"}
+    x = torch.empty(
+        2 * apart + 960, dtype=torch.bfloat16, device=DEVICE
+    )  # hardly any of it is ever touched
+    leaves = {
+        name: x.as_strided(shape, (apart, apart, 16, 1), 320 * number)
+        for number, name in enumerate("qkv")
+    }
+    leaves |= {
+        name: value for name, value in case("fall", 20, 20, 16, B=B, H=H).items() if name in "sg"
+    }
     for number, name in enumerate("qkv"):
         leaves[name].copy_(torch.randn(shape, generator=torch.Generator().manual_seed(number)))
-    compact = {name: value.clone(memory_format=torch.contiguous_format) for name, value in leaves.items()}
-    for one, other in zip(*(gradients(lambda x: kernel("fall", x, 0.3), found, torch.bfloat16).values() for found in (leaves, compact))):
+    compact = {
+        name: value.clone(memory_format=torch.contiguous_format) for name, value in leaves.items()
+    }
+    for one, other in zip(
+        *(
+            gradients(lambda x: kernel("fall", x, 0.3), found, torch.bfloat16).values()
+            for found in (leaves, compact)
+        )
+    ):
         assert torch.equal(one, other)
 
 
@@ -237,8 +319,15 @@ def test_fewer_queries_than_keys(kind):
 @pytest.mark.parametrize("causal", [True, False])
 @torch.no_grad()
 def test_fewer_queries_than_keys_by_distance(causal):
-    leaves = {name: x.float() for name, x in case("distance", 21, 50, 16, B=1, causal=causal).items()}
-    assert_close(kernel("distance", leaves, 0.3, causal), formula("distance", leaves, 0.3, causal)[0], rtol=1e-5, atol=1e-5)
+    leaves = {
+        name: x.float() for name, x in case("distance", 21, 50, 16, B=1, causal=causal).items()
+    }
+    assert_close(
+        kernel("distance", leaves, 0.3, causal),
+        formula("distance", leaves, 0.3, causal)[0],
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("D", [24, 80, 128])
@@ -249,7 +338,14 @@ def test_head_sizes(D):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", ["none", "distance", "pieces"])
 def test_keys_out_of_reach(kind, causal):
-    assert max(errors(kind, case(kind, 40, 40, 16, B=1, causal=causal), causal=causal, reach=9).values()) < 1e-5
+    assert (
+        max(
+            errors(
+                kind, case(kind, 40, 40, 16, B=1, causal=causal), causal=causal, reach=9
+            ).values()
+        )
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -266,7 +362,12 @@ def test_half_precision_keeps_the_bias_exact(kind, dtype):
 def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
     """In bfloat16 over a long text: gradients of gates are sums of running sums of all rows' gradients, of a table's entries sums over
     all rows. Against the dense path in float32."""
-    shapes = {"forward": (128, 64, 4, 1), "rows": (128, 64, 4, 1), "columns": (64, 128, 4, 1), "distances": (128, 128, 4, 1)}
+    shapes = {
+        "forward": (128, 64, 4, 1),
+        "rows": (128, 64, 4, 1),
+        "columns": (64, 128, 4, 1),
+        "distances": (128, 128, 4, 1),
+    }
     monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: shapes)
     torch.manual_seed(0)
     encoding = posenc.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
@@ -278,7 +379,9 @@ def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
         found[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
     largest = max(exact.norm() for exact in found["dense"])
     for ours, exact in zip(found["triton"], found["dense"]):
-        assert (ours - exact).norm() < 0.02 * max(exact.norm(), 1e-3 * largest)  # one is zero: a constant for a head changes nothing
+        assert (ours - exact).norm() < 0.02 * max(
+            exact.norm(), 1e-3 * largest
+        )  # one is zero: a constant for a head changes nothing
 
 
 def test_autocast_leaves_the_bias_in_float32():
@@ -288,7 +391,9 @@ def test_autocast_leaves_the_bias_in_float32():
     inputs = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
     states = encoding.states(torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE))
     with torch.autocast(DEVICE, torch.bfloat16):
-        ours, exact = (attention.attend(*inputs, encoding, *states, 0.25, path) for path in ("triton", "dense"))
+        ours, exact = (
+            attention.attend(*inputs, encoding, *states, 0.25, path) for path in ("triton", "dense")
+        )
         assert_close(ours, exact, rtol=1e-5, atol=1e-6)
 
 
@@ -306,15 +411,29 @@ def audited(monkeypatch):
         numbers = [np.zeros(0, np.uint64)]
         for x in found[0]:
             if isinstance(x, torch.Tensor) and x.numel():
-                places = torch.arange(x.untyped_storage().nbytes() // x.element_size()).as_strided(x.shape, x.stride(), x.storage_offset())
-                numbers.append(x.untyped_storage().data_ptr() + x.element_size() * places.flatten().numpy().astype(np.uint64))
+                places = torch.arange(x.untyped_storage().nbytes() // x.element_size()).as_strided(
+                    x.shape, x.stride(), x.storage_offset()
+                )
+                numbers.append(
+                    x.untyped_storage().data_ptr()
+                    + x.element_size() * places.flatten().numpy().astype(np.uint64)
+                )
         numbers = np.unique(np.concatenate(numbers))
-        launches.append((self.fn.__name__, numbers, np.full(len(numbers), nobody), np.full(len(numbers), nobody)))
+        launches.append(
+            (
+                self.fn.__name__,
+                numbers,
+                np.full(len(numbers), nobody),
+                np.full(len(numbers), nobody),
+            )
+        )
         return found
 
     def accessed(builder, pointers, mask):
         name, numbers, *_ = launches[-1]
-        found = np.broadcast_to(pointers.data, np.broadcast_shapes(pointers.data.shape, mask.data.shape))
+        found = np.broadcast_to(
+            pointers.data, np.broadcast_shapes(pointers.data.shape, mask.data.shape)
+        )
         found = found[np.broadcast_to(mask.data.astype(bool), found.shape)]
         places = np.searchsorted(numbers, found).clip(max=len(numbers) - 1)
         assert (numbers[places] == found).all(), f"{name} leaves its tensors"
@@ -328,8 +447,12 @@ def audited(monkeypatch):
 
     def audited_store(self, pointers, value, mask, *rest):
         (places, program), (name, _, reader, writer) = accessed(self, pointers, mask), launches[-1]
-        assert len(np.unique(places)) == len(places) and (writer[places] == nobody).all(), f"{name} writes twice"
-        assert np.isin(reader[places], (nobody, program)).all(), f"{name} writes what another program reads"
+        assert len(np.unique(places)) == len(places) and (writer[places] == nobody).all(), (
+            f"{name} writes twice"
+        )
+        assert np.isin(reader[places], (nobody, program)).all(), (
+            f"{name} writes what another program reads"
+        )
         writer[places] = program
         return store(self, pointers, value, mask, *rest)
 
@@ -341,21 +464,33 @@ def audited(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter alone tells who reads and writes what")
+@pytest.mark.skipif(
+    DEVICE == "cuda", reason="the interpreter alone tells who reads and writes what"
+)
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind, D, steep", [*((kind, 16, 1.0) for kind in kernels.KINDS), ("distance", 24, 1.0), ("fall", 24, 30.0)])
+@pytest.mark.parametrize(
+    "kind, D, steep",
+    [*((kind, 16, 1.0) for kind in kernels.KINDS), ("distance", 24, 1.0), ("fall", 24, 30.0)],
+)
 def test_programs_run_in_any_order(kind, D, steep, causal, audited, monkeypatch):
     """Three sequences of whole tiles and a rest, a head size that fills no tile, and keys that are left out."""
     monkeypatch.setattr(kernels, "SEQUENCES", 2)
     found = errors(kind, case(kind, 85, 85, D, B=3, H=1, steep=steep, causal=causal), causal=causal)
     assert max(found.values()) < 1e-5, found
     by_distance = ["_backward_distances"] * (kind in ("distance", "pieces"))
-    assert [name for name, *_ in audited] == ["_forward", "_backward_rows", "_backward_columns", *by_distance]
+    assert [name for name, *_ in audited] == [
+        "_forward",
+        "_backward_rows",
+        "_backward_columns",
+        *by_distance,
+    ]
 
 
 def test_the_same_bits_again():
     leaves = case("pieces", 37, 37, 16)
-    first, again = (gradients(lambda x: kernel("pieces", x, 0.3), leaves, torch.float32) for _ in range(2))
+    first, again = (
+        gradients(lambda x: kernel("pieces", x, 0.3), leaves, torch.float32) for _ in range(2)
+    )
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
@@ -371,8 +506,15 @@ def skipped(kind, leaves, tolerance, causal=True):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind, tolerance, keys, T", [("fall", 2.0**-24, 16, 128), ("fall", 2.0**-8, 16, 115), ("log-fall", 0.1, 16, 128),
-                                                      ("fall", 2.0**-24, 32, 120)])
+@pytest.mark.parametrize(
+    "kind, tolerance, keys, T",
+    [
+        ("fall", 2.0**-24, 16, 128),
+        ("fall", 2.0**-8, 16, 115),
+        ("log-fall", 0.1, 16, 128),
+        ("fall", 2.0**-24, 32, 120),
+    ],
+)
 def test_what_is_left_out_cannot_matter(kind, tolerance, keys, T, causal, monkeypatch):
     """Tiles are left out, in the last rows several, and where later keys are seen as many in the first; what is in them weighs less than is
     said, and values and gradients show it."""
@@ -382,36 +524,70 @@ def test_what_is_left_out_cannot_matter(kind, tolerance, keys, T, causal, monkey
     if kind == "log-fall":  # which falls like a power: only a steep one leaves little far out
         leaves["s"] = leaves["s"] * 1000
     kept, weight = skipped(kind, leaves, tolerance, causal)
-    assert kept[0, 0, 0, -1] * keys > 32 and weight.max() <= tolerance and (causal or kept[1, 0, 0, 0] * keys < T - 32)
+    assert (
+        kept[0, 0, 0, -1] * keys > 32
+        and weight.max() <= tolerance
+        and (causal or kept[1, 0, 0, 0] * keys < T - 32)
+    )
     exact = gradients(lambda x: formula(kind, x, 0.3, causal)[0], leaves, torch.float32)
-    ours = gradients(lambda x: kernel(kind, x, 0.3, causal, skip_tolerance=tolerance), leaves, torch.float32)
+    ours = gradients(
+        lambda x: kernel(kind, x, 0.3, causal, skip_tolerance=tolerance), leaves, torch.float32
+    )
     for name in ours:
-        assert_close(ours[name], exact[name], rtol=3 * tolerance + 1e-4, atol=3 * tolerance * exact[name].abs().max().item() + 1e-5)
+        assert_close(
+            ours[name],
+            exact[name],
+            rtol=3 * tolerance + 1e-4,
+            atol=3 * tolerance * exact[name].abs().max().item() + 1e-5,
+        )
 
 
-@pytest.mark.parametrize("causal, keys, rows", [(True, slice(16), slice(96, 128)), (False, slice(16), slice(96, 128)),
-                                                (False, slice(112, 128), slice(32))])
+@pytest.mark.parametrize(
+    "causal, keys, rows",
+    [
+        (True, slice(16), slice(96, 128)),
+        (False, slice(16), slice(96, 128)),
+        (False, slice(112, 128), slice(32)),
+    ],
+)
 def test_tiles_that_are_left_out_are_not_read(causal, keys, rows, small_tiles):
     """The first keys, or the last, by rows far from them; and such rows, for the gradients of these keys."""
+
     def results(dy=torch.ones(16, device=DEVICE), **settings):
         learning = {name: x.clone().requires_grad_() for name, x in leaves.items()}
         y = kernel("fall", learning, 0.3, causal, **settings)
         dq, dk, dv = torch.autograd.grad(y, [learning[name] for name in "qkv"], dy.expand_as(y))
         return y.detach()[..., rows, :], dq[..., rows, :], dk[..., keys, :], dv[..., keys, :]
 
-    leaves = {name: x.float() for name, x in case("fall", 128, 128, 16, B=1, H=1, steep=30.0).items()}
+    leaves = {
+        name: x.float() for name, x in case("fall", 128, 128, 16, B=1, H=1, steep=30.0).items()
+    }
     dy = torch.ones(128, 16, device=DEVICE)
     dy[rows] = torch.nan
     before, unknown, all_read = results(), results(dy), results(dy, skip_tolerance=0.0)
-    assert all(torch.equal(*pair) for pair in zip(unknown[2:], before[2:])) and all_read[2].isnan().all() and all_read[3].isnan().all()
+    assert (
+        all(torch.equal(*pair) for pair in zip(unknown[2:], before[2:]))
+        and all_read[2].isnan().all()
+        and all_read[3].isnan().all()
+    )
     leaves["v"][..., keys, :] = torch.nan
     after, all_read = results(), results(skip_tolerance=0.0)
-    assert all(torch.equal(*pair) for pair in zip(after[:2], before[:2])) and all_read[0].isnan().all() and all_read[1].isnan().all()
+    assert (
+        all(torch.equal(*pair) for pair in zip(after[:2], before[:2]))
+        and all_read[0].isnan().all()
+        and all_read[1].isnan().all()
+    )
 
 
 def test_keys_find_their_queries_among_many_tiles(monkeypatch):
     """130 tiles of queries, in an encoder, nearly all of which leave a tile of keys out."""
-    monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: dict.fromkeys(("forward", "rows", "columns"), (16, 16, 4, 1)))
+    monkeypatch.setattr(
+        kernels,
+        "tiles",
+        lambda kind, head_size, dtype: dict.fromkeys(
+            ("forward", "rows", "columns"), (16, 16, 4, 1)
+        ),
+    )
     leaves = case("fall", 2070, 2070, 16, B=1, H=1, steep=30.0)
     kept, _ = skipped("fall", leaves, 2.0**-24, False)
     assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 120
@@ -429,13 +605,25 @@ def test_far_keys_that_matter_are_not_left_out(causal, small_tiles):
     leaves["g"] = torch.ones_like(leaves["g"])
     leaves["q"], leaves["k"] = leaves["q"] * 0.1, leaves["k"] * 0.1
     before, _ = skipped("fall", leaves, 2.0**-24, causal)
-    assert before[0, 0, 0].tolist()[4:] == [6, 8] and (causal or before[1, 0, 0].tolist() == [4, 6, 8, 10, 12, 12])
-    leaves["q"][..., 150, 0], leaves["k"][..., 3, 0] = 30.0, 25.0  # 225 of score against a fall of 147
+    assert before[0, 0, 0].tolist()[4:] == [6, 8] and (
+        causal or before[1, 0, 0].tolist() == [4, 6, 8, 10, 12, 12]
+    )
+    leaves["q"][..., 150, 0], leaves["k"][..., 3, 0] = (
+        30.0,
+        25.0,
+    )  # 225 of score against a fall of 147
     after, weight = skipped("fall", leaves, 2.0**-24, causal)
-    assert after[0, 0, 0, 4] == 0 and after[0, 0, 0, 5] == before[0, 0, 0, 5] and weight.max() <= 2.0**-24
+    assert (
+        after[0, 0, 0, 4] == 0
+        and after[0, 0, 0, 5] == before[0, 0, 0, 5]
+        and weight.max() <= 2.0**-24
+    )
     assert formula("fall", leaves, 0.3, causal)[1][..., 150, 3] > 0.999
     if not causal:  # and the other way round
-        leaves["q"][..., 9, 1], leaves["k"][..., 190, 1] = 30.0, 30.0  # 270 of score against a fall of 181
+        leaves["q"][..., 9, 1], leaves["k"][..., 190, 1] = (
+            30.0,
+            30.0,
+        )  # 270 of score against a fall of 181
         after, weight = skipped("fall", leaves, 2.0**-24, causal)
         assert after[1, 0, 0].tolist() == [12, 6, 8, 10, 12, 12] and weight.max() <= 2.0**-24
         assert formula("fall", leaves, 0.3, causal)[1][..., 9, 190] > 0.999
@@ -451,16 +639,29 @@ def test_far_keys_that_matter_are_not_left_out(causal, small_tiles):
     assert_close(ours.double(), formula("fall", leaves, 0.3, causal)[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("weight, causal, tiles", [(0.9, True, 2), (1.5, True, 1), (2.1, True, 0), (0.45, False, 2), (0.75, False, 1),
-                                                   (1.05, False, 0)])
+@pytest.mark.parametrize(
+    "weight, causal, tiles",
+    [
+        (0.9, True, 2),
+        (1.5, True, 1),
+        (2.1, True, 0),
+        (0.45, False, 2),
+        (0.75, False, 1),
+        (1.05, False, 0),
+    ],
+)
 def test_the_bound_is_reached_and_not_passed(weight, causal, tiles, small_tiles):
     """Two flat tiles of keys on either side of 32 queries, to the nearest of which the 32 weigh so many times the tolerance, and S falling
     so steeply between that a row holds hardly more than its own key. Half of the tolerance is for either side."""
     tolerance, steep = 2.0**-10, 60.0
     fall = -np.log(weight * tolerance / 32)
-    s = -np.concatenate([np.zeros(32), fall + steep * np.arange(32), np.full(32, 2 * fall + steep * 31)])
-    leaves = case("fall", 96, 96, 16, B=1, H=1) | {"s": torch.from_numpy(s)[None, None].to(DEVICE),
-                                                   "g": torch.ones(1, 1, 96, device=DEVICE)}
+    s = -np.concatenate(
+        [np.zeros(32), fall + steep * np.arange(32), np.full(32, 2 * fall + steep * 31)]
+    )
+    leaves = case("fall", 96, 96, 16, B=1, H=1) | {
+        "s": torch.from_numpy(s)[None, None].to(DEVICE),
+        "g": torch.ones(1, 1, 96, device=DEVICE),
+    }
     leaves["q"] = leaves["k"] = torch.ones(1, 1, 96, 16, dtype=torch.float64, device=DEVICE)
     kept, held = skipped("fall", leaves, tolerance, causal)
     assert kept[:, 0, 0, 1].tolist() == [tiles, 6 - tiles][: len(kept)]
@@ -483,30 +684,92 @@ def test_the_share_left_out(causal, small_tiles):
         read.append(-(-min(T, start + 32) // 16) if causal else 19)
         light.append((in_tiles.cumsum(1) <= tolerance).all(0)[: start // 16].sum())
         if not causal:
-            light.append((in_tiles[:, ::-1].cumsum(1) <= tolerance).all(0)[: max(0, 17 - start // 16)].sum())
+            light.append(
+                (in_tiles[:, ::-1].cumsum(1) <= tolerance).all(0)[: max(0, 17 - start // 16)].sum()
+            )
     found = kernels.left_out(q, q, bias, 1.0, causal, tolerance) * 2 * sum(read)
     assert sum(max(0, n - 2) for n in light) <= found <= sum(light) and found > sum(read) / 2
-    assert kernels.left_out(q, q, bias, 1.0, causal, 0.0) == kernels.left_out(q, q, kernels.Bias(), 1.0, causal, tolerance) == 0
+    assert (
+        kernels.left_out(q, q, bias, 1.0, causal, 0.0)
+        == kernels.left_out(q, q, kernels.Bias(), 1.0, causal, tolerance)
+        == 0
+    )
 
 
 SLOPE = "alibi-equal:h=4"  # one head is enough
-NETWORK = ["--size", "quickstart", "--n_layer", "2", "--n_head", "1", "--n_embd", "16", "--pe", SLOPE, "--block_size", "160", "--micro_batch",
-           "1", "--tokens_per_step", "160", "--steps", "2", "--val_tokens", "160", "--compile", "false", "--device", DEVICE, "--dtype", "float32"]
+NETWORK = [
+    "--size",
+    "quickstart",
+    "--n_layer",
+    "2",
+    "--n_head",
+    "1",
+    "--n_embd",
+    "16",
+    "--pe",
+    SLOPE,
+    "--block_size",
+    "160",
+    "--micro_batch",
+    "1",
+    "--tokens_per_step",
+    "160",
+    "--steps",
+    "2",
+    "--val_tokens",
+    "160",
+    "--compile",
+    "false",
+    "--device",
+    DEVICE,
+    "--dtype",
+    "float32",
+]
 
 
 def test_programs_tell_what_is_left_out(data_dir, tmp_path, capsys, small_tiles):
     """A training at a coarse tolerance, and an evaluation at the default one, whose loss is that of the dense path."""
-    train_gpt.main([*NETWORK, "--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5", "--out_dir", str(tmp_path)])
+    train_gpt.main(
+        [
+            *NETWORK,
+            "--data",
+            str(data_dir),
+            "--attention",
+            "triton",
+            "--skip_tolerance",
+            "0.5",
+            "--out_dir",
+            str(tmp_path),
+        ]
+    )
     assert re.search(r"val loss .* \d+\.\d% of attention left out", capsys.readouterr().out)
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert all(0 < share < 1 for share in logged[-1]["left_out"]) and len(logged[-1]["left_out"]) == 2
+    assert (
+        all(0 < share < 1 for share in logged[-1]["left_out"]) and len(logged[-1]["left_out"]) == 2
+    )
     found = {}
     for path in ("triton", "dense"):
-        eval_extrapolation.main([str(tmp_path), "--lengths", "384", "--windows", "1", *NETWORK[-4:], "--attention", path])
+        eval_extrapolation.main(
+            [
+                str(tmp_path),
+                "--lengths",
+                "384",
+                "--windows",
+                "1",
+                *NETWORK[-4:],
+                "--attention",
+                path,
+            ]
+        )
         found[path] = json.loads(evaluation(tmp_path).read_text())
     entries = {path: record["lengths"]["384"] for path, record in found.items()}
-    assert found["triton"]["skip_tolerance"] == 2**-24 and all(0 < share < 1 for share in entries["triton"]["left_out"])
-    assert "left_out" not in entries["dense"] and abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
+    assert found["triton"]["skip_tolerance"] == 2**-24 and all(
+        0 < share < 1 for share in entries["triton"]["left_out"]
+    )
+    assert (
+        "left_out" not in entries["dense"]
+        and abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
+    )
 
 
 def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch, small_tiles):
@@ -517,12 +780,20 @@ def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch, small_tile
     setting.layers, found = turns.reads(setting, *runs.load_model(tmp_path, setting.device))
     assert 0 < found["left_out"][0] < 1
     grads, grad = [], torch.autograd.grad
-    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1])
+    monkeypatch.setattr(
+        torch.autograd,
+        "grad",
+        lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1],
+    )
     both = turns.attend(setting, SLOPE)
-    assert both[f"{SLOPE} triton"].rival and not both[SLOPE].rival  # what does not compile keeps nobody else from being measured
+    assert (
+        both[f"{SLOPE} triton"].rival and not both[SLOPE].rival
+    )  # what does not compile keeps nobody else from being measured
     for name in (SLOPE, f"{SLOPE} triton"):
         both[name].ready()()
-    for (_, exact), (_, ours) in zip(grads[:2], grads[2:], strict=True):  # of each layer's input, and of its projection
+    for (_, exact), (_, ours) in zip(
+        grads[:2], grads[2:], strict=True
+    ):  # of each layer's input, and of its projection
         assert_close(ours, exact, rtol=1e-3, atol=1e-4)
 
 
@@ -544,13 +815,28 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
 
     def context(cable, kcable, kerple):  # (error, seconds of a turn where the other path takes 2)
         entries = {"sdpa": {"seconds": [2]}, "rope": {"seconds": [2]}, "t5": None}
-        for pe, (error, seconds) in {"rope+cable": cable, "k-cable": kcable, "kerple": kerple, "t5-clip:k=7": cable,
-                                      "fox": (0, 1)}.items():
-            entries |= {pe: {"seconds": [2, 2, 2]}, f"{pe} triton": {"error": error, "seconds": [seconds, 9, seconds]}}
+        for pe, (error, seconds) in {
+            "rope+cable": cable,
+            "k-cable": kcable,
+            "kerple": kerple,
+            "t5-clip:k=7": cable,
+            "fox": (0, 1),
+        }.items():
+            entries |= {
+                pe: {"seconds": [2, 2, 2]},
+                f"{pe} triton": {"error": error, "seconds": [seconds, 9, seconds]},
+            }
         return entries
 
-    contexts = {"1024": context((0.01, 1), (0.01, 1), (0.01, 1)), "4096": context((0.01, 1.9), (0.05, 1), (0.01, 2.1))}
-    found = bench.chosen(contexts, ["t5", *(pe for pe in contexts["1024"] if f"{pe} triton" in contexts["1024"])], torch.device("cuda"))
+    contexts = {
+        "1024": context((0.01, 1), (0.01, 1), (0.01, 1)),
+        "4096": context((0.01, 1.9), (0.05, 1), (0.01, 2.1)),
+    }
+    found = bench.chosen(
+        contexts,
+        ["t5", *(pe for pe in contexts["1024"] if f"{pe} triton" in contexts["1024"])],
+        torch.device("cuda"),
+    )
     assert found["faster"] == ["cable", "t5-clip"] and found["gpu"] == "sm_90"
 
     def path(pe, head_size=64):
@@ -564,21 +850,36 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
     assert path("cable") == "sdpa" and path("t5-clip") == "dense"  # nothing was recorded
     keep()
     assert path("cable") == path("rope+cable") == path("t5-clip") == path("t5-clip:k=3") == "triton"
-    assert path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa" and path("kerple") == path("k-cable") == "dense"
+    assert (
+        path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa"
+        and path("kerple") == path("k-cable") == "dense"
+    )
     assert attention.choose("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"  # on no GPU
     encoder = posenc.build("t5-clip", 2, 8, 8, 1, causal=False)[0]
     assert attention.choose("auto", encoder, Queries(64)) == "dense"  # measured of decoders alone
     result = json.loads((tmp_path / "gpu.json").read_text())["attention"]
-    (tmp_path / "encoders.json").write_text(json.dumps({"attention": {**result, "objective": "mlm"}}))
+    (tmp_path / "encoders.json").write_text(
+        json.dumps({"attention": {**result, "objective": "mlm"}})
+    )
     assert path("cable-nw") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"
     (tmp_path / "gpu.json").unlink()
-    assert path("cable") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"  # of encoders alone
+    assert (
+        path("cable") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"
+    )  # of encoders alone
     (tmp_path / "encoders.json").unlink()
     keep(faster=["alibi", "window"])
-    assert path("alibi") == path("rope+alibi") == "triton" and path("window:w=9+alibi") == path("window") == "dense"  # other kernels
-    windows = {f"{pe}{added}": entry for pe in ("window:w=9+alibi", "rope+window", "alibi")
-               for added, entry in (("", {"seconds": [2]}), (" triton", {"error": 0.01, "seconds": [1]}))}
-    assert bench.chosen({"1024": windows}, ["window:w=9+alibi", "rope+window", "alibi"], torch.device("cuda"))["faster"] == ["alibi"]
+    assert (
+        path("alibi") == path("rope+alibi") == "triton"
+        and path("window:w=9+alibi") == path("window") == "dense"
+    )  # other kernels
+    windows = {
+        f"{pe}{added}": entry
+        for pe in ("window:w=9+alibi", "rope+window", "alibi")
+        for added, entry in (("", {"seconds": [2]}), (" triton", {"error": 0.01, "seconds": [1]}))
+    }
+    assert bench.chosen(
+        {"1024": windows}, ["window:w=9+alibi", "rope+window", "alibi"], torch.device("cuda")
+    )["faster"] == ["alibi"]
     for other in ({"gpu": "sm_80"}, {"sha256": "other kernels"}, {"dtype": "float16"}):
         keep(**other)
         assert path("cable") == "sdpa"
@@ -586,14 +887,27 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
 
 def model(pe, path, causal=True):
     torch.manual_seed(0)
-    return GPT(GPTConfig(size="quickstart", pe=pe, vocab_size=96, block_size=32, n_layer=1, n_head=2, n_embd=32, attention=path,
-                         causal=causal)).to(DEVICE)
+    return GPT(
+        GPTConfig(
+            size="quickstart",
+            pe=pe,
+            vocab_size=96,
+            block_size=32,
+            n_layer=1,
+            n_head=2,
+            n_embd=32,
+            attention=path,
+            causal=causal,
+        )
+    ).to(DEVICE)
 
 
 def test_encoders_leave_out_on_both_sides(small_tiles):
     """What a decoder leaves out on its one, but for half of the tolerance."""
     tokens = torch.zeros(1, 512, dtype=torch.int64, device=DEVICE)
-    (decoder,), (encoder,) = (biases.left_out(model("alibi", "triton", causal), tokens) for causal in (True, False))
+    (decoder,), (encoder,) = (
+        biases.left_out(model("alibi", "triton", causal), tokens) for causal in (True, False)
+    )
     assert 0.03 < encoder <= decoder < encoder + 0.02
 
 
@@ -605,29 +919,57 @@ def test_every_encoding_it_can_form(pe, causal):
     for path in ("dense", "triton"):
         net = model(pe, path, causal)
         with torch.no_grad():
-            for name, parameter in net.named_parameters():  # stronger than at the start, so that the bias matters
-                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE), alpha=0.2)
+            for (
+                name,
+                parameter,
+            ) in net.named_parameters():  # stronger than at the start, so that the bias matters
+                parameter.add_(
+                    torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)).to(
+                        DEVICE
+                    ),
+                    alpha=0.2,
+                )
             net.project()
         losses.append(net(tokens, tokens))
         losses[-1].backward()
         grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
     assert_close(losses[1], losses[0])
     for name, exact in grads[0].items():
-        assert_close(grads[1][name], exact, rtol=1e-3, atol=1e-5, msg=lambda text: f"{name}: {text}")
+        assert_close(
+            grads[1][name], exact, rtol=1e-3, atol=1e-5, msg=lambda text: f"{name}: {text}"
+        )
 
 
 def test_an_operator_like_torchs_own():
     """Its schema, shapes without data, and gradients are what torch.compile relies on; and no graph break."""
     leaves = {name: x.float().requires_grad_() for name, x in case("fall", 20, 20, 16, B=1).items()}
     nothing, none = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.int32, device=DEVICE)
-    torch.library.opcheck(torch.ops.posenc.attention, (*(leaves[name] for name in ("q", "k", "v", "s", "g", "s")), nothing, nothing,
-                                                       none, 1, 0.3, True, 2**30))
+    torch.library.opcheck(
+        torch.ops.posenc.attention,
+        (
+            *(leaves[name] for name in ("q", "k", "v", "s", "g", "s")),
+            nothing,
+            nothing,
+            none,
+            1,
+            0.3,
+            True,
+            2**30,
+        ),
+    )
     compiled = torch.compile(lambda x: kernel("fall", x, 0.3), fullgraph=True, backend="aot_eager")
-    for one, other in zip(*(gradients(compute, leaves, torch.float32).values() for compute in (compiled, lambda x: kernel("fall", x, 0.3)))):
+    for one, other in zip(
+        *(
+            gradients(compute, leaves, torch.float32).values()
+            for compute in (compiled, lambda x: kernel("fall", x, 0.3))
+        )
+    ):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("pe, causal", [("rope+fox", True), ("rope+fox", False), ("t5", True), ("fire", True)])
+@pytest.mark.parametrize(
+    "pe, causal", [("rope+fox", True), ("rope+fox", False), ("t5", True), ("fire", True)]
+)
 def test_a_model_compiles_to_one_graph(pe, causal):
     """With what is left out at each step, and the gradients of what belongs to an encoding."""
     tokens = torch.randint(96, (2, 32), generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -638,35 +980,71 @@ def test_a_model_compiles_to_one_graph(pe, causal):
         forward(tokens, tokens).backward()
         grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
     for name, eager in grads[0].items():
-        assert_close(grads[1][name], eager, rtol=1e-3, atol=1e-6, msg=lambda text: f"{name}: {text}")
+        assert_close(
+            grads[1][name], eager, rtol=1e-3, atol=1e-6, msg=lambda text: f"{name}: {text}"
+        )
 
 
 def test_refusals(monkeypatch):
     with pytest.raises(InputError, match="triton cannot form the bias of Composition"):
         model("fire+cable", "triton")
     for kind, T in (("distance", 4), ("pieces", 2)):  # a table for causal attention; fewer queries
-        with pytest.raises(InputError, match="needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys"):
-            kernel(kind, {name: x.float() for name, x in case(kind, T, 4, 16).items()}, 0.3, causal=False)
+        with pytest.raises(
+            InputError,
+            match="needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys",
+        ):
+            kernel(
+                kind,
+                {name: x.float() for name, x in case(kind, T, 4, 16).items()},
+                0.3,
+                causal=False,
+            )
     with pytest.raises(InputError, match="head sizes from 16 to 128, not 8"):
         kernel("none", case("none", 4, 4, 8), 0.3)
     with pytest.raises(InputError, match="5 queries of 4 keys: give a key for each query"):
         kernel("none", {name: x.float() for name, x in case("none", 5, 4, 16).items()}, 0.3)
     with pytest.raises(InputError, match="at most 1,023 units of FIRE's network: choose dense"):
         q = torch.zeros(1, 1, 4, 16, device=DEVICE)
-        kernels.attend(q, q, q, kernels.Bias("pieces", g=q[..., 0], table=q[0, ..., 0], pieces=torch.zeros(1, 3, 2048, device=DEVICE)), 0.3)
+        kernels.attend(
+            q,
+            q,
+            q,
+            kernels.Bias(
+                "pieces",
+                g=q[..., 0],
+                table=q[0, ..., 0],
+                pieces=torch.zeros(1, 3, 2048, device=DEVICE),
+            ),
+            0.3,
+        )
     with pytest.raises(InputError, match="does not compute in torch.float64"):
         kernel("none", case("none", 4, 4, 16), 0.3)
-    with pytest.raises(InputError, match="at most 65,535 heads of all sequences together, not 65,536"):
-        kernel("none", {name: x.float() for name, x in case("none", 1, 1, 16, B=32768, H=2).items()}, 0.3)
-    with pytest.raises(InputError, match="gradients of a bias of distance need as many queries as keys"):
-        kernel("distance", {name: x.float().requires_grad_() for name, x in case("distance", 4, 8, 16).items()}, 0.3)
+    with pytest.raises(
+        InputError, match="at most 65,535 heads of all sequences together, not 65,536"
+    ):
+        kernel(
+            "none",
+            {name: x.float() for name, x in case("none", 1, 1, 16, B=32768, H=2).items()},
+            0.3,
+        )
+    with pytest.raises(
+        InputError, match="gradients of a bias of distance need as many queries as keys"
+    ):
+        kernel(
+            "distance",
+            {name: x.float().requires_grad_() for name, x in case("distance", 4, 8, 16).items()},
+            0.3,
+        )
 
     class TooLarge:
         def __getitem__(self, grid):
             raise OutOfResources(1 << 20, 101376, "shared memory")
 
     monkeypatch.setattr(kernels, "_forward", TooLarge())
-    with pytest.raises(InputError, match="this GPU is too small for triton's tiles .*Required: 1048576.*: choose auto or dense"):
+    with pytest.raises(
+        InputError,
+        match="this GPU is too small for triton's tiles .*Required: 1048576.*: choose auto or dense",
+    ):
         kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
     if DEVICE == "cpu":
         monkeypatch.setattr(kernels.INTERPRETED, "value", False)

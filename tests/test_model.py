@@ -22,8 +22,20 @@ V = 96
 
 def make(pe, **settings):
     torch.manual_seed(0)
-    return GPT(GPTConfig(**{"size": "quickstart", "pe": pe, "vocab_size": V, "block_size": 32, "n_layer": 2, "n_head": 3,
-                            "n_embd": 24, **settings})).eval()
+    return GPT(
+        GPTConfig(
+            **{
+                "size": "quickstart",
+                "pe": pe,
+                "vocab_size": V,
+                "block_size": 32,
+                "n_layer": 2,
+                "n_head": 3,
+                "n_embd": 24,
+                **settings,
+            }
+        )
+    ).eval()
 
 
 def test_equal_to_hugging_face(tmp_path):
@@ -31,14 +43,18 @@ def test_equal_to_hugging_face(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(1)
-    theirs = GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3)).eval()
+    theirs = GPT2LMHeadModel(
+        GPT2Config(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3)
+    ).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path)
     ours = GPT.from_pretrained(str(tmp_path)).eval()
     tokens = torch.randint(V, (2, 32))
     assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
-    assert_close(ours(tokens, tokens), F.cross_entropy(theirs(tokens).logits.flatten(0, 1), tokens.flatten()))
+    assert_close(
+        ours(tokens, tokens), F.cross_entropy(theirs(tokens).logits.flatten(0, 1), tokens.flatten())
+    )
 
 
 def test_pretrained_models_that_are_not_there(tmp_path):
@@ -77,13 +93,17 @@ def test_any_length_up_to_the_limit(pe):
             model(tokens)
 
 
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe not in ("nope", "dape", "window")])  # all in sight
+@pytest.mark.parametrize(
+    "pe", [pe for pe in ENCODINGS if pe not in ("nope", "dape", "window")]
+)  # all in sight
 def test_order_matters(pe):
     """With one layer and no encoding, the last logits are those of a bag of the tokens before."""
     model, bag = make(pe, n_layer=1), make("nope", n_layer=1)
     for module in (*model.modules(), *bag.modules()):
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
-            torch.nn.init.normal_(module.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+            torch.nn.init.normal_(
+                module.weight, std=0.3, generator=torch.Generator().manual_seed(0)
+            )
     for parameter in model.posenc.parameters():
         if parameter.abs().max() < 0.1:  # as cope's and shaw's at the start
             torch.nn.init.normal_(parameter, std=0.3)
@@ -91,7 +111,9 @@ def test_order_matters(pe):
     turned = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
     assert_close(bag(tokens)[:, -1], bag(turned)[:, -1], rtol=1e-4, atol=1e-4)
     difference = (model(tokens)[:, -1] - model(turned)[:, -1]).abs().max()
-    assert difference > 1e-2 or pe == "test-salience", difference  # whose bias is made of the tokens alone
+    assert difference > 1e-2 or pe == "test-salience", (
+        difference
+    )  # whose bias is made of the tokens alone
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
@@ -102,7 +124,10 @@ def test_every_parameter_learns(pe):
     model.project()
     tokens = torch.randint(V, (4, 32))
     model(tokens[:, :-1], tokens[:, 1:]).backward()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.abs().sum() > 0
+        for parameter in model.parameters()
+    )
 
 
 def gradients(model):
@@ -114,7 +139,9 @@ def gradients(model):
     return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
-@pytest.mark.parametrize("dtype, exact", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
+@pytest.mark.parametrize(
+    "dtype, exact", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)]
+)
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_loss_in_chunks_is_the_plain_one(rows, dtype, exact, monkeypatch):
     """Value and gradients, chunks of 1, 7 and all of 128 rows, a thousand times as large as a mean would be on the way back."""
@@ -126,8 +153,12 @@ def test_loss_in_chunks_is_the_plain_one(rows, dtype, exact, monkeypatch):
     expected = torch.autograd.grad(1000 * plain, (x, weight))
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         ours = MeanCrossEntropy.apply(x, weight, targets)
-        assert ours.dtype == torch.float32 and ours.item() == pytest.approx(plain.item(), rel=exact / 10)
-        assert cross_entropies(x, weight, targets).mean().item() == pytest.approx(plain.item(), rel=1e-5)  # in float32 whatever autocast
+        assert ours.dtype == torch.float32 and ours.item() == pytest.approx(
+            plain.item(), rel=exact / 10
+        )
+        assert cross_entropies(x, weight, targets).mean().item() == pytest.approx(
+            plain.item(), rel=1e-5
+        )  # in float32 whatever autocast
     for found, right in zip(torch.autograd.grad(1000 * ours, (x, weight)), expected):
         assert found.dtype == torch.float32 and (found - right).norm() <= exact * right.norm()
 
@@ -161,8 +192,11 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
         unseen = (distance < 0) | (distance >= min(window, encoding.reach or window))
         logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
         if encoding.score is not None:
-            bias = encoding.score(tuple(s[..., None] for s in q_states), tuple(s[..., None, :] for s in k_states),
-                                  torch.arange(3)[:, None, None])
+            bias = encoding.score(
+                tuple(s[..., None] for s in q_states),
+                tuple(s[..., None, :] for s in k_states),
+                torch.arange(3)[:, None, None],
+            )
         if encoding.transform is not None:
             bias = bias + encoding.transform(logits, bias, q, distance, unseen)
         return (logits + bias).masked_fill(unseen, -torch.inf).softmax(-1) @ v
@@ -173,7 +207,9 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
     caches = []
     monkeypatch.setattr("model.Cache", lambda *a, **k: caches.append(Cache(*a, **k)) or caches[-1])
     assert_close(model.losses(tokens, tokens[:, -20:], cache_window=window), ours[:, -20:])
-    assert all(buffer.size(2) <= window - 1 + 16 for layer in caches[0].layers for buffer in layer.buffers)
+    assert all(
+        buffer.size(2) <= window - 1 + 16 for layer in caches[0].layers for buffer in layer.buffers
+    )
     monkeypatch.setattr("attention.attend", plain)
     with torch.no_grad():
         expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
@@ -198,7 +234,9 @@ def test_training_compiles_to_a_graph_of_all_blocks_and_one_of_the_loss(pe):
     model = lively(pe)
     plain = gradients(model)
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager_decomp_partition")  # as inductor takes a graph apart, without its C++
+    counter = CompileCounterWithBackend(
+        "aot_eager_decomp_partition"
+    )  # as inductor takes a graph apart, without its C++
     model.compile(backend=counter, fullgraph=True)
     for ours, theirs in zip(gradients(model), plain):
         assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -218,7 +256,9 @@ def test_losses_of_logits_far_from_zero():
 
 @pytest.fixture
 def group_of_one():
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 
@@ -238,9 +278,13 @@ SUMS = torch.ops.posenc.running_sum.default, {torch.ops.aten.cumsum.default}
 CIRCLE = torch.ops.posenc.circle.default, {torch.ops.aten.sin.default, torch.ops.aten.cos.default}
 
 
-@pytest.mark.parametrize("pe, operator, others", [
-    *((pe, *SUMS) for pe in ("cable", "cable-nw", "k-cable", "fox", "rope+cable", "cope")),
-    *((pe, *CIRCLE) for pe in ("rope", "yarn", "rope+cable"))])
+@pytest.mark.parametrize(
+    "pe, operator, others",
+    [
+        *((pe, *SUMS) for pe in ("cable", "cable-nw", "k-cable", "fox", "rope+cable", "cope")),
+        *((pe, *CIRCLE) for pe in ("rope", "yarn", "rope+cable")),
+    ],
+)
 def test_compilers_leave_what_is_an_operator_alone(pe, operator, others):
     """Sums: on a GPU inductor's own would be other bits each time, and torch 2.11 fails over them. Sines: it would work out one for each
     number that they turn."""
@@ -267,7 +311,9 @@ def test_flops_are_those_of_the_matrix_products():
     with FlopCounterMode(display=False) as counter:
         model(tokens, tokens).backward()
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
-    recomputed = 2 * 2 * 48 * 64  # the logits of attention, by the dense path's checkpoints: 2 C T a layer
+    recomputed = (
+        2 * 2 * 48 * 64
+    )  # the logits of attention, by the dense path's checkpoints: 2 C T a layer
     assert counter.get_total_flops() / 64 == 6 * matrices + 12 * 2 * 48 * 64 + recomputed
     assert model.flops_per_token(64) == 6 * model.parameter_count() + 12 * 2 * 48 * 64
 
@@ -293,7 +339,9 @@ def lively(pe, **settings):
 def test_cached_logits_are_those_of_one_pass(pe, path, chunk):
     model = lively(pe, attention=path)
     tokens = torch.randint(V, (2, 90))
-    assert_close(read_in_chunks(model, tokens, chunk, capacity=100), model(tokens), rtol=0, atol=1e-4)
+    assert_close(
+        read_in_chunks(model, tokens, chunk, capacity=100), model(tokens), rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
@@ -306,8 +354,10 @@ def test_cached_logits_in_bfloat16_are_as_good_as_those_of_the_dense_path(pe, ch
     with torch.no_grad():
         exact = dense(tokens)
         with torch.autocast("cpu", torch.bfloat16):
-            errors = [(logits.float() - exact).norm().item()
-                      for logits in (read_in_chunks(model, tokens, chunk, capacity=90), dense(tokens))]
+            errors = [
+                (logits.float() - exact).norm().item()
+                for logits in (read_in_chunks(model, tokens, chunk, capacity=90), dense(tokens))
+            ]
     assert errors[0] <= 1.25 * errors[1], errors
 
 
@@ -335,7 +385,9 @@ def test_cache_is_allocated_once():
         before = [buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers]
         for _ in range(40):
             model(torch.randint(V, (1, 1)), cache=cache)
-        assert [buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers] == before and cache.length == 50
+        assert [
+            buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers
+        ] == before and cache.length == 50
         with pytest.raises(AssertionError):
             model(torch.randint(V, (1, 1)), cache=cache)
 
@@ -349,14 +401,18 @@ def test_losses_are_the_loss_token_by_token(monkeypatch):
     assert_close(losses[1, 3], -model(tokens[:, :-1])[1, 3].log_softmax(-1)[tokens[1, 4]])
 
 
-@pytest.mark.parametrize("pe, undecayed", [("nope", 0), ("cable", 0), ("learnable", 0), ("test-drift", 2)])
+@pytest.mark.parametrize(
+    "pe, undecayed", [("nope", 0), ("cable", 0), ("learnable", 0), ("test-drift", 2)]
+)
 def test_decay_is_for_matrices_of_linear_and_embedding_only(pe, undecayed):
     model = make(pe)
     decay, rest = model.parameter_groups(0.1)
     assert (decay["weight_decay"], rest["weight_decay"]) == (0.1, 0)
     assert len(decay["params"]) + len(rest["params"]) == len(list(model.parameters()))
     assert all(p.ndim == 2 for p in decay["params"]) and all(p.ndim == 1 for p in rest["params"])
-    gates = {"cable": 2 * 2, "learnable": 1, "test-drift": 2}.get(pe, 0)  # matrices of the encodings
+    gates = {"cable": 2 * 2, "learnable": 1, "test-drift": 2}.get(
+        pe, 0
+    )  # matrices of the encodings
     assert len(decay["params"]) == 1 + 2 * 4 + gates
     biases = 2 * 4 + {"cable": 2 * 2, "test-drift": 2}.get(pe, 0)
     assert len(rest["params"]) == biases + 2 * (2 * 2 + 1) + undecayed
@@ -368,24 +424,39 @@ def test_starting_weights_are_those_of_the_table():
     assert_close(model.posenc[0].step.weight.std(), torch.tensor(0.02), rtol=0.1, atol=0)
     assert_close(model.h[3].mlp.c_fc.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
     assert_close(model.h[3].mlp.c_proj.weight.std(), torch.tensor(0.02 / 4), rtol=0.02, atol=0)
-    assert all(not m.bias.any() for m in model.modules() if isinstance(m, torch.nn.Linear | torch.nn.LayerNorm))
+    assert all(
+        not m.bias.any()
+        for m in model.modules()
+        if isinstance(m, torch.nn.Linear | torch.nn.LayerNorm)
+    )
     tokens = torch.randint(V, (4, 32))
     assert abs(model(tokens, tokens.roll(1)).item() - math.log(V)) < 0.2
 
 
-@pytest.mark.parametrize("size, millions", [("small", 124.4), ("medium", 354.8), ("large", 774.0), ("xl", 1557.6)])
+@pytest.mark.parametrize(
+    "size, millions", [("small", 124.4), ("medium", 354.8), ("large", 774.0), ("xl", 1557.6)]
+)
 def test_sizes_are_those_of_gpt2(size, millions):
     with torch.device("meta"):
         model = GPT(GPTConfig(size=size, pe="learnable", vocab_size=50257))
     assert abs(model.parameter_count() / 1e6 - millions) < 0.1
 
 
-@pytest.mark.parametrize("settings, problem", [
-    ({"size": "huge"}, "unknown size 'huge': choose one of quickstart tiny small medium large xl"),
-    ({"n_embd": 100, "n_head": 8}, "n_embd 100 gives 8 heads 12.5 columns each: choose an n_embd that is a multiple of 16"),
-    ({"pe": "cabel"}, "unknown positional encoding 'cabel': did you mean cable"),
-    ({"n_layer": -1}, "n_layer is -1: it must be at least 1"),
-])
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        (
+            {"size": "huge"},
+            "unknown size 'huge': choose one of quickstart tiny small medium large xl",
+        ),
+        (
+            {"n_embd": 100, "n_head": 8},
+            "n_embd 100 gives 8 heads 12.5 columns each: choose an n_embd that is a multiple of 16",
+        ),
+        ({"pe": "cabel"}, "unknown positional encoding 'cabel': did you mean cable"),
+        ({"n_layer": -1}, "n_layer is -1: it must be at least 1"),
+    ],
+)
 def test_wrong_settings_are_told_in_one_line(settings, problem):
     with pytest.raises(InputError) as error:
         GPTConfig(**settings)

@@ -49,7 +49,9 @@ def test_sines_and_cosines_as_an_operator(tokens):
     """At far positions too, against NumPy; what compilers are told of it is what it does."""
     angle = torch.linspace(0, 131_072, 3 * tokens * 5, dtype=torch.float64).view(3, tokens, 5)
     for radius in (1.0, 1.25):
-        for ours, exact in zip(posenc.circle(angle, radius), (np.sin(angle.numpy()), np.cos(angle.numpy()))):
+        for ours, exact in zip(
+            posenc.circle(angle, radius), (np.sin(angle.numpy()), np.cos(angle.numpy()))
+        ):
             assert ours.dtype == torch.float32
             assert_allclose(ours, radius * exact, rtol=1e-6, atol=1e-9)
         torch.library.opcheck(torch.ops.posenc.circle.default, (angle, radius))
@@ -63,7 +65,11 @@ def test_a_copy_of_the_module_leaves_the_operator_alone():
     copied = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copied)
     assert torch.ops.posenc.running_sum.default is before
-    assert copied.running_sum(torch.ones(3)).tolist() == posenc.running_sum(torch.ones(3)).tolist() == [1, 2, 3]
+    assert (
+        copied.running_sum(torch.ones(3)).tolist()
+        == posenc.running_sum(torch.ones(3)).tolist()
+        == [1, 2, 3]
+    )
 
 
 def linear(layer, x):
@@ -77,7 +83,9 @@ def cable_bias(encoding, x):
     bias = np.zeros((B, H, T, T))
     for i in range(T):
         for j in range(i + 1):
-            bias[:, :, i, j] = -g[:, i] * f[:, j + 1 : i + 1].sum(1)  # what the tokens after j let it fall
+            bias[:, :, i, j] = -g[:, i] * f[:, j + 1 : i + 1].sum(
+                1
+            )  # what the tokens after j let it fall
     return bias
 
 
@@ -113,8 +121,10 @@ def numbers(parameter):
 
 def t5_bias(encoding, x):
     """Raffel et al. 2020, section 2.1 and its code: half of the buckets for single distances, half logarithmic."""
+
     def bucket(d):
         return d if d < 16 else min(31, 16 + int(math.log(d / 16) / math.log(128 / 16) * 16))
+
     return pairs(lambda i, j: numbers(encoding.table)[:, bucket(i - j)])
 
 
@@ -124,7 +134,9 @@ def t5_clip_bias(encoding, x):
 
 def diet_abs_bias(encoding, x):
     p_q, p_k = numbers(encoding.p_q), numbers(encoding.p_k)  # (rank, H, positions)
-    return np.broadcast_to((p_q.transpose(1, 2, 0) @ p_k.transpose(1, 0, 2))[:, :T, :T], (B, H, T, T))
+    return np.broadcast_to(
+        (p_q.transpose(1, 2, 0) @ p_k.transpose(1, 0, 2))[:, :T, :T], (B, H, T, T)
+    )
 
 
 def kerple_bias(encoding, x):
@@ -142,6 +154,7 @@ def fire_bias(encoding, x):
     def bias(i, j):
         ratio = math.log(abs(c) * (i - j) + 1) / math.log(abs(c) * max(threshold, i) + 1)
         return w2 @ np.maximum(w1 * ratio + b1, 0) + b2
+
     return pairs(bias)
 
 
@@ -174,21 +187,51 @@ def mep_learned_bias(encoding, x):
     return mean_kernel(powers(1), powers(2), t5_bias(t5, x), kerple_bias(kerple, x))
 
 
-BIASES = {"nope": None, "learnable": None, "sinusoidal": None, "rope": None, "p-rope": None, "rope-pi": None, "rope-ntk": None,
-          "yarn": None, "alibi": alibi_bias, "cable": cable_bias,
-          "cable-nw": cable_nw_bias, "fox": fox_bias, "cable-v1": fox_bias,
-          "k-cable": lambda encoding, x: -np.log(cable_bias(encoding, x) ** 2 + 1),
-          "k-cable-v1": lambda encoding, x: -np.log(fox_bias(encoding, x) ** 2 + 1), "t5": t5_bias, "t5-clip": t5_clip_bias,
-          "kerple": kerple_bias, "kerple-power": kerple_power_bias, "fire": fire_bias, "sandwich": sandwich_bias,
-          "sandwich-smoothed": sandwich_smoothed_bias,
-          "alibi-shift": lambda encoding, x: pairs(lambda i, j: (j - i) / 2 ** (compression_ratios() + 2)),
-          "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
-          "diet-rel": t5_clip_bias, "diet-abs": diet_abs_bias,
-          "mep": lambda encoding, x: mean_kernel(powers(1), powers(1, 0.5), powers(2)), "mep-learned": mep_learned_bias,
-          "window": None, "cope": None, "dape": None, "dapev2": None, "shape": None, "cape": None, "shaw": None, "transformer-xl": None}
+BIASES = {
+    "nope": None,
+    "learnable": None,
+    "sinusoidal": None,
+    "rope": None,
+    "p-rope": None,
+    "rope-pi": None,
+    "rope-ntk": None,
+    "yarn": None,
+    "alibi": alibi_bias,
+    "cable": cable_bias,
+    "cable-nw": cable_nw_bias,
+    "fox": fox_bias,
+    "cable-v1": fox_bias,
+    "k-cable": lambda encoding, x: -np.log(cable_bias(encoding, x) ** 2 + 1),
+    "k-cable-v1": lambda encoding, x: -np.log(fox_bias(encoding, x) ** 2 + 1),
+    "t5": t5_bias,
+    "t5-clip": t5_clip_bias,
+    "kerple": kerple_bias,
+    "kerple-power": kerple_power_bias,
+    "fire": fire_bias,
+    "sandwich": sandwich_bias,
+    "sandwich-smoothed": sandwich_smoothed_bias,
+    "alibi-shift": lambda encoding, x: pairs(
+        lambda i, j: (j - i) / 2 ** (compression_ratios() + 2)
+    ),
+    "alibi-equal": lambda encoding, x: pairs(lambda i, j: np.full(H, (j - i) / 2**2)),
+    "diet-rel": t5_clip_bias,
+    "diet-abs": diet_abs_bias,
+    "mep": lambda encoding, x: mean_kernel(powers(1), powers(1, 0.5), powers(2)),
+    "mep-learned": mep_learned_bias,
+    "window": None,
+    "cope": None,
+    "dape": None,
+    "dapev2": None,
+    "shape": None,
+    "cape": None,
+    "shaw": None,
+    "transformer-xl": None,
+}
 
 
-@pytest.mark.parametrize("pe", [pe for pe in NAMES if not pe.startswith("test-")] + ["fire:threshold=16"])
+@pytest.mark.parametrize(
+    "pe", [pe for pe in NAMES if not pe.startswith("test-")] + ["fire:threshold=16"]
+)
 def test_bias_is_that_of_the_formula(pe):
     assert pe.split(":")[0] in BIASES, "write the formula of a new encoding here"
     encoding, x = make(pe), torch.randn(B, T, C)
@@ -198,15 +241,21 @@ def test_bias_is_that_of_the_formula(pe):
         assert bias is None
     else:
         causal = np.tril(np.ones((T, T)))
-        assert_allclose(bias * causal, formula(encoding, x.double().numpy()) * causal, rtol=1e-5, atol=1e-5)
+        assert_allclose(
+            bias * causal, formula(encoding, x.double().numpy()) * causal, rtol=1e-5, atol=1e-5
+        )
 
 
 def t5_encoder_bias(encoding, x):
     """As `t5_bias`, for either side 16 buckets, 8 of them for single distances; those of keys after the query come last."""
+
     def bucket(d):
         return d if d < 8 else min(15, 8 + int(math.log(d / 8) / math.log(128 / 8) * 8))
+
     table = numbers(encoding.table)
-    return np.stack([[table[:, bucket(abs(i - j)) + 16 * (j > i)] for j in range(T)] for i in range(T)]).transpose(2, 0, 1)[None]
+    return np.stack(
+        [[table[:, bucket(abs(i - j)) + 16 * (j > i)] for j in range(T)] for i in range(T)]
+    ).transpose(2, 0, 1)[None]
 
 
 def mirrored(bias):
@@ -214,13 +263,17 @@ def mirrored(bias):
     return past + np.tril(past, -1).swapaxes(2, 3)
 
 
-@pytest.mark.parametrize("pe", [pe for pe, formula in BIASES.items() if formula] + ["fire:threshold=16"])
+@pytest.mark.parametrize(
+    "pe", [pe for pe, formula in BIASES.items() if formula] + ["fire:threshold=16"]
+)
 def test_bias_both_ways_is_that_of_the_formula(pe):
     """What the past does to a query, the future does as well; but the weight g is the query's, and T5 has buckets for each side."""
     encoding, x = make(pe, causal=False), torch.randn(B, T, C)
     X = x.double().numpy()
     if pe in ("cable", "k-cable"):
-        g = np.log1p(np.exp(linear(encoding.weight, X))).transpose(0, 2, 1)[..., None]  # (B, H, T, 1)
+        g = np.log1p(np.exp(linear(encoding.weight, X))).transpose(0, 2, 1)[
+            ..., None
+        ]  # (B, H, T, 1)
         past = cable_nw_bias(encoding, X)
         expected = g * (past + past.swapaxes(2, 3))
         expected = -np.log(expected**2 + 1) if pe == "k-cable" else expected
@@ -230,25 +283,52 @@ def test_bias_both_ways_is_that_of_the_formula(pe):
         expected = diet_abs_bias(encoding, X)
     elif pe == "mep-learned":
         t5, kerple = encoding.learned
-        expected = mean_kernel(t5_encoder_bias(t5, X), *map(mirrored, (powers(1), powers(2), kerple_bias(kerple, X))))
+        expected = mean_kernel(
+            t5_encoder_bias(t5, X), *map(mirrored, (powers(1), powers(2), kerple_bias(kerple, X)))
+        )
     else:
         expected = mirrored(BIASES[pe.split(":")[0]](encoding, X))
-    assert_allclose(dense_bias(encoding, x), np.broadcast_to(expected, (B, H, T, T)), rtol=1e-5, atol=1e-5)
+    assert_allclose(
+        dense_bias(encoding, x), np.broadcast_to(expected, (B, H, T, T)), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_an_encoder_knows_keys_on_both_sides():
-    with pytest.raises(InputError, match="cope knows keys before the query only: choose another encoding for an encoder"):
+    with pytest.raises(
+        InputError,
+        match="cope knows keys before the query only: choose another encoding for an encoder",
+    ):
         posenc.build("cope+alibi", H, C, 64, layers=1, causal=False)
-    assert not any(encoding.causal for encoding in posenc.build("rope+cable", H, C, 64, layers=2, causal=False))
-    assert make("cable").causal and make("cable").factors and make("rope+cable", causal=False).factors is None
+    assert not any(
+        encoding.causal for encoding in posenc.build("rope+cable", H, C, 64, layers=2, causal=False)
+    )
+    assert (
+        make("cable").causal
+        and make("cable").factors
+        and make("rope+cable", causal=False).factors is None
+    )
 
 
-@pytest.mark.parametrize("pe", ["t5", "t5-clip:k=7", "kerple", "kerple-power", "sandwich", "sandwich-smoothed", "mep", "mep-learned"])
+@pytest.mark.parametrize(
+    "pe",
+    [
+        "t5",
+        "t5-clip:k=7",
+        "kerple",
+        "kerple-power",
+        "sandwich",
+        "sandwich-smoothed",
+        "mep",
+        "mep-learned",
+    ],
+)
 @pytest.mark.parametrize("causal", [True, False])
 def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
     encoding, x = make(pe, causal=causal), torch.randn(1, T, C)
     (i,), (j,) = encoding.states(x, torch.arange(T))
-    score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(H)[:, None, None]).detach()
+    score = encoding.score(
+        (i[..., None],), (j[..., None, :],), torch.arange(H)[:, None, None]
+    ).detach()
     seen = np.tri(T) if causal else 1
     assert_allclose(dense_bias(encoding, x) * seen, score.numpy() * seen, rtol=1e-6)
 
@@ -257,7 +337,13 @@ def rows(reach=T):
     """Logits, biases and queries at random, distances, and which keys a query does not see."""
     torch.manual_seed(1)
     d = torch.arange(T)[:, None] - torch.arange(T)
-    return 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T), torch.randn(B, H, T, C // H), d, (d < 0) | (d >= reach)
+    return (
+        2 * torch.randn(B, H, T, T),
+        torch.randn(1, H, T, T),
+        torch.randn(B, H, T, C // H),
+        d,
+        (d < 0) | (d >= reach),
+    )
 
 
 @pytest.mark.parametrize("reach", [T, 7])
@@ -271,7 +357,9 @@ def test_cope_is_the_formula(reach):
             p = np.minimum(gates[:, :, i, j : i + 1].sum(-1), 6)
             below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
             row = e[below] + (p - below)[..., None] * (e[above] - e[below])
-            assert_allclose(found[:, :, i, j], (row * q[:, :, i].numpy()).sum(-1), rtol=1e-4, atol=1e-4)
+            assert_allclose(
+                found[:, :, i, j], (row * q[:, :, i].numpy()).sum(-1), rtol=1e-4, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
@@ -286,7 +374,10 @@ def test_a_logit_that_is_no_number_goes_on(pe):
 def test_rows_in_float64(pe):
     encoding, (*numbers, d, unseen) = make(pe), rows()
     found = encoding.transform(*(x.double() for x in numbers), d, unseen)
-    assert found.dtype == torch.float64 and (found - encoding.transform(*numbers, d, unseen)).abs().max() < 1e-4
+    assert (
+        found.dtype == torch.float64
+        and (found - encoding.transform(*numbers, d, unseen)).abs().max() < 1e-4
+    )
 
 
 @pytest.mark.parametrize("first", [0, 90])
@@ -294,12 +385,19 @@ def test_rows_in_float64(pe):
 def test_shaw_is_the_formula(causal, first):
     """Shaw et al. 2018, equation 4: q_i (k_j + a_clip(j - i)) / sqrt(D), pair by pair, of a text's beginning and of its continuation."""
     encoding, (logits, bias, q, d, unseen) = make("shaw:k=5", causal=causal), rows()
-    found, a = encoding.transform(logits, bias, q, d + first, unseen).detach().numpy(), numbers(encoding.a)
+    found, a = (
+        encoding.transform(logits, bias, q, d + first, unseen).detach().numpy(),
+        numbers(encoding.a),
+    )
     assert a.shape == (6 if causal else 11, C // H)
     for i in range(T):
         for j in range(i + 1 if causal else T):
             distance = min(max(first + i - j, -5), 5)
-            expected = q[:, :, i].numpy() @ a[distance if distance >= 0 else 11 + distance] / math.sqrt(C // H)
+            expected = (
+                q[:, :, i].numpy()
+                @ a[distance if distance >= 0 else 11 + distance]
+                / math.sqrt(C // H)
+            )
             assert_allclose(found[:, :, i, j], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -333,10 +431,18 @@ def test_dape_is_the_formula(pe, near, reach):
         weight, y = numbers(convolution.weight), np.zeros((B, convolution.out_channels, T, T + 2))
         for j in range(1, T + 1):
             y[..., j] = numbers(convolution.bias)[:, None] + sum(
-                np.einsum("oc,bct->bot", weight[:, :, 0, n], x[..., j + near[n]]) for n in range(len(near)))
+                np.einsum("oc,bct->bot", weight[:, :, 0, n], x[..., j + near[n]])
+                for n in range(len(near))
+            )
         return y
 
-    x = np.pad(np.concatenate([logits, bias.expand(B, -1, -1, -1)], 1).astype(float), ((0, 0), (0, 0), (0, 0), (1, 1))) * seen
+    x = (
+        np.pad(
+            np.concatenate([logits, bias.expand(B, -1, -1, -1)], 1).astype(float),
+            ((0, 0), (0, 0), (0, 0), (1, 1)),
+        )
+        * seen
+    )
     hidden = layer(encoding.hidden, x)
     expected = layer(encoding.output, np.where(hidden > 0, hidden, 0.01 * hidden) * seen)
     assert_allclose((found * ~unseen.numpy()), (expected * seen)[..., 1:-1], rtol=1e-4, atol=1e-4)
@@ -345,19 +451,27 @@ def test_dape_is_the_formula(pe, near, reach):
 def test_alibi_shifted_and_equal():
     steep, plain = make("alibi-shift:shift=-3"), make("alibi")
     assert torch.equal(steep.slopes, 8 * plain.slopes)  # of four heads, h is ALiBi's exponent
-    assert torch.equal(make("alibi-shift:shift=3", heads=12).slopes.flatten(), (2 ** -(8 * torch.arange(1, 13).double() / 12 + 3)).float())
+    assert torch.equal(
+        make("alibi-shift:shift=3", heads=12).slopes.flatten(),
+        (2 ** -(8 * torch.arange(1, 13).double() / 12 + 3)).float(),
+    )
     assert make("alibi-equal:h=0").slopes.flatten().tolist() == [1] * H
 
 
 def test_a_composition_sees_as_far_as_the_part_that_sees_least():
-    assert make("window:w=9+alibi").reach == make("rope+window:w=20+window:w=9").reach == 9 and make("rope+alibi").reach is None
+    assert (
+        make("window:w=9+alibi").reach == make("rope+window:w=20+window:w=9").reach == 9
+        and make("rope+alibi").reach is None
+    )
 
 
 def test_t5_is_that_of_transformers():
     from transformers.models.t5.modeling_t5 import T5Attention
 
     distances = torch.arange(2000)
-    theirs = T5Attention._relative_position_bucket(-distances, bidirectional=False, num_buckets=32, max_distance=128)
+    theirs = T5Attention._relative_position_bucket(
+        -distances, bidirectional=False, num_buckets=32, max_distance=128
+    )
     encoding = make("t5")
     ours = encoding.by_distance(distances.float(), torch.arange(H)[:, None])
     assert_allclose(ours.detach(), encoding.table[:, theirs].detach())
@@ -367,19 +481,41 @@ def test_alibi_is_that_of_transformers():
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
     for heads in (4, 8, 12, 25):
-        theirs = build_alibi_tensor(torch.ones(1, T), heads, torch.float32)[:, 0]  # slope times key position
-        ours = dense_bias(make("alibi", heads=heads, width=heads), torch.randn(1, T, heads), heads)[0, :, -1]
+        theirs = build_alibi_tensor(torch.ones(1, T), heads, torch.float32)[
+            :, 0
+        ]  # slope times key position
+        ours = dense_bias(make("alibi", heads=heads, width=heads), torch.randn(1, T, heads), heads)[
+            0, :, -1
+        ]
         assert_allclose(ours, theirs - theirs[:, -1:], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("pe, rope_type, base, settings", [
-    ("rope", "default", 10000.0, {}), ("rope:base=500", "default", 500.0, {}),
-    ("p-rope:percent=60", "proportional", 10000.0, {"partial_rotary_factor": 0.6}),
-    ("rope-pi:factor=8", "linear", 10000.0, {"factor": 8.0}),
-    ("rope-ntk:factor=8,base=500", "dynamic", 500.0, {"factor": 1.0}),  # theirs for eight times the length, below
-    ("yarn:factor=8", "llama3", 10000.0, {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0,
-                                          "original_max_position_embeddings": 1000}),  # the same ramp, without a stretch
-])
+@pytest.mark.parametrize(
+    "pe, rope_type, base, settings",
+    [
+        ("rope", "default", 10000.0, {}),
+        ("rope:base=500", "default", 500.0, {}),
+        ("p-rope:percent=60", "proportional", 10000.0, {"partial_rotary_factor": 0.6}),
+        ("rope-pi:factor=8", "linear", 10000.0, {"factor": 8.0}),
+        (
+            "rope-ntk:factor=8,base=500",
+            "dynamic",
+            500.0,
+            {"factor": 1.0},
+        ),  # theirs for eight times the length, below
+        (
+            "yarn:factor=8",
+            "llama3",
+            10000.0,
+            {
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 32.0,
+                "original_max_position_embeddings": 1000,
+            },
+        ),  # the same ramp, without a stretch
+    ],
+)
 def test_rope_and_its_variants_are_those_of_transformers(pe, rope_type, base, settings):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -387,12 +523,24 @@ def test_rope_and_its_variants_are_those_of_transformers(pe, rope_type, base, se
 
     width, length = 4 * C, 1000
     q, k = torch.randn(2, B, H, T, width // H)
-    rotary = LlamaRotaryEmbedding(LlamaConfig(hidden_size=width, num_attention_heads=H, max_position_embeddings=length, rope_parameters={
-        "rope_type": "default", "rope_theta": base}))
+    rotary = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=width,
+            num_attention_heads=H,
+            max_position_embeddings=length,
+            rope_parameters={"rope_type": "default", "rope_theta": base},
+        )
+    )
     if rope_type != "default":
-        config = LlamaConfig(hidden_size=width, num_attention_heads=H, max_position_embeddings=length,
-                             rope_parameters={"rope_type": rope_type, "rope_theta": base, **settings})
-        rotary.inv_freq, _ = ROPE_INIT_FUNCTIONS[rope_type](config, None, 8 * length if rope_type == "dynamic" else None)
+        config = LlamaConfig(
+            hidden_size=width,
+            num_attention_heads=H,
+            max_position_embeddings=length,
+            rope_parameters={"rope_type": rope_type, "rope_theta": base, **settings},
+        )
+        rotary.inv_freq, _ = ROPE_INIT_FUNCTIONS[rope_type](
+            config, None, 8 * length if rope_type == "dynamic" else None
+        )
     theirs = apply_rotary_pos_emb(q, k, *rotary(q, torch.arange(T)[None]))
     encoding = make(pe, width=width, block_size=length)
     stretch = 1 + 0.1 * math.log(8) if "yarn" in pe else 1
@@ -422,15 +570,21 @@ def test_kerple_starts_and_stays_within_its_bounds(pe):
         encoding.r1.fill_(-1)
         encoding.r2.fill_(3)
     whole.project()
-    assert (encoding.r1 == np.float32(0.01)).all() and (encoding.r2 == (2 if pe == "kerple-power" else 3)).all()
+    assert (encoding.r1 == np.float32(0.01)).all() and (
+        encoding.r2 == (2 if pe == "kerple-power" else 3)
+    ).all()
 
 
 def test_starting_values_are_those_of_the_sources():
     def start(pe, heads=64, width=64):
         return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
 
-    assert start("t5").table.std() == pytest.approx(0.02, rel=0.1) and start("t5-clip").table.std() == pytest.approx(0.02, rel=0.05)
-    assert start("diet-abs").p_q.std() == pytest.approx(0.02, rel=0.05) and start("diet-abs", 4, 48).p_k.shape == (12, 4, 512)
+    assert start("t5").table.std() == pytest.approx(0.02, rel=0.1) and start(
+        "t5-clip"
+    ).table.std() == pytest.approx(0.02, rel=0.05)
+    assert start("diet-abs").p_q.std() == pytest.approx(0.02, rel=0.05) and start(
+        "diet-abs", 4, 48
+    ).p_k.shape == (12, 4, 512)
     fire = start("fire")
     assert (fire.c, fire.multiplier, fire.threshold) == (pytest.approx(0.1), 1, 512)
     assert fire.w2.abs().max() == pytest.approx(32**-0.5, rel=0.02) and not start("cope").e.any()
@@ -442,7 +596,10 @@ def test_starting_values_are_those_of_the_sources():
 def test_options_are_constructor_keywords():
     assert make("fire:width=5").w1.shape == (5,)
     assert make("t5-clip:k=7").table.shape == (H, 8) and make("t5-clip").table.shape == (H, 64)
-    assert make("t5:buckets=8,max_distance=32").table.shape == (H, 8) and len(make("diet-abs:rank=3").p_q) == 3
+    assert (
+        make("t5:buckets=8,max_distance=32").table.shape == (H, 8)
+        and len(make("diet-abs:rank=3").p_q) == 3
+    )
 
 
 def test_composition_rotates_and_biases():
@@ -452,7 +609,11 @@ def test_composition_rotates_and_biases():
     q, k = torch.randn(2, B, H, T, 6)
     assert all(torch.equal(a, b) for a, b in zip(both.rotate(q, k, pos), rope.rotate(q, k, pos)))
     assert_allclose(dense_bias(both, x), dense_bias(cable, x))
-    assert both.factors is not None and make("rope+kerple").factors is None and make("rope+learnable").score is None
+    assert (
+        both.factors is not None
+        and make("rope+kerple").factors is None
+        and make("rope+learnable").score is None
+    )
 
 
 def test_composition_adds_biases():
@@ -464,22 +625,43 @@ def test_composition_adds_biases():
 
 def test_composition_shares_what_the_model_shares():
     layers = posenc.build("learnable+cable", H, C, 16, layers=3)
-    assert len({id(layer.parts[0]) for layer in layers}) == 1 and len({id(layer.parts[1]) for layer in layers}) == 3
+    assert (
+        len({id(layer.parts[0]) for layer in layers}) == 1
+        and len({id(layer.parts[1]) for layer in layers}) == 3
+    )
     assert layers[0].max_context == 16
 
 
-@pytest.mark.parametrize("spec, told", [
-    ("cabel", "unknown positional encoding 'cabel': did you mean cable"),
-    ("rope+", "unknown positional encoding ''"),
-    ("fire:depth=3", "fire has no option 'depth': choose from width threshold"),
-    ("cable:k=3", "cable has no option 'k': it has none"),
-    ("t5-clip:k=many", "t5-clip: k is 'many': it must be a whole number of at least 1, as in t5-clip:k=8"),
-    ("t5-clip:k=0", "k is '0'"), ("t5-clip:k", "k is ''"),
-    ("alibi-shift:shift=-9", "shift is '-9': it must be a whole number of at least -8, as in alibi-shift:shift=8"),
-    ("alibi-equal:h=-9", "at least -8"), ("sandwich:dimension=1", "at least 2"), ("window:w=1-", "w is '1-'"),
-    ("dape+kerple+dapev2", "dape and dapev2 cannot be combined, both transform: choose one of them"),
-    ("learnable+sinusoidal", "learnable and sinusoidal cannot be combined, both embed: choose one of them"),
-])
+@pytest.mark.parametrize(
+    "spec, told",
+    [
+        ("cabel", "unknown positional encoding 'cabel': did you mean cable"),
+        ("rope+", "unknown positional encoding ''"),
+        ("fire:depth=3", "fire has no option 'depth': choose from width threshold"),
+        ("cable:k=3", "cable has no option 'k': it has none"),
+        (
+            "t5-clip:k=many",
+            "t5-clip: k is 'many': it must be a whole number of at least 1, as in t5-clip:k=8",
+        ),
+        ("t5-clip:k=0", "k is '0'"),
+        ("t5-clip:k", "k is ''"),
+        (
+            "alibi-shift:shift=-9",
+            "shift is '-9': it must be a whole number of at least -8, as in alibi-shift:shift=8",
+        ),
+        ("alibi-equal:h=-9", "at least -8"),
+        ("sandwich:dimension=1", "at least 2"),
+        ("window:w=1-", "w is '1-'"),
+        (
+            "dape+kerple+dapev2",
+            "dape and dapev2 cannot be combined, both transform: choose one of them",
+        ),
+        (
+            "learnable+sinusoidal",
+            "learnable and sinusoidal cannot be combined, both embed: choose one of them",
+        ),
+    ],
+)
 def test_wrong_specs_are_told(spec, told):
     with pytest.raises(InputError) as error:
         posenc.build(spec, H, C, 16, layers=1)
@@ -494,7 +676,10 @@ def test_all_problems_of_a_spec_are_told_together():
 
 def test_learnable_adds_its_table():
     encoding, x = make("learnable"), torch.randn(B, T, C)
-    assert_allclose(encoding.embed(x, torch.arange(5, 5 + T)).detach(), x + encoding.table.weight[5 : 5 + T].detach())
+    assert_allclose(
+        encoding.embed(x, torch.arange(5, 5 + T)).detach(),
+        x + encoding.table.weight[5 : 5 + T].detach(),
+    )
 
 
 def test_sinusoidal():
@@ -502,7 +687,9 @@ def test_sinusoidal():
     pos, i = np.arange(100_000, 100_000 + T)[:, None], np.arange(C // 2)
     angle = pos / 10000 ** (2 * i / C)
     expected = math.sqrt(C) * x.numpy() + np.concatenate([np.sin(angle), np.cos(angle)], 1)
-    assert_allclose(make("sinusoidal").embed(x, torch.arange(100_000, 100_000 + T)), expected, atol=1e-9)
+    assert_allclose(
+        make("sinusoidal").embed(x, torch.arange(100_000, 100_000 + T)), expected, atol=1e-9
+    )
 
 
 def positions_of(embedded):
@@ -511,25 +698,39 @@ def positions_of(embedded):
 
 
 def test_shape_shifts_sequences_while_it_trains():
-    encoding, x, pos = make("shape:shift=40"), torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    encoding, x, pos = (
+        make("shape:shift=40"),
+        torch.zeros(400, T, C, dtype=torch.float64),
+        torch.arange(T),
+    )
     shifts = positions_of(encoding.embed(x, pos)) - np.arange(T)
-    assert np.ptp(shifts, 1).max() < 1e-6 and set(shifts.mean(1).round(6)) == set(range(41))  # one for a sequence, any of 41
+    assert np.ptp(shifts, 1).max() < 1e-6 and set(shifts.mean(1).round(6)) == set(
+        range(41)
+    )  # one for a sequence, any of 41
     assert make("shape").shift == 500
     assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
 
 
 def test_cape_shifts_jitters_and_stretches_while_it_trains():
-    encoding, x, pos = make("cape:shift=7,percent=20"), torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    encoding, x, pos = (
+        make("cape:shift=7,percent=20"),
+        torch.zeros(400, T, C, dtype=torch.float64),
+        torch.arange(T),
+    )
     found = positions_of(encoding.embed(x, pos))
     assert (np.diff(found, axis=1) > 0).all()  # the order stays
     gaps = np.diff(found, axis=1)
-    assert 0 < gaps.min() < 0.15 and 1.85 < gaps.max() < 2.4  # two neighbours are moved by a half each, then all stretched by a fifth
+    assert (
+        0 < gaps.min() < 0.15 and 1.85 < gaps.max() < 2.4
+    )  # two neighbours are moved by a half each, then all stretched by a fifth
     stretch = (found[:, -1] - found[:, 0]) / (T - 1)  # to the jitter of two tokens
     assert 1 / 1.2 - 0.04 < stretch.min() < 0.88 and 1.15 < stretch.max() < 1.2 + 0.04
     assert abs(np.median(stretch) - 1) < 0.05  # of factors, as many above as below one
     first = found[:, 0]
     assert -9 < first.min() < -6.5 and 6.5 < first.max() < 9
-    assert np.ptp(np.diff(found - found[:, :1], axis=1), 0).min() > 0.5  # each token's own, not the sequence's
+    assert (
+        np.ptp(np.diff(found - found[:, :1], axis=1), 0).min() > 0.5
+    )  # each token's own, not the sequence's
     assert (make("cape").shift, make("cape").percent) == (5, 3)
     assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
 
@@ -544,13 +745,18 @@ def yarn_angles(i, D, length, base=10000.0):
     return np.array(found)
 
 
-ROTARY = {"rope": lambda i, D: 10000.0 ** (-2 * i / D), "rope:base=500": lambda i, D: 500.0 ** (-2 * i / D),
-          "p-rope": lambda i, D: np.where(i < 9, 10000.0 ** (-2 * i / D), 0), "rope-pi:factor=8": lambda i, D: 10000.0 ** (-2 * i / D) / 8,
-          "rope-ntk:factor=8": lambda i, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * i / D),
-          "yarn:factor=8": lambda i, D: yarn_angles(i, D, 64), "yarn:factor=8,length=900": lambda i, D: yarn_angles(i, D, 900),
-          "yarn:factor=8,base=500": lambda i, D: yarn_angles(i, D, 64, 500.0),
-          "rope-pi:base=500,factor=2": lambda i, D: 500.0 ** (-2 * i / D) / 2,
-          "p-rope:percent=50,base=500": lambda i, D: np.where(i < 6, 500.0 ** (-2 * i / D), 0)}
+ROTARY = {
+    "rope": lambda i, D: 10000.0 ** (-2 * i / D),
+    "rope:base=500": lambda i, D: 500.0 ** (-2 * i / D),
+    "p-rope": lambda i, D: np.where(i < 9, 10000.0 ** (-2 * i / D), 0),
+    "rope-pi:factor=8": lambda i, D: 10000.0 ** (-2 * i / D) / 8,
+    "rope-ntk:factor=8": lambda i, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * i / D),
+    "yarn:factor=8": lambda i, D: yarn_angles(i, D, 64),
+    "yarn:factor=8,length=900": lambda i, D: yarn_angles(i, D, 900),
+    "yarn:factor=8,base=500": lambda i, D: yarn_angles(i, D, 64, 500.0),
+    "rope-pi:base=500,factor=2": lambda i, D: 500.0 ** (-2 * i / D) / 2,
+    "p-rope:percent=50,base=500": lambda i, D: np.where(i < 6, 500.0 ** (-2 * i / D), 0),
+}
 
 
 @pytest.mark.parametrize("first", [0, 131_000])
@@ -563,7 +769,11 @@ def test_rope_is_a_product_of_complex_numbers(pe, first):
     stretch = 1 + 0.1 * math.log(8) if "yarn" in pe else 1
     for x, y in zip((q, k), turned):
         x = x.double().numpy()
-        z = (x[..., : D // 2] + 1j * x[..., D // 2 :]) * np.exp(1j * pos[:, None] * ROTARY[pe](np.arange(D // 2), D)) * stretch
+        z = (
+            (x[..., : D // 2] + 1j * x[..., D // 2 :])
+            * np.exp(1j * pos[:, None] * ROTARY[pe](np.arange(D // 2), D))
+            * stretch
+        )
         assert_allclose(y, np.concatenate([z.real, z.imag], -1), atol=3e-6)
 
 
@@ -576,11 +786,17 @@ def test_rope_logits_depend_on_distance_alone(pe):
         assert_allclose(logits.diagonal(d), logits.diagonal(d)[0].expand(T - abs(d)), atol=1e-5)
 
 
-@pytest.mark.parametrize("heads, published", [
-    (1, [2**-8]), (2, [2**-4, 2**-8]), (8, [2**-n for n in range(1, 9)]),
-    (12, [2**-n for n in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
-    (3, [2**-4, 2**-8, 2**-2]), (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
-])
+@pytest.mark.parametrize(
+    "heads, published",
+    [
+        (1, [2**-8]),
+        (2, [2**-4, 2**-8]),
+        (8, [2**-n for n in range(1, 9)]),
+        (12, [2**-n for n in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
+        (3, [2**-4, 2**-8, 2**-2]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+    ],
+)
 def test_alibi_slopes_are_the_published_ones(heads, published):
     assert_allclose(make("alibi", heads=heads, width=heads).slopes.flatten(), published, rtol=1e-7)
 
@@ -594,10 +810,15 @@ def test_cable_of_unit_steps_and_alibi_weights_is_alibi_to_the_bit():
     assert torch.equal(attention.bias(cable, (s, g), (s,), H, 1000), expected)
 
 
-@pytest.mark.parametrize("pe", ["alibi", "cable", "cable-nw", "fox", "k-cable", "kerple", "kerple-power", "sandwich-smoothed"])
+@pytest.mark.parametrize(
+    "pe",
+    ["alibi", "cable", "cable-nw", "fox", "k-cable", "kerple", "kerple-power", "sandwich-smoothed"],
+)
 def test_bias_penalises_distance(pe):
     bias = dense_bias(make(pe), torch.randn(B, T, C))
-    assert (np.diff(bias, axis=-1)[..., np.tril(np.ones((T, T - 1)), -1).astype(bool)] >= 0).all()  # nearer keys, higher bias
+    assert (
+        np.diff(bias, axis=-1)[..., np.tril(np.ones((T, T - 1)), -1).astype(bool)] >= 0
+    ).all()  # nearer keys, higher bias
     assert (bias[..., np.tril(np.ones((T, T))).astype(bool)] <= 0).all() and bias.min() < -0.1
 
 
@@ -609,9 +830,13 @@ def test_states_go_on_from_the_last_token(pe):
     tail = encoding.states(x[:, 20:], pos[20:], tuple(s[..., -1:] for s in head[1]))
     for all_of, first, second in zip(whole[0] + whole[1], head[0] + head[1], tail[0] + tail[1]):
         if all_of.size(-1) == T:
-            assert_allclose(torch.cat([first, second], -1).detach(), all_of.detach(), rtol=1e-5, atol=1e-5)
+            assert_allclose(
+                torch.cat([first, second], -1).detach(), all_of.detach(), rtol=1e-5, atol=1e-5
+            )
         else:
-            assert torch.equal(first, all_of) and torch.equal(second, all_of)  # a number of the head's, not the token's
+            assert torch.equal(first, all_of) and torch.equal(
+                second, all_of
+            )  # a number of the head's, not the token's
 
 
 @pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if make(pe).factors])
@@ -620,9 +845,14 @@ def test_factors_add_up_to_the_score(pe):
     q_states, k_states = encoding.states(x, torch.arange(T))
     total = 0
     for u, w in encoding.factors(q_states, k_states):
-        u, w = (x[..., None].double() if x.dim() == 3 else x.double() for x in (u, torch.ones(1, 1, 1) if w is None else w))
+        u, w = (
+            x[..., None].double() if x.dim() == 3 else x.double()
+            for x in (u, torch.ones(1, 1, 1) if w is None else w)
+        )
         total = total + u @ w.mT
-    assert_allclose(total.detach().expand(B, H, T, T), dense_bias(encoding, x), rtol=1e-5, atol=1e-5)
+    assert_allclose(
+        total.detach().expand(B, H, T, T), dense_bias(encoding, x), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_one_instance_for_all_layers_or_one_each():

@@ -18,7 +18,10 @@ EOT = 256
 
 def documents_of(folder, split):
     tokens = np.concatenate(shards.Shards(folder, split).tokens)
-    return [bytes(part[1:].astype(np.uint8)).decode() for part in np.split(tokens, np.flatnonzero(tokens == EOT))[1:]]
+    return [
+        bytes(part[1:].astype(np.uint8)).decode()
+        for part in np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
+    ]
 
 
 def test_every_nth_document_is_held_out(tmp_path):
@@ -35,7 +38,9 @@ def test_every_nth_document_is_held_out(tmp_path):
 def test_one_file_keeps_its_end_for_validation(tmp_path):
     lines = [f"line {n}\n" for n in range(100)]
     (tmp_path / "book.txt").write_text("".join(lines))
-    prepare_text.main([str(tmp_path / "book.txt"), "--out_dir", str(tmp_path / "out"), "--val_every", "10"])
+    prepare_text.main(
+        [str(tmp_path / "book.txt"), "--out_dir", str(tmp_path / "out"), "--val_every", "10"]
+    )
     (train,), (val,) = (documents_of(tmp_path / "out", split) for split in ("train", "val"))
     assert train + val == "".join(lines) and train.endswith("\n")
     assert 0.05 < len(val) / len(train + val) <= 0.1
@@ -44,8 +49,19 @@ def test_one_file_keeps_its_end_for_validation(tmp_path):
 def test_val_names_what_is_held_out(tmp_path):
     (tmp_path / "a.txt").write_text("train me")
     (tmp_path / "b.txt").write_text("hold me out")
-    prepare_text.main([str(tmp_path / "a.txt"), "--val", str(tmp_path / "b.txt"), "--out_dir", str(tmp_path / "out")])
-    assert (documents_of(tmp_path / "out", "train"), documents_of(tmp_path / "out", "val")) == (["train me"], ["hold me out"])
+    prepare_text.main(
+        [
+            str(tmp_path / "a.txt"),
+            "--val",
+            str(tmp_path / "b.txt"),
+            "--out_dir",
+            str(tmp_path / "out"),
+        ]
+    )
+    assert (documents_of(tmp_path / "out", "train"), documents_of(tmp_path / "out", "val")) == (
+        ["train me"],
+        ["hold me out"],
+    )
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
@@ -60,12 +76,16 @@ def test_rows_of_tables_are_documents(tmp_path, kind):
         pyarrow.parquet.write_table(pyarrow.table({"id": range(6), "body": texts}), path)
     else:
         path.write_bytes(gzip.compress(lines.encode()) if kind.endswith("gz") else lines.encode())
-    prepare_text.main([str(path), "--text_column", "body", "--out_dir", str(tmp_path / "out"), "--val_every", "3"])
+    prepare_text.main(
+        [str(path), "--text_column", "body", "--out_dir", str(tmp_path / "out"), "--val_every", "3"]
+    )
     assert documents_of(tmp_path / "out", "train") == [texts[n] for n in (0, 1, 3, 4)]
     assert documents_of(tmp_path / "out", "val") == [texts[n] for n in (2, 5)]
 
 
-@pytest.mark.parametrize("line", ["abc\n", "aé😀"])  # with line ends, and with characters of one, two and four bytes without
+@pytest.mark.parametrize(
+    "line", ["abc\n", "aé😀"]
+)  # with line ends, and with characters of one, two and four bytes without
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
     monkeypatch.setattr(corpus, "PIECE", 50)
     text = line * 300
@@ -74,7 +94,15 @@ def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
     assert len(pieces) > 20 and "".join(pieces) == text
     assert all(len(piece.encode()) <= 60 for piece in pieces)
     (tmp_path / "val.txt").write_text("val")
-    prepare_text.main([str(tmp_path / "long.txt"), "--val", str(tmp_path / "val.txt"), "--out_dir", str(tmp_path / "out")])
+    prepare_text.main(
+        [
+            str(tmp_path / "long.txt"),
+            "--val",
+            str(tmp_path / "val.txt"),
+            "--out_dir",
+            str(tmp_path / "out"),
+        ]
+    )
     assert documents_of(tmp_path / "out", "train") == [text]
 
 
@@ -101,15 +129,22 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
         except KeyboardInterrupt:
             pass
     assert starts > 2 and len(flushed) == len(whole) - 1  # no shard twice
-    assert {path.name: path.read_bytes() for path in (tmp_path / ".part" / "toy").iterdir()} == whole
+    assert {
+        path.name: path.read_bytes() for path in (tmp_path / ".part" / "toy").iterdir()
+    } == whole
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path):
     """Where --val names some of the sources."""
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(f"all of {name}")
-    prepare_text.main([str(tmp_path), "--val", str(tmp_path / "." / "b.txt"), "--out_dir", str(tmp_path / ".out")])
-    assert (documents_of(tmp_path / ".out", "train"), documents_of(tmp_path / ".out", "val")) == (["all of a", "all of c"], ["all of b"])
+    prepare_text.main(
+        [str(tmp_path), "--val", str(tmp_path / "." / "b.txt"), "--out_dir", str(tmp_path / ".out")]
+    )
+    assert (documents_of(tmp_path / ".out", "train"), documents_of(tmp_path / ".out", "val")) == (
+        ["all of a", "all of c"],
+        ["all of b"],
+    )
 
 
 def test_done_is_done(tmp_path, capsys):
@@ -129,13 +164,19 @@ def test_another_text_of_the_same_size_is_another(tmp_path, refused, place):
     (tmp_path / "a.txt").write_text(text)
     prepare_text.main([str(tmp_path / "a.txt"), "--out_dir", str(tmp_path / "out")])
     (tmp_path / "a.txt").write_text(text[:place] + "A" + text[place + 1 :])
-    assert "already holds a data set with another source" in refused(prepare_text.main, tmp_path / "a.txt", "--out_dir", tmp_path / "out")[0]
+    assert (
+        "already holds a data set with another source"
+        in refused(prepare_text.main, tmp_path / "a.txt", "--out_dir", tmp_path / "out")[0]
+    )
 
 
 def test_a_lost_shard_is_made_again(tmp_path, refused, capsys):
     for n in range(8):
         (tmp_path / f"{n}.txt").write_text(f"{n}: some text\n" * 9)
-    flags, out = [str(tmp_path), "--val_every", "4", "--shard_tokens", "100", "--out_dir"], tmp_path / ".out"
+    flags, out = (
+        [str(tmp_path), "--val_every", "4", "--shard_tokens", "100", "--out_dir"],
+        tmp_path / ".out",
+    )
     prepare_text.main([*flags, str(out)])
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     prepare_text.main(["--verify", "--out_dir", str(out)])
@@ -162,8 +203,17 @@ def test_gpt2_tokens(tmp_path):
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     (tmp_path / "a.txt").write_text("Hello world<|endoftext|>")
     (tmp_path / "b.txt").write_text("val")
-    prepare_text.main([str(tmp_path / "a.txt"), "--val", str(tmp_path / "b.txt"), "--tokenizer", "gpt2",
-                       "--out_dir", str(tmp_path / "out")])
+    prepare_text.main(
+        [
+            str(tmp_path / "a.txt"),
+            "--val",
+            str(tmp_path / "b.txt"),
+            "--tokenizer",
+            "gpt2",
+            "--out_dir",
+            str(tmp_path / "out"),
+        ]
+    )
     read = shards.Shards(tmp_path / "out", "train")
     assert read.tokens[0][:3].tolist() == [50256, 15496, 995] and 50256 not in read.tokens[0][1:]
     assert read.padded_vocab_size == 50304
@@ -182,13 +232,19 @@ def test_characters_of_several_bytes_wherever_they_lie(tmp_path, length, before)
 def test_other_encodings_are_refused_wherever_they_begin(tmp_path, refused):
     (tmp_path / "text.txt").write_bytes(b"plain\n" * 3000 + "café\n".encode("latin-1"))
     told = refused(prepare_text.main, tmp_path / "text.txt", "--out_dir", tmp_path / "out")
-    assert told == [f"error: {tmp_path}/text.txt is no UTF-8 text at byte 18003: convert it, or leave it out"]
+    assert told == [
+        f"error: {tmp_path}/text.txt is no UTF-8 text at byte 18003: convert it, or leave it out"
+    ]
 
 
 def test_names_of_files_are_no_patterns(tmp_path):
     for name, text in (("data[1].jsonl", "mine"), ("data1.jsonl", "another")):
-        (tmp_path / name).write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": f"{text}, too"}) + "\n")
-    prepare_text.main([str(tmp_path / "data[1].jsonl"), "--out_dir", str(tmp_path / "out"), "--val_every", "2"])
+        (tmp_path / name).write_text(
+            json.dumps({"text": text}) + "\n" + json.dumps({"text": f"{text}, too"}) + "\n"
+        )
+    prepare_text.main(
+        [str(tmp_path / "data[1].jsonl"), "--out_dir", str(tmp_path / "out"), "--val_every", "2"]
+    )
     assert documents_of(tmp_path / "out", "train") == ["mine"]
 
 
@@ -221,24 +277,45 @@ def test_refusals(tmp_path, refused, data_dir):
     a, out = tmp_path / "a.txt", ["--out_dir", tmp_path / "out"]
     main = prepare_text.main
     assert refused(main, tmp_path / "no.txt", tmp_path / "nor.txt", *out) == [
-        f"error: source {tmp_path / name}.txt does not exist: name another" for name in ("no", "nor")]
-    for name, content in (("packed.txt.gz", b"\x1f\x8b\x08\0"), ("latin.txt", "Zo\u00eb liest, wie fast immer".encode("latin-1"))):
+        f"error: source {tmp_path / name}.txt does not exist: name another"
+        for name in ("no", "nor")
+    ]
+    for name, content in (
+        ("packed.txt.gz", b"\x1f\x8b\x08\0"),
+        ("latin.txt", "Zo\u00eb liest, wie fast immer".encode("latin-1")),
+    ):
         (tmp_path / name).write_bytes(content)
         assert refused(main, a, tmp_path / name, *out) == [
-            f"error: {tmp_path / name} is no UTF-8 text: unpack or convert it, or leave it out"]
+            f"error: {tmp_path / name} is no UTF-8 text: unpack or convert it, or leave it out"
+        ]
     assert "no text, jsonl or parquet files there" in refused(main, tmp_path / "empty", *out)[0]
     assert "--text_column from body" in refused(main, tmp_path / "other.jsonl", *out)[0]
-    assert "bad.jsonl cannot be read (" in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
+    assert (
+        "bad.jsonl cannot be read ("
+        in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
+    )
     assert "val_every is 1" in refused(main, a, "--val_every", 1, *out)[0]
     (tmp_path / "empty.jsonl").write_text("")
-    assert "empty.jsonl holds no rows: mend it, or leave it out" in refused(main, tmp_path / "empty.jsonl", *out)[0]
-    assert "flag --tokeniser is unknown: did you mean tokenizer?" in refused(main, a, "--tokeniser", "gpt2")[0]
-    assert "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
+    assert (
+        "empty.jsonl holds no rows: mend it, or leave it out"
+        in refused(main, tmp_path / "empty.jsonl", *out)[0]
+    )
+    assert (
+        "flag --tokeniser is unknown: did you mean tokenizer?"
+        in refused(main, a, "--tokeniser", "gpt2")[0]
+    )
+    assert (
+        "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
+    )
     (tmp_path / "config.yaml").write_text(f"sources: [{a}]")
     assert refused(main, "--config", tmp_path / "config.yaml", *out) == [
-        f"error: {tmp_path}/config.yaml: sources stand on the command line, without a flag: move them there"]
+        f"error: {tmp_path}/config.yaml: sources stand on the command line, without a flag: move them there"
+    ]
     (tmp_path / "file").write_text("")
     assert "cannot write" in refused(main, a, "--out_dir", tmp_path / "file" / "out")[0]
     (tmp_path / "one.txt").write_text("no line end")
-    assert "no text is left for the split 'val'" in refused(main, tmp_path / "one.txt", "--out_dir", tmp_path / "out3")[0]
+    assert (
+        "no text is left for the split 'val'"
+        in refused(main, tmp_path / "one.txt", "--out_dir", tmp_path / "out3")[0]
+    )
     assert not (tmp_path / "out3").exists()

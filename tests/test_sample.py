@@ -12,7 +12,9 @@ def text(capsys, *flags):
 
 
 def test_seed_decides(trained, capsys):
-    one, same, other = (text(capsys, trained("cable"), "--max_new_tokens", 40, "--seed", seed) for seed in (1, 1, 2))
+    one, same, other = (
+        text(capsys, trained("cable"), "--max_new_tokens", 40, "--seed", seed) for seed in (1, 1, 2)
+    )
     assert one == same != other
 
 
@@ -23,7 +25,16 @@ def test_top_k_one_is_temperature_zero(trained, capsys):
 
 def test_a_prompt_file_is_a_batch(trained, capsys, tmp_path):
     (tmp_path / "prompts.txt").write_text("1: line\n2\n")
-    out = text(capsys, trained("cable"), "--prompt_file", tmp_path / "prompts.txt", "--max_new_tokens", 5, "--temperature", 0)
+    out = text(
+        capsys,
+        trained("cable"),
+        "--prompt_file",
+        tmp_path / "prompts.txt",
+        "--max_new_tokens",
+        5,
+        "--temperature",
+        0,
+    )
     assert out.startswith("--- 1\n1: line") and "\n--- 2\n2" in out
 
 
@@ -43,7 +54,9 @@ def test_refusals(refused, trained, tmp_path):
     assert "name one run" in refused(sample.main)[0]
     assert "holds no checkpoint" in refused(sample.main, tmp_path)[0]
     assert refused(sample.main, run, "--temperature", -1, "--top_k", 0) == [
-        "error: temperature is -1.0: it must be at least 0", "error: top_k is 0: it must be at least 1"]
+        "error: temperature is -1.0: it must be at least 0",
+        "error: top_k is 0: it must be at least 1",
+    ]
     assert "exclude each other" in refused(sample.main, run, "--prompt", "a", "--interactive")[0]
     assert "cannot be read" in refused(sample.main, run, "--prompt_file", tmp_path / "none")[0]
     (tmp_path / "empty").write_text("")

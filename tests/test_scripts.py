@@ -15,21 +15,46 @@ import paper
 import posenc
 import train_gpt
 
-EXPERIMENTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if "experiment " in path.read_text() and path.stem != "common")
+EXPERIMENTS = sorted(
+    path.name
+    for path in (ROOT / "scripts").glob("*.sh")
+    if "experiment " in path.read_text() and path.stem != "common"
+)
 
 
 def script(name, folder, *words, **settings):
-    environment = {**os.environ, "RUNS": str(folder / "runs"), "SCALE": "smoke", "VIRTUAL_ENV": sys.prefix, "INSTALLED": "1",
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(["bash", str(ROOT / "scripts" / name), *words], env=environment | settings, text=True, capture_output=True)
+    environment = {
+        **os.environ,
+        "RUNS": str(folder / "runs"),
+        "SCALE": "smoke",
+        "VIRTUAL_ENV": sys.prefix,
+        "INSTALLED": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / name), *words],
+        env=environment | settings,
+        text=True,
+        capture_output=True,
+    )
 
 
 def test_from_beginning_to_end(tmp_path, data_dir):
     """An encoding fails: the others' table is made, and the end tells. Again: nothing is repeated."""
-    settings = {"DATA": str(data_dir), "ENCODINGS": "kerple nonsense cable", "FLAGS": "--verify_data always"}
+    settings = {
+        "DATA": str(data_dir),
+        "ENCODINGS": "kerple nonsense cable",
+        "FLAGS": "--verify_data always",
+    }
     first = script("table2_dapev2.sh", tmp_path, **settings)
     runs = tmp_path / "runs" / "smoke"
-    assert first.returncode == 1 and first.stderr.count("error: failed: python train_gpt.py") == 1 and "--pe nonsense" in first.stderr
+    assert (
+        first.returncode == 1
+        and first.stderr.count("error: failed: python train_gpt.py") == 1
+        and "--pe nonsense" in first.stderr
+    )
     table = (runs / "table2_dapev2" / "perplexity.md").read_text()
     assert "| context |" in table and table.index(" cable |") < table.index(" kerple |")
     assert "at 1x the encodings come in the order of CABLE, table 2" in table
@@ -38,9 +63,13 @@ def test_from_beginning_to_end(tmp_path, data_dir):
 
     again = script("table2_dapev2.sh", tmp_path, **settings)
     assert again.stdout.count("is trained already") == again.stdout.count("evaluated already") == 2
-    seeds = script("table2_dapev2.sh", tmp_path, **settings | {"ENCODINGS": "cable", "SEEDS": "1 2"})
+    seeds = script(
+        "table2_dapev2.sh", tmp_path, **settings | {"ENCODINGS": "cable", "SEEDS": "1 2"}
+    )
     assert seeds.returncode == 0, seeds.stderr
-    assert re.search(r"\| +\d+\.\d\d ± \d+\.\d\d \|", (runs / "table2_dapev2" / "perplexity.md").read_text())
+    assert re.search(
+        r"\| +\d+\.\d\d ± \d+\.\d\d \|", (runs / "table2_dapev2" / "perplexity.md").read_text()
+    )
 
 
 def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
@@ -48,16 +77,24 @@ def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
     assert done.returncode == 0, done.stderr
     losses = {}
     for lr in ("2e-3", "4e-3", "8e-3"):
-        log = (tmp_path / "runs" / "smoke" / f"small-1024-lr{lr}" / "rope" / "log.jsonl").read_text()
+        log = (
+            tmp_path / "runs" / "smoke" / f"small-1024-lr{lr}" / "rope" / "log.jsonl"
+        ).read_text()
         losses[lr] = float(re.findall(r'"kind": "val".*?"loss": ([\d.]+)', log)[-1])
     best = min(losses, key=losses.get)
-    assert f"small-1024-lr{best}/rope/eval_" in [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")][0]
+    assert (
+        f"small-1024-lr{best}/rope/eval_"
+        in [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")][0]
+    )
 
 
-@pytest.mark.parametrize("losses, chosen, tried", [
-    ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.75}, "4e-3", 3),
-    ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.65, "0.016": 1.6, "0.032": 1.9}, "0.016", 5),
-])
+@pytest.mark.parametrize(
+    "losses, chosen, tried",
+    [
+        ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.75}, "4e-3", 3),
+        ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.65, "0.016": 1.6, "0.032": 1.9}, "0.016", 5),
+    ],
+)
 def test_the_best_learning_rate_is_not_the_highest_tried(losses, chosen, tried, tmp_path):
     for lr, loss in losses.items():
         run = tmp_path / f"small-lr{lr}" / "cable"
@@ -65,8 +102,18 @@ def test_the_best_learning_rate_is_not_the_highest_tried(losses, chosen, tried, 
         (run / "log.jsonl").write_text(f'{{"kind": "val", "loss": {loss}}}\n')
     pretence = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'  # nothing is trained: the logs are there
     command = f'source scripts/common.sh; {pretence}; tune small 1024 2e-3 4e-3 8e-3; echo "$lr"'
-    environment = {**os.environ, "SCALE": "small", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", command, "scripts/common.sh"], cwd=ROOT, env=environment, text=True, capture_output=True)
+    environment = {
+        **os.environ,
+        "SCALE": "small",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["bash", "-c", command, "scripts/common.sh"],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
     assert done.stdout.split() == ["tried"] * tried + [chosen], done.stderr
 
 
@@ -77,12 +124,22 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir, c
     python.parent.mkdir()
     python.write_text('#!/bin/sh\necho asked: "$@"\n')
     python.chmod(0o755)
-    done = script(name, tmp_path, DRY_RUN="1", SCALE="small", ENCODINGS="cable", DATA=str(data_dir), NPROC="1",
-                  PATH=f"{python.parent}:{os.environ['PATH']}")
+    done = script(
+        name,
+        tmp_path,
+        DRY_RUN="1",
+        SCALE="small",
+        ENCODINGS="cable",
+        DATA=str(data_dir),
+        NPROC="1",
+        PATH=f"{python.parent}:{os.environ['PATH']}",
+    )
     assert done.returncode == 0, done.stderr
     assert "+ python report.py" in done.stdout or "+ python plot_biases.py" in done.stdout
     asked = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("asked:")]
-    assert bool(asked) == (name not in ("figure3.sh", "authors_checkpoint.sh"))  # about trainings; those have none
+    assert bool(asked) == (
+        name not in ("figure3.sh", "authors_checkpoint.sh")
+    )  # about trainings; those have none
     monkeypatch.chdir(ROOT)
     for program, *flags in asked:
         assert program == "train_gpt.py" and flags[-1] == "--dry_run"
@@ -96,27 +153,56 @@ def test_the_plan_for_a_gpu(tmp_path):
     done = script("test_gpu.sh", tmp_path, DRY_RUN="1", LIMIT="100", RESULTS=str(tmp_path / "h100"))
     assert done.returncode == 0, done.stderr
     configs, folders = {}, []
-    for _, timeout, _, _, _, _, limit, python, program, *flags in (line.split() for line in done.stdout.splitlines() if " timeout " in line):
+    for _, timeout, _, _, _, _, limit, python, program, *flags in (
+        line.split() for line in done.stdout.splitlines() if " timeout " in line
+    ):
         assert int(limit) <= 40
         if program == "bench.py":
             config = cli.parse(bench.Config, flags, bench.__doc__, positional=("what", ""))
             configs[Path(config.out).name] = config
         elif program == "train_gpt.py":
             folders.append(cli.parse(train_gpt.Config, flags, train_gpt.__doc__).out_dir)
-    assert list(configs) == [f"h100-{part}.json" for part in ("attention", "train-small", "train-medium", "generate", "trained", "long",
-                                                            "encoders")]
-    assert done.stdout.count("tests/test_kernels.py") == 1  # whose passing both records of attention need
+    assert list(configs) == [
+        f"h100-{part}.json"
+        for part in (
+            "attention",
+            "train-small",
+            "train-medium",
+            "generate",
+            "trained",
+            "long",
+            "encoders",
+        )
+    ]
+    assert (
+        done.stdout.count("tests/test_kernels.py") == 1
+    )  # whose passing both records of attention need
     assert folders == [configs["h100-trained.json"].run]
     every_kind = {"cable", "cable-nw", "fox", "alibi", "k-cable", "kerple", "t5", "t5-clip", "fire"}
-    assert every_kind <= set(configs["h100-attention.json"].names()) == set(configs["h100-train-medium.json"].names())
-    assert configs["h100-encoders.json"].objective == "mlm" and every_kind <= set(configs["h100-encoders.json"].names())
+    assert (
+        every_kind
+        <= set(configs["h100-attention.json"].names())
+        == set(configs["h100-train-medium.json"].names())
+    )
+    assert configs["h100-encoders.json"].objective == "mlm" and every_kind <= set(
+        configs["h100-encoders.json"].names()
+    )
     assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: take scripts/test.sh\n"
-    assert "no part 'speed': choose from attention" in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
+    assert (
+        "no part 'speed': choose from attention"
+        in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
+    )
 
 
 def test_what_cannot_be(tmp_path):
-    assert "SCALE=huge: choose full, small or smoke" in script("table4.sh", tmp_path, SCALE="huge").stderr
-    assert "the tables' scripts are the full ones" in script("reproduction.sh", tmp_path, SCALE="full").stderr
+    assert (
+        "SCALE=huge: choose full, small or smoke"
+        in script("table4.sh", tmp_path, SCALE="huge").stderr
+    )
+    assert (
+        "the tables' scripts are the full ones"
+        in script("reproduction.sh", tmp_path, SCALE="full").stderr
+    )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
