@@ -108,7 +108,7 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
 def _kernels():
     """The Triton kernels, imported where they are asked for: nothing else needs triton. InputError where they cannot run."""
     try:
-        import kernels
+        from triton_attention import kernels
     except ImportError as error:
         raise InputError(
             f"attention: triton needs kernels.py and triton, on a GPU ({error}): choose auto, or pip install triton"

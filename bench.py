@@ -54,20 +54,17 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
-import cli
-import corpus
-import device as devices
 import posenc
-import runs
-import shards
-import tables
-import turns
+from benchmarking import cases
 from errors import InputError
-from files import write_json
 from model import GPT, GPTConfig
+from reporting import tables
+from runtime import checkpoints, cli, devices
+from runtime.files import write_json
+from text_data import shards, tokenization
 
 COMPANIONS = (
-    *turns.BASELINES,
+    *cases.BASELINES,
     "rope flash",
     "rope cudnn",
     "sdpa",
@@ -124,7 +121,7 @@ class Config:
         if (
             "prepare" in self.what
             and self.source
-            and not (corpus.table_kind(Path(self.source)) and Path(self.source).is_file())
+            and not (tokenization.table_kind(Path(self.source)) and Path(self.source).is_file())
         ):
             problems.append(
                 f"{self.source} is no jsonl or parquet file that is there: name another --source"
@@ -153,7 +150,7 @@ class Config:
 
     def names(self) -> list[str]:
         """The encodings, each once; a comma followed by `option=` belongs to one of them."""
-        return list(dict.fromkeys((*turns.BASELINES, *re.split(r",(?!\w+=)", self.encodings))))
+        return list(dict.fromkeys((*cases.BASELINES, *re.split(r",(?!\w+=)", self.encodings))))
 
 
 def main(argv=None):
@@ -161,10 +158,14 @@ def main(argv=None):
         Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join(WHAT))
     )
     device, dtype = torch.device("cpu"), torch.float32
-    if any(name in turns.TURNS for name in config.what):
+    if any(name in cases.TURNS for name in config.what):
         device, dtype = devices.choose(config.device, config.dtype)
-    trained = runs.load_model(config.run, device, dtype, causal=None) if config.run else None
-    record = {**runs.provenance(device), "processor": devices.processor(), "cores": os.cpu_count()}
+    trained = checkpoints.load_model(config.run, device, dtype, causal=None) if config.run else None
+    record = {
+        **checkpoints.provenance(device),
+        "processor": devices.processor(),
+        "cores": os.cpu_count(),
+    }
     if "prepare" in config.what:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}
 
@@ -214,7 +215,7 @@ def measure(
     if trained:
         layers, names = (
             trained[0].config.n_layer,
-            list(dict.fromkeys((*turns.BASELINES, trained[0].config.pe))),
+            list(dict.fromkeys((*cases.BASELINES, trained[0].config.pe))),
         )
         causal = trained[0].config.causal
         result |= {"run": Path(config.run).name, "model": trained[0].config.size, "biases": {}}
@@ -226,23 +227,23 @@ def measure(
     for context in config.contexts():
         if compiles:
             torch.compiler.reset()  # or the second context would make it give up fixed shapes, which a training has
-        setting = turns.Setting(
+        setting = cases.Setting(
             config.model, config.micro_batch, context, device, dtype, compiles, causal
         )
         if trained:
-            setting.layers, result["biases"][str(context)] = turns.reads(setting, *trained)
+            setting.layers, result["biases"][str(context)] = cases.reads(setting, *trained)
         entries = result["contexts"][str(context)] = dict.fromkeys(
             names
         )  # None: past the encoding's longest context, or no memory
         companions = {}
-        for group in (turns.BASELINES, *([pe] for pe in names if pe not in turns.BASELINES)):
+        for group in (cases.BASELINES, *([pe] for pe in names if pe not in cases.BASELINES)):
             label = f"{name} of {' and '.join(group)} at {context:,} tokens"
             try:
                 found = {
                     key: turn
                     for pe in group
-                    for key, turn in turns.TURNS[name](setting, pe).items()
-                    if not turn.rival or turns.possible(key, turn)
+                    for key, turn in cases.TURNS[name](setting, pe).items()
+                    if not turn.rival or cases.possible(key, turn)
                 }
                 if found:
                     readies = {key: turn.ready for key, turn in {**companions, **found}.items()}
@@ -285,7 +286,7 @@ def rounds(
     return {name: counted[1:] for name, counted in seconds.items()}
 
 
-def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
+def entry(name: str, turn: cases.Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
     """The numbers of one turn. others: seconds of those that it took turns with, ratios: its speed over theirs; peak: FLOP/s of the
     device, None where not known.
     """
@@ -320,7 +321,7 @@ def entry(name: str, turn: turns.Turn, seconds: dict[str, list[float]], peak: fl
 
 def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) -> dict:
     """What attention's `auto` takes the Triton kernels for from now on: encodings for which they are right and faster at every context."""
-    import kernels
+    from triton_attention import kernels
 
     def better(entries, pe):
         ours, theirs = (entries.get(key) for key in (f"{pe} triton", pe))
@@ -343,15 +344,15 @@ def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) ->
 
 def prepare(config: Config) -> dict:
     """Tokens per second of the preparation and of tiktoken alone, and their ratio."""
-    encoding = corpus.tiktoken_encoding(config.tokenizer)
+    encoding = tokenization.tiktoken_encoding(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         source = (
             Path(config.source)
             if config.source
             else _embedded_corpus(Path(folder) / "stdlib.parquet")
         )
-        load = corpus.local([source])
-        texts = [text for _, text in corpus.rows(str(source), config.text_column, load)]
+        load = tokenization.local([source])
+        texts = [text for _, text in tokenization.rows(str(source), config.text_column, load)]
 
         if not texts:
             raise InputError(f"{source} holds no rows: name another --source")
@@ -359,9 +360,11 @@ def prepare(config: Config) -> dict:
         def pipeline():
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), {"dataset": "bench"})
             writer = shards.ShardWriter(meta, "train", 10**8)
-            rows = corpus.rows(str(source), config.text_column, load, on_mark=writer.mark)
-            corpus.tokenise(
-                ((writer, number, corpus.pieces(text)) for number, text in rows), encoding, [writer]
+            rows = tokenization.rows(str(source), config.text_column, load, on_mark=writer.mark)
+            tokenization.tokenise(
+                ((writer, number, tokenization.pieces(text)) for number, text in rows),
+                encoding,
+                [writer],
             )
             return meta
 
@@ -398,7 +401,8 @@ def _embedded_corpus(path: Path) -> Path:
     import pyarrow.parquet
 
     texts = [
-        file.read_text(encoding="utf-8", errors="replace") for file in corpus.standard_library()
+        file.read_text(encoding="utf-8", errors="replace")
+        for file in tokenization.standard_library()
     ]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
     return path
@@ -407,7 +411,7 @@ def _embedded_corpus(path: Path) -> Path:
 def instructions(config: Config) -> dict:
     """What `machine_code` finds of every kernel, by kind of bias, and of falls that learn less."""
     try:
-        import machine_code
+        from triton_attention import machine_code
     except ImportError as error:
         raise InputError(f"instructions needs triton ({error}): pip install triton") from None
     cells, found = [["cycles to issue", *machine_code.FUNCTIONS]], {}
@@ -441,7 +445,7 @@ def instructions(config: Config) -> dict:
 
 
 ALONE = {"prepare": prepare, "instructions": instructions}  # what takes no turns with encodings
-WHAT = (*turns.TURNS, *ALONE)
+WHAT = (*cases.TURNS, *ALONE)
 
 
 if __name__ == "__main__":

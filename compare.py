@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-import cli
-import tables
 from errors import InputError
-from files import read_json
+from reporting import tables
+from runtime import cli
+from runtime.files import read_json
 
 DRAWS = 10_000
 

@@ -30,14 +30,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-import biases
-import cli
-import device as devices
-import tables
 from attention import SKIP_TOLERANCE
-from data import BATCH_TOKENS, Windows, evenly_spaced, masked_count, masked_rows, rows
 from errors import InputError
-from runs import (
+from evaluation import bias_statistics
+from reporting import tables
+from runtime import cli, devices
+from runtime.checkpoints import (
     identity_of,
     load_checkpoint,
     load_model,
@@ -46,7 +44,15 @@ from runs import (
     record_path,
     text_for,
 )
-from shards import Shards
+from text_data.data_loader import (
+    BATCH_TOKENS,
+    Windows,
+    evenly_spaced,
+    masked_count,
+    masked_rows,
+    rows,
+)
+from text_data.shards import Shards
 
 BINS = 256  # of the loss by position
 BLOCKS = 1024  # of neighbouring windows, whose mean losses are kept: for the standard error, and to compare checkpoints
@@ -316,7 +322,7 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     }
     if model.path == "triton" and config.cache_window is None:
         with devices.autocast(device, dtype):
-            entry["left_out"] = biases.left_out(
+            entry["left_out"] = bias_statistics.left_out(
                 model, rows(shards, [windows[0][:2]], length)[0].to(device)
             )
     return entry

@@ -22,15 +22,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-import cli
-import corpus
-import device as devices
-import tables
-from data import BATCH_TOKENS
 from errors import InputError
-from files import write_json
 from model import GPT, cross_entropies
-from runs import (
+from reporting import tables
+from runtime import cli, devices
+from runtime.checkpoints import (
     earlier_record,
     identity_of,
     load_checkpoint,
@@ -39,6 +35,9 @@ from runs import (
     provenance,
     record_path,
 )
+from runtime.files import write_json
+from text_data import tokenization
+from text_data.data_loader import BATCH_TOKENS
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
 BLOCK = 256  # examples between two writings of the record
@@ -92,16 +91,18 @@ def load_examples(source: str | None) -> list[dict]:
     import datasets
 
     datasets.disable_progress_bars()
-    if source is not None and not (Path(source).is_file() and corpus.table_kind(Path(source))):
+    if source is not None and not (
+        Path(source).is_file() and tokenization.table_kind(Path(source))
+    ):
         raise InputError(
             f"--source {source} is no .jsonl or .parquet file: name one, or leave it out for the hub's"
         )
     name, load = (
-        (source, corpus.local([Path(source)]) | {"streaming": True})
+        (source, tokenization.local([Path(source)]) | {"streaming": True})
         if source
         else (HUB["path"], HUB)
     )
-    with corpus.reading(name, "mend it, or name another --source"):
+    with tokenization.reading(name, "mend it, or name another --source"):
         rows = list(datasets.load_dataset(**load))
     examples = []
     for number, row in enumerate(rows, 1):
@@ -143,7 +144,7 @@ def evaluate(
 ) -> dict:
     """The record of one checkpoint, over the examples asked for."""
     model, checkpoint = load_model(run, device, dtype, config.attention)
-    encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     count = min(len(examples), config.max_examples or len(examples))
     pairs = [
         [encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]]

@@ -23,12 +23,18 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-import cli
-import device as devices
-import tables
-from data import BATCH_TOKENS, Windows, evenly_spaced
 from errors import InputError
-from runs import identity_of, load_checkpoint, load_model, measured, record_path, text_for
+from reporting import tables
+from runtime import cli, devices
+from runtime.checkpoints import (
+    identity_of,
+    load_checkpoint,
+    load_model,
+    measured,
+    record_path,
+    text_for,
+)
+from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 
 @dataclass

@@ -28,13 +28,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-import cli
-import device as devices
-import tables
-from data import BATCH_TOKENS, Windows, evenly_spaced
 from errors import InputError
 from model import GPT
-from runs import identity_of, load_checkpoint, load_model, measured, record_path, text_for
+from reporting import tables
+from runtime import cli, devices
+from runtime.checkpoints import (
+    identity_of,
+    load_checkpoint,
+    load_model,
+    measured,
+    record_path,
+    text_for,
+)
+from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 HELD = 0.99  # the share of the gradient that the receptive field holds: the paper's
 STEPS = 4  # of the recorded curve, to each doubling of n

@@ -14,29 +14,30 @@ The folder holds weights, configuration, tokenizer, the modules of this reposito
 Embeddings of tokens that pad the vocabulary are left out.
 """
 
+import ast
 import dataclasses
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-import cli
-import corpus
 import posenc
 from errors import InputError
-from files import atomic_folder
-from runs import checkpoint_path, load_model, recipe_of, sha256_of
+from runtime import cli
+from runtime.checkpoints import checkpoint_path, load_model, recipe_of, sha256_of
+from runtime.files import atomic_folder
+from text_data import tokenization
 
+# The modules that compute the network. An exported folder is flat: each is written under its last name.
 MODULES = (
-    "hf",
+    "hf_interop.modeling",
     "model",
-    "cache",
+    "generation.kv_cache",
     "attention",
     "posenc",
-    "pretrained",
+    "hf_interop.pretrained",
     "errors",
-)  # what the network needs, `hf` first
+)
 HERE = Path(__file__).parent
 README = """# {name}
 
@@ -64,7 +65,7 @@ Made with transformers {transformers}. {limit}
 # Of decoders and encoders: the class for language modeling, all classes, the first lines of code to try, and what else is to be known.
 DECODER = (
     "AutoModelForCausalLM",
-    {"AutoModelForCausalLM": "hf.PosencForCausalLM"},
+    {"AutoModelForCausalLM": "modeling.PosencForCausalLM"},
     """\
 inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")  # documents began with <|endoftext|> in training
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
@@ -74,7 +75,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
 )
 ENCODER = (
     "AutoModelForMaskedLM",
-    {"AutoModel": "hf.PosencModel", "AutoModelForMaskedLM": "hf.PosencForMaskedLM"},
+    {"AutoModel": "modeling.PosencModel", "AutoModelForMaskedLM": "modeling.PosencForMaskedLM"},
     """\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
@@ -101,7 +102,7 @@ def main(argv=None):
     try:
         import transformers
 
-        import hf
+        from hf_interop import modeling
     except ImportError:
         raise InputError(
             "a folder for transformers is written by transformers 5: pip install transformers"
@@ -110,7 +111,7 @@ def main(argv=None):
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"{out} holds other files: choose another --out_dir")
     ours, checkpoint = load_model(run, torch.device("cpu"), causal=None)
-    encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     elsewhere = [cls for cls, _ in posenc.parse(ours.config.pe) if cls.__module__ != "posenc"]
     if elsewhere:
         raise InputError(
@@ -121,14 +122,14 @@ def main(argv=None):
     auto, classes, use, further = DECODER if ours.config.causal else ENCODER
     tokens = encoding.n_vocab + (not ours.config.causal)  # and <|mask|>
     limit = {} if ours.max_context is None else {"max_position_embeddings": ours.max_context}
-    model = getattr(hf, classes[auto].removeprefix("hf."))(
-        hf.PosencConfig(
+    model = getattr(modeling, classes[auto].removeprefix("modeling."))(
+        modeling.PosencConfig(
             **{**dataclasses.asdict(ours.config), "vocab_size": tokens},
             **limit,
             dtype="float32",
             recipe=recipe_of(checkpoint),
             step=checkpoint["step"],
-            auto_map={"AutoConfig": "hf.PosencConfig", **classes},
+            auto_map={"AutoConfig": "modeling.PosencConfig", **classes},
         )
     )
     weights = ours.state_dict()
@@ -165,22 +166,43 @@ def main(argv=None):
         model.save_pretrained(partial)
         tokenizer_of(encoding, masks=not ours.config.causal).save_pretrained(partial)
         for module in MODULES:
-            (partial / f"{module}.py").write_text(
-                relative((HERE / f"{module}.py").read_text(encoding="utf-8")), encoding="utf-8"
+            source = (HERE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+            (partial / f"{flat_name(module)}.py").write_text(
+                flatten_imports(source), encoding="utf-8"
             )
         (partial / "README.md").write_text(readme, encoding="utf-8")
     print(f"{out}: {model.model.describe()}")
 
 
-def relative(source: str) -> str:
-    """A module's source with its imports of our modules turned into imports from the package that transformers puts them in.
+def flat_name(module: str) -> str:
+    """Return the name of a module of this repository in an exported folder."""
+    return module.rpartition(".")[2]
 
-    transformers copies the files that it finds by lines of the form "from .x import y", so that "import x" becomes two lines.
+
+def flatten_imports(source: str) -> str:
+    """Return a module's source with imports of MODULES as relative imports from a flat folder.
+
+    transformers finds the files to copy by lines of the form "from .x import y", so an import of a
+    whole module becomes two lines.
     """
-    names = "|".join(MODULES)
-    source = re.sub(rf"^from ({names}) import", r"from .\1 import", source, flags=re.MULTILINE)
-    twice = r"from . import \1  # and, for transformers to find the file:\nfrom .\1 import __name__ as _"
-    return re.sub(rf"^import ({names})$", twice, source, flags=re.MULTILINE)
+    lines = source.split("\n")
+    nodes = [node for node in ast.walk(ast.parse(source)) if hasattr(node, "names")]
+    for node in sorted(nodes, key=lambda node: node.lineno, reverse=True):
+        package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        indent = " " * node.col_offset
+        if package and node.module in MODULES:
+            names = ", ".join(ast.unparse(alias) for alias in node.names)
+            new = [f"from .{flat_name(node.module)} import {names}"]
+        elif any(package + alias.name in MODULES for alias in node.names):
+            new = []
+            for alias in node.names:
+                assert package + alias.name in MODULES, ast.unparse(node)
+                new.append(f"from . import {ast.unparse(alias)}")
+                new.append(f"from .{alias.name} import __name__ as _")
+        else:
+            continue
+        lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
+    return "\n".join(lines)
 
 
 def tokenizer_of(encoding, masks: bool = False):

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-import cli
-import pretrained
 from errors import InputError
+from hf_interop import pretrained
 from model import GPT
-from runs import Run
-from shards import GPT2_VOCABULARY
+from runtime import cli
+from runtime.checkpoints import Run
+from text_data.shards import GPT2_VOCABULARY
 
 
 @dataclass

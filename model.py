@@ -23,10 +23,10 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import posenc
-import pretrained
 from attention import SKIP_TOLERANCE
-from cache import Cache, LayerCache
 from errors import InputError
+from generation.kv_cache import Cache, LayerCache
+from hf_interop import pretrained
 
 SIZES = {  # layers, heads, width
     "quickstart": (4, 4, 128),

@@ -21,11 +21,10 @@ from typing import Literal
 
 import numpy as np
 
-import cli
-import corpus
-import shards
 from errors import InputError
-from files import atomic
+from runtime import cli
+from runtime.files import atomic
+from text_data import shards, tokenization
 
 
 @dataclass
@@ -80,15 +79,15 @@ def stream(config: Config) -> None:
         {"dataset": dataset, "name": config.name},
     )
     if config.source:
-        files = corpus.find([config.source])
-        kinds = {corpus.table_kind(path) for path in files}
+        files = tokenization.find([config.source])
+        kinds = {tokenization.table_kind(path) for path in files}
         if len(kinds) > 1 or None in kinds:
             raise InputError(
                 f"{config.source}: files of several kinds, or of none we know: give only .jsonl or only .parquet"
             )
         name, mend = config.source, "mend or remove the file"
-        load, source = corpus.local(files), {"files": corpus.fingerprint(files)}
-    encoding, meta = corpus.begin(
+        load, source = tokenization.local(files), {"files": tokenization.fingerprint(files)}
+    encoding, meta = tokenization.begin(
         config.out_dir,
         config.tokenizer,
         config.shard_tokens,
@@ -99,7 +98,7 @@ def stream(config: Config) -> None:
         meta.value["complete"] = False  # it ended at a limit, not with the text
     if not config.source and not meta.value["complete"] and not Path(dataset).is_dir():
         load["revision"] = pinned(meta, dataset).sha
-    rows = corpus.rows(
+    rows = tokenization.rows(
         name,
         config.text_column,
         load,
@@ -108,9 +107,11 @@ def stream(config: Config) -> None:
         mend,
     )
     documents = (
-        (writer, number, corpus.pieces(text)) for number, text in rows if number >= writer.start[0]
+        (writer, number, tokenization.pieces(text))
+        for number, text in rows
+        if number >= writer.start[0]
     )
-    corpus.write(
+    tokenization.write(
         meta, [writer], documents, encoding, mend="give more text or a smaller --shard_tokens"
     )
 
@@ -143,7 +144,7 @@ def fetch(config: Config) -> None:
     if meta.value["complete"] and len(there) == len(known) >= min(
         config.shards or available, available
     ):
-        print(f"{folder} is prepared already: {corpus.summary(meta)}")
+        print(f"{folder} is prepared already: {tokenization.summary(meta)}")
         return
     info = pinned(meta, repository)
     names = {Path(file.rfilename).name: file.rfilename for file in info.siblings}
@@ -164,10 +165,10 @@ def fetch(config: Config) -> None:
     for file in wanted:
         if file in there:
             meta.add(wanted[file], there[file])
-    with corpus.completing(meta):
+    with tokenization.completing(meta):
         for file in [file for file in wanted if file not in there]:
             try:
-                with corpus.reading(f"{repository}: {file}", mend):
+                with tokenization.reading(f"{repository}: {file}", mend):
                     fetched = Path(
                         huggingface_hub.hf_hub_download(
                             repository,
@@ -204,7 +205,7 @@ def pinned(meta: shards.Meta, repository: str):
     """The hub's description of a data set, at the revision that the preparation began with."""
     import huggingface_hub
 
-    with corpus.reading(repository, "name another data set"):
+    with tokenization.reading(repository, "name another data set"):
         info = huggingface_hub.dataset_info(repository, revision=meta.value.get("revision"))
     meta.value["revision"] = info.sha
     return info

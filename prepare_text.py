@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import cli
-import corpus
-import shards
 from errors import InputError
+from runtime import cli
+from text_data import shards, tokenization
 
 
 @dataclass
@@ -57,18 +56,18 @@ def main(argv=None):
     if config.val_every < 2:
         raise InputError(f"val_every is {config.val_every}: hold out every 2nd document at most")
     train_files = (
-        find(config.sources, config.out_dir) if config.sources else corpus.standard_library()
+        find(config.sources, config.out_dir) if config.sources else tokenization.standard_library()
     )
     val_files = find([config.val], config.out_dir) if config.val else []
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
-    encoding, meta = corpus.begin(
+    encoding, meta = tokenization.begin(
         config.out_dir,
         config.tokenizer,
         config.shard_tokens,
         {
-            "files": corpus.fingerprint(train_files),
-            "val_files": corpus.fingerprint(val_files),
+            "files": tokenization.fingerprint(train_files),
+            "val_files": tokenization.fingerprint(val_files),
             "text_column": config.text_column,
             "val_every": config.val_every,
         },
@@ -77,7 +76,7 @@ def main(argv=None):
         split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")
     }
     documents = read(train_files, val_files, config, writers)
-    corpus.write(
+    tokenization.write(
         meta,
         [*writers.values()],
         documents,
@@ -89,9 +88,9 @@ def main(argv=None):
 
 def find(sources: list[str], out_dir: str) -> list[Path]:
     def readable(path):
-        return corpus.table_kind(path) or is_text(path)
+        return tokenization.table_kind(path) or is_text(path)
 
-    found = corpus.find(sources, readable, "text, jsonl or parquet", besides=Path(out_dir))
+    found = tokenization.find(sources, readable, "text, jsonl or parquet", besides=Path(out_dir))
     problems = [
         f"{path} is no UTF-8 text: unpack or convert it, or leave it out"
         for path in found
@@ -103,7 +102,7 @@ def find(sources: list[str], out_dir: str) -> list[Path]:
 
 
 def tables(files: list[Path]) -> list[Path]:
-    return [path for path in files if corpus.table_kind(path)]
+    return [path for path in files if tokenization.table_kind(path)]
 
 
 def is_text(path: Path) -> bool:
@@ -127,10 +126,12 @@ def read(train_files, val_files, config, writers):
             hold_out and len(files) < config.val_every and not tables(files)
         )  # too few documents: hold out their ends
         for path in files:
-            if corpus.table_kind(path):
+            if tokenization.table_kind(path):
                 documents = (
-                    corpus.pieces(text)
-                    for _, text in corpus.rows(str(path), config.text_column, corpus.local([path]))
+                    tokenization.pieces(text)
+                    for _, text in tokenization.rows(
+                        str(path), config.text_column, tokenization.local([path])
+                    )
                 )
             elif tails:
                 cut, end = line_start(path, 1 - 1 / config.val_every), path.stat().st_size
@@ -161,7 +162,7 @@ def text_document(path: Path, start: int, stop: int):
     with open(path, "rb") as file:
         file.seek(start)
         rest = b""
-        while block := file.read(min(corpus.PIECE, stop - file.tell())):
+        while block := file.read(min(tokenization.PIECE, stop - file.tell())):
             block = rest + block
             cut = len(block) if file.tell() == stop else block.rfind(b"\n") + 1 or len(block) - 1
             while (

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import cli
-import corpus
-import shards
 from errors import InputError
+from runtime import cli
+from text_data import shards, tokenization
 
 HUB = "Salesforce/wikitext"
 SPLITS = {
@@ -61,8 +60,8 @@ def main(argv=None):
         return shards.verify(out_dir)
     if config.source:
         files = find(Path(config.source))
-        tables = {split: corpus.local(paths) for split, paths in files.items()}
-        source = {split: corpus.fingerprint(paths) for split, paths in files.items()}
+        tables = {split: tokenization.local(paths) for split, paths in files.items()}
+        source = {split: tokenization.fingerprint(paths) for split, paths in files.items()}
     else:
         name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
         tables = {
@@ -70,11 +69,11 @@ def main(argv=None):
             for split in ("train", "validation", "test")
         }
         source = {"dataset": HUB, "name": name}
-    encoding, meta = corpus.begin(
+    encoding, meta = tokenization.begin(
         out_dir, config.tokenizer, config.shard_tokens, {**source, "variant": config.variant}
     )
     writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in tables}
-    corpus.write(
+    tokenization.write(
         meta,
         [*writers.values()],
         read(tables, writers),
@@ -107,9 +106,9 @@ def find(folder: Path) -> dict[str, list[Path]]:
         )
     for split, paths in files.items():
         if (
-            len({corpus.table_kind(path) for path in paths}) > 1
+            len({tokenization.table_kind(path) for path in paths}) > 1
             or len(paths) > 1
-            and not corpus.table_kind(paths[0])
+            and not tokenization.table_kind(paths[0])
         ):
             raise InputError(
                 f"{folder}: several files for {split} ({' '.join(path.name for path in paths)}): leave one of them"
@@ -128,10 +127,10 @@ def read(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
         )
         mend = "mend the file, or choose another --size or --variant"
         for number, text in enumerate(
-            articles(row for _, row in corpus.rows(name, "text", table, mend=mend))
+            articles(row for _, row in tokenization.rows(name, "text", table, mend=mend))
         ):
             if number >= writer.start[0]:
-                yield writer, number, corpus.pieces(text)
+                yield writer, number, tokenization.pieces(text)
 
 
 def articles(rows):

@@ -8,7 +8,7 @@
 
 Writes perplexity.md, .csv, .tex and .png, and by_position.png, the perplexity of each place in the longest window; runs that
 differ in their seed alone become one column, mean ± standard deviation. --paper sets the paper's numbers beside ours. Records of
-several data sets or protocols make a table each, those of eval_recall.py (recall.md, ...), eval_retrieval.py (retrieval.md, ...) and
+several data sets or protocols make a table each, those of eval_recall.py (recall.md, ...), retrieval.evaluate (retrieval.md, ...) and
 eval_hellaswag.py (hellaswag.md, ...) tables of their own, and those of bench.py one for each benchmark, the plot showing throughput and
 memory against context, as the CABLE paper's figure 3. Those of eval_receptive_field.py become receptive_field.md, ..., and
 cumulative_gradient.png; beside records of perplexity they are judged by these.
@@ -17,13 +17,10 @@ cumulative_gradient.png; beside records of perplexity they are judged by these.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import claims
-import cli
-import figures
-import paper
-import tables
 from errors import InputError
-from files import atomic, read_json
+from reporting import claims, figures, paper, tables
+from runtime import cli
+from runtime.files import atomic, read_json
 
 
 @dataclass

@@ -14,15 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import torch
-
-import cli
-import corpus
-import device as devices
-from decoding import Sampling, generate
 from errors import InputError
+from generation.sampling import Sampling, generate
 from model import GPT
-from runs import load_model
+from runtime import cli, devices
+from runtime.checkpoints import load_model
+from text_data import tokenization
 
 
 @dataclass
@@ -72,7 +69,7 @@ def main(argv=None):
             )
     device, dtype = devices.choose(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device, dtype)
-    encoding = corpus.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     if not config.interactive:
         complete(model, encoding, prompts, config, device, dtype)
         return

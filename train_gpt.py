@@ -24,16 +24,22 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-import biases
-import cli
-import device as devices
-import distributed
 from attention import SKIP_TOLERANCE
-from data import MaskedWindows, Sampler, Windows, ahead, evenly_spaced, masked_count, stream
 from errors import InputError
+from evaluation import bias_statistics
 from model import GPT, GPTConfig
-from runs import Run, load_checkpoint, load_weights, perplexity, start_from
-from shards import Shards
+from runtime import cli, devices, distributed
+from runtime.checkpoints import Run, load_checkpoint, load_weights, perplexity, start_from
+from text_data.data_loader import (
+    MaskedWindows,
+    Sampler,
+    Windows,
+    ahead,
+    evenly_spaced,
+    masked_count,
+    stream,
+)
+from text_data.shards import Shards
 
 
 @dataclass
@@ -440,7 +446,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
             batch = [x.to(device) for x in val.batch(share[start : start + micro_batch])]
             with devices.autocast(device, dtype):
                 total += model.losses(*batch).sum(dtype=torch.float64)
-                summary = summary or biases.summary(model, batch[0])
+                summary = summary or bias_statistics.summary(model, batch[0])
         model.train()
         tokens = len(val_windows) * val.predicted
         loss, seen = (

@@ -98,7 +98,7 @@ use() {
 }
 
 # losses FILE: a plot of the runs' losses, in the folder of the report.
-losses() { run python plot_losses.py "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true; }
+losses() { run python plot.py losses "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true; }
 
 # full FLAG...: these flags at SCALE=full, none at others.
 full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
@@ -144,7 +144,7 @@ tune() {
     while [ ${#rates[@]} -gt 0 ]; do
         for lr in "${rates[@]}"; do SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}"); done
         if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
-        best=$(python -c 'import runs, sys; print(min(sys.argv[1:], key=runs.validation_loss))' "${tried[@]}")
+        best=$(python -c 'import sys; from runtime.checkpoints import validation_loss; print(min(sys.argv[1:], key=validation_loss))' "${tried[@]}")
         best=${best%/*} best=${best##*-lr} rates=()
         if [ "$best" = "$lr" ] && [ "$SCALE" != smoke ]; then rates=("$(python -c "print(f'{2 * $lr:g}')")"); fi
     done
@@ -198,13 +198,13 @@ finetune() {
     esac
     if [ "$SCALE" != full ]; then
         flags+=(--data "$made/triplets.jsonl")
-        if [ ! -d "$made" ]; then run python prepare_retrieval.py "$data" "${sizes[@]}" --out_dir "$made" || finish; fi
+        if [ ! -d "$made" ]; then run python -m retrieval.prepare "$data" "${sizes[@]}" --out_dir "$made" || finish; fi
     fi
     for encoder in "${encoders[@]}"; do
         seed=1
         case $encoder in *-seed*) seed=${encoder##*-seed} ;; esac
         if [ ! -d "$encoder-exported" ]; then run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue; fi
-        run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python finetune_retrieval.py "$encoder-exported" "${flags[@]}" \
+        run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python -m retrieval.finetune "$encoder-exported" "${flags[@]}" \
             --seed $seed --out_dir "$encoder-retrieval" --resume || continue
         runs+=("$encoder-retrieval")
     done
@@ -215,7 +215,7 @@ measure() {
     if [ ${#runs[@]} = 0 ]; then return; fi
     local told record
     told=$(mktemp)
-    run python "$1" "${runs[@]}" "${@:2}" > >(tee "$told") || true
+    run python $1 "${runs[@]}" "${@:2}" > >(tee "$told") || true
     wait $! # for tee
     while read -r record; do records+=("$record"); done < <(sed -n 's/^record: //p' "$told")
     rm "$told"

@@ -12,6 +12,6 @@ experiment figure4_8-15 cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5
 use fineweb-edu
 train fineweb-edu_small 512
 for trained in "${runs[@]}"; do
-    run python plot_biases.py "$trained" --data "$data" --tokens $((512 / shrink)) --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
+    run python plot.py biases "$trained" --data "$data" --tokens $((512 / shrink)) --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
 done
 finish

@@ -14,7 +14,7 @@ for pe in $encodings; do
     if [ "$SCALE" != full ]; then case $pe in alibi | kerple | rope) lr=(--lr 8e-3) ;; t5) lr=(--lr 1.6e-2) ;; esac; fi
     train sandwich_small 512 "${lr[@]}" && all+=("${runs[@]}")
     for trained in "${runs[@]}"; do
-        run python plot_biases.py "$trained" --data "$data" --tokens $((512 / shrink)) --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
+        run python plot.py biases "$trained" --data "$data" --tokens $((512 / shrink)) --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
     done
     case $pe in sandwich | alibi) cached+=("${runs[@]}") ;; sinusoidal) train sandwich_small 128 && shorter=("${runs[@]}") ;; esac
 done

@@ -7,7 +7,7 @@
 # Cost of each of the five encodings: 0.92B tokens, 5.5e17 FLOPs, 0.4 hours of an H100 at 40% MFU; fine-tuning, and reading 200,000
 # documents six times over, are not worked out. Disk: 20 GB of data, 3 GB a run.
 #
-# Elsewhere than at SCALE=full triplets and task are made of the same text (prepare_retrieval.py).
+# Elsewhere than at SCALE=full triplets and task are made of the same text (python -m retrieval.prepare).
 
 source "$(dirname "$0")/common.sh"
 install requirements.txt requirements-retrieval.txt
@@ -19,6 +19,6 @@ evaluate 512,1024,2048,4096,8192,16384
 report - masked
 finetune
 losses figure7
-measure eval_retrieval.py "${task[@]}" --lengths "$(shrunk 512,1024,2048,4096,8192,16384)"
+measure "-m retrieval.evaluate" "${task[@]}" --lengths "$(shrunk 512,1024,2048,4096,8192,16384)"
 report cable_table3_mldr_ndcg10_bert
 finish

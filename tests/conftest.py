@@ -22,9 +22,9 @@ if not torch.cuda.is_available():
         "TRITON_INTERPRET", "1"
     )  # before anything imports triton, as torch.compile does
 
-import cli  # noqa: E402
 import posenc  # noqa: E402
-import shards  # noqa: E402
+from runtime import cli  # noqa: E402
+from text_data import shards  # noqa: E402
 
 torch.set_flush_denormal(True)
 torch.set_num_threads(1)
@@ -208,7 +208,7 @@ def ranks(count, *flags, code=""):
     store = torch.distributed.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False
     )  # as torchrun keeps one
-    program = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport torch, cli, train_gpt\nrank = int(os.environ['RANK'])\n"
+    program = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport torch, train_gpt\nfrom runtime import cli\nrank = int(os.environ['RANK'])\n"
     command = [
         sys.executable,
         "-c",

@@ -11,14 +11,11 @@ import torch
 
 import attention
 import bench
-import corpus
-import data
-import device as devices
-import runs
-import shards
-import turns
+from benchmarking import cases
 from errors import InputError
 from model import GPT, GPTConfig
+from runtime import checkpoints, devices
+from text_data import data_loader, shards, tokenization
 
 SMALL = (
     "--model",
@@ -33,7 +30,7 @@ SMALL = (
     "float32",
 )
 NAMES = ("train", "attention", "generate", "eval")
-PLAIN = turns.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
+PLAIN = cases.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +194,7 @@ def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
         {name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), ""
     )
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
-    turn = turns.Turn(None, 12, lambda: 7, flops=100)
+    turn = cases.Turn(None, 12, lambda: 7, flops=100)
     assert bench.entry(
         "a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
     ) == {
@@ -301,7 +298,7 @@ def test_prepare_counts_the_tokens_of_the_source(source, tmp_path, capsys):
 
 def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
     (tmp_path / "a.py").write_text("pass\n")
-    monkeypatch.setattr(corpus, "standard_library", lambda: [tmp_path / "a.py"] * 3)
+    monkeypatch.setattr(tokenization, "standard_library", lambda: [tmp_path / "a.py"] * 3)
     bench.main(["prepare", "--tokenizer", "bytes", "--repeats", "1"])
     assert "prepare, stdlib.parquet, bytes" in capsys.readouterr().out
 
@@ -353,22 +350,22 @@ def test_refusals(source, refused, trained, tmp_path):
 
 def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     """What is timed is what every layer of the trained model computes while it reads its validation text."""
-    model, checkpoint = runs.load_model(trained("cable"), torch.device("cpu"))
+    model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
     made, attend = [], attention.attend
     monkeypatch.setattr(
         attention,
         "attend",
         lambda *args, **options: made.append(attend(*args, **options)) or made[-1],
     )
-    windows = data.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
+    windows = data_loader.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
     with torch.no_grad():
-        model.hidden(windows.batch(data.evenly_spaced(len(windows), 3))[0])
+        model.hidden(windows.batch(data_loader.evenly_spaced(len(windows), 3))[0])
     setting = dataclasses.replace(PLAIN, context=12, micro_batch=3)
-    setting.layers, _ = turns.reads(setting, model, checkpoint)
+    setting.layers, _ = cases.reads(setting, model, checkpoint)
     with pytest.raises(InputError, match="was not trained here"):
-        turns.reads(setting, model, {"config": {"data": None}})
+        cases.reads(setting, model, {"config": {"data": None}})
     theirs, made[:] = made[:2], []
-    turns.attend(setting, "cable")["cable"].ready()()
+    cases.attend(setting, "cable")["cable"].ready()()
     assert len(made) == len(theirs) == 2
     for one, other in zip(made, theirs):
         torch.testing.assert_close(one, other)
@@ -397,7 +394,7 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
 
 
 def test_ratios_of_the_kernels_and_to_backends():
-    turn = turns.Turn(ready=None, tokens=12, memory=lambda: 7)
+    turn = cases.Turn(ready=None, tokens=12, memory=lambda: 7)
     seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
     assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
     training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
@@ -417,7 +414,7 @@ def test_ratios_of_the_kernels_and_to_backends():
 def test_by_the_kernels_alone(monkeypatch):
     """As training on a GPU times what has no other fused path: the dense one takes no part there, and no row."""
     monkeypatch.setattr(
-        turns.Setting,
+        cases.Setting,
         "paths",
         lambda _, pe, encoding: {"": "dense" if pe == "fire" else "sdpa", " triton": "dense"},
     )
@@ -447,9 +444,9 @@ def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, ca
     def evaluate(setting, pe):
         if pe in full:
             raise torch.OutOfMemoryError
-        return {pe: turns.Turn(lambda: lambda: None, 1, lambda: 0)}
+        return {pe: cases.Turn(lambda: lambda: None, 1, lambda: 0)}
 
-    monkeypatch.setitem(turns.TURNS, "eval", evaluate)
+    monkeypatch.setitem(cases.TURNS, "eval", evaluate)
     config, measured, full = (
         bench.Config(what=["eval"], encodings="cable,alibi,fox", context="8", repeats=3),
         [],

@@ -12,12 +12,11 @@ from conftest import ENCODINGS, TINY, evaluation, log_of, ranks
 from numpy.testing import assert_allclose
 from test_train_gpt import digest
 
-import data
-import runs
-import shards
 from errors import InputError
-from files import read_json
 from model import GPT, GPTConfig
+from runtime import checkpoints
+from runtime.files import read_json
+from text_data import data_loader, shards
 
 BOTH_WAYS = [pe for pe in ENCODINGS if "cope" not in pe]
 MLM = [*TINY, "--objective", "mlm"]
@@ -53,14 +52,14 @@ def lively(pe, **settings):
 
 
 def masked(folder, length=50, rate=0.3, visit=(1,)):
-    windows = data.MaskedWindows(shards.Shards(folder, "train"), length, rate)
+    windows = data_loader.MaskedWindows(shards.Shards(folder, "train"), length, rate)
     return windows, *windows.batch(range(len(windows)), visit)
 
 
 @pytest.mark.parametrize("length, rate, count", [(50, 0.3, 15), (99, 0.15, 15), (7, 0.01, 1)])
 def test_a_share_of_the_tokens_is_to_be_restored(folder, length, rate, count):
     windows, inputs, targets, places = masked(folder, length, rate)
-    tokens = data.Windows(windows.shards, length).batch(range(len(windows)))[0]
+    tokens = data_loader.Windows(windows.shards, length).batch(range(len(windows)))[0]
     assert targets.shape == places.shape == (len(windows), count) and count == windows.predicted
     assert (places.diff() > 0).all()  # no place twice
     assert torch.equal(targets, tokens.gather(1, places))
@@ -96,11 +95,11 @@ def test_every_visit_masks_others_and_each_the_same_again(folder):
 
 def test_another_seed_masks_other_tokens(folder):
     """Of the same windows, in the same order."""
-    windows, found = data.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3), []
+    windows, found = data_loader.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3), []
     for seed in (3, 4):
-        sampler = data.Sampler(len(windows), seed=seed)
+        sampler = data_loader.Sampler(len(windows), seed=seed)
         sampler.order = np.arange(len(windows))
-        batches = itertools.islice(data.stream(windows, sampler, 1, 1, 0, 1), len(windows))
+        batches = itertools.islice(data_loader.stream(windows, sampler, 1, 1, 0, 1), len(windows))
         found.append([(numbers.tolist(), places.tolist()) for numbers, _, _, places, _ in batches])
     assert [number for number, _ in found[0]] == [number for number, _ in found[1]]
     assert sum(one != other for one, other in zip(*found)) > 10
@@ -108,12 +107,12 @@ def test_another_seed_masks_other_tokens(folder):
 
 @pytest.mark.parametrize("processes, micro_batch", [(1, 2), (2, 1), (3, 2)])
 def test_masks_do_not_depend_on_the_number_of_processes(folder, processes, micro_batch):
-    windows = data.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3)
+    windows = data_loader.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3)
 
     def steps(processes, micro_batch):
         streams = [
-            data.stream(
-                windows, data.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes
+            data_loader.stream(
+                windows, data_loader.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes
             )
             for rank in range(processes)
         ]
@@ -250,7 +249,8 @@ def test_every_encoding_trains(pe, encoder):
     values = [record["loss"] for record in log_of(encoder(pe)) if record["kind"] == "train"]
     assert len(values) == 3 and all(math.isfinite(value) for value in values)
     assert (
-        runs.load_model(encoder(pe), torch.device("cpu"), causal=None)[0].posenc[0].causal is False
+        checkpoints.load_model(encoder(pe), torch.device("cpu"), causal=None)[0].posenc[0].causal
+        is False
     )
 
 
@@ -283,7 +283,7 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
     import train_gpt
 
     flags = [*MLM, "--data", str(data_dir), "--pe", "cable", "--out_dir", str(tmp_path / "run")]
-    save, stopped = runs.Run.save, []
+    save, stopped = checkpoints.Run.save, []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
         def save_and_stop(self, **checkpoint):
@@ -291,12 +291,12 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
             stopped.append(checkpoint["step"])
             raise KeyboardInterrupt
 
-        patch.setattr(runs.Run, "save", save_and_stop)
+        patch.setattr(checkpoints.Run, "save", save_and_stop)
         train_gpt.main(flags)
     train_gpt.main([*flags, "--resume"])
     assert stopped == [2]
-    assert digest(runs.load_checkpoint(tmp_path / "run")["model"]) == digest(
-        runs.load_checkpoint(encoder("cable"))["model"]
+    assert digest(checkpoints.load_checkpoint(tmp_path / "run")["model"]) == digest(
+        checkpoints.load_checkpoint(encoder("cable"))["model"]
     )
 
 
@@ -313,7 +313,7 @@ def test_a_run_from_before_there_were_encoders_goes_on(trained, data_dir, tmp_pa
     import train_gpt
 
     shutil.copytree(trained("nope"), tmp_path / "run")
-    path = runs.checkpoint_path(tmp_path / "run")
+    path = checkpoints.checkpoint_path(tmp_path / "run")
     checkpoint = torch.load(path, weights_only=True)
     for name in ("objective", "mask_rate"):
         del checkpoint["config"][name]
@@ -386,10 +386,10 @@ def test_perplexity_of_the_masked_tokens(encoder, data_dir, tmp_path, length):
     )
     record = read_json(evaluation(folder), "")
     entry = record["lengths"][str(length)]
-    model, _ = runs.load_model(folder, torch.device("cpu"), causal=False)
+    model, _ = checkpoints.load_model(folder, torch.device("cpu"), causal=False)
     val, found, at = shards.Shards(data_dir, "val"), [], []
     for start in range(0, val.total - length, length):
-        inputs, targets, places = data.masked_rows(val, [(0, start)], length, 0.15)
+        inputs, targets, places = data_loader.masked_rows(val, [(0, start)], length, 0.15)
         assert torch.equal(
             torch.from_numpy(val.tokens[0][start : start + length].astype(np.int64))[places[0]],
             targets[0],
@@ -454,7 +454,7 @@ def test_programs_for_decoders_say_so(encoder, trained, refused, tmp_path):
         f"error: {encoder('cable')} is an encoder, which continues no text: name a run with --objective clm"
     ]
     with pytest.raises(InputError, match="is a decoder: name a run with --objective mlm"):
-        runs.load_model(trained("cable"), torch.device("cpu"), causal=False)
+        checkpoints.load_model(trained("cable"), torch.device("cpu"), causal=False)
 
 
 def test_wrong_settings_are_told(refused, data_dir, tmp_path):

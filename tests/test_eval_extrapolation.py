@@ -10,9 +10,9 @@ import pytest
 import torch
 from conftest import ENCODINGS, LIMITED, evaluation, write_shards
 
-import shards
 import eval_extrapolation
-import runs
+from runtime import checkpoints
+from text_data import shards
 
 
 def evaluate(*flags):
@@ -37,7 +37,7 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
     evaluate(folder, "--lengths", length)
     entry = record_of(folder)["lengths"][str(length)]
 
-    model, _ = runs.load_model(folder, torch.device("cpu"))
+    model, _ = checkpoints.load_model(folder, torch.device("cpu"))
     tokens = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
     per_window, by_position = [], []
     for start in range(0, len(tokens) - length, length):
@@ -60,7 +60,7 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
 
 def token_losses(folder, tokens, start, length):
     """The loss of each target of one window, from a forward pass of its own."""
-    model, _ = runs.load_model(folder, torch.device("cpu"))
+    model, _ = checkpoints.load_model(folder, torch.device("cpu"))
     with torch.no_grad():
         logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
     return (-logits[torch.arange(length), tokens[start + 1 : start + length + 1]]).numpy()
@@ -190,7 +190,7 @@ def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags
     """A model whose bias falls by hundreds within 24 tokens, and one that sees everything."""
     steep, even = run("cable"), run("nope")
     for folder in (steep, even):
-        path = runs.checkpoint_path(folder)
+        path = checkpoints.checkpoint_path(folder)
         checkpoint = torch.load(path, weights_only=True)
         for name, value in checkpoint["model"].items():
             if name.endswith("step.bias"):
@@ -258,7 +258,7 @@ def test_record_says_where_it_comes_from(run, data_dir):
         6,
         16,
     )
-    assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == checkpoints.sha256_of(folder / "checkpoint_0000006.pt")
     assert record["data"] == {
         "dataset": "toy",
         "split": "val",
@@ -401,7 +401,7 @@ def test_one_table_for_several_checkpoints(run, capsys):
 def test_a_cache_window_sees_as_many_as_it_says(run, tmp_path):
     folder, window = run("nope"), tmp_path / "window"
     evaluate(folder, "--lengths", "64", "--cache_window", 24)
-    checkpoint = torch.load(runs.checkpoint_path(folder), weights_only=True)
+    checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
     checkpoint["gpt"]["pe"] = "window:w=24"
     window.mkdir()
     torch.save(checkpoint, window / "checkpoint_0000006.pt")

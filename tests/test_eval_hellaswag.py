@@ -7,10 +7,10 @@ import pytest
 import torch
 from conftest import ENCODINGS
 
-import corpus
 import eval_hellaswag
-import runs
 from errors import InputError
+from runtime import checkpoints
+from text_data import tokenization
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,7 @@ def plain(model, context, ending):
 def test_log_likelihoods_are_those_of_single_sequences(pe, run, source, monkeypatch):
     """Of different lengths in one batch, and in batches of one."""
     folder, expected = run(pe), []
-    model, _ = runs.load_model(folder, CPU)
+    model, _ = checkpoints.load_model(folder, CPU)
     for row in EXAMPLES:
         context = f"Lines: {row['ctx_a']}"
         expected.append(
@@ -100,7 +100,7 @@ def test_what_is_too_long_loses_its_beginning(run, source):
 def test_answers_known_beforehand(run, tmp_path, capsys):
     """A model that repeats its last byte: every change costs, so a long monotonous ending costs least per character."""
     folder = run("nope")
-    path = runs.checkpoint_path(folder)
+    path = checkpoints.checkpoint_path(folder)
     checkpoint = torch.load(path, weights_only=True)
     for name, weight in checkpoint["model"].items():
         if "c_proj" in name:
@@ -180,7 +180,7 @@ def test_contexts_are_put_together_as_the_harness_does(tmp_path):
 
 
 def test_spaces_at_the_contexts_end_belong_to_what_follows():
-    assert eval_hellaswag.encode_pair(corpus.tiktoken_encoding("bytes"), "ab ", " c") == (
+    assert eval_hellaswag.encode_pair(tokenization.tiktoken_encoding("bytes"), "ab ", " c") == (
         [*b"ab"],
         [*b"  c"],
     )
@@ -188,7 +188,7 @@ def test_spaces_at_the_contexts_end_belong_to_what_follows():
 
 def test_pairs_of_bpe_tokens():
     try:
-        gpt2 = corpus.tiktoken_encoding("gpt2")
+        gpt2 = tokenization.tiktoken_encoding("gpt2")
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     word = gpt2.encode_single_token
@@ -238,7 +238,7 @@ def test_interrupted_it_goes_on(run, source, monkeypatch, capsys):
     at_once = record_of(folder)
     assert {**at_once, "provenance": 0} == {**in_two, "provenance": 0}
 
-    path = runs.checkpoint_path(folder)
+    path = checkpoints.checkpoint_path(folder)
     checkpoint = torch.load(path, weights_only=True)
     checkpoint["model"]["wte.weight"] *= 2
     torch.save(checkpoint, path)
@@ -255,7 +255,7 @@ def test_record_says_where_it_comes_from(run, source):
     evaluate(folder, "--source", source)
     record = record_of(folder)
     assert (record["run"], record["pe"], record["step"]) == ("cable", "cable", 6)
-    assert record["checkpoint_sha256"] == runs.sha256_of(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == checkpoints.sha256_of(folder / "checkpoint_0000006.pt")
     assert (
         record["data"].keys() == {"dataset", "split", "tokenizer", "sha256"}
         and record["data"]["split"] == "scenes"

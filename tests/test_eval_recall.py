@@ -12,9 +12,9 @@ from conftest import write_shards
 
 import eval_recall
 import report
-import runs
-from data import Windows
-from shards import Shards
+from runtime import checkpoints
+from text_data.data_loader import Windows
+from text_data.shards import Shards
 
 CPU = ["--device", "cpu", "--dtype", "float32"]
 
@@ -136,7 +136,7 @@ def test_records_go_on_and_become_a_table(run, data_dir, tmp_path, capsys):
         and before[0]["lengths"]["16"] is None
     )
 
-    model, _ = runs.load_model(
+    model, _ = checkpoints.load_model(
         folders[1], torch.device("cpu")
     )  # each trial by itself, from the logits
     windows = Windows(Shards(data_dir, "val"), 32)

@@ -8,13 +8,12 @@ import pytest
 import torch
 from conftest import write_shards
 
-import claims
 import eval_receptive_field
 import report
-import tables
-from data import Windows
 from model import GPT, GPTConfig
-from shards import Shards
+from reporting import claims, tables
+from text_data.data_loader import Windows
+from text_data.shards import Shards
 
 
 def network(pe, layers=2, width=8, seed=0):

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from errors import InputError
-from cache import Cache
+from generation.kv_cache import Cache
 from model import GPT, SIZES, GPTConfig, MeanCrossEntropy, cross_entropies
 
 V = 96

@@ -13,9 +13,8 @@ import pyarrow.parquet
 import pytest
 from huggingface_hub.errors import HTTPError
 
-import corpus
-import shards
 import prepare_fineweb
+from text_data import shards, tokenization
 
 EOT = 256
 TEXTS = [f"{n}: naïve " + "words " * (n * 7 % 30) for n in range(60)]
@@ -34,8 +33,8 @@ configs:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    monkeypatch.setattr(corpus, "ROWS", 4)
-    monkeypatch.setattr(corpus, "PIECE", 64)
+    monkeypatch.setattr(tokenization, "ROWS", 4)
+    monkeypatch.setattr(tokenization, "PIECE", 64)
 
 
 def write_sources(folder, kind):
@@ -124,7 +123,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, hub, monkeypatch
         else ["--source", write_sources(tmp_path / "files", kind)]
     )
     whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
-    flush, rows, flushed, deaths = shards.ShardWriter._flush, corpus.rows, [], []
+    flush, rows, flushed, deaths = shards.ShardWriter._flush, tokenization.rows, [], []
 
     def flush_and_die(self, following):
         if moment == "before a shard" and len(deaths) <= len(flushed):
@@ -144,8 +143,8 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, hub, monkeypatch
             yield row
 
     monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_die)
-    monkeypatch.setattr(corpus, "rows", rows_and_death)
-    monkeypatch.setattr(corpus.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(tokenization, "rows", rows_and_death)
+    monkeypatch.setattr(tokenization.os, "cpu_count", lambda: 1)
     for starts in range(60):
         try:
             prepare(tmp_path / "part" / "toy", *flags)
@@ -162,7 +161,9 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, hub, monkeypatch
 @pytest.mark.parametrize("kind", ["hub", "jsonl"])
 def test_going_on_reads_and_tokenises_only_the_rest(tmp_path, hub, monkeypatch, kind):
     source = hub / "sample" / "10BT" if kind == "hub" else write_sources(tmp_path / "files", kind)
-    monkeypatch.setattr(corpus, "fingerprint", lambda files: "the same")  # whatever happens to them
+    monkeypatch.setattr(
+        tokenization, "fingerprint", lambda files: "the same"
+    )  # whatever happens to them
     flags = ["--dataset", hub] if kind == "hub" else ["--source", source]
     whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
     prepare(tmp_path / "toy", *flags, "--shards", 9)
@@ -186,18 +187,18 @@ def test_going_on_reads_and_tokenises_only_the_rest(tmp_path, hub, monkeypatch, 
 
 def spies(monkeypatch):
     """Lists that fill with the numbers of the rows read and with the texts tokenised."""
-    read, tokenised, rows, pieces = [], [], corpus.rows, corpus.pieces
+    read, tokenised, rows, pieces = [], [], tokenization.rows, tokenization.pieces
     monkeypatch.setattr(
-        corpus,
+        tokenization,
         "rows",
         lambda *args: ((read.append(number), (number, text))[1] for number, text in rows(*args)),
     )
-    monkeypatch.setattr(corpus, "pieces", lambda text: tokenised.append(text) or pieces(text))
+    monkeypatch.setattr(tokenization, "pieces", lambda text: tokenised.append(text) or pieces(text))
     return read, tokenised
 
 
 def test_reading_ends_with_the_last_shard_that_is_wanted(tmp_path, hub, monkeypatch):
-    monkeypatch.setattr(corpus.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(tokenization.os, "cpu_count", lambda: 1)
     read, _ = spies(monkeypatch)
     prepare(tmp_path / "toy", "--dataset", hub, "--shards", 2)
     assert read[0] == 0 and len(read) < 25

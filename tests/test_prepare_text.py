@@ -9,9 +9,8 @@ import os
 import numpy as np
 import pytest
 
-import corpus
-import shards
 import prepare_text
+from text_data import shards, tokenization
 
 EOT = 256
 
@@ -87,7 +86,7 @@ def test_rows_of_tables_are_documents(tmp_path, kind):
     "line", ["abc\n", "aé😀"]
 )  # with line ends, and with characters of one, two and four bytes without
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
-    monkeypatch.setattr(corpus, "PIECE", 50)
+    monkeypatch.setattr(tokenization, "PIECE", 50)
     text = line * 300
     (tmp_path / "long.txt").write_bytes(text.encode())
     pieces = list(prepare_text.text_document(tmp_path / "long.txt", 0, len(text.encode())))
@@ -191,7 +190,7 @@ def test_a_lost_shard_is_made_again(tmp_path, refused, capsys):
 
 
 def test_the_embedded_corpus_is_the_standard_library_without_tests():
-    files = corpus.standard_library()
+    files = tokenization.standard_library()
     names = {path.name for path in files}
     assert {"argparse.py", "typing.py", "decoder.py"} <= names
     assert len(files) > 300 and sum(path.stat().st_size for path in files) > 5_000_000

@@ -9,9 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-import corpus
-import shards
 import prepare_wikitext
+from text_data import shards
 
 EOT = 256
 ARTICLES = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conftest import ROOT, evaluation
 
-import runs
+from runtime import checkpoints
 
 FLAGS = [
     "--steps",
@@ -56,12 +56,12 @@ def start(folder):
 
 def test_quickstart(tmp_path):
     first = start(tmp_path)
-    while not runs.checkpoints(tmp_path / "runs" / "alibi"):
+    while not checkpoints.checkpoints(tmp_path / "runs" / "alibi"):
         assert first.poll() is None, first.stdout.read()
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    steps = runs.load_checkpoint(tmp_path / "runs" / "alibi")["step"]
+    steps = checkpoints.load_checkpoint(tmp_path / "runs" / "alibi")["step"]
 
     again = start(tmp_path)
     output, _ = again.communicate()

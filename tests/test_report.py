@@ -6,12 +6,10 @@ import os
 import subprocess
 import sys
 
-import pytest
 from conftest import ROOT
 
-import paper
 import report
-import tables
+from reporting import paper, tables
 
 
 def record(pe, perplexities, run=None, block_size=256, seed=None):

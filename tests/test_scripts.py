@@ -10,10 +10,9 @@ import pytest
 from conftest import ROOT
 
 import bench
-import cli
-import paper
-import posenc
 import train_gpt
+from reporting import paper
+from runtime import cli
 
 EXPERIMENTS = sorted(
     path.name
@@ -135,7 +134,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir, c
         PATH=f"{python.parent}:{os.environ['PATH']}",
     )
     assert done.returncode == 0, done.stderr
-    assert "+ python report.py" in done.stdout or "+ python plot_biases.py" in done.stdout
+    assert "+ python report.py" in done.stdout or "+ python plot.py biases" in done.stdout
     asked = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("asked:")]
     assert bool(asked) == (
         name not in ("figure3.sh", "authors_checkpoint.sh")

@@ -13,10 +13,9 @@ import torch
 import yaml
 from conftest import ENCODINGS, NAMES, ROOT, TINY, log_of, program
 
-import cli
-import runs
-import shards
 import train_gpt
+from runtime import checkpoints, cli
+from text_data import shards
 from train_gpt import Config, learning_rate
 
 
@@ -53,7 +52,7 @@ def test_every_encoding_trains(pe, trained):
 
 def test_val_loss_is_that_of_windows_spread_over_the_val_split(trained, data_dir):
     """Four of 16 tokens, by a forward pass of their own."""
-    model, _ = runs.load_model(trained("alibi"), torch.device("cpu"))
+    model, _ = checkpoints.load_model(trained("alibi"), torch.device("cpu"))
     val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
     starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
     rows = torch.stack([val[start : start + 17] for start in starts])
@@ -115,7 +114,7 @@ def test_another_seed_is_another_start_and_another_order(trained, data_dir, tmp_
     ]
     for seed in ("1", "2"):
         train_gpt.main([*TINY, *still, "--seed", seed, "--out_dir", str(tmp_path / seed)])
-        starts.append(runs.load_checkpoint(tmp_path / seed)["model"]["wte.weight"])
+        starts.append(checkpoints.load_checkpoint(tmp_path / seed)["model"]["wte.weight"])
         train_gpt.main(
             [
                 *TINY,
@@ -139,12 +138,12 @@ def test_no_gradient_is_cut_at_zero(data_dir, tmp_path):
         train_gpt.main(
             [*TINY, "--grad_clip", clip, "--data", str(data_dir), "--out_dir", str(tmp_path / clip)]
         )
-        found.append(digest(runs.load_checkpoint(tmp_path / clip)["model"]))
+        found.append(digest(checkpoints.load_checkpoint(tmp_path / clip)["model"]))
     assert found[0] == found[1]
 
 
 def test_stopped_at_the_last_step_it_is_validated_still(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("distributed.Processes.any", lambda self, received: True)
+    monkeypatch.setattr("runtime.distributed.Processes.any", lambda self, received: True)
     train_gpt.main(
         [*TINY, "--steps", "1", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")]
     )
@@ -204,7 +203,7 @@ def test_half_precision_trains_as_float32_does(dtype, pe, trained, data_dir, tmp
                 b["grad_norm"], rel=0.05
             )  # of the loss, not of the scaled one
     assert [record["loss"] for record in half[1:]] != [record["loss"] for record in full[1:]]
-    scaler = runs.load_checkpoint(tmp_path / "run")["scaler"]
+    scaler = checkpoints.load_checkpoint(tmp_path / "run")["scaler"]
     assert (
         scaler["scale"] >= 2**10 if dtype == "float16" else scaler == {}
     )  # halved when a step overflows, and was not often
@@ -230,7 +229,8 @@ def test_compiled_and_checkpointed_it_trains_the_same(trained, data_dir, tmp_pat
         [r["loss"] for r in log_of(trained("cable"))[1:]], rel=1e-5
     )
     assert not any(
-        name.startswith("_orig_mod") for name in runs.load_checkpoint(tmp_path / "run")["model"]
+        name.startswith("_orig_mod")
+        for name in checkpoints.load_checkpoint(tmp_path / "run")["model"]
     )
 
 
@@ -265,7 +265,7 @@ def test_a_run_goes_on_in_another_dtype(data_dir, tmp_path):
     stopped = program_interrupted_after_save(2, *flags)
     assert stopped.returncode == 130, stopped.stderr
     train_gpt.main([*flags, "--dtype", "float16", "--resume"])
-    checkpoint = runs.load_checkpoint(tmp_path / "run")
+    checkpoint = checkpoints.load_checkpoint(tmp_path / "run")
     assert checkpoint["step"] == 6 and checkpoint["scaler"]["scale"] >= 2**10
 
 
@@ -275,7 +275,7 @@ def test_loss_scaling_goes_on_where_it_was(data_dir, tmp_path):
     stopped = program_interrupted_after_save(2, *flags, "--out_dir", tmp_path / "parts")
     assert stopped.returncode == 130, stopped.stderr
     train_gpt.main([*flags, "--out_dir", str(tmp_path / "parts"), "--resume"])
-    whole, parts = (runs.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    whole, parts = (checkpoints.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
     assert whole["scaler"] == parts["scaler"] and 0 < whole["scaler"]["_growth_tracker"] <= 6
     assert digest(whole["model"]) == digest(parts["model"])
 
@@ -286,11 +286,13 @@ def test_the_newest_checkpoints_are_kept(keep, data_dir, tmp_path):
     train_gpt.main(
         [*TINY, "--data", str(data_dir), "--out_dir", str(run), "--keep_checkpoints", str(keep)]
     )
-    assert [runs.load_checkpoint(path)["step"] for path in runs.checkpoints(run)] == [2, 4, 6][
-        -keep:
-    ]
+    assert [checkpoints.load_checkpoint(path)["step"] for path in checkpoints.checkpoints(run)] == [
+        2,
+        4,
+        6,
+    ][-keep:]
     (run / "checkpoint_best.pt").write_bytes(b"a user's own")
-    assert runs.checkpoint_path(run).name == "checkpoint_0000006.pt"
+    assert checkpoints.checkpoint_path(run).name == "checkpoint_0000006.pt"
 
 
 def test_what_a_bias_does_is_logged(trained):
@@ -326,7 +328,7 @@ def test_a_run_starts_from_the_weights_of_another(trained, data_dir, tmp_path, c
     ]
     train_gpt.main(flags)
     start, end = (
-        runs.load_checkpoint(run)["model"] for run in (trained("cable"), tmp_path / "run")
+        checkpoints.load_checkpoint(run)["model"] for run in (trained("cable"), tmp_path / "run")
     )
     assert digest(start) == digest(end)
     assert log_of(tmp_path / "run")[0]["step"] == 0
@@ -356,7 +358,7 @@ def test_weights_as_they_are_under_another_encoding(pe, other, trained, data_dir
         str(tmp_path / "run"),
     ]
     train_gpt.main(flags)
-    start, end = (runs.load_checkpoint(run) for run in (trained(pe), tmp_path / "run"))
+    start, end = (checkpoints.load_checkpoint(run) for run in (trained(pe), tmp_path / "run"))
     assert (
         digest(start["model"]) == digest(end["model"])
         and end["gpt"]["pe"] == other
@@ -504,7 +506,9 @@ def test_the_largest_micro_batch_that_fits_is_found(limit, found, monkeypatch):
     )
     assert all(parameter.grad is None for parameter in model.parameters())
     monkeypatch.setattr(train_gpt.distributed.Processes, "gather", lambda self, value: [value, 0])
-    with pytest.raises(runs.InputError, match="not one sequence of 8 tokens fits into the GPU"):
+    with pytest.raises(
+        checkpoints.InputError, match="not one sequence of 8 tokens fits into the GPU"
+    ):
         train_gpt.fitting_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes)
 
 
@@ -561,7 +565,7 @@ def test_kerple_stays_within_its_bounds(data_dir, tmp_path):
             str(tmp_path / "run"),
         ]
     )
-    weights = runs.load_checkpoint(tmp_path / "run")["model"]
+    weights = checkpoints.load_checkpoint(tmp_path / "run")["model"]
     bounded = [weights[f"posenc.{layer}.{name}"] for layer in (0, 1) for name in ("r1", "r2")]
     assert (
         min(r.min() for r in bounded) >= 0.0099
@@ -626,7 +630,7 @@ def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path, capsys):
         abs(one[1]["loss"] - four[1]["loss"]) < 1e-5
         and abs(one[1]["grad_norm"] / four[1]["grad_norm"] - 1) < 1e-4
     )
-    weights = [runs.load_checkpoint(tmp_path / name)["model"] for name in ("1", "4")]
+    weights = [checkpoints.load_checkpoint(tmp_path / name)["model"] for name in ("1", "4")]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-3) for name in weights[0])
 
 
@@ -669,7 +673,7 @@ def test_resumed_in_a_new_process_it_equals_never_having_stopped(data_dir, tmp_p
         2, *flags, "--out_dir", tmp_path / "parts"
     )  # step 4, in the second epoch
     assert stops.returncode == 130 and stops.stderr == "interrupted\n"
-    assert runs.load_checkpoint(tmp_path / "parts")["step"] == 4
+    assert checkpoints.load_checkpoint(tmp_path / "parts")["step"] == 4
     assert log_of(tmp_path / "parts")[-1]["step"] == 4
     with open(
         tmp_path / "parts" / "log.jsonl", "a"
@@ -678,7 +682,7 @@ def test_resumed_in_a_new_process_it_equals_never_having_stopped(data_dir, tmp_p
     done = program("train_gpt.py", *flags, "--out_dir", tmp_path / "parts", "--resume")
     assert done.returncode == 0 and "from step 4" in done.stdout, done.stderr
 
-    whole, parts = (runs.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    whole, parts = (checkpoints.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
     assert whole["sampler"] == parts["sampler"] and whole["sampler"]["epoch"] == 2
     assert digest(whole["model"]) == digest(parts["model"])
     assert digest(whole["optimizer"]) == digest(parts["optimizer"])
@@ -693,7 +697,8 @@ def program_interrupted_after_save(saves, *flags):
     """train_gpt.py in a process of its own, stopped as by Ctrl-C when it has saved so many times."""
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
-import cli, runs, train_gpt
+import train_gpt
+from runtime import checkpoints as runs, cli
 save, count = runs.Run.save, []
 def save_and_stop(self, **checkpoint):
     save(self, **checkpoint)
@@ -960,10 +965,12 @@ def test_a_full_disk_is_told_and_the_old_checkpoint_stays(
 ):
     run = tmp_path / "run"
     shutil.copytree(trained("cable"), run)
-    checkpoint = runs.load_checkpoint(run)
+    checkpoint = checkpoints.load_checkpoint(run)
     content = (run / "checkpoint_0000006.pt").read_bytes()
-    monkeypatch.setattr("files.open", lambda path, mode: open("/dev/full", mode), raising=False)
-    taken = runs.Run(run, checkpoint["config"], checkpoint["data"])
+    monkeypatch.setattr(
+        "runtime.files.open", lambda path, mode: open("/dev/full", mode), raising=False
+    )
+    taken = checkpoints.Run(run, checkpoint["config"], checkpoint["data"])
     lines = refused(lambda _: taken.save(**checkpoint))
     assert "cannot write" in lines[0] and "No space left on device" in lines[0]
     assert (run / "checkpoint_0000006.pt").read_bytes() == content

@@ -1,0 +1,1 @@
+"""Benchmark cases and the implementations they are compared with."""

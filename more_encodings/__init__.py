@@ -1,0 +1,1 @@
+"""Positional encodings beyond those of the CABLE paper."""

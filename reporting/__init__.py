@@ -1,0 +1,1 @@
+"""Tables, figures and claims made from records."""

@@ -1,0 +1,1 @@
+"""Long-document retrieval with encoders."""

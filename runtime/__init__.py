@@ -1,0 +1,1 @@
+"""Command line, files, devices, processes and checkpoints."""

@@ -1,0 +1,287 @@
+"""An exported folder, loaded by transformers in a process that knows nothing of this repository, is the model that was exported."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import ENCODINGS, ROOT
+from test_sampling import likeliest
+
+import eval_hellaswag
+import export_hf
+from errors import InputError
+from runtime import checkpoints
+from text_data import tokenization
+
+EXPORTED = [pe for pe in ENCODINGS if "test-" not in pe]
+PROMPT = [256, *b"1: line"]
+LOADED = """
+import logging, pathlib, sys
+import torch, transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+said = []
+logging.getLogger("transformers").addHandler(handler := logging.Handler())
+handler.emit = lambda record: said.append(record.getMessage())
+transformers.logging.set_verbosity_warning()
+results = {}
+for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
+    model, report = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    result = results[folder.name] = {"report": {key: list(found) for key, found in report.items()}}
+    prompt = tokenizer("<|endoftext|>1: line", return_tensors="pt")
+    result["prompt"] = prompt["input_ids"].tolist()
+    with torch.no_grad():
+        result["logits"] = model(tokens).logits
+        cache = DynamicCache(config=model.config)
+        parts = [model(part, past_key_values=cache, use_cache=True).logits for part in tokens.split((1, 6, 1, 8), 1)]
+        result["in parts"] = torch.cat(parts, 1)
+        result["last"] = model(tokens, logits_to_keep=2).logits
+        shapes = []
+        forward = model.model.hidden
+        model.model.hidden = lambda read, *rest: shapes.append(read.shape[1]) or forward(read, *rest)
+        result["text"] = model.generate(**prompt, max_new_tokens=8)[0].tolist()
+        result["read"], model.model.hidden = shapes, forward
+        result["text, no cache"] = model.generate(**prompt, max_new_tokens=8, use_cache=False)[0].tolist()
+        result["beams"], result["beams, no cache"] = (
+            model.generate(**prompt, max_new_tokens=6, num_beams=3, use_cache=use)[0].tolist() for use in (True, False))
+        rows = [[256], [256, *b"12: l"]]
+        batch = tokenizer(["<|endoftext|>", "<|endoftext|>12: l"], return_tensors="pt", padding=True, padding_side="left")
+        result["batch"] = [row[-7:].tolist() for row in model.generate(**batch, max_new_tokens=7)]
+        result["alone"] = [model.generate(torch.tensor([row]), max_new_tokens=7)[0, len(row):].tolist() for row in rows]
+        for side in ("left", "right"):
+            batch = tokenizer(["<|endoftext|>", "<|endoftext|>12: l"], return_tensors="pt", padding=True, padding_side=side)
+            logits = model(**batch).logits
+            result[f"padded {side}"] = [logits[i][batch["attention_mask"][i].bool()] for i in range(2)]
+        result["unpadded"] = [model(torch.tensor([row])).logits[0] for row in rows]
+    result["end"] = model.generation_config.eos_token_id
+    result["loss"] = model(tokens, labels=tokens).loss.item()
+    again = folder.with_name(folder.name + " again")  # what fine-tuning does
+    model.save_pretrained(sys.argv[2] + "/" + again.name)
+    result["again"] = AutoModelForCausalLM.from_pretrained(sys.argv[2] + "/" + again.name, trust_remote_code=True)(tokens).logits.detach()
+    half = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dtype=torch.bfloat16)
+    result["half"], result["dtypes"] = half(tokens).logits.detach(), sorted({str(p.dtype) for p in half.parameters()})
+    result["half text"] = half.generate(**prompt, max_new_tokens=3).shape[1]
+    result["said"], said[:] = list(said), []
+torch.save(results, sys.argv[2] + "/results.pt")
+"""
+
+
+@pytest.fixture(scope="session")
+def folders(trained, tmp_path_factory):
+    """(folder of runs, folder of exports), one for each encoding; weights that make no ties, and padding that would win."""
+    root = tmp_path_factory.mktemp("export")
+    for pe in EXPORTED:
+        folder = shutil.copytree(trained(pe), root / "runs" / pe)
+        path = checkpoints.checkpoint_path(folder)
+        checkpoint = torch.load(path, weights_only=True)
+        model, _ = checkpoints.load_model(folder, torch.device("cpu"))
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=0.3)
+        model.wte.weight.data[256] = 0  # never the end
+        model.wte.weight.data[257:] *= 10
+        torch.save({**checkpoint, "model": model.state_dict()}, path)
+        export_hf.main([str(folder), "--out_dir", str(root / "exports" / pe)])
+    return root / "runs", root / "exports"
+
+
+@pytest.fixture(scope="session")
+def loaded(folders, tmp_path_factory):
+    """What a process outside the repository found, by encoding."""
+    away = tmp_path_factory.mktemp("away")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(folders[1]), str(away)],
+        cwd=away,
+        text=True,
+        capture_output=True,
+        env={
+            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            "HF_HOME": str(away / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return torch.load(away / "results.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("pe", EXPORTED)
+def test_a_loaded_folder_is_the_model(pe, folders, loaded):
+    model, result = checkpoints.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
+    tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
+    with torch.no_grad():
+        logits = model(tokens)[..., :257]
+    for found in ("logits", "in parts", "again"):
+        assert torch.allclose(result[found], logits, rtol=1e-5, atol=1e-5), found
+    assert torch.allclose(result["last"], logits[:, -2:], rtol=1e-5, atol=1e-5)
+    assert not any(result["report"].values()) and not [
+        line for line in result["said"] if "initialized" in line
+    ], result
+    assert result["end"] == 256
+    assert result["loss"] == pytest.approx(
+        torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5
+    )
+    assert (result["half"] - logits).abs().max() < 0.05 * logits.abs().max()
+    assert "torch.bfloat16" in result["dtypes"] and result["half text"] == len(PROMPT) + 3
+
+
+@pytest.mark.parametrize("pe", EXPORTED)
+def test_generate_writes_the_likeliest_tokens(pe, folders, loaded):
+    model, result = checkpoints.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
+    expected = PROMPT + likeliest(model, PROMPT, 8)
+    assert result["prompt"] == [PROMPT] and result["text"] == result["text, no cache"] == expected
+    assert result["read"] == [len(PROMPT)] + [1] * 7  # a token at a time: the cache works
+    assert result["beams"] == result["beams, no cache"]
+    assert result["batch"] == result["alone"]
+    for side in ("left", "right"):
+        assert all(
+            torch.allclose(a, b, atol=1e-5)
+            for a, b in zip(result[f"padded {side}"], result["unpadded"])
+        ), side
+
+
+def test_padding_that_cannot_be_read_is_refused(folders):
+    from hf_interop import modeling
+
+    model, tokens = (
+        modeling.PosencForCausalLM.from_pretrained(folders[1] / "cable"),
+        torch.tensor([[256, 1, 2, 3]]),
+    )
+    with pytest.raises(ValueError, match="padding between tokens"):
+        model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]]))
+    with torch.no_grad(), pytest.raises(ValueError, match="cannot be read piece by piece"):
+        model(
+            tokens,
+            attention_mask=torch.tensor([[0, 1, 1, 1]]),
+            past_key_values=model(tokens, use_cache=True).past_key_values,
+        )
+
+
+def test_copies_import_nothing_of_the_repository(folders):
+    names = {path.stem for path in ROOT.glob("*.py")}
+    names |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"triton_attention"}
+    for path in (folders[1] / "cable").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            absolute = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else ([node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            )
+            assert not names & set(absolute), path
+            if isinstance(node, ast.ImportFrom) and node.level and node.module:
+                assert (folders[1] / "cable" / f"{node.module}.py").exists()
+
+
+def test_readme_of_the_export_loads_it(folders):
+    text = (folders[1] / "alibi" / "README.md").read_text()
+    assert (
+        "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6"
+        in text
+    )
+    assert (ROOT / "CITATION.cff").read_text() in text and "Any context length" in text
+    assert "up to 16 tokens" in (folders[1] / "learnable" / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "README.md", "exec")
+    assert (
+        code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2
+    )  # otherwise transformers stops to ask
+
+
+def test_gpt2_tokenizer_is_tiktokens():
+    try:
+        gpt2 = tokenization.tiktoken_encoding("gpt2")
+    except InputError:
+        pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
+    theirs = export_hf.tokenizer_of(gpt2)
+    text = (
+        (ROOT / "README.md").read_text()
+        + (ROOT / "posenc.py").read_text()
+        + " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
+    )
+    assert (
+        theirs.encode(text) == gpt2.encode_ordinary(text)
+        and theirs.decode(theirs.encode(text)) == text
+    )
+    assert len(theirs) == gpt2.n_vocab and theirs.encode("<|endoftext|>") == [50256]
+
+
+def test_tokenizer_of_bytes():
+    theirs = export_hf.tokenizer_of(tokenization.tiktoken_encoding("bytes"))
+    text = "naïve  é😀中\x00\n\t 's <|endoftext|>"
+    assert (
+        theirs.encode(text) == [*text[:-13].encode(), 256]
+        and theirs.decode(theirs.encode(text)) == text
+    )
+
+
+def test_refusals(refused, folders, tmp_path, monkeypatch, trained):
+    main, run, out = export_hf.main, folders[0] / "cable", ("--out_dir", tmp_path / "out")
+    assert "name one run" in refused(main, *out)[0]
+    assert "holds no checkpoint" in refused(main, tmp_path, *out)[0]
+    assert "holds other files: choose another --out_dir" in refused(main, run, "--out_dir", run)[0]
+    (tmp_path / "file").write_text("x")
+    assert "holds other files" in refused(main, run, "--out_dir", tmp_path / "file")[0]
+    assert "cannot write" in refused(main, run, "--out_dir", tmp_path / "file" / "out")[0]
+    assert (
+        "test-drift is defined in conftest, which is not exported"
+        in refused(main, trained("test-drift"), *out)[0]
+    )
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install transformers" in refused(main, run, *out)[0]
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("pe", ["rope+cable", "fire"])
+def test_lm_eval_finds_what_eval_hellaswag_finds(pe, folders, tmp_path, monkeypatch):
+    """The harness's own task on a local file and an exported folder."""
+    lm_eval = pytest.importorskip(
+        "lm_eval", reason="needs lm-evaluation-harness: pip install lm_eval accelerate"
+    )
+    pytest.importorskip("accelerate")
+    from lm_eval.tasks.hellaswag import utils
+    from test_eval_hellaswag import EXAMPLES
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    source, run = tmp_path / "scenes.jsonl", folders[0] / pe
+    source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
+    task = yaml.safe_load(
+        (Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function", "")
+    )
+    task |= {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"validation": str(source)}},
+        "training_split": None,
+        "tag": None,
+        "process_docs": utils.process_docs,
+    }
+    theirs = lm_eval.simple_evaluate(
+        "hf",
+        {"pretrained": str(folders[1] / pe), "trust_remote_code": True},
+        [task],
+        device="cpu",
+        batch_size=3,
+    )
+    eval_hellaswag.main(
+        [str(run), "--source", str(source), "--device", "cpu", "--dtype", "float32"]
+    )
+    ours = json.loads((run / "eval_hellaswag_scenes.json").read_text())
+    assert [
+        [answer[0] for (answer,) in sample["resps"]] for sample in theirs["samples"]["hellaswag"]
+    ] == [pytest.approx(row, abs=2e-4) for row in ours["log_likelihoods"]]
+    result = theirs["results"]["hellaswag"]
+    assert {key: result[f"{key},none"] for key in ("acc", "acc_norm")} == {
+        key: ours[key] for key in ("acc", "acc_norm")
+    }
+    assert {key: result[f"{key}_stderr,none"] for key in ("acc", "acc_norm")} == {
+        key: pytest.approx(ours[f"{key}_se"]) for key in ("acc", "acc_norm")
+    }

@@ -1,0 +1,316 @@
+"""A GPT-2 of transformers, imported, evaluates here to the loss that it has there; a checkpoint of the CABLE authors gives their logits."""
+
+import json
+import os
+import subprocess
+import sys
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import ROOT, evaluation, log_of, write_shards
+
+import eval_extrapolation
+import import_pretrained
+import train_gpt
+from errors import InputError
+from runtime import checkpoints
+from text_data import shards
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=8, n_layer=2, n_head=2)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path / "gpt2")
+    return model
+
+
+def test_evaluation_of_an_imported_model(theirs, tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 50257, 400)
+    meta = shards.Meta(
+        tmp_path / "toy",
+        {"dataset": "toy", "tokenizer": "gpt2", "vocab_size": 50257, "source": "test"},
+    )
+    writer = shards.ShardWriter(meta, "val", 1000)
+    writer.add(0, 0, tokens)
+    writer.close()
+    meta.value["complete"] = True
+    meta.write()
+
+    import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
+    eval_extrapolation.main(
+        [
+            str(tmp_path / "run"),
+            "--data",
+            str(tmp_path / "toy"),
+            "--lengths",
+            "1x,64",
+            "--device",
+            "cpu",
+            "--dtype",
+            "float32",
+        ]
+    )
+    lengths = json.loads(evaluation(tmp_path / "run").read_text())["lengths"]
+    windows = torch.from_numpy(np.stack([tokens[i : i + 33] for i in range(0, 399 - 32, 32)]))
+    logits = theirs(windows[:, :-1]).logits.double()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    assert lengths["32"]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert lengths["64"] is None  # past its last position
+
+
+def test_an_imported_model_is_trained_on(theirs, tmp_path):
+    """Its vocabulary stays 50,257, not padded: a row of zeros, or at random, would be a likely token of a model that has learned."""
+    data = write_shards(
+        tmp_path / "toy", [np.random.default_rng(0).integers(0, 50257, 400)], vocab_size=50257
+    )
+    meta = json.loads((data / "meta.json").read_text())
+    meta["tokenizer"], meta["splits"]["val"] = "gpt2", meta["splits"]["train"]
+    (data / "meta.json").write_text(json.dumps(meta))
+    import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
+    train_gpt.main(
+        [
+            "--data",
+            str(data),
+            "--pe",
+            "learnable",
+            "--n_layer",
+            "2",
+            "--n_head",
+            "2",
+            "--n_embd",
+            "8",
+            "--block_size",
+            "32",
+            "--init_from",
+            str(tmp_path / "run"),
+            "--steps",
+            "0",
+            "--val_tokens",
+            "320",
+            "--device",
+            "cpu",
+            "--dtype",
+            "float32",
+            "--out_dir",
+            str(tmp_path / "on"),
+        ]
+    )
+    tokens = torch.from_numpy(shards.Shards(data, "val").tokens[0].astype(np.int64))
+    windows = torch.stack(
+        [tokens[start : start + 33] for start in (32 * int(n * 12 / 10) for n in range(10))]
+    )
+    logits = theirs(windows[:, :-1]).logits.double()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    assert log_of(tmp_path / "on")[-1]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_refusals(refused, theirs, tmp_path):
+    main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
+    assert "name one model" in refused(main, *out)[0]
+    assert "no GPT-2 model at" in refused(main, tmp_path, *out)[0]
+    settings = tmp_path / "gpt2" / "config.json"
+    before = json.loads(settings.read_text())
+    for key, other in (
+        ("activation_function", "relu"),
+        ("scale_attn_by_inverse_layer_idx", True),
+        ("layer_norm_epsilon", 1e-6),
+    ):
+        settings.write_text(json.dumps({**before, key: other}))
+        assert f"has {key} {other}, our network" in refused(main, tmp_path / "gpt2", *out)[0]
+    settings.write_text(json.dumps(before))
+    for flags in (
+        ("--block_size", "16"),
+        ("--attn_scale", "0.5"),
+        ("--block_size", "16", "--attn_scale", "0.5"),
+    ):
+        assert refused(main, tmp_path / "gpt2", *flags, *out) == [
+            f"error: {tmp_path / 'gpt2'} is a GPT-2, which tells them itself: leave out {' and '.join(flags[::2])}"
+        ]
+    assert (
+        "lies on this disk, --file is one of the hub's: leave it out"
+        in refused(main, tmp_path / "gpt2", "--file", "a.pt", *out)[0]
+    )
+    type(theirs)(
+        type(theirs.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)
+    ).save_pretrained(tmp_path / "small")
+    with pytest.raises(
+        InputError, match="has a vocabulary of 300, not GPT-2's 50,257: name another"
+    ):
+        main([str(tmp_path / "small"), *map(str, out)])
+    assert not (tmp_path / "run").exists()
+    import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
+    assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["block_size"] == 32
+    assert "name the data by --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
+
+
+def test_weights_that_are_not_there_are_not_made_up(refused, theirs, tmp_path):
+    from safetensors.torch import load, save_file
+
+    path, out = tmp_path / "gpt2" / "model.safetensors", ("--out_dir", tmp_path / "run")
+    whole = path.read_bytes()
+    weights = load(whole)
+    lost = "transformer.h.1.mlp.c_fc.weight"
+    save_file(
+        {name: weight for name, weight in weights.items() if name != lost}, path, {"format": "pt"}
+    )
+    with pytest.raises(
+        InputError,
+        match=rf"the weights of '.*gpt2' are not all there \({lost}\): save them again, or name another model",
+    ):
+        import_pretrained.main([str(tmp_path / "gpt2"), *map(str, out)])
+    save_file({**weights, lost: torch.zeros(3, 3)}, path, {"format": "pt"})
+    for content in (path.read_bytes(), whole[: len(whole) // 2], b""):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="no GPT-2 model at"):
+            import_pretrained.main([str(tmp_path / "gpt2"), *map(str, out)])
+    path.write_bytes(whole)
+    for content in ("{", "[1]"):
+        (tmp_path / "gpt2" / "config.json").write_text(content)
+        assert "no GPT-2 model at" in refused(import_pretrained.main, tmp_path / "gpt2", *out)[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def authors_logits(weights, tokens, heads):
+    """The forward pass of CABLE's first version with attention scale 1, in float64 NumPy, from the paper's equations 2 to 4 and the
+    published names of its weights: (T,) -> (T, V)."""
+    w = {name: value.double().numpy() for name, value in weights.items()}
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(x, name):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[
+            f"{name}.weight"
+        ] + w[f"{name}.bias"]
+
+    x = w["transformer.wte.weight"][tokens]
+    future = np.triu(np.ones((len(tokens), len(tokens)), bool), 1)
+    for layer in range(sum(name.endswith("h_attn.bias") for name in w)):
+        block = f"transformer.h.{layer}"
+        y = norm(x, f"{block}.ln_1")
+        q, k, v = (
+            part.reshape(len(tokens), heads, -1).transpose(1, 0, 2)
+            for part in np.split(linear(y, f"{block}.attn.c_attn"), 3, -1)
+        )
+        fallen = np.cumsum(-np.log1p(np.exp(linear(y, f"{block}.attn.h_attn"))), 0).T  # (H, T)
+        scores = q @ k.transpose(0, 2, 1) + fallen[:, :, None] - fallen[:, None, :]
+        scores = np.exp(np.where(future, -np.inf, scores - scores.max(-1, keepdims=True)))
+        y = scores / scores.sum(-1, keepdims=True) @ v
+        x = x + linear(y.transpose(1, 0, 2).reshape(x.shape), f"{block}.attn.c_proj")
+        y = linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
+        x = x + linear(
+            0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))),
+            f"{block}.mlp.c_proj",
+        )
+    return norm(x, "transformer.ln_f") @ w["lm_head.weight"].T
+
+
+@pytest.fixture
+def authors(tmp_path):
+    """Random weights under the names and in the shapes of the CABLE authors' checkpoints: 2 layers, 2 heads, width 8."""
+    torch.manual_seed(0)
+    shapes = {
+        "transformer.wte.weight": (50304, 8),
+        "transformer.ln_f.weight": (8,),
+        "transformer.ln_f.bias": (8,),
+    }
+    for layer in range(2):
+        for name, out, columns in (
+            ("attn.c_attn", 24, 8),
+            ("attn.h_attn", 2, 8),
+            ("attn.c_proj", 8, 8),
+            ("mlp.c_fc", 32, 8),
+            ("mlp.c_proj", 8, 32),
+        ):
+            shapes |= {
+                f"transformer.h.{layer}.{name}.weight": (out, columns),
+                f"transformer.h.{layer}.{name}.bias": (out,),
+            }
+        for name in ("ln_1", "ln_2"):
+            shapes |= {
+                f"transformer.h.{layer}.{name}.weight": (8,),
+                f"transformer.h.{layer}.{name}.bias": (8,),
+            }
+    weights = {name: 0.5 * torch.randn(shape) for name, shape in shapes.items()}
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    torch.save(weights, tmp_path / "model_19072.pt")
+    return weights
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_checkpoint_of_the_authors_gives_their_logits(authors, tmp_path, compiled):
+    """As their training saves it, and as their notebook reads it: in "model", its names marked by torch.compile."""
+    if compiled:
+        torch.save(
+            {"model": {f"_orig_mod.{name}": value for name, value in authors.items()}, "step": 5},
+            tmp_path / "model_19072.pt",
+        )
+    import_pretrained.main(
+        [str(tmp_path / "model_19072.pt"), "--block_size", "16", "--out_dir", str(tmp_path / "run")]
+    )
+    model, checkpoint = checkpoints.load_model(tmp_path / "run", torch.device("cpu"))
+    assert (
+        checkpoint["gpt"]["pe"] == "cable-v1"
+        and checkpoint["gpt"]["block_size"] == 16
+        and checkpoint["data"]["tokenizer"] == "gpt2"
+    )
+    tokens = np.random.default_rng(0).integers(0, 50304, 40)
+    with torch.no_grad():
+        ours = model(torch.from_numpy(tokens)[None])[0]
+    np.testing.assert_allclose(ours, authors_logits(authors, tokens, heads=2), rtol=1e-4, atol=1e-4)
+
+
+def test_refused_checkpoints_of_the_authors(refused, authors, tmp_path, monkeypatch):
+    main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
+    torch.save({"wte": 1}, tmp_path / "other.pt")
+    assert (
+        "no checkpoint by the CABLE authors' code" in refused(main, tmp_path / "other.pt", *out)[0]
+    )
+    (tmp_path / "text.pt").write_text("no weights")
+    assert (
+        "no checkpoint by the CABLE authors' code" in refused(main, tmp_path / "text.pt", *out)[0]
+    )
+    torch.save(authors | {"transformer.h.0.mlp.c_fc.bias": torch.zeros(3)}, tmp_path / "shapes.pt")
+    assert "another model" in refused(main, tmp_path / "shapes.pt", *out)[0]
+    assert (
+        "block_size is 0"
+        in refused(main, tmp_path / "model_19072.pt", "--block_size", "0", *out)[0]
+    )
+    monkeypatch.setattr(
+        huggingface_hub, "list_repo_files", lambda repository: ["README.md", "a.pt", "b.pt"]
+    )
+    assert (
+        "axiomlaborg/Cable holds a.pt, b.pt: name one of them"
+        in refused(main, "axiomlaborg/Cable", *out)[0]
+    )
+    monkeypatch.setattr(
+        huggingface_hub,
+        "hf_hub_download",
+        lambda repository, file: str(tmp_path / {"a.pt": "model_19072.pt"}[file]),
+    )
+    main(["axiomlaborg/Cable", "--file", "a.pt", *map(str, out)])
+    assert checkpoints.checkpoint_path(tmp_path / "run").is_file()
+
+
+def test_the_hub_out_of_reach(refused, tmp_path):
+    at_once = "import time, import_pretrained; from runtime import cli; time.sleep = lambda seconds: None; cli.run(import_pretrained.main)"  # without patience
+    reached = subprocess.run(
+        [sys.executable, "-c", at_once, "axiomlaborg/Cable", "--out_dir", str(tmp_path / "run")],
+        cwd=ROOT,
+        env=os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"},
+        text=True,
+        capture_output=True,
+    )
+    assert (
+        reached.returncode == 2
+        and "axiomlaborg/Cable cannot be fetched" in reached.stderr.splitlines()[-1]
+    )

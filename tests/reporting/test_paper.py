@@ -1,0 +1,86 @@
+"""The papers' tables are those that the papers print."""
+
+import posenc
+from reporting import paper
+
+
+def test_numbers_of_the_papers():
+    """Read off the CABLE paper's tables 1, 2 and 5."""
+    medium = paper.load(paper.FOLDER / "cable_table1_fineweb-edu-10b_medium.csv")
+    assert (medium.what, medium.dataset, medium.size, medium.trained_at) == (
+        "CABLE, table 1",
+        "fineweb-edu",
+        "medium",
+        1024,
+    )
+    assert (
+        medium.value("cable", 15360) == 15.41
+        and medium.value("rope", 2048) == 38.95
+        and medium.value("sinusoidal", 512) == 17.98
+    )
+    assert medium.value("t5", 4096) == medium.value("t5-clip", 4096) == 243.69
+    assert (
+        medium.value("learnable", 1024) == 17.47
+        and medium.value("learnable", 2048) is None
+        and medium.value("fox", 512) is None
+    )
+    small = paper.load(
+        paper.FOLDER / "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512.csv"
+    )
+    assert small.trained_at == 512 and small.value("dapev2+kerple", 8192) == 18.92
+    assert (
+        paper.load(paper.FOLDER / "cable_table5_wikitext-103_small.csv").value("kerple", 8192)
+        == 18.91
+    )
+
+
+def test_numbers_of_sandwich():
+    """Read off its tables 1 to 5."""
+    for name, at, pe, context, value in (
+        ("table1_arxiv", 512, "window:w=120", 1024, 8.90),
+        ("table1_arxiv", 512, "alibi-shift:shift=-3", 512, 5.76),
+        ("table4_openwebtext2", 512, "alibi-equal:h=6", 2048, 165),
+        ("table2_arxiv_trained-at-2048", 2048, "alibi-shift:shift=6", 4096, 6.2),
+        ("table2_openwebtext2_trained-at-1024", 1024, "window:w=160", 2048, 19.9),
+        ("table3_github", 512, "rope", 2048, 5.94),
+        ("table3_openwebtext2", 512, "sandwich-smoothed", 8192, 24.0),
+        ("table5_arxiv", 512, "sandwich", 16384, 5.35),
+    ):
+        table = paper.load(paper.FOLDER / f"sandwich_{name}.csv")
+        assert (table.trained_at, table.size, table.value(pe, context)) == (at, "small", value), (
+            name
+        )
+        assert table.dataset in name
+
+
+def test_every_table_of_the_index_loads():
+    for line in (paper.FOLDER / "index.csv").read_text().splitlines()[1:]:
+        table = paper.load(paper.FOLDER / line.split(",")[0])
+        assert table.numbers and all(values for values in table.numbers.values())
+        for pe in table.numbers:
+            posenc.parse(pe)
+
+
+def test_another_file_is_refused(refused, tmp_path):
+    import report
+
+    (tmp_path / "my.csv").write_text("a")
+    assert (
+        "is no table of a paper: choose from"
+        in refused(report.main, "x.json", "--paper", tmp_path / "my.csv")[0]
+    )
+
+
+def test_generalization_is_version_1s():
+    found = paper.generalization()
+    assert found["medium", "cable-v1"] == {
+        "hellaswag_acc": 36.71,
+        "fineweb10b_ppl": 25.89,
+        "wikitext2_ppl": 41.10,
+        "wikitext103_ppl": 46.43,
+    }
+    assert (
+        found["small", "t5"] == found["small", "t5-clip"]
+        and found["small", "t5"]["hellaswag_acc"] == 30.60
+    )
+    assert ("medium", "cable") not in found

@@ -1,0 +1,218 @@
+"""Names of GPUs and what they can compute, the search for the largest batch, and states of random numbers."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+from runtime import devices
+
+
+@pytest.mark.parametrize(
+    "name, tflops",
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200", 989),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100-PCIE-40GB", 312),
+        ("NVIDIA A10G", 70),
+        ("NVIDIA A10", 125),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("Tesla V100-SXM2-16GB", 125),
+        ("Tesla T4", 65),
+        ("NVIDIA GeForce RTX 4090", 165),
+        ("NVIDIA RTX A6000", 155),
+        ("NVIDIA GeForce GTX 1080 Ti", None),
+        ("AMD Instinct MI300X", None),
+    ],
+)
+def test_peak_is_looked_up_by_name(name, tflops):
+    assert devices.named_peak(name) == (tflops and tflops * 1e12)
+
+
+def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
+    """As emulated it would be slower, and every number another."""
+    for flags, hardware in (
+        ("avx2 avx512f", False),
+        ("avx512f avx512_bf16", True),
+        ("amx_bf16", True),
+    ):
+        monkeypatch.setattr(
+            devices.Path, "read_text", lambda self, *_, flags=flags: f"flags\t\t: fpu {flags}\n"
+        )
+        monkeypatch.setattr(devices.Path, "exists", lambda self: True)
+        assert devices.bfloat16_in_hardware(torch.device("cpu")) == hardware
+    for hardware, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(
+            devices, "bfloat16_in_hardware", lambda chosen, hardware=hardware: hardware
+        )
+        assert devices.choose("cpu", "auto")[1] == dtype
+
+
+def test_peak_of_a_cpu_is_not_known():
+    assert devices.peak_flops(torch.device("cpu"), torch.bfloat16) is None
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 6, 64, 100])
+def test_largest_that_fits(limit):
+    tried = []
+
+    def attempt(n):
+        tried.append(n)
+        if n > limit:
+            raise torch.OutOfMemoryError
+
+    candidates = [1, 2, 4, 8, 16, 32, 64]
+    assert devices.largest_that_fits(attempt, candidates) == max(
+        (n for n in candidates if n <= limit), default=None
+    )
+    assert len(tried) <= 3  # of seven: half of what is left each time
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    with pytest.raises(ZeroDivisionError):
+        devices.largest_that_fits(lambda n: n / 0, [1, 2])
+
+
+def test_random_state_comes_back():
+    state = devices.random_state(torch.device("cpu"))
+    first = torch.rand(3)
+    torch.rand(5)
+    devices.set_random_state(state, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_memory_is_counted_in_bytes():
+    before = devices.peak_memory(torch.device("cpu"))
+    block = torch.ones(before // 4 + 10_000_000)  # more than there ever was, so that it must show
+    assert (
+        before > 50e6
+        and before < 4 * block.numel() < devices.peak_memory(torch.device("cpu")) < 4 * before + 1e9
+    )
+
+
+def test_memory_of_a_call_is_the_most_that_is_there_at_a_time():
+    """In a thousand float32: two at first, then the first goes and two more come. What was there before does not count."""
+    before = torch.ones(1000)
+
+    def call():
+        a = before + 1
+        b = a * before
+        del a
+        c = b + before
+        return c * b
+
+    cpu = torch.device("cpu")
+    assert devices.memory_of(lambda: None, cpu) == 0
+    assert 3 * 4000 <= devices.memory_of(call, cpu) < 3 * 4000 + 200  # scalars
+
+
+class Line:
+    """A GPU that takes what is launched one after the other, on a clock of its own: in seconds."""
+
+    def __init__(self):
+        self.host = self.free = (
+            0.0  # what the time is; when the GPU will have done all that waits in line
+        )
+
+    def take(self, seconds):
+        self.free = max(self.host, self.free) + seconds
+
+    def launch(self, host, seconds):
+        self.host += host
+        self.take(seconds)
+
+    def synchronize(self, *_):
+        self.host = max(self.host, self.free)
+
+    def event(self, enable_timing):
+        line = self
+
+        class Event:
+            def record(self):
+                self.at = max(line.host, line.free)
+
+            def query(self):
+                return line.host >= self.at
+
+            def elapsed_time(self, other):
+                return 1000 * (other.at - self.at)
+
+        return Event()
+
+
+@pytest.mark.parametrize(
+    "host, gpu, found",
+    [(1e-4, 2e-5, 0.002), (1e-3, 2e-4, 0.02), (1e-4, 2e-4, 0.02), (0.1, 2e-4, 10)],
+)
+def test_a_gpu_is_timed_while_it_is_busy(host, gpu, found, monkeypatch):
+    """100 kernels, which the host launches five times as slowly as the GPU computes them, for 10 and for 100 ms, or twice as fast, or so
+    slowly that only the wall clock is left."""
+    line = Line()
+    functions = {
+        "_sleep": lambda cycles: line.take(cycles / 1.8e9),
+        "synchronize": line.synchronize,
+        "Event": line.event,
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: line.host)
+
+    def call():
+        for _ in range(100):
+            line.launch(host, gpu)
+
+    cuda = torch.device("cuda", 0)
+    assert devices.busy_seconds_of(call, cuda) == pytest.approx(found, rel=0.02)
+    assert devices.seconds_of(call, cuda) == pytest.approx(100 * max(host, gpu), rel=0.02)
+
+
+def test_the_processor_has_a_name():
+    assert devices.processor().strip()
+
+
+def test_freed_memory_is_kept():
+    """In a process of its own: 64 MB made and freed twenty times. In the end the system's pages are not asked for any more; without,
+    16,384 of them each time."""
+    code = """
+import resource, sys, torch, device
+if sys.argv[1] == "keep": device.keep_freed_memory()
+for again in range(20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(1 << 24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("needs glibc")
+    kept, not_kept = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, what],
+                cwd=ROOT,
+                text=True,
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+        for what in ("keep", "not")
+    )
+    assert kept < 1000 < not_kept
+
+
+def test_numpy_does_not_miss_denormals():
+    """Whatever asks it for the smallest numbers, in a process that has none: older ones warn on the console."""
+    code = "from runtime import devices; devices.choose('cpu', 'float32'); import numpy; [numpy.finfo(kind) for kind in (numpy.float32, numpy.float64)]"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import torch; {code}"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,423 @@
+"""Several processes train as one: the same weights whatever their number, and nothing that stops them loses a step."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from conftest import ROOT, TINY, log_of, ranks
+from test_train_gpt import digest
+
+from runtime import checkpoints, distributed
+from text_data.data_loader import Sampler, Windows
+from text_data.shards import Shards
+
+# A step is 16 windows of 32 tokens: an epoch has 23 steps.
+FLAGS = [
+    *TINY,
+    "--steps",
+    "20",
+    "--block_size",
+    "32",
+    "--tokens_per_step",
+    "512",
+    "--micro_batch",
+    "4",
+    "--checkpoint_every",
+    "4",
+    "--log_every",
+    "4",
+    "--val_every",
+    "10",
+    "--val_tokens",
+    "1024",
+]
+DRAWING = (
+    "cape+cable"  # draws random numbers, so that the states of every process's generator matter
+)
+
+
+def at_step(step, rank, action):
+    """Code that makes process `rank` do something when it begins step `step` (counted from 1)."""
+    return f"""
+    learning_rate, acted = train_gpt.learning_rate, []
+    def act(step, config):
+        if (step, rank) == ({step - 1}, {rank}) and not acted:
+            acted.append(True)
+            {action}
+        return learning_rate(step, config)
+    train_gpt.learning_rate = act
+"""
+
+
+def succeeded(results):
+    assert all(status == 0 for status, _, _ in results), results
+    return results[0][1]
+
+
+def weights(run, step=20):
+    return checkpoints.load_checkpoint(run / f"checkpoint_{step:07d}.pt")["model"]
+
+
+def assert_equal_to_rounding(a, b):
+    """Differences are small beside the weights: a lost or doubled window would move them by a step of about 1e-2 / 20."""
+    assert max((a[name] - b[name]).abs().max() for name in a) < 1e-3
+    assert (
+        sum((a[name] - b[name]).square().sum() for name in a).sqrt()
+        < 1e-4 * sum(x.square().sum() for x in a.values()).sqrt()
+    )
+
+
+def losses(run):
+    return [
+        (record["kind"], record["step"], record["loss"])
+        for record in log_of(run)
+        if "loss" in record
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(data_dir, tmp_path_factory):
+    """20 steps in one process."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    succeeded(ranks(1, *FLAGS, "--data", data_dir, "--keep_checkpoints", "9", "--out_dir", run))
+    return run
+
+
+@pytest.fixture(scope="module")
+def noisy(data_dir, tmp_path_factory):
+    """20 steps in two processes, each with random numbers of its own."""
+    run = tmp_path_factory.mktemp("noisy") / "run"
+    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run))
+    return run
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
+    late = """
+        import time, runs
+        find = runs.Run.find
+        runs.Run.find = lambda *a, **k: (time.sleep(rank), find(*a, **k))[1]  # process 0 must not take the folder before all looked
+    """
+    results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", code=late)
+    assert f"{count} processes x {4 // count} x 4 sequences" in succeeded(results)
+    assert all(output == "" for _, output, _ in results[1:])  # process 0 alone speaks
+    assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
+    for mine, theirs in zip(losses(tmp_path / "run"), losses(alone), strict=True):
+        assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
+
+
+def test_compiled_they_train_the_same(alone, data_dir, tmp_path):
+    """Gradients are added up block by block, as each block's graph of backward is done."""
+    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", "--compile"))
+    assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
+
+
+THREADS = """
+    import contextlib, distributed
+    def threads():
+        found = 0
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):  # it has just ended
+                found += "gloo" in open(f"/proc/self/task/{thread}/comm").read()
+        return found
+"""
+
+
+def test_no_thread_of_gloo_outlives_the_training(data_dir, tmp_path):
+    """One that does may drop its last tensor while the interpreter ends, which aborts the process."""
+    count_them = (
+        THREADS
+        + """
+    import atexit
+    atexit.register(lambda: print(threads(), "left", file=sys.stderr))
+    barrier = distributed.Processes.barrier
+    distributed.Processes.barrier = lambda self: (barrier(self), print(threads(), "run", file=sys.stderr))
+"""
+    )
+    results = ranks(
+        2,
+        *FLAGS,
+        "--steps",
+        "2",
+        "--data",
+        data_dir,
+        "--out_dir",
+        tmp_path / "run",
+        code=count_them,
+    )
+    succeeded(results)
+    for _, _, errors in results:
+        assert re.search(r"^[1-9] run$", errors, re.MULTILINE) and errors.endswith("0 left\n")
+
+
+def test_a_mistake_ends_the_group_too():
+    """At once, though the error still knows of a model that holds it. A model that went last would wait for gloo's threads with Python's
+    lock, and these, on a busy machine, for the lock."""
+    results = ranks(
+        2,
+        code=THREADS
+        + """
+    def fail(processes):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        model(torch.ones(2, 4)).sum().backward()
+        model.cycle = [model]  # which only the garbage collector ends
+        raise distributed.InputError(f"{threads() > 0}")
+    try:
+        with distributed.joined() as processes:
+            fail(processes)
+    except distributed.InputError as error:
+        print(*error.problems, threads(), file=sys.stderr)
+    sys.exit(7)
+""",
+    )
+    assert sorted(results) == [(7, "", "0\n"), (7, "", "True 0\n")]
+
+
+def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
+    """Ctrl-C reaches torchrun and its processes, and these once more by torchrun."""
+    run = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        ROOT / "train_gpt.py",
+        *FLAGS,
+        "--steps",
+        "100000",
+        "--data",
+        data_dir,
+        "--out_dir",
+        run,
+    ]
+    started = subprocess.Popen(
+        map(str, command),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    while not checkpoints.checkpoints(run):
+        assert started.poll() is None, started.stderr.read()
+        time.sleep(0.05)
+    os.killpg(started.pid, signal.SIGINT)
+    output, errors = started.communicate(timeout=60)
+    stopped = re.search(
+        r"stopped by a signal after step (\d+), which is saved: --resume goes on", output
+    )
+    assert stopped, errors
+    assert checkpoints.load_checkpoint(run)["step"] == log_of(run)[-1]["step"] == int(stopped[1])
+
+
+def test_a_signal_to_any_process_saves_the_step_and_ends_all(noisy, data_dir, tmp_path):
+    run = tmp_path / "run"
+    flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
+    stopped = ranks(2, *flags, code=at_step(7, 1, "os.kill(os.getpid(), signal.SIGTERM)"))
+    assert "stopped by a signal after step 7, which is saved: --resume goes on" in succeeded(
+        stopped
+    )
+    assert [path.name for path in checkpoints.checkpoints(run)] == [
+        "checkpoint_0000004.pt",
+        "checkpoint_0000007.pt",
+    ]
+    assert "from step 7" in succeeded(ranks(2, *flags, "--resume"))
+
+    resumed, whole = (checkpoints.load_checkpoint(folder) for folder in (run, noisy))
+    assert digest(resumed["model"]) == digest(whole["model"]) and digest(
+        resumed["optimizer"]
+    ) == digest(whole["optimizer"])
+    assert len(whole["rng"]) == 2 and not torch.equal(
+        whole["rng"][0]["cpu"], whole["rng"][1]["cpu"]
+    )
+    assert digest(resumed["rng"]) == digest(whole["rng"]) and resumed["sampler"] == whole["sampler"]
+    assert [step for kind, step, _ in losses(run) if kind == "train"] == [4, 7, 8, 12, 16, 20]
+    assert losses(run)[3:] == losses(noisy)[2:]  # from step 10 on
+
+
+def test_another_number_of_processes_goes_on_to_rounding(alone, data_dir, tmp_path):
+    run = tmp_path / "run"
+    flags = [*FLAGS, "--data", data_dir, "--out_dir", run]
+    for count, step in ((2, 6), (1, 13)):
+        succeeded(
+            ranks(
+                count,
+                *flags,
+                "--resume",
+                code=at_step(step, 0, "os.kill(os.getpid(), signal.SIGTERM)"),
+            )
+        )
+        assert checkpoints.load_checkpoint(run)["step"] == step
+    succeeded(ranks(2, *flags, "--resume"))
+    assert_equal_to_rounding(weights(run), weights(alone))
+
+
+def test_killed_while_saving_the_checkpoint_before_stays_whole(noisy, data_dir, tmp_path):
+    """Process 0 dies of SIGKILL in the middle of writing step 12; the log has gone further than the checkpoint."""
+    run = tmp_path / "run"
+    flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
+    die = """
+    save = torch.save
+    def save_half(value, file, **options):
+        if not isinstance(value, dict) or value["step"] < 12:
+            return save(value, file, **options)
+        file.write(b"half of it" * 1000)
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.save = save_half
+"""
+    killed = ranks(2, *flags, code=die)
+    assert killed[0][0] == -9 and killed[1][0] != 0, killed
+    assert (run / "checkpoint_0000012.pt.partial").exists() and checkpoints.load_checkpoint(run)[
+        "step"
+    ] == 8
+    assert log_of(run)[-1]["step"] == 12
+    assert "from step 8" in succeeded(ranks(2, *flags, "--resume"))
+    assert digest(weights(run)) == digest(weights(noisy))
+    assert losses(run) == losses(noisy)
+    assert not list(run.glob("*.partial"))
+
+
+def test_a_loss_that_is_no_number_stops_all_and_is_traced(data_dir, tmp_path):
+    """In step 7 the second micro-batch of process 1 gives NaN: seen at the next log line, step 8."""
+    run = tmp_path / "run"
+    poison = (
+        at_step(7, 1, "torch.poison = 1")
+        + """
+    forward = train_gpt.GPT.forward
+    def poisoned(self, tokens, targets):
+        loss = forward(self, tokens, targets)
+        if hasattr(torch, "poison"):
+            torch.poison += 1
+            return loss * (torch.nan if torch.poison == 3 else 1)
+        return loss
+    train_gpt.GPT.forward = poisoned
+"""
+    )
+    results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", run, code=poison)
+    assert [status for status, _, _ in results] == [2, 2]
+    lines = [
+        line
+        for _, _, errors in results
+        for line in errors.splitlines()
+        if line.startswith("error: ")
+    ]
+    assert len(lines) == 1  # told once
+    windows = Windows(Shards(data_dir, "train"), 32)
+    numbers = Sampler(len(windows), seed=1).take(7 * 16)[
+        -4:
+    ]  # step 7, the last four windows of process 1
+    places = ", ".join(f"toy_train_000000.bin at token {32 * number}" for number in numbers)
+    assert lines[0] == (
+        f"error: the loss of step 7 is no finite number, in the micro-batch with {places}: the checkpoints, up to "
+        "step 4, are untouched; train again with a lower --lr"
+    )
+    assert [path.name for path in checkpoints.checkpoints(run)] == ["checkpoint_0000004.pt"]
+    assert log_of(run)[-1]["step"] == 4
+    assert all(x.isfinite().all() for x in weights(run, 4).values())
+
+
+def test_a_gradient_that_is_no_number_stops_too(data_dir, tmp_path, refused):
+    import train_gpt
+
+    lines = refused(
+        train_gpt.main,
+        *FLAGS,
+        "--data",
+        data_dir,
+        "--out_dir",
+        tmp_path / "run",
+        "--lr",
+        "1e30",
+        "--warmup_steps",
+        "0",
+    )
+    assert len(lines) == 1 and re.search(
+        r"the (loss|gradient norm) of step \d is no finite number", lines[0]
+    )
+    assert not checkpoints.checkpoints(tmp_path / "run")
+
+
+def test_mistakes_are_told_once(data_dir, tmp_path):
+    (tmp_path / "file").write_text("")
+    for flags, told in (
+        (["--pe", "cabel"], "did you mean cable?"),
+        (
+            ["--out_dir", tmp_path / "file" / "run"],
+            "cannot write",
+        ),  # which process 0 alone finds out
+        (["--tokens_per_step", "96"], "block_size 32 x processes 2 = 64: change one of them"),
+    ):
+        results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", *flags)
+        assert [status for status, _, _ in results] == [2, 2]
+        lines = "".join(errors for _, _, errors in results).splitlines()
+        assert len(lines) == 1 and told in lines[0], lines
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_go_on_from_the_same_checkpoint(noisy, data_dir, tmp_path):
+    """One that sees an older listing of the folder, as a file system of several machines may give it, must not train beside the others."""
+    shutil.copytree(noisy, tmp_path / "run")
+    stale = """
+        from runtime import checkpoints
+        checkpoints = runs.checkpoints
+        runs.checkpoints = lambda folder: checkpoints(folder)[: None if rank == 0 else -1]
+    """
+    results = ranks(
+        2,
+        *FLAGS,
+        "--data",
+        data_dir,
+        "--pe",
+        DRAWING,
+        "--out_dir",
+        tmp_path / "run",
+        "--resume",
+        code=stale,
+    )
+    assert [status for status, _, _ in results] == [2, 2]
+    lines = "".join(errors for _, _, errors in results).splitlines()
+    assert len(lines) == 1 and "not all processes find the same checkpoint in" in lines[0]
+
+
+def test_process_0_alone_writes(noisy):
+    assert sorted(path.name for path in noisy.iterdir()) == [
+        "checkpoint_0000016.pt",
+        "checkpoint_0000020.pt",
+        "config.yaml",
+        "log.jsonl",
+    ]
+    assert [
+        (record["kind"], record["step"])
+        for record in map(json.loads, (noisy / "log.jsonl").read_text().splitlines())
+    ] == [
+        ("start", 0),
+        ("train", 4),
+        ("train", 8),
+        ("val", 10),
+        ("train", 12),
+        ("train", 16),
+        ("train", 20),
+        ("val", 20),
+    ]
+    assert log_of(noisy)[0]["processes"] == 2
+
+
+def test_one_process_needs_no_group():
+    with distributed.joined() as processes:
+        assert (
+            processes.rank,
+            processes.count,
+            processes.any(True),
+            processes.any(False),
+            processes.gather(3),
+        ) == (0, 1, True, False, [3])
+        assert not torch.distributed.is_initialized()

@@ -1,0 +1,1 @@
+"""Token shards, the data loader and tokenization."""

@@ -1,0 +1,1 @@
+"""Triton kernels for attention with a bias, and the tools that inspect them."""
