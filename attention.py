@@ -44,39 +44,43 @@ GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a ch
 
 
 @dataclass(frozen=True)
-class Sight:
+class MaskSpec:
     """Which keys a query sees. causal: none after it; reach: none as far away as that; lengths: (B,) int64, how many tokens each text
     has, behind which padding begins, that only padding sees.
     """
 
     causal: bool = True
-    reach: int | None = None
+    window_size: int | None = None
     lengths: Tensor | None = None
 
-    def from_token(self, first: int) -> "Sight":
+    def shifted(self, first: int) -> "MaskSpec":
         """The same where keys are counted from that one on."""
         return (
-            self if self.lengths is None else Sight(self.causal, self.reach, self.lengths - first)
+            self
+            if self.lengths is None
+            else MaskSpec(self.causal, self.window_size, self.lengths - first)
         )
 
 
-def sight_of(encoding, reach: int | None = None, lengths: Tensor | None = None) -> Sight:
+def mask_spec_of(
+    encoding, window_size: int | None = None, lengths: Tensor | None = None
+) -> MaskSpec:
     """What `encoding` lets a query see, no key further away than `reach`, and no padding."""
-    limits = [limit for limit in (encoding.reach, reach) if limit is not None]
-    return Sight(encoding.causal, min(limits, default=None), lengths)
+    limits = [limit for limit in (encoding.window_size, window_size) if limit is not None]
+    return MaskSpec(encoding.causal, min(limits, default=None), lengths)
 
 
-def choose(path: str, encoding, q: Tensor | None = None) -> str:
+def resolve_path(path: str, encoding, q: Tensor | None = None) -> str:
     """The path that `encoding` takes where the user asked for `path`: "sdpa", "dense" or "triton".
 
     q: a tensor with the device, dtype and head size of queries to come; without it "auto" does not look for records of the kernels.
     Raises InputError for a path that the encoding, or this machine, cannot take.
     """
-    rows = encoding.transform is not None
+    rows = encoding.logits_transform is not None
     fused = (
         not rows
-        and encoding.reach is None
-        and (encoding.score is None or encoding.factors is not None)
+        and encoding.window_size is None
+        and (encoding.bias is None or encoding.factors is not None)
     )
     if path not in PATHS:
         raise InputError(f"unknown attention path '{path}': choose one of {' '.join(PATHS)}")
@@ -85,7 +89,7 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
             "which acts on whole rows"
             if rows
             else "which hides keys"
-            if encoding.reach
+            if encoding.window_size
             else "whose bias has no factors"
             if encoding.causal
             else "whose bias has no factors where later keys are seen"
@@ -94,7 +98,7 @@ def choose(path: str, encoding, q: Tensor | None = None) -> str:
             f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense"
         )
     if path == "triton":
-        if not formable(encoding):
+        if not triton_supports(encoding):
             raise InputError(
                 f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense"
             )
@@ -120,18 +124,18 @@ def _kernels():
     return kernels
 
 
-def formable(encoding) -> bool:
+def triton_supports(encoding) -> bool:
     """Whether the Triton kernels can form what the encoding adds."""
-    return encoding.transform is None and (
-        encoding.score is None or encoding.in_registers is not None
+    return encoding.logits_transform is None and (
+        encoding.bias is None or encoding.triton_bias is not None
     )
 
 
 def _recorded(encoding, q: Tensor) -> bool:
     try:
         return (
-            formable(encoding)
-            and encoding.reach is None
+            triton_supports(encoding)
+            and encoding.window_size is None
             and _kernels().recorded(encoding.names, encoding.causal, q)
         )
     except InputError:  # there is no triton here
@@ -143,12 +147,12 @@ def attend(
     k: Tensor,
     v: Tensor,
     encoding,
-    q_states: tuple,
-    k_states: tuple,
+    q_features: tuple,
+    k_features: tuple,
     scale: float,
     path: str,
     first: Tensor | None = None,
-    reach: int | None = None,
+    window_size: int | None = None,
     skip_tolerance: float = SKIP_TOLERANCE,
     lengths: Tensor | None = None,
     packed: Tensor | None = None,
@@ -164,35 +168,37 @@ def attend(
     packed: (B, T, 3 C), of which q, and k and v but for earlier tokens, are the thirds as they lie: the Triton kernels give it its
     gradient whole, which saves a copy.
     """
-    sight = sight_of(encoding, reach, lengths)
+    mask_spec = mask_spec_of(encoding, window_size, lengths)
     if first is not None:
-        rows = _masked_rows if encoding.transform is None else _dense_rows
-        return rows(q, k, v, q_states, k_states, encoding, scale, first, sight)
-    if encoding.transform is not None:
-        return dense(q, k, v, encoding, q_states, k_states, scale, sight)
-    if (sight.reach is not None or lengths is not None) and not torch.is_grad_enabled():
-        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, sight)
-    if encoding.score is None and path == "sdpa":
-        return _sdpa(q, k, v, scale, sight)
+        rows = _masked_rows if encoding.logits_transform is None else _dense_rows
+        return rows(q, k, v, q_features, k_features, encoding, scale, first, mask_spec)
+    if encoding.logits_transform is not None:
+        return dense(q, k, v, encoding, q_features, k_features, scale, mask_spec)
+    if (mask_spec.window_size is not None or lengths is not None) and not torch.is_grad_enabled():
+        return _in_chunks(_masked_rows, q, k, v, q_features, k_features, encoding, scale, mask_spec)
+    if encoding.bias is None and path == "sdpa":
+        return _sdpa(q, k, v, scale, mask_spec)
     if lengths is not None:
-        return dense(q, k, v, encoding, q_states, k_states, scale, sight)
+        return dense(q, k, v, encoding, q_features, k_features, scale, mask_spec)
     # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
-    shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_states + k_states)
+    shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_features + k_features)
     if (
         not torch.is_grad_enabled()
-        and encoding.score is not None
+        and encoding.bias is not None
         and (q.size(2) == 1 if path != "dense" else shared)
     ):
-        return _in_chunks(_masked_rows, q, k, v, q_states, k_states, encoding, scale, sight)
+        return _in_chunks(_masked_rows, q, k, v, q_features, k_features, encoding, scale, mask_spec)
     if path == "triton":
         kernels = _kernels()
-        bias = kernels.bias_of(encoding, q_states, k_states, q.size(1))
+        bias = kernels.bias_of(encoding, q_features, k_features, q.size(1))
         return kernels.attend(
-            q, k, v, bias, scale, sight.causal, sight.reach, skip_tolerance, packed
+            q, k, v, bias, scale, mask_spec.causal, mask_spec.window_size, skip_tolerance, packed
         )
     if path == "sdpa":
-        return factored(q, k, v, encoding.factors(q_states, k_states), scale, sight.causal)
-    return dense(q, k, v, encoding, q_states, k_states, scale, sight)
+        return sdpa_with_bias(
+            q, k, v, encoding.factors(q_features, k_features), scale, mask_spec.causal
+        )
+    return dense(q, k, v, encoding, q_features, k_features, scale, mask_spec)
 
 
 def dense(
@@ -200,38 +206,44 @@ def dense(
     k: Tensor,
     v: Tensor,
     encoding,
-    q_states: tuple,
-    k_states: tuple,
+    q_features: tuple,
+    k_features: tuple,
     scale: float,
-    sight: Sight | None = None,
+    mask_spec: MaskSpec | None = None,
 ) -> Tensor:
     """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
     rows = _dense_rows
     if torch.is_grad_enabled():
         rows = functools.partial(checkpoint, rows, use_reentrant=False, preserve_rng_state=False)
     return _in_chunks(
-        rows, q, k, v, q_states, k_states, encoding, scale, sight or sight_of(encoding)
+        rows, q, k, v, q_features, k_features, encoding, scale, mask_spec or mask_spec_of(encoding)
     )
 
 
-def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight):
+def _in_chunks(rows, q, k, v, q_features, k_features, encoding, scale, mask_spec):
     """What `rows` returns, _dense_rows or _masked_rows, of a few queries at a time.
 
     The last ones, which see the most keys, go first: what they free is large enough for all that follow. The other way round
     every chunk asks the system for more, and 32,768 tokens under `kerple` took 8 GB. With gradients backward would turn them round again.
     """
     if (
-        encoding.by_distance is not None and not torch.is_grad_enabled()
+        encoding.distance_bias is not None and not torch.is_grad_enabled()
     ):  # a number for each distance, which all chunks share
         with torch.autocast(q.device.type, enabled=False):
             h, d = (
                 torch.arange(q.size(1), device=q.device),
-                torch.arange(0 if sight.causal else 1 - k.size(2), k.size(2), device=q.device),
+                torch.arange(0 if mask_spec.causal else 1 - k.size(2), k.size(2), device=q.device),
             )
-            rows = functools.partial(rows, table=encoding.by_distance(d.float(), h[:, None]))
+            rows = functools.partial(rows, table=encoding.distance_bias(d.float(), h[:, None]))
     chunks = list(
         _row_chunks(
-            q, k, v, q_states, k_states, sight, 1 if encoding.transform is None else TRANSFORMED
+            q,
+            k,
+            v,
+            q_features,
+            k_features,
+            mask_spec,
+            1 if encoding.logits_transform is None else TRANSFORMED,
         )
     )
     turn = 1 if torch.is_grad_enabled() else -1
@@ -240,7 +252,7 @@ def _in_chunks(rows, q, k, v, q_states, k_states, encoding, scale, sight):
     )
 
 
-def _row_chunks(q, k, v, q_states, k_states, sight=Sight(), numbers=1):
+def _row_chunks(q, k, v, q_features, k_features, mask_spec=MaskSpec(), numbers=1):
     """((q, k, v, q_states, k_states), (first, sight)) of a few queries at a time and of the keys that they see; numbers: of a pair and
     head."""
     B, H, T, _ = q.shape
@@ -248,12 +260,12 @@ def _row_chunks(q, k, v, q_states, k_states, sight=Sight(), numbers=1):
     rows = max(16, CHUNK_ELEMENTS * (GPU_CHUNK if q.is_cuda else 1) // (B * H * S * numbers))
     for start in range(0, T, rows):
         stop = min(start + rows, T)
-        begin = max(0, S - T + start - sight.reach + 1) if sight.reach else 0
+        begin = max(0, S - T + start - mask_spec.window_size + 1) if mask_spec.window_size else 0
         end = (
             S - T + stop
-            if sight.causal
-            else min(S, S - T + stop + sight.reach - 1)
-            if sight.reach
+            if mask_spec.causal
+            else min(S, S - T + stop + mask_spec.window_size - 1)
+            if mask_spec.window_size
             else S
         )
         seen = slice(begin, end)  # by any query of the chunk
@@ -262,18 +274,18 @@ def _row_chunks(q, k, v, q_states, k_states, sight=Sight(), numbers=1):
                 q[:, :, start:stop],
                 k[:, :, seen],
                 v[:, :, seen],
-                tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_states),
-                tuple(s[..., seen] for s in k_states),
+                tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_features),
+                tuple(s[..., seen] for s in k_features),
             ),
-            (S - T + start - begin, sight.from_token(begin)),
+            (S - T + start - begin, mask_spec.shifted(begin)),
         )
 
 
-def _dense_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, table=None):
+def _dense_rows(q, k, v, q_features, k_features, encoding, scale, first, mask_spec, table=None):
     with torch.autocast(q.device.type, enabled=False):
-        rows = logits(q, k, encoding, q_states, k_states, scale, first, sight, table).masked_fill(
-            unseen(q, k, first, sight), -torch.inf
-        )
+        rows = logits(
+            q, k, encoding, q_features, k_features, scale, first, mask_spec, table
+        ).masked_fill(unseen(q, k, first, mask_spec), -torch.inf)
         return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
 
 
@@ -281,11 +293,11 @@ def logits(
     q: Tensor,
     k: Tensor,
     encoding,
-    q_states: tuple,
-    k_states: tuple,
+    q_features: tuple,
+    k_features: tuple,
     scale: float,
     first: int | Tensor = 0,
-    sight: Sight = Sight(),
+    mask_spec: MaskSpec = MaskSpec(),
     table: Tensor | None = None,
 ) -> Tensor:
     """What the softmax is taken of, where keys are seen; the first query is token `first`; table: see `bias`.
@@ -295,21 +307,25 @@ def logits(
     with torch.autocast(q.device.type, enabled=False):
         q = q.to(torch.promote_types(q.dtype, torch.float32))
         found = q @ k.to(q.dtype).mT * scale
-        if encoding.score is None and encoding.transform is None:
+        if encoding.bias is None and encoding.logits_transform is None:
             return found
         added = found.new_zeros(1, 1, 1, 1)
-        if encoding.score is not None:
-            added = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table)
-        if encoding.transform is not None:
-            i, j = _places(q, k, first)
-            added = added + encoding.transform(found, added, q, i - j, unseen(q, k, first, sight))
+        if encoding.bias is not None:
+            added = bias_matrix(
+                encoding, q_features, k_features, q.size(1), q.size(2), first, table
+            )
+        if encoding.logits_transform is not None:
+            i, j = _token_indices(q, k, first)
+            added = added + encoding.logits_transform(
+                found, added, q, i - j, unseen(q, k, first, mask_spec)
+            )
         return found + added
 
 
-def bias(
+def bias_matrix(
     encoding,
-    q_states: tuple,
-    k_states: tuple,
+    q_features: tuple,
+    k_features: tuple,
     heads: int,
     queries: int,
     first: int | Tensor = 0,
@@ -320,72 +336,78 @@ def bias(
     A bias of distance alone is computed once for each distance, or found in `table` (H, distances), of all distances there are, in
     their order; its gradient is summed along diagonals by unfold.
     """
-    h = torch.arange(heads, device=k_states[0].device)
-    if encoding.by_distance is not None:
-        S = k_states[0].size(-1)
+    h = torch.arange(heads, device=k_features[0].device)
+    if encoding.distance_bias is not None:
+        S = k_features[0].size(-1)
         last = first + queries - 1
         d = last - torch.arange(
             S + queries - 1, device=h.device
         )  # of the last query, then earlier ones
         d = d.clamp(min=0) if encoding.causal else d
         if table is None:
-            line = encoding.by_distance(d.float(), h[:, None])
+            line = encoding.distance_bias(d.float(), h[:, None])
         else:
             line = table[:, d if encoding.causal else d + table.size(1) // 2]
         return line.unfold(1, S, 1).flip(1)[None]
-    return encoding.score(
-        tuple(s[..., None] for s in q_states),
-        tuple(s[..., None, :] for s in k_states),
+    return encoding.bias(
+        tuple(s[..., None] for s in q_features),
+        tuple(s[..., None, :] for s in k_features),
         h[:, None, None],
     )
 
 
-def unseen(q: Tensor, k: Tensor, first: int | Tensor = 0, sight: Sight = Sight()) -> Tensor:
+def unseen(
+    q: Tensor, k: Tensor, first: int | Tensor = 0, mask_spec: MaskSpec = MaskSpec()
+) -> Tensor:
     """Which keys a query does not see: q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) where texts have lengths."""
-    i, j = _places(q, k, first)
-    hidden = i < j if sight.causal else (i < 0).expand(-1, len(j))
-    if sight.reach is not None:
-        hidden = hidden | ((i - j).abs() >= sight.reach)
-    if sight.lengths is not None:
-        lengths = sight.lengths[:, None, None, None]
+    i, j = _token_indices(q, k, first)
+    hidden = i < j if mask_spec.causal else (i < 0).expand(-1, len(j))
+    if mask_spec.window_size is not None:
+        hidden = hidden | ((i - j).abs() >= mask_spec.window_size)
+    if mask_spec.lengths is not None:
+        lengths = mask_spec.lengths[:, None, None, None]
         hidden = hidden | (i < lengths) & (j >= lengths)
     return hidden
 
 
-def _places(q, k, first):
+def _token_indices(q, k, first):
     """Numbers of the queries' tokens (T, 1) and of the keys' (S,)."""
     i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
     return (first + i)[:, None], j
 
 
-def _masked_rows(q, k, v, q_states, k_states, encoding, scale, first, sight, table=None):
+def _masked_rows(q, k, v, q_features, k_features, encoding, scale, first, mask_spec, table=None):
     """The fused kernel with the rows of the bias as its mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
-        hidden = unseen(q, k, first, sight)
-        if encoding.score is None:
+        hidden = unseen(q, k, first, mask_spec)
+        if encoding.bias is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
-        rows = bias(encoding, q_states, k_states, q.size(1), q.size(2), first, table).masked_fill(
-            hidden, -torch.inf
-        )
+        rows = bias_matrix(
+            encoding, q_features, k_features, q.size(1), q.size(2), first, table
+        ).masked_fill(hidden, -torch.inf)
         rows = (
             rows if q.device.type == "cpu" else rows.to(q.dtype)
         )  # GPU kernels want one dtype, the CPU's takes float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
 
-def _sdpa(q, k, v, scale, sight):
+def _sdpa(q, k, v, scale, mask_spec):
     """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
     if BACKEND is not None:
         with sdpa_kernel(BACKEND):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=sight.causal, scale=scale)
-    if sight.lengths is None and (q.size(2) == k.size(2) or not sight.causal):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=sight.causal, scale=scale)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=mask_spec.causal, scale=scale)
+    if mask_spec.lengths is None and (q.size(2) == k.size(2) or not mask_spec.causal):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=mask_spec.causal, scale=scale)
     first = k.size(2) - q.size(2)
-    mask = ~unseen(q, k, first, sight) if q.size(2) > 1 or sight.lengths is not None else None
+    mask = (
+        ~unseen(q, k, first, mask_spec) if q.size(2) > 1 or mask_spec.lengths is not None else None
+    )
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
-def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True) -> Tensor:
+def sdpa_with_bias(
+    q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True
+) -> Tensor:
     """SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w) as of posenc.py."""
     B, H, T, D = q.shape
     S = k.size(2)
@@ -405,7 +427,7 @@ def factored(q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: boo
         q = torch.cat([q, *of_q, q.new_zeros(B, H, T, pad)], -1)
         k = torch.cat([k, *of_k, k.new_zeros(B, H, S, pad)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
-        return _sdpa(q, k, v, scale, Sight(causal))[..., :D]
+        return _sdpa(q, k, v, scale, MaskSpec(causal))[..., :D]
 
 
 def _wide(x: Tensor, *shape: int) -> Tensor:

@@ -132,7 +132,7 @@ class Config:
         problems += ["generate is of decoders: leave out it or --objective mlm"] * (
             "generate" in self.what and self.objective == "mlm"
         )
-        problems += cli.at_least(self, micro_batch=1, repeats=1)
+        problems += cli.check_minimums(self, micro_batch=1, repeats=1)
         if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
             problems.append(
                 f"context '{self.context}': give token counts of at least 2, as in 512,1024"
@@ -158,8 +158,8 @@ def main(argv=None):
         Config, argv, __doc__, positional=("what", "what to measure: " + ", ".join(WHAT))
     )
     device, dtype = torch.device("cpu"), torch.float32
-    if any(name in cases.TURNS for name in config.what):
-        device, dtype = devices.choose(config.device, config.dtype)
+    if any(name in cases.BENCHMARKS for name in config.what):
+        device, dtype = devices.select_device(config.device, config.dtype)
     trained = checkpoints.load_model(config.run, device, dtype, causal=None) if config.run else None
     record = {
         **checkpoints.provenance(device),
@@ -242,7 +242,7 @@ def measure(
                 found = {
                     key: turn
                     for pe in group
-                    for key, turn in cases.TURNS[name](setting, pe).items()
+                    for key, turn in cases.BENCHMARKS[name](setting, pe).items()
                     if not turn.rival or cases.possible(key, turn)
                 }
                 if found:
@@ -286,7 +286,9 @@ def rounds(
     return {name: counted[1:] for name, counted in seconds.items()}
 
 
-def entry(name: str, turn: cases.Turn, seconds: dict[str, list[float]], peak: float | None) -> dict:
+def entry(
+    name: str, turn: cases.BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
+) -> dict:
     """The numbers of one turn. others: seconds of those that it took turns with, ratios: its speed over theirs; peak: FLOP/s of the
     device, None where not known.
     """
@@ -338,7 +340,7 @@ def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) ->
     ]
     return {
         **kernels.version(device),
-        "faster": [each.names[0] for each in faster if each.names and each.reach is None],
+        "faster": [each.names[0] for each in faster if each.names and each.window_size is None],
     }
 
 
@@ -445,7 +447,7 @@ def instructions(config: Config) -> dict:
 
 
 ALONE = {"prepare": prepare, "instructions": instructions}  # what takes no turns with encodings
-WHAT = (*cases.TURNS, *ALONE)
+WHAT = (*cases.BENCHMARKS, *ALONE)
 
 
 if __name__ == "__main__":

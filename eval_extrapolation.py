@@ -36,21 +36,21 @@ from evaluation import bias_statistics
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import (
-    identity_of,
     load_checkpoint,
     load_model,
-    measured,
     perplexity,
+    record_identity,
     record_path,
-    text_for,
+    shards_for_run,
+    update_record,
 )
 from text_data.data_loader import (
     BATCH_TOKENS,
     Windows,
     evenly_spaced,
     masked_count,
-    masked_rows,
-    rows,
+    read_masked_windows,
+    read_windows,
 )
 from text_data.shards import Shards
 
@@ -92,7 +92,9 @@ class Config:
     """the share of a query's weight that --attention triton may leave out with far keys; 0: nothing"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, stride=1, targets=1, max_tokens=1, windows=1, cache_window=1)
+        problems = cli.check_minimums(
+            self, stride=1, targets=1, max_tokens=1, windows=1, cache_window=1
+        )
         if self.stride and self.protocol != "segments":
             problems.append("--stride belongs to the protocol segments: leave it out")
         if problems:
@@ -105,7 +107,7 @@ def main(argv=None):
     )
     if not config.runs:
         raise InputError("no run named: python eval_extrapolation.py runs/NAME ...")
-    device, dtype = devices.choose(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     plans = [
         plan(run, config) for run in config.runs
     ]  # all can be carried out, or nothing is computed
@@ -124,8 +126,8 @@ def plan(run: str, config: Config) -> tuple[Shards, list[int], dict, list[tuple[
             f"{run} is an encoder, which restores masked tokens in segments: "
             "leave out --protocol, --stride and --cache_window"
         )
-    shards = text_for(run, checkpoint, config.data, config.split)
-    lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
+    shards = shards_for_run(run, checkpoint, config.data, config.split)
+    lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     protocol, regions = regions_of(shards, lengths, config)
     return shards, lengths, protocol | ({"mask_rate": mask_rate} if mask_rate else {}), regions
 
@@ -155,7 +157,7 @@ def evaluate(
     ]
     path = record_path(run, *parts)
     identity = {
-        **identity_of(run, model, checkpoint, dtype),
+        **record_identity(run, model, checkpoint, dtype),
         "data": shards.identity,
         "protocol": protocol,
         "cache_window": config.cache_window,
@@ -169,7 +171,7 @@ def evaluate(
             model, shards, windows, length, protocol, config, device, dtype, Path(run).name
         )
 
-    return measured(run, path, identity, lengths, at, device)
+    return update_record(run, path, identity, lengths, at, device)
 
 
 def regions_of(
@@ -214,7 +216,7 @@ def regions_of(
         places = [(int(shard), int(start - sizes[shard])) for shard, start in zip(in_shard, starts)]
         spacing = sizes[-1] / len(places)
     else:
-        places = [whole.place(number) for number in evenly_spaced(len(whole), int(count))]
+        places = [whole.locate(number) for number in evenly_spaced(len(whole), int(count))]
         spacing = longest
     return protocol | {
         "span": longest,
@@ -323,7 +325,7 @@ def measure(model, shards, windows, length, protocol, config, device, dtype, nam
     if model.path == "triton" and config.cache_window is None:
         with devices.autocast(device, dtype):
             entry["left_out"] = bias_statistics.left_out(
-                model, rows(shards, [windows[0][:2]], length)[0].to(device)
+                model, read_windows(shards, [windows[0][:2]], length)[0].to(device)
             )
     return entry
 
@@ -337,8 +339,8 @@ def asked(
 ) -> tuple[torch.Tensor, ...]:
     """Inputs (n, length), the `counted` targets of each that count, (n, counted), and where in the window they are predicted, likewise."""
     if mask_rate:
-        return masked_rows(shards, places, length, mask_rate)
-    inputs, targets = rows(shards, places, length)
+        return read_masked_windows(shards, places, length, mask_rate)
+    inputs, targets = read_windows(shards, places, length)
     return (
         inputs,
         targets[:, -counted:],

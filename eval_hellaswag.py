@@ -27,12 +27,12 @@ from model import GPT, cross_entropies
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import (
-    earlier_record,
-    identity_of,
+    existing_record,
     load_checkpoint,
     load_model,
     named,
     provenance,
+    record_identity,
     record_path,
 )
 from runtime.files import write_json
@@ -63,7 +63,7 @@ class Config:
     def __post_init__(self):
         if not self.runs:
             raise InputError("no run named: python eval_hellaswag.py runs/NAME ...")
-        if problems := cli.at_least(self, max_examples=1):
+        if problems := cli.check_minimums(self, max_examples=1):
             raise InputError(*problems)
 
 
@@ -71,7 +71,7 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
     )
-    device, dtype = devices.choose(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     for run in config.runs:
         load_checkpoint(run, causal=True, weights=False)  # is there, or nothing need be fetched
     examples = load_examples(config.source)
@@ -160,7 +160,7 @@ def evaluate(
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
     path = record_path(run, "eval", "hellaswag", split)
     identity = {
-        **identity_of(run, model, checkpoint, dtype),
+        **record_identity(run, model, checkpoint, dtype),
         "data": {
             "dataset": "hellaswag",
             "split": split,
@@ -169,7 +169,7 @@ def evaluate(
         },
         "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0},
     }
-    scores = (earlier_record(path, identity) or {"log_likelihoods": []})["log_likelihoods"]
+    scores = (existing_record(path, identity) or {"log_likelihoods": []})["log_likelihoods"]
     if len(scores) >= count:
         print(f"{run} is evaluated already")
 

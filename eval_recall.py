@@ -27,12 +27,12 @@ from errors import InputError
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import (
-    identity_of,
     load_checkpoint,
     load_model,
-    measured,
+    record_identity,
     record_path,
-    text_for,
+    shards_for_run,
+    update_record,
 )
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
@@ -61,7 +61,7 @@ class Config:
     """how attention is computed (attention.py)"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, passage=2, trials=3)
+        problems = cli.check_minimums(self, passage=2, trials=3)
         if problems:
             raise InputError(*problems)
 
@@ -72,7 +72,7 @@ def main(argv=None):
     )
     if not config.runs:
         raise InputError("no run named: python eval_recall.py runs/NAME ...")
-    device, dtype = devices.choose(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     plans = [
         plan(run, config) for run in config.runs
     ]  # all can be carried out, or nothing is computed
@@ -85,8 +85,8 @@ def main(argv=None):
 def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
     """What a checkpoint is asked: the distances, the windows of the text, and the numbers of those that are the trials'."""
     checkpoint = load_checkpoint(run, causal=True, weights=False)
-    shards = text_for(run, checkpoint, config.data, config.split)
-    distances = cli.lengths(config.distances, checkpoint["gpt"]["block_size"])
+    shards = shards_for_run(run, checkpoint, config.data, config.split)
+    distances = cli.parse_lengths(config.distances, checkpoint["gpt"]["block_size"])
     if distances[0] < config.passage:
         raise InputError(
             f"distance {distances[0]} is less than the {config.passage} tokens of the passage: leave it out, or lower "
@@ -123,7 +123,7 @@ def evaluate(
         f"{config.passage}of{len(numbers)}x{windows.length}",
     )
     identity = {
-        **identity_of(run, model, checkpoint, dtype),
+        **record_identity(run, model, checkpoint, dtype),
         "data": shards.identity,
         "protocol": {"passage": config.passage, "trials": len(numbers), "span": windows.length},
         "metric": tables.RECALL.name,
@@ -136,7 +136,7 @@ def evaluate(
             model, windows, numbers, distance, config.passage, device, dtype, Path(run).name
         )
 
-    return measured(run, path, identity, distances, at, device)
+    return update_record(run, path, identity, distances, at, device)
 
 
 def readings(

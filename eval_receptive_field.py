@@ -33,12 +33,12 @@ from model import GPT
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import (
-    identity_of,
     load_checkpoint,
     load_model,
-    measured,
+    record_identity,
     record_path,
-    text_for,
+    shards_for_run,
+    update_record,
 )
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
@@ -66,7 +66,7 @@ class Config:
     """how attention is computed (attention.py)"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, windows=2)
+        problems = cli.check_minimums(self, windows=2)
         if problems:
             raise InputError(*problems)
 
@@ -77,7 +77,7 @@ def main(argv=None):
     )
     if not config.runs:
         raise InputError("no run named: python eval_receptive_field.py runs/NAME ...")
-    device, _ = devices.choose(config.device, "float32")
+    device, _ = devices.select_device(config.device, "float32")
     plans = [
         plan(run, config) for run in config.runs
     ]  # all can be carried out, or nothing is computed
@@ -88,8 +88,8 @@ def main(argv=None):
 def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
     """What a checkpoint is asked: the lengths, the windows of the text, and the numbers of those that are taken."""
     checkpoint = load_checkpoint(run, causal=True, weights=False)
-    lengths = cli.lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    windows = Windows(text_for(run, checkpoint, config.data, config.split), lengths[-1])
+    lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
+    windows = Windows(shards_for_run(run, checkpoint, config.data, config.split), lengths[-1])
     numbers = evenly_spaced(len(windows), config.windows)
     if len(numbers) < 2:
         raise InputError(
@@ -121,7 +121,7 @@ def evaluate(
         f"{len(numbers)}x{windows.length}",
     )
     identity = {
-        **identity_of(run, model, checkpoint, torch.float32),
+        **record_identity(run, model, checkpoint, torch.float32),
         "data": shards.identity,
         "protocol": {"windows": len(numbers), "span": windows.length, "held": HELD},
         "metric": tables.RECEPTIVE_FIELD.name,
@@ -132,7 +132,7 @@ def evaluate(
             return None  # past the end of a learned table
         return measure(model, windows, numbers, length, device, Path(run).name)
 
-    return measured(run, path, identity, lengths, at, device)
+    return update_record(run, path, identity, lengths, at, device)
 
 
 def shares(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 import posenc
 from errors import InputError
 from runtime import cli
-from runtime.checkpoints import checkpoint_path, load_model, recipe_of, sha256_of
+from runtime.checkpoints import checkpoint_path, load_model, recipe_hash, sha256_of
 from runtime.files import atomic_folder
 from text_data import tokenization
 
@@ -127,7 +127,7 @@ def main(argv=None):
             **{**dataclasses.asdict(ours.config), "vocab_size": tokens},
             **limit,
             dtype="float32",
-            recipe=recipe_of(checkpoint),
+            recipe=recipe_hash(checkpoint),
             step=checkpoint["step"],
             auto_map={"AutoConfig": "modeling.PosencConfig", **classes},
         )

@@ -118,11 +118,13 @@ class Attention(nn.Module):
     ) -> Tensor:
         q, k, v, packed = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
-            q_states, k_states = encoding.states(x.float(), pos, past.last() if past else None)
+            q_features, k_features = encoding.features(
+                x.float(), pos, past.last() if past else None
+            )
         if past:
-            k, v, *k_states = past.extend(k, v, *k_states)
-            k_states = tuple(k_states)
-        first, reach = (
+            k, v, *k_features = past.extend(k, v, *k_features)
+            k_features = tuple(k_features)
+        first, window_size = (
             (pos if past.position is not None else None, past.window) if past else (None, None)
         )
         y = attention.attend(
@@ -130,12 +132,12 @@ class Attention(nn.Module):
             k,
             v,
             encoding,
-            q_states,
-            k_states,
+            q_features,
+            k_features,
             self.scale,
             path,
             first,
-            reach,
+            window_size,
             self.skip_tolerance,
             lengths,
             packed,
@@ -200,16 +202,18 @@ class GPT(nn.Module):
         )
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
-        self.path = attention.choose(config.attention, self.posenc[0])  # `place` chooses for a GPU
+        self.path = attention.resolve_path(
+            config.attention, self.posenc[0]
+        )  # `place` chooses for a GPU
         self.activation_checkpointing = (
             False  # True: blocks are computed again in backward, instead of kept
         )
         self.init_weights()
 
-    def place(self, device: torch.device, dtype: torch.dtype) -> "GPT":
+    def to_device(self, device: torch.device, dtype: torch.dtype) -> "GPT":
         """Moves to the device, and chooses how attention is computed there in `dtype`."""
         q = torch.empty(0, self.config.n_embd // self.config.n_head, device=device, dtype=dtype)
-        self.path = attention.choose(self.config.attention, self.posenc[0], q)
+        self.path = attention.resolve_path(self.config.attention, self.posenc[0], q)
         return self.to(device)
 
     @classmethod
@@ -370,10 +374,10 @@ class GPT(nn.Module):
         """The longest sequence the encoding can take, in tokens; None: no limit."""
         return self.posenc[0].max_context
 
-    def project(self) -> None:
+    def clamp_parameters_(self) -> None:
         """After each optimizer step: the encodings' parameters back into their bounds."""
         for encoding in self.posenc:
-            encoding.project()
+            encoding.clamp_parameters_()
 
     def parameter_count(self) -> int:
         """All parameters, tied ones once."""

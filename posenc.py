@@ -58,10 +58,10 @@ class Encoding(nn.Module):
     names: tuple[str, ...] = ()
     scope = "layer"
     max_context: int | None = None
-    reach: int | None = None
+    window_size: int | None = None
     causal = True
-    both_ways = True
-    least_option = 1
+    supports_bidirectional = True
+    min_option_value = 1
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -79,7 +79,7 @@ class Encoding(nn.Module):
         """Queries and keys (B, H, T, D) of the tokens at positions pos (T,) -> the same shapes and dtypes."""
         return q, k
 
-    def states(self, x: Tensor, pos: Tensor, last: tuple | None = None) -> tuple[tuple, tuple]:
+    def features(self, x: Tensor, pos: Tensor, last: tuple | None = None) -> tuple[tuple, tuple]:
         """The numbers each token carries -> (query states, key states): tuples of float32 (B|1, H|1, T).
 
         x:    (B, T, C) float32, the layer's normalised input (autocast is off); pos: (T,) int64.
@@ -88,7 +88,7 @@ class Encoding(nn.Module):
         """
         return (), ()
 
-    score = None
+    bias = None
     """score(q_states, k_states, h): THE formula of the bias, elementwise over broadcastable states; the head's own
     parameters are indexed [h], h = arange(H)[:, None, None]. -> (B|1, H|1, T, S) float32, finite for future keys too, which
     are masked afterwards where the encoding is causal. None: no bias."""
@@ -98,24 +98,24 @@ class Encoding(nn.Module):
     add up to the score; w = None stands for ones; with a fourth dimension, of many products at once. None (the attribute): the bias has
     no such form."""
 
-    in_registers = None
+    triton_bias = None
     """in_registers(q_states, k_states, h) -> (kind, tensors by name), h = arange(H): the bias as one of the kinds of kernels.py, for
     kernels that form it themselves. None (the attribute): it is of none of those kinds."""
 
-    by_distance = None
+    distance_bias = None
     """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d float32, negative only
     where keys after the query are seen, and heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
 
-    transform = None
+    logits_transform = None
     """transform(logits, bias, q, d, unseen) -> what is added to logits + bias, (B, H, T, S): logits (B, H, T, S), scaled; bias
     (B|1, H|1, T|1, S|1), zero where there is none; q (B, H, T, D), rotated; all float32. d (T, S) int64: distances. unseen (T, S) bool:
     keys that must leave no trace. None (the attribute): nothing. Whole rows cost memory and time, and no fused kernel computes them."""
 
-    def project(self) -> None:
+    def clamp_parameters_(self) -> None:
         """After each optimizer step: puts parameters back within their bounds. (A clamp in the graph would stop their
         gradients instead, and freeze a head for good.)"""
 
-    def see_both_ways(self) -> None:
+    def set_bidirectional(self) -> None:
         """From here on keys after the query are seen too. A bias of |d| alone then gives a text and its mirror image the same."""
         self.causal = False
 
@@ -215,7 +215,7 @@ class RoPE(Encoding):
 
     def rotate(self, q, k, pos):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
-        sin, cos = (x[:, None] for x in circle(angle, self.stretch))  # (T, 1, D/2)
+        sin, cos = (x[:, None] for x in sin_cos(angle, self.stretch))  # (T, 1, D/2)
 
         def turn(
             x,
@@ -305,7 +305,7 @@ def running_sum(x: Tensor) -> Tensor:
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
-def circle(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
+def sin_cos(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
     """radius times sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
 
     torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, in
@@ -323,7 +323,7 @@ def _two_like(angle, radius):
     ]
 
 
-def _circle(angle, radius):
+def _sin_cos(angle, radius):
     found = [
         function(angle, out=out)
         for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))
@@ -340,7 +340,7 @@ def _operator(name, function, schema, fake):
     return operator
 
 
-_operator("circle", _circle, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
+_operator("circle", _sin_cos, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
 if _sums := _operator(
     "running_sum",
     lambda x: x.cumsum(-1),
@@ -350,7 +350,7 @@ if _sums := _operator(
     _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
 
 
-class WeightedFall(Encoding):
+class WeightedDecay(Encoding):
     """The family B_ij = g_i (S_i - S_j): S falls along the text, g >= 0 weighs the fall for query i.
 
     Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded. Both ways: -g_i |S_i - S_j|,
@@ -360,32 +360,32 @@ class WeightedFall(Encoding):
     kind = "fall"
 
     @staticmethod
-    def sum_on(steps, last):
+    def cumulative_sum(steps, last):
         """S of steps (B, T, H), going on from that of the last token: (B, H, T)."""
         s = running_sum(steps.mT.contiguous())
         return s if last is None else s + last[0]
 
-    def score(self, q_states, k_states, h):
-        (s_i, g_i), (s_j,) = q_states, k_states
+    def bias(self, q_features, k_features, h):
+        (s_i, g_i), (s_j,) = q_features, k_features
         fall = s_i - s_j
         return g_i * (fall if self.causal else -fall.abs())
 
-    def see_both_ways(self):
-        super().see_both_ways()
+    def set_bidirectional(self):
+        super().set_bidirectional()
         self.factors = None
 
-    def factors(self, q_states, k_states):
-        (s_i, g_i), (s_j,) = q_states, k_states
+    def factors(self, q_features, k_features):
+        (s_i, g_i), (s_j,) = q_features, k_features
         # Only differences of S count. From the middle query they are half as large, which halves what bf16 rounds away; and
         # as the centre is not detached, autograd gives S a gradient that sums to zero, as the exact one does.
         centre = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - centre), None), (-g_i, s_j - centre)
 
-    def in_registers(self, q_states, k_states, h):
-        return self.kind, dict(zip(("s_i", "g", "s_j"), q_states + k_states))
+    def triton_bias(self, q_features, k_features, h):
+        return self.kind, dict(zip(("s_i", "g", "s_j"), q_features + k_features))
 
 
-class ALiBi(WeightedFall):
+class ALiBi(WeightedDecay):
     """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H, interleaved as published where H is no power of two (Press et al. 2021): the
     weighted fall of S = -pos, g = m."""
 
@@ -401,7 +401,7 @@ class ALiBi(WeightedFall):
             "slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False
         )  # (1, H, 1)
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         s = -pos.float()[None, None]  # (1, 1, T)
         return (s, self.slopes), (s,)
 
@@ -411,7 +411,7 @@ class ALiBiShift(ALiBi):
     or steeper; elsewhere ALiBi interleaves its slopes, and this does not."""
 
     names = ("alibi-shift",)
-    least_option = -8
+    min_option_value = -8
 
     def __init__(self, heads, channels, block_size, *, shift: int = 2):
         super().__init__(heads, channels, block_size)
@@ -422,14 +422,14 @@ class ALiBiEqual(ALiBi):
     """-d 2^(-h), the same in all heads (Chi et al. 2023, section 4.2)."""
 
     names = ("alibi-equal",)
-    least_option = -8
+    min_option_value = -8
 
     def __init__(self, heads, channels, block_size, *, h: int = 2):
         super().__init__(heads, channels, block_size)
         self.set_slopes(torch.full((heads,), h, dtype=torch.float64))
 
 
-class Cable(WeightedFall):
+class Cable(WeightedDecay):
     """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s) (CABLE, eqs. 2-7).
 
     Both linear layers map C -> H and start like every other, biases at zero. Printed, the paper's equations 5 and 7 make
@@ -444,16 +444,16 @@ class Cable(WeightedFall):
         self.step = nn.Linear(channels, heads)  # w_c
         self.weight = nn.Linear(channels, heads)  # w_s
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         gates = [self.step, self.weight]  # x is read once for both
         step, weight = F.linear(
             x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))
         ).chunk(2, -1)
-        s = self.sum_on(-F.relu(step), last)
+        s = self.cumulative_sum(-F.relu(step), last)
         return (s, F.softplus(weight).mT.contiguous()), (s,)  # as the kernels read it
 
 
-class CableNW(WeightedFall):
+class CableNW(WeightedDecay):
     """S_i - S_j, S as in `cable`: CABLE without the weight g (CABLE, eq. 5, there CABLE_NW)."""
 
     names = ("cable-nw",)
@@ -462,12 +462,12 @@ class CableNW(WeightedFall):
         super().__init__(heads, channels, block_size)
         self.step = nn.Linear(channels, heads)
 
-    def states(self, x, pos, last=None):
-        s = self.sum_on(-F.relu(self.step(x)), last)
+    def features(self, x, pos, last=None):
+        s = self.cumulative_sum(-F.relu(self.step(x)), last)
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
-class Fox(WeightedFall):
+class Fox(WeightedDecay):
     """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)): the forget gate of the Forgetting Transformer (Lin et al. 2025).
 
     As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version, the weights' sign turned (its eqs. 2-4; eq. 4 with its
@@ -480,53 +480,53 @@ class Fox(WeightedFall):
         super().__init__(heads, channels, block_size)
         self.gate = nn.Linear(channels, heads)
 
-    def states(self, x, pos, last=None):
-        s = self.sum_on(F.logsigmoid(self.gate(x)), last)
+    def features(self, x, pos, last=None):
+        s = self.cumulative_sum(F.logsigmoid(self.gate(x)), last)
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
-class LogFall(WeightedFall):
+class LogDecay(WeightedDecay):
     """The family -log(b^2 + 1), b a bias that falls: a gentler slope."""
 
     factors = None
     kind = "log-fall"
 
-    def score(self, q_states, k_states, h):
-        return -super().score(q_states, k_states, h).square().log1p()
+    def bias(self, q_features, k_features, h):
+        return -super().bias(q_features, k_features, h).square().log1p()
 
 
-class KCable(LogFall, Cable):
+class KCable(LogDecay, Cable):
     """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6), for shallow models."""
 
     names = ("k-cable",)
 
 
-class KFox(LogFall, Fox):
+class KFox(LogDecay, Fox):
     """-log(b^2 + 1), b the bias of `cable-v1` (CABLE's first version, section 5.4, which prints the sign turned)."""
 
     names = ("k-cable-v1",)
 
 
-class ByDistance(Encoding):
+class DistanceBias(Encoding):
     """The family of biases that depend on the distance d = i - j and the head alone."""
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         p = pos.float()[None, None]  # (1, 1, T)
         return (p,), (p,)
 
-    def score(self, q_states, k_states, h):
-        d = q_states[0] - k_states[0]
-        return self.by_distance(d.clamp(min=0) if self.causal else d, h)
+    def bias(self, q_features, k_features, h):
+        d = q_features[0] - k_features[0]
+        return self.distance_bias(d.clamp(min=0) if self.causal else d, h)
 
-    def in_registers(self, q_states, k_states, h):
+    def triton_bias(self, q_features, k_features, h):
         return "distance", {
-            "table": self.by_distance(
-                distances(k_states[0].size(-1), self.causal, h.device), h[:, None]
+            "table": self.distance_bias(
+                distances(k_features[0].size(-1), self.causal, h.device), h[:, None]
             )
         }
 
 
-class T5(ByDistance):
+class T5(DistanceBias):
     """r_h[bucket(d)]: T5's buckets, exact up to half of them, then logarithmic up to max_distance (Raffel et al. 2020).
 
     Learned, r ~ N(0, 0.02), one table for all layers, as in T5. Both ways: half of the buckets for keys after the query, as in T5's
@@ -546,7 +546,7 @@ class T5(ByDistance):
             )
         self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         buckets = self.buckets if self.causal else self.buckets // 2
         exact, after, d = buckets // 2, d < 0, d.abs()
         far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (
@@ -558,7 +558,7 @@ class T5(ByDistance):
         ]
 
 
-class T5Clip(ByDistance):
+class T5Clip(DistanceBias):
     """r_h[min(d, k)], a learned bias for every distance: the CABLE paper's wording of T5's bias, where distances beyond the
     training length take the last one's; and DIET-REL (Chen et al. 2021, eq. 3). r ~ N(0, 0.02); k is block_size - 1 unless given.
     """
@@ -570,11 +570,11 @@ class T5Clip(ByDistance):
         self.k = block_size - 1 if k is None else k
         self.table = nn.Parameter(0.02 * torch.randn(heads, self.k + 1))
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         return self.table[h, d.abs().clamp(max=self.k).long()]
 
 
-class Kerple(ByDistance):
+class Kerple(DistanceBias):
     """-r1 log(1 + r2 d), r1 ~ U(0, 2), r2 ~ U(0, 1), both kept >= 0.01 (Chi et al. 2022, the logarithmic variant)."""
 
     names = ("kerple",)
@@ -583,18 +583,18 @@ class Kerple(ByDistance):
         super().__init__(heads, channels, block_size)
         self.r1 = nn.Parameter(2 * torch.rand(heads))
         self.r2 = nn.Parameter(torch.rand(heads))
-        self.project()
+        self.clamp_parameters_()
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         return -self.r1[h] * (self.r2[h] * d.abs()).log1p()
 
     @torch.no_grad()
-    def project(self):
+    def clamp_parameters_(self):
         self.r1.clamp_(min=0.01)
         self.r2.clamp_(min=0.01)
 
 
-class KerplePower(ByDistance):
+class KerplePower(DistanceBias):
     """-r1 d^r2, r1 ~ U(0, 1) kept >= 0.01, r2 ~ U(0, 2) kept in [0.01, 2] (Chi et al. 2022, the power variant)."""
 
     names = ("kerple-power",)
@@ -603,30 +603,30 @@ class KerplePower(ByDistance):
         super().__init__(heads, channels, block_size)
         self.r1 = nn.Parameter(torch.rand(heads))
         self.r2 = nn.Parameter(2 * torch.rand(heads))
-        self.project()
+        self.clamp_parameters_()
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         return -self.r1[h] * d.abs() ** self.r2[h]
 
     @torch.no_grad()
-    def project(self):
+    def clamp_parameters_(self):
         self.r1.clamp_(min=0.01)
         self.r2.clamp_(0.01, 2)
 
 
-class Sandwich(ByDistance):
+class Sandwich(DistanceBias):
     """(sum_i cos(d / 10000^(2i/D')) - D'/2) / h, i < D'/2, h = 8n/H, D' = 128 (Chi et al. 2023, eq. 6): inner products of sinusoidal
     embeddings, 0 at the query's own place. Nothing is learned. `dimension` is D'."""
 
     names = ("sandwich",)
-    least_option = 2
+    min_option_value = 2
 
     def __init__(self, heads, channels, block_size, *, dimension: int = 128):
         super().__init__(heads, channels, block_size)
         self.dimension = dimension
         self.register_buffer("h", compression_ratios(heads), persistent=False)
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         cosines = angles(d, self.dimension).cos()
         return ((cosines - 1).sum(-1) / self.h[h]).float()
 
@@ -639,11 +639,11 @@ class SandwichSmoothed(Sandwich):
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         return (8 / self.h[h] * (-0.825 * d.abs().double().log1p() - 0.8)).float()
 
 
-class MEP(ByDistance):
+class MEP(DistanceBias):
     """log((exp(-m d) + exp(-m d / 2) + exp(-m d^2)) / 3), m ALiBi's slopes: the mean of three kernels (Gao 2024, without parameters, as
     in the code that it released)."""
 
@@ -655,7 +655,7 @@ class MEP(ByDistance):
             "slopes", torch.exp2(-alibi_exponents(heads)).float(), persistent=False
         )
 
-    def by_distance(self, d, h):
+    def distance_bias(self, d, h):
         kernels = self.kernels(d, h)
         return torch.stack(torch.broadcast_tensors(*kernels)).logsumexp(0) - math.log(len(kernels))
 
@@ -678,16 +678,16 @@ class MEPLearned(MEP):
 
     def kernels(self, d, h):
         exponential, _, gaussian = super().kernels(d, h)
-        return exponential, gaussian, *(bias.by_distance(d, h) for bias in self.learned)
+        return exponential, gaussian, *(bias.distance_bias(d, h) for bias in self.learned)
 
-    def see_both_ways(self):
-        super().see_both_ways()
+    def set_bidirectional(self):
+        super().set_bidirectional()
         for bias in self.learned:
-            bias.see_both_ways()
+            bias.set_bidirectional()
 
-    def project(self):
+    def clamp_parameters_(self):
         for bias in self.learned:
-            bias.project()
+            bias.clamp_parameters_()
 
 
 class FIRE(Encoding):
@@ -711,12 +711,12 @@ class FIRE(Encoding):
             for shape in ((heads, width), (heads,))
         )
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         p = pos.float()[None, None]  # (1, 1, T)
         return (p,), (p,)
 
-    def score(self, q_states, k_states, h):
-        (i,), (j,) = q_states, k_states
+    def bias(self, q_features, k_features, h):
+        (i,), (j,) = q_features, k_features
         ratio = self.stretch((i - j).abs()) / self.longest(torch.maximum(i, j))
         hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
         heads = h.flatten()
@@ -730,11 +730,11 @@ class FIRE(Encoding):
         """psi(max(L, i)), what distances are divided by where i is the later one of query and key."""
         return self.stretch(torch.maximum(i, (self.threshold * self.multiplier).abs()))
 
-    def in_registers(self, q_states, k_states, h):
-        d = distances(k_states[0].size(-1), self.causal, h.device).abs()
+    def triton_bias(self, q_features, k_features, h):
+        d = distances(k_features[0].size(-1), self.causal, h.device).abs()
         return "pieces", {
             "table": self.stretch(d)[None],
-            "g": 1 / self.longest(q_states[0]),
+            "g": 1 / self.longest(q_features[0]),
             "pieces": self.pieces(),
         }
 
@@ -775,16 +775,16 @@ class DIETAbs(Encoding):
         )
         self.max_context = block_size
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         return tuple(
             table[:, None, :, pos].unbind() for table in (self.p_q, self.p_k)
         )  # of each rank (1, H, T)
 
-    def score(self, q_states, k_states, h):
-        return sum(p_q * p_k for p_q, p_k in zip(q_states, k_states))
+    def bias(self, q_features, k_features, h):
+        return sum(p_q * p_k for p_q, p_k in zip(q_features, k_features))
 
-    def factors(self, q_states, k_states):
-        return ((torch.stack(q_states, -1), torch.stack(k_states, -1)),)
+    def factors(self, q_features, k_features):
+        return ((torch.stack(q_features, -1), torch.stack(k_features, -1)),)
 
 
 class Window(Encoding):
@@ -795,7 +795,7 @@ class Window(Encoding):
 
     def __init__(self, heads, channels, block_size, *, w: int = 100):
         super().__init__(heads, channels, block_size)
-        self.reach = w
+        self.window_size = w
 
 
 class Shaw(Encoding):
@@ -812,13 +812,13 @@ class Shaw(Encoding):
         self.k = k
         self.a = nn.Parameter(0.02 * torch.randn(k + 1, channels // heads))
 
-    def see_both_ways(self):
-        super().see_both_ways()
+    def set_bidirectional(self):
+        super().set_bidirectional()
         self.a = nn.Parameter(
             0.02 * torch.randn(2 * self.k + 1, self.a.size(1))
         )  # the last k of distances -k to -1
 
-    def transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, unseen):
         of_rows = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows)
         return of_rows.gather(-1, (d.clamp(-self.k, self.k) % len(self.a)).expand_as(logits))
 
@@ -839,7 +839,7 @@ class TransformerXL(Encoding):
     def rotate(self, q, k, pos):
         return q + self.u.to(q.dtype), k
 
-    def transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, unseen):
         last = d[-1, 0]  # the longest distance; then all the others, descending
         r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(
             q.dtype
@@ -858,13 +858,13 @@ class CoPE(Encoding):
     """
 
     names = ("cope",)
-    both_ways = False
+    supports_bidirectional = False
 
     def __init__(self, heads, channels, block_size, *, positions: int = 64):
         super().__init__(heads, channels, block_size)
         self.e = nn.Parameter(torch.zeros(positions, channels // heads))
 
-    def transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, unseen):
         gates = logits.sigmoid().masked_fill(unseen, 0)
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
         of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
@@ -889,7 +889,7 @@ class DAPE(Encoding):
             nn.Conv2d(width, heads, (1, self.kernel)),
         )
 
-    def transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, unseen):
         x = torch.cat([logits, bias.expand_as(logits)], 1)
         return self.convolve(
             self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen
@@ -920,7 +920,7 @@ class Composition(Encoding):
     def __init__(self, parts: list[Encoding], channels: int):
         nn.Module.__init__(self)
         self.parts = nn.ModuleList(parts)
-        for limit in ("max_context", "reach"):
+        for limit in ("max_context", "window_size"):
             setattr(
                 self,
                 limit,
@@ -929,23 +929,23 @@ class Composition(Encoding):
                     default=None,
                 ),
             )
-        self.transform = next(
-            (part.transform for part in parts if part.transform is not None), None
+        self.logits_transform = next(
+            (part.logits_transform for part in parts if part.logits_transform is not None), None
         )
-        biased = [part for part in parts if part.score is not None]
+        biased = [part for part in parts if part.bias is not None]
         if not biased:
-            self.score = None
+            self.bias = None
         if not biased or any(part.factors is None for part in biased):
             self.factors = None
         self.causal = parts[0].causal
         if len(biased) == 1:
-            self.by_distance, self.in_registers = biased[0].by_distance, biased[0].in_registers
+            self.distance_bias, self.triton_bias = biased[0].distance_bias, biased[0].triton_bias
             self.names = biased[0].names  # of the bias: what records of its speed go by
         first = (
             torch.zeros(1, 1, channels),
             torch.zeros(1, dtype=torch.int64),
         )  # one token, to see how many states it carries
-        self.counts = [[len(states) for states in part.states(*first)] for part in parts]
+        self.counts = [[len(features) for features in part.features(*first)] for part in parts]
 
     def embed(self, x, pos):
         for part in self.parts:
@@ -957,41 +957,41 @@ class Composition(Encoding):
             q, k = part.rotate(q, k, pos)
         return q, k
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         lasts = (
             [None] * len(self.parts)
             if last is None
             else [keys for _, _, keys in self.split((), last)]
         )
-        states = [part.states(x, pos, own) for part, own in zip(self.parts, lasts)]
-        return sum((q for q, _ in states), ()), sum((k for _, k in states), ())
+        features = [part.features(x, pos, own) for part, own in zip(self.parts, lasts)]
+        return sum((q for q, _ in features), ()), sum((k for _, k in features), ())
 
-    def score(self, q_states, k_states, h):
+    def bias(self, q_features, k_features, h):
         return sum(
-            part.score(q, k, h)
-            for part, q, k in self.split(q_states, k_states)
-            if part.score is not None
+            part.bias(q, k, h)
+            for part, q, k in self.split(q_features, k_features)
+            if part.bias is not None
         )
 
-    def factors(self, q_states, k_states):
+    def factors(self, q_features, k_features):
         return sum(
             (
                 tuple(part.factors(q, k))
-                for part, q, k in self.split(q_states, k_states)
-                if part.score is not None
+                for part, q, k in self.split(q_features, k_features)
+                if part.bias is not None
             ),
             (),
         )
 
-    def project(self):
+    def clamp_parameters_(self):
         for part in self.parts:
-            part.project()
+            part.clamp_parameters_()
 
-    def split(self, q_states, k_states):
+    def split(self, q_features, k_features):
         """(part, its query states, its key states) of all parts."""
-        q_states, k_states = iter(q_states), iter(k_states)
+        q_features, k_features = iter(q_features), iter(k_features)
         return [
-            (part, tuple(itertools.islice(q_states, q)), tuple(itertools.islice(k_states, k)))
+            (part, tuple(itertools.islice(q_features, q)), tuple(itertools.islice(k_features, k)))
             for part, (q, k) in zip(self.parts, self.counts)
         ]
 
@@ -1046,7 +1046,7 @@ def build(
         ]
         for instance in instances:
             if not causal:
-                instance.see_both_ways()
+                instance.set_bidirectional()
         parts.append(instances * (layers // len(instances)))
     if len(parts) == 1:
         return nn.ModuleList(parts[0])
@@ -1068,7 +1068,7 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
             )
             continue
         cls, options = ENCODINGS[name], {}
-        if not (causal or cls.both_ways):
+        if not (causal or cls.supports_bidirectional):
             problems.append(
                 f"{name} knows keys before the query only: choose another encoding for an encoder"
             )
@@ -1084,15 +1084,15 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
                     f"{name} has no option '{option}': "
                     + (f"choose from {' '.join(known)}" if known else "it has none")
                 )
-            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.least_option:
+            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
                 problems.append(
-                    f"{name}: {option} is '{value}': it must be a whole number of at least {cls.least_option}, "
+                    f"{name}: {option} is '{value}': it must be a whole number of at least {cls.min_option_value}, "
                     f"as in {name}:{option}=8"
                 )
             else:
                 options[option] = int(value)
         parsed.append((cls, options))
-    for place in ("embed", "rotate", "transform"):
+    for place in ("embed", "rotate", "logits_transform"):
         acting = [
             cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)
         ]

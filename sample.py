@@ -40,7 +40,9 @@ class Config(Sampling):
     """of matrix products; auto: bfloat16 where the hardware has it"""
 
     def __post_init__(self):
-        problems = cli.at_least(self, max_new_tokens=0, temperature=0, top_k=1, top_p=0, seed=0)
+        problems = cli.check_minimums(
+            self, max_new_tokens=0, temperature=0, top_k=1, top_p=0, seed=0
+        )
         if len(self.run) != 1:
             problems.append("name one run: python sample.py runs/NAME")
         if sum((bool(self.prompt), self.prompt_file is not None, self.interactive)) > 1:
@@ -67,7 +69,7 @@ def main(argv=None):
             raise InputError(
                 f"--prompt_file {config.prompt_file} is empty: give it a prompt a line"
             )
-    device, dtype = devices.choose(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device, dtype)
     encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     if not config.interactive:

@@ -29,15 +29,15 @@ from errors import InputError
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
 from runtime import cli, devices, distributed
-from runtime.checkpoints import Run, load_checkpoint, load_weights, perplexity, start_from
+from runtime.checkpoints import Run, initialize_from, load_checkpoint, load_weights, perplexity
 from text_data.data_loader import (
     MaskedWindows,
     Sampler,
     Windows,
-    ahead,
     evenly_spaced,
     masked_count,
-    stream,
+    micro_batches,
+    prefetch,
 )
 from text_data.shards import Shards
 
@@ -131,7 +131,7 @@ class Config:
     """the same bits in every run on a GPU, for some loss of speed; CPUs give them anyway"""
 
     def __post_init__(self):
-        problems = cli.at_least(
+        problems = cli.check_minimums(
             self,
             steps=0 if self.init_from else 1,
             block_size=1,
@@ -284,7 +284,7 @@ def blame(losses: torch.Tensor, taken: list, windows: Windows, processes) -> str
     ]
     found = [
         f"{windows.shards.paths[shard].name} at token {token}"
-        for shard, token in map(windows.place, sum(processes.gather(mine), []))
+        for shard, token in map(windows.locate, sum(processes.gather(mine), []))
     ]
     return (
         f", in the micro-batch with {', '.join(found[:8])}{' ...' * (len(found) > 8)}"
@@ -294,7 +294,7 @@ def blame(losses: torch.Tensor, taken: list, windows: Windows, processes) -> str
 
 
 def main(argv=None):
-    with distributed.joined() as processes:
+    with distributed.process_group() as processes:
         config = cli.parse(Config, argv, __doc__)
         if config.dry_run:
             print(plan(config))
@@ -303,11 +303,11 @@ def main(argv=None):
 
 
 def train(config: Config, processes: distributed.Processes) -> None:
-    sequences = config.sequences(processes.count)
+    sequences = config.sequences(processes.world_size)
     if config.deterministic:
         devices.deterministic()
-    device, dtype = devices.choose(
-        config.device, config.dtype, processes.local_rank if processes.count > 1 else None
+    device, dtype = devices.select_device(
+        config.device, config.dtype, processes.local_rank if processes.world_size > 1 else None
     )
     if config.micro_batch == "auto" and device.type != "cuda":
         raise InputError("micro_batch auto measures the memory of a GPU: give a number")
@@ -359,9 +359,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
     if checkpoint:
         load_weights(model, checkpoint["model"], config.out_dir)
     elif config.init_from:
-        start_from(model, config.init_from, source, train_shards.tokenizer)
+        initialize_from(model, config.init_from, source, train_shards.tokenizer)
     del source
-    model.place(device, dtype)
+    model.to_device(device, dtype)
     torch.manual_seed(
         config.seed + processes.rank
     )  # from here on each process draws numbers of its own
@@ -395,7 +395,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         print(f"{config.out_dir} is trained already: {step} of {config.steps} steps")
         return
     processes.barrier()  # all have looked at the folder: now it may change
-    share = sequences // processes.count
+    share = sequences // processes.world_size
     if config.micro_batch == "auto":
         micro_batch = run.config["micro_batch"] = fitting_micro_batch(
             model, share, device, dtype, processes
@@ -405,12 +405,12 @@ def train(config: Config, processes: distributed.Processes) -> None:
     accumulation = share // micro_batch
     print(
         f"{sequences * config.steps / len(train):.2f} epochs of {train_shards.total:,} tokens in {config.steps:,} steps of "
-        f"{config.tokens_per_step:,} tokens = {processes.count} processes x {accumulation} x {micro_batch} sequences, from step {step}"
+        f"{config.tokens_per_step:,} tokens = {processes.world_size} processes x {accumulation} x {micro_batch} sequences, from step {step}"
     )
-    processes.together(
+    processes.run_on_all_ranks(
         lambda: run.begin(
             device,
-            processes=processes.count,
+            processes=processes.world_size,
             parameters=model.parameter_count(),
             data=train_shards.sha256,
         )
@@ -419,7 +419,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         model.compile()
     forward = (
         DistributedDataParallel(model, gradient_as_bucket_view=True)
-        if processes.count > 1
+        if processes.world_size > 1
         else model
     )
 
@@ -441,7 +441,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         """Tells the mean loss over the validation windows, and what the encoding's bias does on the first of them."""
         model.eval()
         total, summary = torch.zeros((), dtype=torch.float64, device=device), {}
-        share = np.array_split(val_windows, processes.count)[processes.rank]
+        share = np.array_split(val_windows, processes.world_size)[processes.rank]
         for start in range(0, len(share), micro_batch):
             batch = [x.to(device) for x in val.batch(share[start : start + micro_batch])]
             with devices.autocast(device, dtype):
@@ -485,8 +485,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
     )  # the host asks the device for numbers at log lines only
     taken = []  # the window numbers that they belong to
     sampler = Sampler(len(train), config.seed, **position)
-    batches = ahead(
-        stream(train, sampler, sequences, micro_batch, processes.rank, processes.count), device
+    batches = prefetch(
+        micro_batches(train, sampler, sequences, micro_batch, processes.rank, processes.world_size),
+        device,
     )
     hidden = True if processes.rank else None  # None: where standard error is no terminal
     with (
@@ -521,7 +522,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 last_micro = micro == accumulation - 1
                 with (
                     contextlib.nullcontext()
-                    if last_micro or processes.count == 1
+                    if last_micro or processes.world_size == 1
                     else forward.no_sync()
                 ):
                     with devices.autocast(device, dtype):
@@ -534,7 +535,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
             )
             scaler.step(optimizer)
             scaler.update()
-            model.project()
+            model.clamp_parameters_()
             optimizer.zero_grad(set_to_none=True)
             step += 1
 
@@ -542,7 +543,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
             last = step == config.steps
             saves = stop or last or step % config.checkpoint_every == 0
             if saves or step % config.log_every == 0:
-                mean_losses = processes.sum(losses[: step - since].mean(1)) / processes.count
+                mean_losses = processes.sum(losses[: step - since].mean(1)) / processes.world_size
                 sound = mean_losses.isfinite() & (
                     norms[: step - since].isfinite() | scaler.is_enabled()
                 )  # which skips such steps
@@ -565,7 +566,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
                     "memory": devices.peak_memory(device),
                 }
                 if peak:
-                    values["mfu"] = values["tokens_per_second"] * flops / (peak * processes.count)
+                    values["mfu"] = (
+                        values["tokens_per_second"] * flops / (peak * processes.world_size)
+                    )
                 minutes, rest = divmod(round((config.steps - step) * ms / 1000), 60)
                 bar.write(
                     f"step {step:>{width}}/{config.steps} | loss {values['loss']:.4f} | lr {values['lr']:.2e} | "

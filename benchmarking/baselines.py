@@ -26,26 +26,26 @@ def flex(
     k: Tensor,
     v: Tensor,
     encoding,
-    q_states: tuple,
-    k_states: tuple,
+    q_features: tuple,
+    k_features: tuple,
     scale: float,
     blocks,
 ) -> Tensor:
     """As attention.attend; blocks: of causal_blocks, None where later keys are seen too."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    k_states = tuple(
-        s.clone() for s in k_states
+    k_features = tuple(
+        s.clone() for s in k_features
     )  # it takes no gradient of a tensor that the score looks into twice
 
-    def of(states, b, h, place):
+    def of(features, b, h, place):
         return tuple(
             s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0]
-            for s in states
+            for s in features
         )
 
     def score_mod(z, b, h, i, j):
-        return z + encoding.score(of(q_states, b, h, i), of(k_states, b, h, j), h)
+        return z + encoding.bias(of(q_features, b, h, i), of(k_features, b, h, j), h)
 
     return flex_attention(q, k, v, score_mod, blocks, scale)
 
@@ -57,13 +57,13 @@ def causal_blocks(tokens: int, device: torch.device):
 
 
 def forgetting(
-    q: Tensor, k: Tensor, v: Tensor, encoding, q_states: tuple, k_states: tuple, scale: float
+    q: Tensor, k: Tensor, v: Tensor, encoding, q_features: tuple, k_features: tuple, scale: float
 ) -> Tensor:
     """As attention.attend, of `fox`. They add the gates up themselves, and leave out what is too small to matter ("auto")."""
     from forgetting_transformer import forgetting_attention
 
-    gates = k_states[0].diff(
-        prepend=k_states[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
+    gates = k_features[0].diff(
+        prepend=k_features[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
     )  # logarithms, (B, H, T)
     return forgetting_attention(
         q, k, v, gates, head_first=True, sm_scale=scale, adaptive_threshold="auto"
@@ -92,7 +92,7 @@ class Cable(nn.Module):
             {"params": [p for p in self.parameters() if p.dim() < 2], "weight_decay": 0.0},
         ]
 
-    def project(self) -> None:
+    def clamp_parameters_(self) -> None:
         """Nothing has bounds."""
 
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token

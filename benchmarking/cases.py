@@ -59,22 +59,22 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """What is compared, by what is added to the encoding's name: nothing, " dense", " triton", " all tiles" (the same, but nothing
         left out), " flex", " theirs"."""
-        found = {"": attention.choose("auto", encoding)}
+        found = {"": attention.resolve_path("auto", encoding)}
         if (
             found[""] != "dense"
-            and encoding.score is not None
+            and encoding.bias is not None
             and (self.context <= DENSE_CONTEXT or not self.compile)
         ):
             found[" dense"] = "dense"
-        if self.device.type == "cuda" and attention.formable(encoding):
+        if self.device.type == "cuda" and attention.triton_supports(encoding):
             found[" triton"] = "triton"
             if getattr(encoding, "kind", None) == "fall":
                 found[" all tiles"] = "all tiles"
         if (
             self.device.type == "cuda"
-            and encoding.score is not None
-            and encoding.transform is None
-            and encoding.reach is None
+            and encoding.bias is not None
+            and encoding.logits_transform is None
+            and encoding.window_size is None
         ):
             found[" flex"] = "flex"
         if (
@@ -113,7 +113,7 @@ class Setting:
 
 
 @dataclass
-class Turn:
+class BenchmarkCase:
     """One of those that take turns."""
 
     ready: Callable[[], Callable[[], object]]
@@ -131,7 +131,7 @@ class Turn:
     rival: bool = False
     """not what the programs take by themselves: it may be impossible on this hardware, and the others are measured all the same"""
 
-    def pinned(self, backend: SDPBackend) -> "Turn":
+    def pinned(self, backend: SDPBackend) -> "BenchmarkCase":
         """The same, with this backend of the fused kernel and no other."""
 
         def under(function):
@@ -153,7 +153,7 @@ class Turn:
         )
 
 
-def train(setting: Setting, pe: str) -> dict[str, Turn]:
+def train(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     shape = GPTConfig(size=setting.model)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1, setting.causal)[0]
     paths = {
@@ -183,7 +183,7 @@ def train(setting: Setting, pe: str) -> dict[str, Turn]:
     return found
 
 
-def train_turn(setting: Setting, model: GPT | baselines.Cable) -> Turn:
+def train_turn(setting: Setting, model: GPT | baselines.Cable) -> BenchmarkCase:
     model.train()
     optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
@@ -200,7 +200,7 @@ def train_turn(setting: Setting, model: GPT | baselines.Cable) -> Turn:
             step, setting.device
         )
 
-    return Turn(
+    return BenchmarkCase(
         lambda: step,
         inputs.numel(),
         memory,
@@ -226,11 +226,11 @@ def optimizer_step(
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    model.project()
+    model.clamp_parameters_()
     optimizer.zero_grad(set_to_none=True)
 
 
-def attend(setting: Setting, pe: str) -> dict[str, Turn]:
+def attend(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     layers = (
         trained_layers(setting, pe) if setting.layers else [random_layer(setting, pe)]
     )  # (encoding, heads, x, projection) each
@@ -240,13 +240,13 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
 
     def plain(encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
-        return attention._sdpa(q, k, v, q.size(-1) ** -0.5, attention.Sight(setting.causal))
+        return attention._sdpa(q, k, v, q.size(-1) ** -0.5, attention.MaskSpec(setting.causal))
 
     def encoded(path, encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
         rotated = encoding.rotate(q, k, pos)
         packed = projection if rotated[0] is q and rotated[1] is k else None  # as in model.py
-        inputs = *rotated, v, encoding, *encoding.states(x, pos), q.size(-1) ** -0.5
+        inputs = *rotated, v, encoding, *encoding.features(x, pos), q.size(-1) ** -0.5
         if path == "flex":
             return baselines.flex(*inputs, blocks)
         if path == "all tiles":
@@ -266,7 +266,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         for encoding, heads, x, projection in layers:
             q, k, _ = _qkv(projection, heads)
             q, k = encoding.rotate(q, k, pos)
-            bias = kernels.bias_of(encoding, *encoding.states(x, pos), heads)
+            bias = kernels.bias_of(encoding, *encoding.features(x, pos), heads)
             found.append(
                 kernels.left_out(
                     q, k, bias, q.size(-1) ** -0.5, setting.causal, attention.SKIP_TOLERANCE
@@ -307,7 +307,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
                 ]
             return torch.tensor(errors).max().item()  # Python's max would pass over NaN
 
-        return Turn(
+        return BenchmarkCase(
             lambda: both,
             x.size(0) * x.size(1),
             lambda: devices.memory_of(both, setting.device),
@@ -334,7 +334,7 @@ def attend(setting: Setting, pe: str) -> dict[str, Turn]:
         pe + added: dataclasses.replace(
             turn(functools.partial(encoded, path)),
             rival=added in RIVALS,
-            left_out=left_out if path == "triton" and encoding.reach is None else None,
+            left_out=left_out if path == "triton" and encoding.window_size is None else None,
         )
         for added, path in paths.items()
     }
@@ -415,12 +415,12 @@ def reads(
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
         found = bias_statistics.summary(model, tokens)
-        if find_spec("triton") and attention.formable(model.posenc[0]):
+        if find_spec("triton") and attention.triton_supports(model.posenc[0]):
             found["left_out"] = bias_statistics.left_out(model, tokens)
         return bias_statistics.layers(model, tokens), found
 
 
-def possible(key: str, turn: Turn) -> bool:
+def possible(key: str, turn: BenchmarkCase) -> bool:
     """Whether a rival runs at all: where it cannot, which its compiler tells by errors of many kinds, the others go on."""
     try:
         turn.ready()()
@@ -432,7 +432,7 @@ def possible(key: str, turn: Turn) -> bool:
         return False
 
 
-def generate(setting: Setting, pe: str) -> dict[str, Turn]:
+def generate(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     model = setting.network(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
@@ -457,10 +457,10 @@ def generate(setting: Setting, pe: str) -> dict[str, Turn]:
             model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=setting.device), cache)
         return _size(buffer for layer in cache.layers for buffer in layer.buffers)
 
-    return {pe: Turn(ready, new, memory)}
+    return {pe: BenchmarkCase(ready, new, memory)}
 
 
-def evaluate(setting: Setting, pe: str) -> dict[str, Turn]:
+def evaluate(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     model = setting.network(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
@@ -472,7 +472,7 @@ def evaluate(setting: Setting, pe: str) -> dict[str, Turn]:
             losses(*batch)
 
     return {
-        pe: Turn(
+        pe: BenchmarkCase(
             lambda: forward,
             batch[0].numel(),
             lambda: (
@@ -488,4 +488,4 @@ def _size(tensors) -> int:
 
 
 # Name on the command line -> its function of setting and encoding: those that take turns, by name.
-TURNS = {"train": train, "attention": attend, "generate": generate, "eval": evaluate}
+BENCHMARKS = {"train": train, "attention": attend, "generate": generate, "eval": evaluate}

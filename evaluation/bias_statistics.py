@@ -8,7 +8,7 @@ from torch import Tensor
 
 import attention
 from model import GPT, Attention
-from posenc import Composition, Encoding, NoPE, WeightedFall
+from posenc import Composition, Encoding, NoPE, WeightedDecay
 
 
 @dataclass
@@ -21,21 +21,23 @@ class Layer:
     pos: Tensor
 
     @property
-    def states(self) -> tuple[tuple, tuple]:
+    def features(self) -> tuple[tuple, tuple]:
         with torch.autocast(self.x.device.type, enabled=False):  # as the model takes them
-            return self.encoding.states(self.x.float(), self.pos)
+            return self.encoding.features(self.x.float(), self.pos)
 
     def bias(self) -> Tensor | None:
         """What is added to the scaled logits of every pair, future keys included: (B|1, H|1, T, T), what an encoding makes of whole rows
         included; None for encodings that add nothing."""
-        if self.encoding.transform is not None:
+        if self.encoding.logits_transform is not None:
             return self._logits(self.encoding) - self._logits(
                 NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
             )
         return (
             None
-            if self.encoding.score is None
-            else attention.bias(self.encoding, *self.states, self.attn.heads, len(self.pos))
+            if self.encoding.bias is None
+            else attention.bias_matrix(
+                self.encoding, *self.features, self.attn.heads, len(self.pos)
+            )
         )
 
     def scores(self) -> Tensor:
@@ -45,36 +47,38 @@ class Layer:
     def unseen(self) -> Tensor:
         """(T, T) bool: keys after the query, and those that the encoding hides."""
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.unseen(q, k, sight=attention.sight_of(self.encoding))
+        return attention.unseen(q, k, mask_spec=attention.mask_spec_of(self.encoding))
 
     def _logits(self, added):
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         return attention.logits(
-            q, k, added, *self.states, self.attn.scale, sight=attention.sight_of(added)
+            q, k, added, *self.features, self.attn.scale, mask_spec=attention.mask_spec_of(added)
         )
 
     def left_out(self) -> float:
         """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
         from triton_attention import kernels
 
-        if self.encoding.reach is not None:  # where they leave out nothing
+        if self.encoding.window_size is not None:  # where they leave out nothing
             return 0.0
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        bias = kernels.bias_of(self.encoding, *self.states, self.attn.heads)
+        bias = kernels.bias_of(self.encoding, *self.features, self.attn.heads)
         return kernels.left_out(
             q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance
         )
 
     def falls(self) -> Tensor | None:
         """S[j-1] - S[j] of every token, (B|1, H|1, T): how far it pushes everything before it; None where no S falls."""
-        if self.encoding.score is None:
+        if self.encoding.bias is None:
             return None
         parts = (
-            self.encoding.split(*self.states)
+            self.encoding.split(*self.features)
             if isinstance(self.encoding, Composition)
-            else [(self.encoding, *self.states)]
+            else [(self.encoding, *self.features)]
         )
-        falling = (k_states[0] for part, _, k_states in parts if isinstance(part, WeightedFall))
+        falling = (
+            k_features[0] for part, _, k_features in parts if isinstance(part, WeightedDecay)
+        )
         return next((-s.diff(dim=-1, prepend=s[..., :1]) for s in falling), None)
 
 
@@ -114,12 +118,12 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
     """
 
     def look(layer):
-        q_states, k_states = layer.states
-        q_states = tuple(s[..., -1:] for s in q_states)
-        row = attention.bias(layer.encoding, q_states, k_states, layer.attn.heads, 1, first=last)[
-            ..., 0, :
-        ]  # (B|1, H|1, T)
-        row = row[..., -(layer.encoding.reach or row.size(-1)) :]
+        q_features, k_features = layer.features
+        q_features = tuple(s[..., -1:] for s in q_features)
+        row = attention.bias_matrix(
+            layer.encoding, q_features, k_features, layer.attn.heads, 1, first=last
+        )[..., 0, :]  # (B|1, H|1, T)
+        row = row[..., -(layer.encoding.window_size or row.size(-1)) :]
         weights = row.softmax(-1)
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
         seen = {
@@ -128,7 +132,7 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
         }
         return seen | ({"left_out": layer.left_out()} if model.path == "triton" else {})
 
-    if model.posenc[0].score is None:
+    if model.posenc[0].bias is None:
         return {}
     last = tokens.size(1) - 1
     found = visit(model, tokens, look)

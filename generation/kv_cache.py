@@ -20,18 +20,18 @@ class LayerCache:
             None,
         )
 
-    def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
+    def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views.
 
         With a window: of these T tokens and the window - 1 before the first. With fixed shapes T is 1 and the whole buffers are
         returned, what lies after the token included.
         """
-        new = [k, v, *(state[..., None] for state in k_states)]
+        new = [k, v, *(state[..., None] for state in k_features)]
         if self.position is not None:
             for buffer, x in zip(self.buffers, new):
                 buffer.index_copy_(2, self.position, x.to(buffer.dtype))
-            k, v, *k_states = self.buffers
-            return [k, v, *(state[..., 0] for state in k_states)]
+            k, v, *k_features = self.buffers
+            return [k, v, *(state[..., 0] for state in k_features)]
         start, self.length = self.length, self.length + k.size(2)
         if self.window:
             old = [
@@ -39,14 +39,14 @@ class LayerCache:
                 for buffer in self.buffers or ()
             ]
             self.buffers = [torch.cat(pair, 2) for pair in zip(old, new)] if old else new
-            k, v, *k_states = self.buffers
+            k, v, *k_features = self.buffers
         else:
             if self.buffers is None:
                 self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
             for buffer, x in zip(self.buffers, new):
                 buffer[:, :, start : self.length] = x
-            k, v, *k_states = (buffer[:, :, : self.length] for buffer in self.buffers)
-        return [k, v, *(state[..., 0] for state in k_states)]
+            k, v, *k_features = (buffer[:, :, : self.length] for buffer in self.buffers)
+        return [k, v, *(state[..., 0] for state in k_features)]
 
     def last(self) -> tuple[Tensor, ...] | None:
         """The key states of the latest token, each (B|1, H|1, 1); None at the start of a sequence."""

@@ -66,7 +66,7 @@ def generate(
         held = length - start
         logits = logits[:, :vocab_size].float().cpu()  # the padding of the vocabulary is no token
         new = {}
-        for row, token in enumerate(choose(logits, config, generator).tolist()):
+        for row, token in enumerate(sample_token(logits, config, generator).tolist()):
             if (
                 len(texts[row]) == length
             ):  # its prompt is read; ended rows go on unseen, the batch keeps its shape
@@ -79,7 +79,9 @@ def generate(
         yield new
 
 
-def choose(logits: torch.Tensor, config: Sampling, generator: torch.Generator) -> torch.Tensor:
+def sample_token(
+    logits: torch.Tensor, config: Sampling, generator: torch.Generator
+) -> torch.Tensor:
     """One token for each row of logits (B, V) float32 -> (B,) int64, by temperature, top_k and top_p."""
     if config.temperature == 0:
         return logits.argmax(-1)

@@ -232,14 +232,16 @@ class PastLayer:
     def __init__(self, cache, layer: int):
         self.cache, self.layer = cache, layer
 
-    def extend(self, k: Tensor, v: Tensor, *k_states: Tensor) -> list[Tensor]:
-        columns = [state.expand(k.shape[:3])[..., None] for state in k_states]
+    def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
+        columns = [state.expand(k.shape[:3])[..., None] for state in k_features]
         keys, values = self.cache.update(
             torch.cat([k, *columns], -1), v, self.layer
         )  # all float32 where there are states
-        states = keys[..., k.size(-1) :].unbind(-1)
-        states = (full[: state.size(0), : state.size(1)] for full, state in zip(states, k_states))
-        return [keys[..., : k.size(-1)].to(k.dtype), values.to(v.dtype), *states]
+        features = keys[..., k.size(-1) :].unbind(-1)
+        features = (
+            full[: state.size(0), : state.size(1)] for full, state in zip(features, k_features)
+        )
+        return [keys[..., : k.size(-1)].to(k.dtype), values.to(v.dtype), *features]
 
     def last(self) -> tuple[Tensor, ...] | None:
         if not self.cache.get_seq_length(self.layer):

@@ -19,7 +19,7 @@ import torch
 from errors import InputError
 from evaluation import bias_statistics
 from runtime import cli, devices
-from runtime.checkpoints import load_model, text_for
+from runtime.checkpoints import load_model, shards_for_run
 from runtime.files import atomic
 from text_data import tokenization
 
@@ -58,7 +58,7 @@ def main(argv=None):
         raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
     if config.tokens is not None and config.tokens < 2:
         raise InputError(f"tokens is {config.tokens}: it must be at least 2")
-    device, _ = devices.choose("cpu", "float32")
+    device, _ = devices.select_device("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device, causal=None)
     layers, pe = len(model.h), checkpoint["gpt"]["pe"]
     if not -layers <= config.layer < layers:
@@ -103,7 +103,9 @@ def main(argv=None):
 
 def beginning(config: Config, checkpoint: dict) -> list[int]:
     """The first --tokens of the validation split."""
-    return text_for(config.run[0], checkpoint, config.data).tokens[0][: config.tokens].tolist()
+    return (
+        shards_for_run(config.run[0], checkpoint, config.data).tokens[0][: config.tokens].tolist()
+    )
 
 
 def plot(matrices, falls, labels, title, file) -> None:

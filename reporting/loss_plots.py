@@ -67,7 +67,9 @@ def losses_of(run: Path, kind: str) -> list[tuple[int, float]]:
             f"{run} holds neither log.jsonl nor finetune.json: name the folder of a training"
         )
     return [
-        (entry["step"], entry["loss"]) for entry in checkpoints.logged(run) if entry["kind"] == kind
+        (entry["step"], entry["loss"])
+        for entry in checkpoints.read_log(run)
+        if entry["kind"] == kind
     ]
 
 

@@ -88,7 +88,7 @@ def measure_of(record: dict) -> Measure | None:
     )
 
 
-def place(pe: str) -> tuple[int, list]:
+def sort_key(pe: str) -> tuple[int, list]:
     """What encodings are sorted by: the papers' order, then their names, numbers in these by their size."""
     words = re.split(r"(-?\d+)", pe)  # every second one is a number
     return ORDER.index(pe) if pe in ORDER else len(ORDER), [
@@ -98,7 +98,7 @@ def place(pe: str) -> tuple[int, list]:
 
 def place_of_setting(name: str) -> tuple:
     """The same of what took turns in a benchmark, as in "cable triton"."""
-    return place(name.partition(" ")[0]), name
+    return sort_key(name.partition(" ")[0]), name
 
 
 def alike(records: list[dict]) -> list[list[dict]]:
@@ -116,7 +116,7 @@ def alike(records: list[dict]) -> list[list[dict]]:
 
 def in_order(records: list[dict]) -> list[dict]:
     """Records by encoding, then by run."""
-    return sorted(records, key=lambda record: (place(record["pe"]), record["run"]))
+    return sorted(records, key=lambda record: (sort_key(record["pe"]), record["run"]))
 
 
 @dataclass
@@ -453,7 +453,7 @@ def generalization(
         ]
     models = sorted(
         {model for of_models in found.values() for model in of_models},
-        key=lambda model: (model[0], place(model[1])),
+        key=lambda model: (model[0], sort_key(model[1])),
     )
     return [
         names,

@@ -22,7 +22,7 @@ from errors import InputError
 from reporting import tables
 from retrieval import tasks
 from runtime import cli, devices
-from runtime.checkpoints import measured, sha256_of
+from runtime.checkpoints import sha256_of, update_record
 from runtime.files import read_json
 from text_data.data_loader import BATCH_TOKENS
 
@@ -57,7 +57,7 @@ def main(argv=None):
         raise InputError(
             "retrieval needs sentence-transformers 6: pip install -r requirements-retrieval.txt"
         ) from None
-    device, dtype = devices.choose(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     models = [
         sentence_encoder.load(run, dtype, device) for run in config.runs
     ]  # all can be evaluated, or nothing is computed
@@ -76,7 +76,7 @@ def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, di
     tuning = read_json(Path(run) / "finetune.json", "name a folder that retrieval.finetune made")
     longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
     return (
-        cli.lengths(config.lengths, settings["block_size"]),
+        cli.parse_lengths(config.lengths, settings["block_size"]),
         longest,
         {
             **{name: settings[name] for name in ("pe", "size", "block_size")},
@@ -112,7 +112,7 @@ def evaluate(
         },
         "metric": tables.NDCG.name,
     }
-    return measured(
+    return update_record(
         run,
         path,
         identity,

@@ -26,7 +26,7 @@ import torch
 
 from errors import InputError
 from runtime import cli, devices
-from runtime.checkpoints import hash_of, provenance, sha256_of
+from runtime.checkpoints import provenance, sha256_of, short_hash
 from runtime.files import read_json, write_json, writing
 from text_data import tokenization
 
@@ -41,7 +41,7 @@ HELD_OUT, SHUFFLED_BY = (
 )  # rows that ModernBERT's recipe sets aside, and the seed of the order in which it takes the others
 COLUMNS = ("query", "positive", "negative")
 RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
-MAY_DIFFER = {
+MAY_CHANGE_ON_RESUME = {
     "out_dir",
     "resume",
     "device",
@@ -88,7 +88,7 @@ class Config:
     """of matrix products; auto: bfloat16 where the hardware has it"""
 
     def __post_init__(self):
-        problems = cli.at_least(
+        problems = cli.check_minimums(
             self,
             samples=1,
             max_tokens=1,
@@ -125,7 +125,7 @@ def main(argv=None):
     before = begun(out, config)
     if "losses" in before:
         return print(f"{out} is fine-tuned already")
-    device, dtype = devices.choose(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         raise InputError(
             "fine-tuning takes one GPU, of which each batch is one: set CUDA_VISIBLE_DEVICES=0"
@@ -177,7 +177,7 @@ def begun(out: Path, config: Config) -> dict:
     problems = [
         f"--resume: {out} began with {name} {before}, not {getattr(config, name)}: give the same, or choose another --out_dir"
         for name, before in record["settings"].items()
-        if name not in MAY_DIFFER and before != getattr(config, name)
+        if name not in MAY_CHANGE_ON_RESUME and before != getattr(config, name)
     ]
     if problems:
         raise InputError(*problems)
@@ -190,9 +190,9 @@ def recipe_of(config: Config, data_sha256: str | None, encoder: dict) -> str:
     told = {
         name: value
         for name, value in dataclasses.asdict(config).items()
-        if name not in MAY_DIFFER | {"seed", "data", "encoder"}
+        if name not in MAY_CHANGE_ON_RESUME | {"seed", "data", "encoder"}
     }
-    return hash_of([told, data_sha256, encoder.get("recipe"), encoder.get("step")])
+    return short_hash([told, data_sha256, encoder.get("recipe"), encoder.get("step")])
 
 
 def triplets(config: Config):
@@ -250,7 +250,9 @@ def train(
 
     class AfterEachStep(TrainerCallback):
         def on_step_end(self, arguments, state, control, **_):
-            model[0].auto_model.model.project()  # the encodings' parameters back into their bounds
+            model[
+                0
+            ].auto_model.model.clamp_parameters_()  # the encodings' parameters back into their bounds
             control.should_log |= state.global_step == state.max_steps
 
         def on_log(self, arguments, state, control, logs, **_):

@@ -51,7 +51,7 @@ class Config:
     """of what is chosen"""
 
     def __post_init__(self):
-        problems = cli.at_least(
+        problems = cli.check_minimums(
             self,
             triplets=1,
             documents=2,

@@ -48,7 +48,7 @@ from text_data.shards import Shards
 CHECKPOINT, CONFIG, LOG = "checkpoint_{:07d}.pt", "config.yaml", "log.jsonl"
 FORMAT = "gpt checkpoint 2"
 # Settings of train_gpt.py that may change when a run goes on: where, how fast and how exactly it is computed and told, not what is learned.
-MAY_DIFFER = {
+MAY_CHANGE_ON_RESUME = {
     "data",
     "verify_data",
     "out_dir",
@@ -124,7 +124,7 @@ class Run:
         problems = [
             f"--resume: {self.folder} was trained with {key} {before.get(key)}, not {value}: {mend}"
             for key, value in self.config.items()
-            if key not in MAY_DIFFER and before.get(key) != value
+            if key not in MAY_CHANGE_ON_RESUME and before.get(key) != value
         ]
         if checkpoint["data"] != self.data:
             problems.append(
@@ -279,11 +279,11 @@ def checkpoint_path(run: str | Path) -> Path:
 
 def validation_loss(run: str | Path) -> float:
     """The loss of the last validation in a run's log; infinite where there is none yet."""
-    losses = [entry["loss"] for entry in logged(run) if entry["kind"] == "val"]
+    losses = [entry["loss"] for entry in read_log(run) if entry["kind"] == "val"]
     return losses[-1] if losses else math.inf
 
 
-def logged(run: str | Path) -> list[dict]:
+def read_log(run: str | Path) -> list[dict]:
     """The records in a run's log; a last line that was cut off in writing is none."""
     lines = (Path(run) / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -336,7 +336,7 @@ def load_model(
         GPTConfig(**{**checkpoint["gpt"], "attention": attention, "skip_tolerance": skip_tolerance})
     )
     load_weights(model, checkpoint.pop("model"), run)
-    return model.place(device, dtype).eval(), checkpoint
+    return model.to_device(device, dtype).eval(), checkpoint
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
@@ -350,7 +350,7 @@ def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
         ) from None
 
 
-def start_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
+def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
     """Weights of another run, of which this is the checkpoint, for a training of its own on other data or at another length.
 
     The encoding is the same, or a variant of it with the same parameters, as `yarn` is of `rope`. Raises InputError where model, encoding
@@ -399,7 +399,9 @@ def start_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) ->
     load_weights(model, checkpoint["model"], run)
 
 
-def text_for(run: str | Path, checkpoint: dict, folder: str | None, split: str = "val") -> Shards:
+def shards_for_run(
+    run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
+) -> Shards:
     """A split of the data in `folder`, or, where that is None, of the data that the run was trained on.
 
     Raises InputError where there is none, or where its tokens are not those of the run.
@@ -415,7 +417,7 @@ def text_for(run: str | Path, checkpoint: dict, folder: str | None, split: str =
     return found
 
 
-def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
+def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
     return {
         "pe": checkpoint["gpt"]["pe"],
@@ -424,7 +426,7 @@ def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtyp
         **({} if model.config.causal else {"objective": "mlm"}),
         "step": checkpoint["step"],
         "seed": checkpoint["config"]["seed"],
-        "recipe": recipe_of(checkpoint),
+        "recipe": recipe_hash(checkpoint),
         "parameters": model.parameter_count(),
         "checkpoint_sha256": sha256_of(checkpoint_path(run)),
         "dtype": str(dtype).removeprefix("torch."),
@@ -433,17 +435,17 @@ def identity_of(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtyp
     }
 
 
-def recipe_of(checkpoint: dict) -> str:
+def recipe_hash(checkpoint: dict) -> str:
     """A hash of all that a run learned from, but for its seed: runs of the same recipe are seeds of one."""
     told = {
         name: value
         for name, value in checkpoint["config"].items()
-        if name not in MAY_DIFFER | {"seed", "init_from"}
+        if name not in MAY_CHANGE_ON_RESUME | {"seed", "init_from"}
     }
-    return hash_of([told, checkpoint["data"]["sha256"]])
+    return short_hash([told, checkpoint["data"]["sha256"]])
 
 
-def hash_of(value) -> str:
+def short_hash(value) -> str:
     """Twelve digits that tell a value of JSON from others."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -460,7 +462,7 @@ def named(run: str | Path) -> dict:
     return {"run": path.name, "folder": path.parent.name}
 
 
-def earlier_record(path: Path, identity: dict) -> dict | None:
+def existing_record(path: Path, identity: dict) -> dict | None:
     """The record in `path` where it is one of the same identity: its numbers need not be computed again.
 
     Raises InputError where it is one of another text, or of other questions about it, which the next one would replace.
@@ -478,7 +480,7 @@ def earlier_record(path: Path, identity: dict) -> dict | None:
     return found if all(found.get(key) == value for key, value in identity.items()) else None
 
 
-def measured(
+def update_record(
     run: str | Path,
     path: Path,
     identity: dict,
@@ -487,7 +489,7 @@ def measured(
     device: torch.device,
 ) -> dict:
     """The record in `path`, with what `measure` finds at each of these lengths; renewed after each. What it holds already stays."""
-    found = earlier_record(path, identity) or {"lengths": {}}
+    found = existing_record(path, identity) or {"lengths": {}}
     record = {**named(run), **identity, "lengths": found["lengths"]}
     missing = [length for length in lengths if str(length) not in record["lengths"]]
     if not missing:

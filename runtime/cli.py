@@ -93,7 +93,7 @@ def parse(
     return config_class(**values)
 
 
-def at_least(config, **least) -> list[str]:
+def check_minimums(config, **least) -> list[str]:
     """A line for each setting that is below its least value; those that are None, or a word, have none."""
     return [
         f"{name} is {value}: it must be at least {least[name]}"
@@ -102,7 +102,7 @@ def at_least(config, **least) -> list[str]:
     ]
 
 
-def lengths(text: str, block_size: int) -> list[int]:
+def parse_lengths(text: str, block_size: int) -> list[int]:
     """ "512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
     try:
         found = {

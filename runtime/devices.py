@@ -48,7 +48,7 @@ PEAK_TFLOPS = {
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 
-def choose(
+def select_device(
     device: str, dtype: str, local_rank: int | None = None
 ) -> tuple[torch.device, torch.dtype]:
     """device: auto, cpu, cuda or cuda:N; dtype: auto or one of DTYPES (weights stay float32, autocast does the rest).

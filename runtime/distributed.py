@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc_per_node=8 train_gpt.py ...       # sets RANK, LOCAL_RANK, WORLD_SIZE and where they meet
 
-    with distributed.joined() as processes:     # the processes torchrun started, or this one alone
+    with distributed.process_group() as processes:     # the processes torchrun started, or this one alone
         total = processes.sum(tensor)           # over all of them; NCCL for tensors on GPUs, gloo for those in memory
         if processes.any(signals.received): ...
 
@@ -29,26 +29,26 @@ class Processes:
 
     rank: int = 0
     local_rank: int = 0
-    count: int = 1
+    world_size: int = 1
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all processes, in place."""
-        if self.count > 1:
+        if self.world_size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def any(self, flag: bool) -> bool:
-        return bool(self.sum(torch.tensor(int(flag)))) if self.count > 1 else flag
+        return bool(self.sum(torch.tensor(int(flag)))) if self.world_size > 1 else flag
 
     def gather(self, value) -> list:
         """The value of every process, by rank; anything that pickles."""
         values = [value]
-        if self.count > 1:
-            values *= self.count
+        if self.world_size > 1:
+            values *= self.world_size
             dist.all_gather_object(values, value)
         return values
 
-    def together(self, act) -> None:
+    def run_on_all_ranks(self, act) -> None:
         """act() in every process. Where it refuses in one, all refuse, instead of waiting for that one."""
         problems = []
         try:
@@ -64,7 +64,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def joined():
+def process_group():
     """The processes of this training, joined for the length of the block; what all but process 0 print is dropped."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()

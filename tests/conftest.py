@@ -40,13 +40,13 @@ class Drift(posenc.Encoding):
         self.gate = nn.Linear(channels, heads)
         self.r = nn.Parameter(torch.ones(heads))
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         s = F.sigmoid(self.gate(x)).mT.cumsum(-1)
         s = s if last is None else s + last[0]
         return (s,), (s,)
 
-    def score(self, q_states, k_states, h):
-        return -self.r[h] * (1 + (q_states[0] - k_states[0]).abs()).log()
+    def bias(self, q_features, k_features, h):
+        return -self.r[h] * (1 + (q_features[0] - k_features[0]).abs()).log()
 
 
 class Salience(posenc.Encoding):
@@ -58,14 +58,14 @@ class Salience(posenc.Encoding):
         super().__init__(heads, channels, block_size)
         self.a, self.b = nn.Linear(channels, heads), nn.Linear(channels, heads)
 
-    def states(self, x, pos, last=None):
+    def features(self, x, pos, last=None):
         return (self.a(x).mT,), (self.b(x).mT,)
 
-    def score(self, q_states, k_states, h):
-        return q_states[0] * k_states[0]
+    def bias(self, q_features, k_features, h):
+        return q_features[0] * k_features[0]
 
-    def factors(self, q_states, k_states):
-        return ((q_states[0], k_states[0]),)
+    def factors(self, q_features, k_features):
+        return ((q_features[0], k_features[0]),)
 
 
 NAMES = sorted(posenc.ENCODINGS)

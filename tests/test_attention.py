@@ -11,7 +11,7 @@ import attention
 import posenc
 from errors import InputError
 
-FALL = posenc.WeightedFall(
+FALL = posenc.WeightedDecay(
     heads=2, channels=1, block_size=1
 )  # the bias g_i (S_i - S_j), S and g given
 NAMES = ("output", "dq", "dk", "dv", "df", "dg")
@@ -33,7 +33,7 @@ def results(path, inputs, wide=False):
     if path == "dense":
         output = attention.dense(q, k, v, FALL, (s, g), (s,), scale)
     else:
-        output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), scale)
+        output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), scale)
     output.backward(
         torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype)
     )
@@ -178,7 +178,7 @@ def test_factored_output_where_the_sum_has_fallen_far(dtype):
     """S = -8,000 at 8,192 tokens: one bf16 number there is off by up to 16."""
     q, k, v, f, g = (x.detach() for x in case(8192, 8000, dtype, H=1))
     s = -f.cumsum(-1)
-    output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), 0.18)
+    output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), 0.18)
     s, g = -f.double().cumsum(-1), g.double()
     exact = attention.dense(q.double(), k.double(), v.double(), FALL, (s, g), (s,), 0.18)
     assert (output - exact).norm() / exact.norm() <= (5e-3 if dtype == torch.bfloat16 else 2e-4)
@@ -190,7 +190,7 @@ def test_factored_output_without_gradients_in_very_long_texts(dtype):
     q, k, v, f, g = (x.detach() for x in case(4096, 100000, dtype, H=1))
     s = -f.cumsum(-1)
     with torch.no_grad():
-        output = attention.factored(q, k, v, FALL.factors((s, g), (s,)), 0.18)
+        output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), 0.18)
     exact = attention.dense(
         q.double(), k.double(), v.double(), FALL, (s.double(), g.double()), (s.double(),), 0.18
     )
@@ -206,13 +206,13 @@ def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 128, layers=1)[0]
     x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
-    q_states, k_states = encoding.states(x, torch.arange(65))
-    q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
-    expected = attention.dense(q, k, v, encoding, q_states, k_states, 0.4).detach()
+    q_features, k_features = encoding.features(x, torch.arange(65))
+    q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
+    expected = attention.dense(q, k, v, encoding, q_features, k_features, 0.4).detach()
     with torch.set_grad_enabled(gradients):
-        for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
+        for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
             assert_allclose(
-                attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path).detach(),
+                attention.attend(q, k, v, encoding, q_features, k_features, 0.4, path).detach(),
                 expected,
                 atol=2e-6,
             )
@@ -227,7 +227,7 @@ def both_ways(pe):
     encoding = posenc.build(pe, 2, 32, 64, layers=1, causal=False)[0]
     for parameter in encoding.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    encoding.project()
+    encoding.clamp_parameters_()
     return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
 
 
@@ -239,25 +239,25 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     encoding, x, (q, k, v) = both_ways(pe)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
-    q_states, k_states = encoding.states(x, torch.arange(50))
-    far = (torch.arange(50)[:, None] - torch.arange(50)).abs() >= (encoding.reach or 50)
+    q_features, k_features = encoding.features(x, torch.arange(50))
+    far = (torch.arange(50)[:, None] - torch.arange(50)).abs() >= (encoding.window_size or 50)
     logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
-    if encoding.score is not None:
-        bias = encoding.score(
-            tuple(s[..., None] for s in q_states),
-            tuple(s[..., None, :] for s in k_states),
+    if encoding.bias is not None:
+        bias = encoding.bias(
+            tuple(s[..., None] for s in q_features),
+            tuple(s[..., None, :] for s in k_features),
             torch.arange(2)[:, None, None],
         )
-    if encoding.transform is not None:
-        bias = bias + encoding.transform(
+    if encoding.logits_transform is not None:
+        bias = bias + encoding.logits_transform(
             logits, bias, q, torch.arange(50)[:, None] - torch.arange(50), far
         )
     expected = ((logits + bias).masked_fill(far, -torch.inf).softmax(-1) @ v)[:, :, -T:]
-    q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
-    paths = dict.fromkeys(("dense", attention.choose("auto", encoding)))
+    q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
+    paths = dict.fromkeys(("dense", attention.resolve_path("auto", encoding)))
     with torch.set_grad_enabled(gradients):
         for path in paths:
-            ours = attention.attend(q, k, v, encoding, q_states, k_states, 0.4, path)
+            ours = attention.attend(q, k, v, encoding, q_features, k_features, 0.4, path)
             assert_allclose(ours.detach(), expected.detach(), atol=1e-5)
             if gradients:
                 for mine, theirs in zip(
@@ -278,14 +278,16 @@ def test_padding_is_not_seen(pe, gradients, monkeypatch):
     qkv.requires_grad_(gradients)
     lengths = torch.tensor([23, 50])
     with torch.set_grad_enabled(gradients):
-        for path in dict.fromkeys(("dense", attention.choose("auto", encoding))):
+        for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
             padded = attention.attend(
-                *qkv, encoding, *encoding.states(x, torch.arange(50)), 0.4, path, lengths=lengths
+                *qkv, encoding, *encoding.features(x, torch.arange(50)), 0.4, path, lengths=lengths
             )
             assert padded.isfinite().all()
             for row, length in enumerate(lengths):
-                states = encoding.states(x[row : row + 1, :length], torch.arange(length))
-                alone = attention.dense(*qkv[:, row : row + 1, :, :length], encoding, *states, 0.4)
+                features = encoding.features(x[row : row + 1, :length], torch.arange(length))
+                alone = attention.dense(
+                    *qkv[:, row : row + 1, :, :length], encoding, *features, 0.4
+                )
                 assert_allclose(
                     padded[row : row + 1, :, :length].detach(), alone.detach(), atol=1e-5
                 )
@@ -304,10 +306,10 @@ def test_gradients_of_static_biases(pe, monkeypatch):
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 50, 12), torch.randn(3, 3, 2, 50, 6)
-    (i,), (j,) = encoding.states(x, torch.arange(50))
-    score = encoding.score((i[..., None],), (j[..., None, :],), torch.arange(2)[:, None, None])
+    (i,), (j,) = encoding.features(x, torch.arange(50))
+    bias = encoding.bias((i[..., None],), (j[..., None, :],), torch.arange(2)[:, None, None])
     plain = (
-        (q @ k.mT * 0.4 + score).masked_fill(
+        (q @ k.mT * 0.4 + bias).masked_fill(
             torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf
         )
     ).softmax(-1) @ v
@@ -329,15 +331,19 @@ def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(2, 40, 12), torch.randn(3, 2, 2, 40, 6, requires_grad=gradients)
-    q_states, k_states = encoding.states(x, torch.arange(40))
-    bias = 0 if encoding.score is None else attention.bias(encoding, q_states, k_states, 2, 40)
+    q_features, k_features = encoding.features(x, torch.arange(40))
+    bias = (
+        0
+        if encoding.bias is None
+        else attention.bias_matrix(encoding, q_features, k_features, 2, 40)
+    )
     distance = torch.arange(40)[:, None] - torch.arange(40)
     masked = (q @ k.mT * 0.4 + bias).masked_fill((distance < 0) | (distance >= 9), -torch.inf)
     expected = (masked.softmax(-1) @ v)[:, :, -T:]
-    q, q_states = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_states)
+    q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
     with torch.set_grad_enabled(gradients):
         ours = attention.attend(
-            q, k, v, encoding, q_states, k_states, 0.4, attention.choose("auto", encoding)
+            q, k, v, encoding, q_features, k_features, 0.4, attention.resolve_path("auto", encoding)
         )
     assert_allclose(ours.detach(), expected.detach(), atol=2e-6)
     if gradients:
@@ -367,7 +373,7 @@ def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
             ),
         )
     with torch.no_grad():
-        attention.attend(q, k, v, encoding, *encoding.states(x, torch.arange(40)), 0.4, "dense")
+        attention.attend(q, k, v, encoding, *encoding.features(x, torch.arange(40)), 0.4, "dense")
     assert seen == list(zip([8, 16, 16], keys))
 
 
@@ -386,22 +392,22 @@ def test_without_gradients_distances_are_worked_out_once(pe, path, monkeypatch):
         k,
         v,
         encoding,
-        *encoding.states(x, torch.arange(40)),
+        *encoding.features(x, torch.arange(40)),
         0.4,
-        attention.choose(path, encoding),
+        attention.resolve_path(path, encoding),
     )
     exact, calls = attention.attend(*inputs), []
-    if encoding.by_distance is not None:
+    if encoding.distance_bias is not None:
         monkeypatch.setattr(
             encoding,
-            "by_distance",
-            lambda *a, compute=encoding.by_distance: (
+            "distance_bias",
+            lambda *a, compute=encoding.distance_bias: (
                 calls.append(torch.is_autocast_enabled("cpu")) or compute(*a)
             ),
         )
     with torch.no_grad(), torch.autocast("cpu"):
         assert_allclose(attention.attend(*inputs), exact.detach(), atol=2e-6)
-    assert calls == [False] * (encoding.by_distance is not None)
+    assert calls == [False] * (encoding.distance_bias is not None)
 
 
 def test_split_adds_up():
@@ -425,25 +431,25 @@ def test_columns_multiply_to_float32_precision(parts, columns, error):
 
 def test_choose():
     cable, drift = (posenc.build(pe, 2, 12, 16, layers=1)[0] for pe in ("cable", "test-drift"))
-    assert [attention.choose(path, cable) for path in ("auto", "sdpa", "dense")] == [
+    assert [attention.resolve_path(path, cable) for path in ("auto", "sdpa", "dense")] == [
         "sdpa",
         "sdpa",
         "dense",
     ]
-    assert attention.choose("auto", drift) == "dense"
+    assert attention.resolve_path("auto", drift) == "dense"
     with pytest.raises(InputError, match="Drift.*choose auto or dense"):
-        attention.choose("sdpa", drift)
+        attention.resolve_path("sdpa", drift)
     for pe, why in (
         ("window", "Window, which hides keys"),
         ("dape", "DAPE, which acts on whole rows"),
         ("kerple", "no factors"),
     ):
         encoding = posenc.build(pe, 2, 12, 16, layers=1)[0]
-        assert attention.choose("auto", encoding) == "dense" and attention.formable(encoding) == (
-            pe != "dape"
-        )
+        assert attention.resolve_path("auto", encoding) == "dense" and attention.triton_supports(
+            encoding
+        ) == (pe != "dape")
         with pytest.raises(InputError, match=f"sdpa cannot compute .*{why}: choose auto or dense"):
-            attention.choose("sdpa", encoding)
+            attention.resolve_path("sdpa", encoding)
     for pe, path in (
         ("cable", "dense"),
         ("alibi", "dense"),
@@ -451,12 +457,13 @@ def test_choose():
         ("test-salience", "sdpa"),
     ):
         assert (
-            attention.choose("auto", posenc.build(pe, 2, 12, 16, layers=1, causal=False)[0]) == path
+            attention.resolve_path("auto", posenc.build(pe, 2, 12, 16, layers=1, causal=False)[0])
+            == path
         )
     with pytest.raises(
         InputError,
         match="sdpa cannot compute Cable, whose bias has no factors where later keys are seen",
     ):
-        attention.choose("sdpa", posenc.build("cable", 2, 12, 16, layers=1, causal=False)[0])
+        attention.resolve_path("sdpa", posenc.build("cable", 2, 12, 16, layers=1, causal=False)[0])
     with pytest.raises(InputError, match="unknown attention path 'flash'"):
-        attention.choose("flash", cable)
+        attention.resolve_path("flash", cable)

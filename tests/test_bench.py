@@ -194,7 +194,7 @@ def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
         {name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), ""
     )
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
-    turn = cases.Turn(None, 12, lambda: 7, flops=100)
+    turn = cases.BenchmarkCase(None, 12, lambda: 7, flops=100)
     assert bench.entry(
         "a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
     ) == {
@@ -394,7 +394,7 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
 
 
 def test_ratios_of_the_kernels_and_to_backends():
-    turn = cases.Turn(ready=None, tokens=12, memory=lambda: 7)
+    turn = cases.BenchmarkCase(ready=None, tokens=12, memory=lambda: 7)
     seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
     assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
     training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
@@ -444,9 +444,9 @@ def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, ca
     def evaluate(setting, pe):
         if pe in full:
             raise torch.OutOfMemoryError
-        return {pe: cases.Turn(lambda: lambda: None, 1, lambda: 0)}
+        return {pe: cases.BenchmarkCase(lambda: lambda: None, 1, lambda: 0)}
 
-    monkeypatch.setitem(cases.TURNS, "eval", evaluate)
+    monkeypatch.setitem(cases.BENCHMARKS, "eval", evaluate)
     config, measured, full = (
         bench.Config(what=["eval"], encodings="cable,alibi,fox", context="8", repeats=3),
         [],

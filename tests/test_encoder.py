@@ -99,7 +99,9 @@ def test_another_seed_masks_other_tokens(folder):
     for seed in (3, 4):
         sampler = data_loader.Sampler(len(windows), seed=seed)
         sampler.order = np.arange(len(windows))
-        batches = itertools.islice(data_loader.stream(windows, sampler, 1, 1, 0, 1), len(windows))
+        batches = itertools.islice(
+            data_loader.micro_batches(windows, sampler, 1, 1, 0, 1), len(windows)
+        )
         found.append([(numbers.tolist(), places.tolist()) for numbers, _, _, places, _ in batches])
     assert [number for number, _ in found[0]] == [number for number, _ in found[1]]
     assert sum(one != other for one, other in zip(*found)) > 10
@@ -111,7 +113,7 @@ def test_masks_do_not_depend_on_the_number_of_processes(folder, processes, micro
 
     def steps(processes, micro_batch):
         streams = [
-            data_loader.stream(
+            data_loader.micro_batches(
                 windows, data_loader.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes
             )
             for rank in range(processes)
@@ -389,7 +391,7 @@ def test_perplexity_of_the_masked_tokens(encoder, data_dir, tmp_path, length):
     model, _ = checkpoints.load_model(folder, torch.device("cpu"), causal=False)
     val, found, at = shards.Shards(data_dir, "val"), [], []
     for start in range(0, val.total - length, length):
-        inputs, targets, places = data_loader.masked_rows(val, [(0, start)], length, 0.15)
+        inputs, targets, places = data_loader.read_masked_windows(val, [(0, start)], length, 0.15)
         assert torch.equal(
             torch.from_numpy(val.tokens[0][start : start + length].astype(np.int64))[places[0]],
             targets[0],

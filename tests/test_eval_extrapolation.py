@@ -164,12 +164,12 @@ def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
 def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_tokens, monkeypatch):
     """Three windows of 100 out of thirty, and shorter ones within them."""
     folder, seen = run("alibi"), {}
-    rows = eval_extrapolation.rows
+    read_windows = eval_extrapolation.read_windows
     monkeypatch.setattr(
         eval_extrapolation,
-        "rows",
+        "read_windows",
         lambda shards, places, length: (
-            seen.setdefault(length, []).extend(places) or rows(shards, places, length)
+            seen.setdefault(length, []).extend(places) or read_windows(shards, places, length)
         ),
     )
     evaluate(folder, "--lengths", "25,40,100", "--windows", 3)

@@ -121,7 +121,7 @@ def test_every_parameter_learns(pe):
     model = make(pe)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    model.project()
+    model.clamp_parameters_()
     tokens = torch.randint(V, (4, 32))
     model(tokens[:, :-1], tokens[:, 1:]).backward()
     assert all(
@@ -187,18 +187,18 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
     """Chunks of 16 through a cache of `window` tokens, against attention written out with every pair in one matrix."""
     model, tokens, written = lively(pe), torch.randint(V, (2, 70)), []
 
-    def plain(q, k, v, encoding, q_states, k_states, scale, *_):
+    def plain(q, k, v, encoding, q_features, k_features, scale, *_):
         distance = torch.arange(70)[:, None] - torch.arange(70)
-        unseen = (distance < 0) | (distance >= min(window, encoding.reach or window))
+        unseen = (distance < 0) | (distance >= min(window, encoding.window_size or window))
         logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
-        if encoding.score is not None:
-            bias = encoding.score(
-                tuple(s[..., None] for s in q_states),
-                tuple(s[..., None, :] for s in k_states),
+        if encoding.bias is not None:
+            bias = encoding.bias(
+                tuple(s[..., None] for s in q_features),
+                tuple(s[..., None, :] for s in k_features),
                 torch.arange(3)[:, None, None],
             )
-        if encoding.transform is not None:
-            bias = bias + encoding.transform(logits, bias, q, distance, unseen)
+        if encoding.logits_transform is not None:
+            bias = bias + encoding.logits_transform(logits, bias, q, distance, unseen)
         return (logits + bias).masked_fill(unseen, -torch.inf).softmax(-1) @ v
 
     monkeypatch.setattr("model.READ", 16)

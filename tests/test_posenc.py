@@ -21,16 +21,16 @@ def make(pe, heads=H, width=C, block_size=64, causal=True):
     encoding = posenc.build(pe, heads, width, block_size, layers=1, causal=causal)[0]
     for parameter in encoding.parameters():  # no zero biases: they would hide a mistake
         torch.nn.init.normal_(parameter, std=0.5)
-    encoding.project()
+    encoding.clamp_parameters_()
     return encoding
 
 
 def dense_bias(encoding, x, heads=H):
     """(B, H, T, T) float64, or None for an encoding without a bias."""
-    if encoding.score is None:
+    if encoding.bias is None:
         return None
-    q_states, k_states = encoding.states(x, torch.arange(x.size(1)))
-    bias = attention.bias(encoding, q_states, k_states, heads, x.size(1))
+    q_features, k_features = encoding.features(x, torch.arange(x.size(1)))
+    bias = attention.bias_matrix(encoding, q_features, k_features, heads, x.size(1))
     return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
 
 
@@ -50,7 +50,7 @@ def test_sines_and_cosines_as_an_operator(tokens):
     angle = torch.linspace(0, 131_072, 3 * tokens * 5, dtype=torch.float64).view(3, tokens, 5)
     for radius in (1.0, 1.25):
         for ours, exact in zip(
-            posenc.circle(angle, radius), (np.sin(angle.numpy()), np.cos(angle.numpy()))
+            posenc.sin_cos(angle, radius), (np.sin(angle.numpy()), np.cos(angle.numpy()))
         ):
             assert ours.dtype == torch.float32
             assert_allclose(ours, radius * exact, rtol=1e-6, atol=1e-9)
@@ -325,15 +325,15 @@ def test_an_encoder_knows_keys_on_both_sides():
 @pytest.mark.parametrize("causal", [True, False])
 def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
     encoding, x = make(pe, causal=causal), torch.randn(1, T, C)
-    (i,), (j,) = encoding.states(x, torch.arange(T))
-    score = encoding.score(
+    (i,), (j,) = encoding.features(x, torch.arange(T))
+    bias = encoding.bias(
         (i[..., None],), (j[..., None, :],), torch.arange(H)[:, None, None]
     ).detach()
     seen = np.tri(T) if causal else 1
-    assert_allclose(dense_bias(encoding, x) * seen, score.numpy() * seen, rtol=1e-6)
+    assert_allclose(dense_bias(encoding, x) * seen, bias.numpy() * seen, rtol=1e-6)
 
 
-def rows(reach=T):
+def rows(window_size=T):
     """Logits, biases and queries at random, distances, and which keys a query does not see."""
     torch.manual_seed(1)
     d = torch.arange(T)[:, None] - torch.arange(T)
@@ -342,18 +342,21 @@ def rows(reach=T):
         torch.randn(1, H, T, T),
         torch.randn(B, H, T, C // H),
         d,
-        (d < 0) | (d >= reach),
+        (d < 0) | (d >= window_size),
     )
 
 
-@pytest.mark.parametrize("reach", [T, 7])
-def test_cope_is_the_formula(reach):
+@pytest.mark.parametrize("window_size", [T, 7])
+def test_cope_is_the_formula(window_size):
     """Golovneva et al. 2024, equations 3 to 5, pair by pair; with 7 positions most rows reach the last one."""
-    encoding, (logits, bias, q, d, unseen) = make("cope:positions=7"), rows(reach)
-    found, e = encoding.transform(logits, bias, q, d, unseen).detach().numpy(), numbers(encoding.e)
+    encoding, (logits, bias, q, d, unseen) = make("cope:positions=7"), rows(window_size)
+    found, e = (
+        encoding.logits_transform(logits, bias, q, d, unseen).detach().numpy(),
+        numbers(encoding.e),
+    )
     gates = 1 / (1 + np.exp(-logits.double().numpy()))
     for i in range(T):
-        for j in range(max(0, i - reach + 1), i + 1):
+        for j in range(max(0, i - window_size + 1), i + 1):
             p = np.minimum(gates[:, :, i, j : i + 1].sum(-1), 6)
             below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
             row = e[below] + (p - below)[..., None] * (e[above] - e[below])
@@ -367,16 +370,16 @@ def test_a_logit_that_is_no_number_goes_on(pe):
     """To the loss, where training finds it; as a place in a table it would end the process."""
     logits, *others = rows()
     logits[0, 0, 5, 3] = torch.nan
-    assert make(pe).transform(logits, *others)[0, 0, 5, :4].isnan().any()
+    assert make(pe).logits_transform(logits, *others)[0, 0, 5, :4].isnan().any()
 
 
 @pytest.mark.parametrize("pe", ["cope", "dape", "dapev2", "shaw", "transformer-xl"])
 def test_rows_in_float64(pe):
     encoding, (*numbers, d, unseen) = make(pe), rows()
-    found = encoding.transform(*(x.double() for x in numbers), d, unseen)
+    found = encoding.logits_transform(*(x.double() for x in numbers), d, unseen)
     assert (
         found.dtype == torch.float64
-        and (found - encoding.transform(*numbers, d, unseen)).abs().max() < 1e-4
+        and (found - encoding.logits_transform(*numbers, d, unseen)).abs().max() < 1e-4
     )
 
 
@@ -386,7 +389,7 @@ def test_shaw_is_the_formula(causal, first):
     """Shaw et al. 2018, equation 4: q_i (k_j + a_clip(j - i)) / sqrt(D), pair by pair, of a text's beginning and of its continuation."""
     encoding, (logits, bias, q, d, unseen) = make("shaw:k=5", causal=causal), rows()
     found, a = (
-        encoding.transform(logits, bias, q, d + first, unseen).detach().numpy(),
+        encoding.logits_transform(logits, bias, q, d + first, unseen).detach().numpy(),
         numbers(encoding.a),
     )
     assert a.shape == (6 if causal else 11, C // H)
@@ -408,7 +411,11 @@ def test_transformer_xl_is_the_formula(first):
     k = torch.randn(B, H, T, C // H)
     moved, same = encoding.rotate(q, k, torch.arange(T))
     logits = moved @ same.mT / math.sqrt(C // H)
-    found = (logits + encoding.transform(logits, bias, moved, d + first, unseen)).detach().numpy()
+    found = (
+        (logits + encoding.logits_transform(logits, bias, moved, d + first, unseen))
+        .detach()
+        .numpy()
+    )
     u, v, w = (numbers(parameter) for parameter in (encoding.u[:, 0], encoding.v[:, 0], encoding.w))
     for i in range(T):
         for j in range(T):
@@ -419,12 +426,12 @@ def test_transformer_xl_is_the_formula(first):
             assert_allclose(found[:, :, i, j], terms / math.sqrt(C // H), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("reach", [T, 7])
+@pytest.mark.parametrize("window_size", [T, 7])
 @pytest.mark.parametrize("pe, near", [("dape:width=5", (0,)), ("dapev2:width=5", (-1, 0, 1))])
-def test_dape_is_the_formula(pe, near, reach):
+def test_dape_is_the_formula(pe, near, window_size):
     """2H -> 5 -> H numbers of a pair, or of three neighbouring keys; what a query does not see is zero, hidden numbers too."""
-    encoding, (logits, bias, q, d, unseen) = make(pe), rows(reach)
-    found = encoding.transform(logits, bias, q, d, unseen).detach().numpy()
+    encoding, (logits, bias, q, d, unseen) = make(pe), rows(window_size)
+    found = encoding.logits_transform(logits, bias, q, d, unseen).detach().numpy()
     seen = np.pad(~unseen.numpy(), ((0, 0), (1, 1)))  # one key more on either side, which is none
 
     def layer(convolution, x):  # (B, channels, T, T + 2) -> the same
@@ -460,8 +467,8 @@ def test_alibi_shifted_and_equal():
 
 def test_a_composition_sees_as_far_as_the_part_that_sees_least():
     assert (
-        make("window:w=9+alibi").reach == make("rope+window:w=20+window:w=9").reach == 9
-        and make("rope+alibi").reach is None
+        make("window:w=9+alibi").window_size == make("rope+window:w=20+window:w=9").window_size == 9
+        and make("rope+alibi").window_size is None
     )
 
 
@@ -473,7 +480,7 @@ def test_t5_is_that_of_transformers():
         -distances, bidirectional=False, num_buckets=32, max_distance=128
     )
     encoding = make("t5")
-    ours = encoding.by_distance(distances.float(), torch.arange(H)[:, None])
+    ours = encoding.distance_bias(distances.float(), torch.arange(H)[:, None])
     assert_allclose(ours.detach(), encoding.table[:, theirs].detach())
 
 
@@ -552,7 +559,7 @@ def test_fox_and_the_first_cable_differ_by_the_sign_of_their_weights():
     """cumsum(-Softplus(x w)), CABLE version 1, is cumsum(log sigmoid(-x w))."""
     assert posenc.ENCODINGS["fox"] is posenc.ENCODINGS["cable-v1"]
     fox, x = make("fox"), torch.randn(B, T, C)
-    (s, _), _ = fox.states(x, torch.arange(T))
+    (s, _), _ = fox.features(x, torch.arange(T))
     expected = -np.cumsum(np.log1p(np.exp(-linear(fox.gate, x.double().numpy()))), 1)
     assert_allclose(s.mT.detach(), expected, rtol=1e-5)
 
@@ -569,7 +576,7 @@ def test_kerple_starts_and_stays_within_its_bounds(pe):
     with torch.no_grad():
         encoding.r1.fill_(-1)
         encoding.r2.fill_(3)
-    whole.project()
+    whole.clamp_parameters_()
     assert (encoding.r1 == np.float32(0.01)).all() and (
         encoding.r2 == (2 if pe == "kerple-power" else 3)
     ).all()
@@ -612,7 +619,7 @@ def test_composition_rotates_and_biases():
     assert (
         both.factors is not None
         and make("rope+kerple").factors is None
-        and make("rope+learnable").score is None
+        and make("rope+learnable").bias is None
     )
 
 
@@ -806,8 +813,8 @@ def test_cable_of_unit_steps_and_alibi_weights_is_alibi_to_the_bit():
     pos = torch.arange(1000)
     s = -torch.ones(1, H, 1000).cumsum(-1)
     g = alibi.slopes.expand(1, H, 1000)
-    expected = attention.bias(alibi, *alibi.states(torch.randn(1, 1000, C), pos), H, 1000)
-    assert torch.equal(attention.bias(cable, (s, g), (s,), H, 1000), expected)
+    expected = attention.bias_matrix(alibi, *alibi.features(torch.randn(1, 1000, C), pos), H, 1000)
+    assert torch.equal(attention.bias_matrix(cable, (s, g), (s,), H, 1000), expected)
 
 
 @pytest.mark.parametrize(
@@ -825,9 +832,9 @@ def test_bias_penalises_distance(pe):
 @pytest.mark.parametrize("pe", ENCODINGS)
 def test_states_go_on_from_the_last_token(pe):
     encoding, x, pos = make(pe), torch.randn(B, T, C), torch.arange(T)
-    whole = encoding.states(x, pos)
-    head = encoding.states(x[:, :20], pos[:20])
-    tail = encoding.states(x[:, 20:], pos[20:], tuple(s[..., -1:] for s in head[1]))
+    whole = encoding.features(x, pos)
+    head = encoding.features(x[:, :20], pos[:20])
+    tail = encoding.features(x[:, 20:], pos[20:], tuple(s[..., -1:] for s in head[1]))
     for all_of, first, second in zip(whole[0] + whole[1], head[0] + head[1], tail[0] + tail[1]):
         if all_of.size(-1) == T:
             assert_allclose(
@@ -842,9 +849,9 @@ def test_states_go_on_from_the_last_token(pe):
 @pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if make(pe).factors])
 def test_factors_add_up_to_the_score(pe):
     encoding, x = make(pe), torch.randn(B, T, C)
-    q_states, k_states = encoding.states(x, torch.arange(T))
+    q_features, k_features = encoding.features(x, torch.arange(T))
     total = 0
-    for u, w in encoding.factors(q_states, k_states):
+    for u, w in encoding.factors(q_features, k_features):
         u, w = (
             x[..., None].double() if x.dim() == 3 else x.double()
             for x in (u, torch.ones(1, 1, 1) if w is None else w)

@@ -98,7 +98,7 @@ def test_a_table_is_of_one_text_and_one_question():
             "rope",
             "k-cable",
         ],
-        key=tables.place,
+        key=tables.sort_key,
     ) == [
         "rope",
         "alibi-shift:shift=-5",

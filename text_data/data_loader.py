@@ -38,7 +38,7 @@ class Windows:
     def __len__(self) -> int:
         return int(self.first[-1])
 
-    def place(self, number: int) -> tuple[int, int]:
+    def locate(self, number: int) -> tuple[int, int]:
         """The shard of a window, counted from 0, and the token in it that the window begins with."""
         shard = int(np.searchsorted(self.first, number, "right")) - 1
         return shard, (int(number) - int(self.first[shard])) * self.length
@@ -53,7 +53,7 @@ class Windows:
 
         visit: whole numbers that tell one visit to a window from another, for windows that are not the same every time.
         """
-        return rows(self.shards, map(self.place, numbers), self.length)
+        return read_windows(self.shards, map(self.locate, numbers), self.length)
 
 
 class MaskedWindows(Windows):
@@ -69,10 +69,12 @@ class MaskedWindows(Windows):
         return masked_count(self.length, self.rate)
 
     def batch(self, numbers, visit=()):
-        return masked_rows(self.shards, map(self.place, numbers), self.length, self.rate, visit)
+        return read_masked_windows(
+            self.shards, map(self.locate, numbers), self.length, self.rate, visit
+        )
 
 
-def rows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def read_windows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets of `length` tokens from each place (shard, first token) on: two (n, length) int64.
 
     Raises InputError, naming shard and offset, for a token outside the vocabulary.
@@ -96,7 +98,7 @@ def masked_count(length: int, rate: float) -> int:
     return max(1, round(rate * length))
 
 
-def masked_rows(
+def read_masked_windows(
     shards: Shards, places, length: int, rate: float, visit: tuple[int, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
     """For masked language modeling (Devlin et al. 2019, section 3.1): inputs (n, length), and of `masked_count` tokens of each, chosen at
@@ -106,7 +108,7 @@ def masked_rows(
     themselves. Drawn from (visit, place) alone: the same for every batch size and number of processes.
     """
     places = list(places)
-    tokens, at = rows(shards, places, length)[0], []
+    tokens, at = read_windows(shards, places, length)[0], []
     inputs = tokens.numpy().copy()
     for row, place in zip(inputs, places):
         generator = np.random.default_rng([*visit, *place])
@@ -151,7 +153,7 @@ class Sampler:
         self.order = np.random.default_rng([self.seed, self.epoch]).permutation(self.windows)
 
 
-def stream(
+def micro_batches(
     windows: Windows,
     sampler: Sampler,
     sequences: int,
@@ -174,7 +176,7 @@ def stream(
             yield chunk, *windows.batch(chunk, visit), position
 
 
-def ahead(batches, device: torch.device, depth: int = 2):
+def prefetch(batches, device: torch.device, depth: int = 2):
     """What `batches` yields, read `depth` items ahead by a thread; for a GPU, tensors are put into pinned memory there, in one piece
     each, and sent off without waiting for them to arrive."""
 

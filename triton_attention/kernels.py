@@ -88,13 +88,13 @@ class Bias:
     pieces: Tensor | None = None
 
 
-def bias_of(encoding, q_states: tuple, k_states: tuple, heads: int) -> Bias:
+def bias_of(encoding, q_features: tuple, k_features: tuple, heads: int) -> Bias:
     """Of what encoding.states returned."""
-    if encoding.score is None:
+    if encoding.bias is None:
         return Bias()
-    with torch.autocast(k_states[0].device.type, enabled=False):  # FIRE's pieces are products
-        kind, numbers = encoding.in_registers(
-            q_states, k_states, torch.arange(heads, device=k_states[0].device)
+    with torch.autocast(k_features[0].device.type, enabled=False):  # FIRE's pieces are products
+        kind, numbers = encoding.triton_bias(
+            q_features, k_features, torch.arange(heads, device=k_features[0].device)
         )
     return Bias(kind, **numbers)
 
@@ -138,7 +138,7 @@ def attend(
     bias: Bias,
     scale: float,
     causal: bool = True,
-    reach: int | None = None,
+    window_size: int | None = None,
     skip_tolerance: float = SKIP_TOLERANCE,
     packed: Tensor | None = None,
 ) -> Tensor:
@@ -189,7 +189,7 @@ def attend(
     table = nothing if bias.table is None else bias.table.float().expand(H, -1).contiguous()
     pieces = nothing if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    skips = reach is None and leaves_out(bias.kind, skip_tolerance)
+    skips = window_size is None and leaves_out(bias.kind, skip_tolerance)
     kept = (
         kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
         if skips
@@ -210,7 +210,7 @@ def attend(
         KINDS.index(bias.kind),
         scale,
         causal,
-        reach or FAR,
+        window_size or FAR,
     )[0]
 
 
@@ -380,7 +380,7 @@ def _bias(
     low,
     high,
     S,
-    reach,
+    window_size,
     ENDS: tl.constexpr,
 ):
     """A tile of b = f(g_i x_ij) to base 2, of f' and of x, float32; only kinds with a g have use for f' and x.
@@ -418,7 +418,7 @@ def _bias(
     if edge:
         seen = i >= j if causal else j < S
         if limited:
-            seen = seen & (tl.abs(i - j) < reach)
+            seen = seen & (tl.abs(i - j) < window_size)
         b = tl.where(seen, b, -float("inf"))
     return b, slope, x
 
@@ -553,7 +553,7 @@ def _forward(
     T,
     S,
     distances,
-    reach,
+    window_size,
     q_b,
     q_h,
     q_t,
@@ -611,8 +611,8 @@ def _forward(
     total = tl.zeros((M,), tl.float32)
     y = tl.zeros((M, D_TILE), tl.float32)
     place = block * M + S - T  # of the first query
-    begin = tl.maximum(0, place - reach + 1) // N * N
-    stop = tl.minimum(S, place + M + (0 if causal else reach))
+    begin = tl.maximum(0, place - window_size + 1) // N * N
+    stop = tl.minimum(S, place + M + (0 if causal else window_size))
     if skips:
         KEPT += tl.program_id(1) * tl.num_programs(0) + block
         begin = tl.load(KEPT) * UNIT
@@ -657,7 +657,7 @@ def _forward(
                 low,
                 high,
                 S,
-                reach,
+                window_size,
                 ENDS,
             )
             z = _dot(q, tl.trans(k), precision) * (scale * LOG2E) + b
@@ -698,7 +698,7 @@ def _backward_rows(
     T,
     S,
     distances,
-    reach,
+    window_size,
     of_row,
     q_b,
     q_h,
@@ -773,8 +773,8 @@ def _backward_rows(
     dg = tl.zeros((M,), tl.float32)
     ds = tl.zeros((M,), tl.float32)
     place = block * M + S - T
-    begin = tl.maximum(0, place - reach + 1) // N * N
-    stop = tl.minimum(S, place + M + (0 if causal else reach))
+    begin = tl.maximum(0, place - window_size + 1) // N * N
+    stop = tl.minimum(S, place + M + (0 if causal else window_size))
     if skips:
         KEPT += tl.program_id(1) * tl.num_programs(0) + block
         begin = tl.load(KEPT) * UNIT
@@ -818,7 +818,7 @@ def _backward_rows(
                 low,
                 high,
                 S,
-                reach,
+                window_size,
                 ENDS,
             )
             p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
@@ -862,7 +862,7 @@ def _backward_columns(
     T,
     S,
     distances,
-    reach,
+    window_size,
     of_row,
     q_b,
     q_h,
@@ -928,8 +928,8 @@ def _backward_columns(
     dv = tl.zeros((N, D_TILE), tl.float32)
     ds = tl.zeros((N,), tl.float32)
     place = tl.program_id(0) * N - (S - T)  # of the first key among the queries
-    begin = tl.maximum(0, place - (0 if causal else reach)) // M * M
-    stop = tl.minimum(T, place + N + reach)
+    begin = tl.maximum(0, place - (0 if causal else window_size)) // M * M
+    stop = tl.minimum(T, place + N + window_size)
     if skips:
         blocks = tl.cdiv(T, QUERIES)
         KEPT += tl.program_id(1) * blocks
@@ -999,7 +999,7 @@ def _backward_columns(
                 low,
                 high,
                 S,
-                reach,
+                window_size,
                 ENDS,
             )
             p = tl.exp2(_dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse))
@@ -1038,7 +1038,7 @@ def _backward_distances(
     H,
     T,
     distances,
-    reach,
+    window_size,
     q_b,
     q_h,
     q_t,
@@ -1116,7 +1116,7 @@ def _backward_distances(
             low,
             high,
             T,
-            reach,
+            window_size,
             ENDS,
         )
         dz = tl.zeros((N, N), tl.float32)
@@ -1161,13 +1161,13 @@ def _numbers(q, k, v, s_i, g, s_j, table, *_):
     ]
 
 
-def _settings(kernel, q, pieces, kind, causal, reach):
+def _settings(kernel, q, pieces, kind, causal, window_size):
     """Compile-time settings of a kernel."""
     M, N, warps, stages = tiles(KINDS[kind], q.size(-1), q.dtype)[kernel]
     return {
         "kind": kind,
         "causal": causal,
-        "limited": reach < FAR,
+        "limited": window_size < FAR,
         "ENDS": max(1, pieces.size(-1)),
         "D": q.size(-1),
         "D_TILE": triton.next_power_of_2(q.size(-1)),
@@ -1211,13 +1211,13 @@ def _attention(
     kind: int,
     scale: float,
     causal: bool,
-    reach: int,
+    window_size: int,
 ) -> tuple[Tensor, Tensor]:
     q, k, v = _parts(q, k, v)
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    y, lse = _attention_fake(*inputs, kept, kind, scale, causal, reach)
+    y, lse = _attention_fake(*inputs, kept, kind, scale, causal, window_size)
     sizes, strides = _numbers(*inputs)
-    settings = _settings("forward", q, pieces, kind, causal, reach)
+    settings = _settings("forward", q, pieces, kind, causal, window_size)
     with _gpu_of(q):
         _forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
             *inputs,
@@ -1226,7 +1226,7 @@ def _attention(
             lse,
             scale,
             *sizes,
-            reach,
+            window_size,
             *strides,
             skips=kept.numel() > 0,
             UNIT=settings["N"],
@@ -1236,7 +1236,7 @@ def _attention(
 
 
 @_attention.register_fake
-def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, reach):
+def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size):
     q, _, _ = _parts(q, k, v)
     return _rows_of_heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
@@ -1258,7 +1258,7 @@ def _attention_backward(
     kind: int,
     scale: float,
     causal: bool,
-    reach: int,
+    window_size: int,
     s_learns: bool,
     g_learns: bool,
     table_learns: bool,
@@ -1277,7 +1277,7 @@ def _attention_backward(
         kind,
         scale,
         causal,
-        reach,
+        window_size,
         s_learns,
         g_learns,
         table_learns,
@@ -1289,20 +1289,20 @@ def _attention_backward(
 
 
 def _fill(grads, dy, y, lse, *arguments):
-    *inputs, kept, kind, scale, causal, reach, s_learns, g_learns, table_learns = arguments
+    *inputs, kept, kind, scale, causal, window_size, s_learns, g_learns, table_learns = arguments
     q, k, v, s_i, g, s_j, table, pieces = inputs
     dq, dk, dv, ds_i, dg, ds_j, dtable, dpieces = *_parts(*grads[:3]), *grads[3:]
     delta = torch.empty_like(lse)
     (H, T, S, distances), strides = _numbers(*inputs)
     strides += dy.stride()[:3]
     rows, columns = (
-        _settings(kernel, q, pieces, kind, causal, reach)
+        _settings(kernel, q, pieces, kind, causal, window_size)
         | {"s_learns": s_learns, "g_learns": g_learns}
         for kernel in ("rows", "columns")
     )
     M, N, *_ = tiles(KINDS[kind], q.size(-1), q.dtype)["forward"]
     skips = kept.numel() > 0
-    numbers = scale, H, T, S, distances, reach, dq.stride(2), *strides
+    numbers = scale, H, T, S, distances, window_size, dq.stride(2), *strides
     _backward_rows[triton.cdiv(T, rows["M"]), q.size(0) * H](
         *inputs, kept, y, dy, lse, delta, dq, ds_i, dg, *numbers, skips=skips, UNIT=N, **rows
     )
@@ -1324,7 +1324,7 @@ def _fill(grads, dy, y, lse, *arguments):
     )
     if table_learns:
         settings, parts = (
-            _settings("distances", q, pieces, kind, causal, reach),
+            _settings("distances", q, pieces, kind, causal, window_size),
             triton.cdiv(q.size(0), SEQUENCES),
         )
         N = settings.pop("M")
@@ -1348,7 +1348,7 @@ def _fill(grads, dy, y, lse, *arguments):
             H,
             T,
             distances,
-            reach,
+            window_size,
             *strides[:9],
             *strides[13:15],
             *strides[18:],
@@ -1378,7 +1378,7 @@ def _attention_backward_fake(
     kind,
     scale,
     causal,
-    reach,
+    window_size,
     s_learns,
     g_learns,
     table_learns,
@@ -1386,7 +1386,7 @@ def _attention_backward_fake(
     by_row = s_learns and (
         not causal or KINDS[kind] == "log-fall"
     )  # as in `_backward_rows`, which fills what is not empty here
-    states = (
+    features = (
         x.new_empty(x.shape if found else 0)
         for x, found in ((s_i, by_row), (g, g_learns), (s_j, s_learns))
     )
@@ -1395,7 +1395,11 @@ def _attention_backward_fake(
         if q.dim() == 4
         else (x.new_empty(x.shape) for x in (q, k, v))
     )
-    return *of_qkv, *states, *(x.new_zeros(x.shape if table_learns else 0) for x in (table, pieces))
+    return (
+        *of_qkv,
+        *features,
+        *(x.new_zeros(x.shape if table_learns else 0) for x in (table, pieces)),
+    )
 
 
 def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
@@ -1412,7 +1416,7 @@ def _along_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.kind, ctx.scale, ctx.causal, ctx.reach = inputs
+    *tensors, ctx.kind, ctx.scale, ctx.causal, ctx.window_size = inputs
     ctx.save_for_backward(*tensors, *output)
 
 
@@ -1428,7 +1432,7 @@ def _backward(ctx, dy, _):
         ctx.kind,
         ctx.scale,
         ctx.causal,
-        ctx.reach,
+        ctx.window_size,
         s_i or s_j,
         g,
         table or pieces,

@@ -23,7 +23,7 @@ def states_of(pe, causal=True):
     return (
         encoding,
         torch.randn(3, 2, 4, 8, 32),
-        encoding.states(torch.randn(2, 8, 128), torch.arange(8)),
+        encoding.features(torch.randn(2, 8, 128), torch.arange(8)),
     )
 
 
@@ -34,18 +34,18 @@ def states_of(pe, causal=True):
 @pytest.mark.filterwarnings("ignore")  # torch's, that FlexAttention should be compiled
 def test_flex_computes_the_same(pe, causal):
     """On a CPU it has no gradients."""
-    encoding, (q, k, v), states = states_of(pe, causal)
+    encoding, (q, k, v), features = states_of(pe, causal)
     with torch.no_grad():
         theirs = baselines.flex(
             q,
             k,
             v,
             encoding,
-            *states,
+            *features,
             0.2,
             baselines.causal_blocks(8, torch.device("cpu")) if causal else None,
         )
-        torch.testing.assert_close(theirs, attention.dense(q, k, v, encoding, *states, 0.2))
+        torch.testing.assert_close(theirs, attention.dense(q, k, v, encoding, *features, 0.2))
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ def forgetting(monkeypatch):
 
 
 def test_forgetting_attention_gets_our_gates(forgetting):
-    encoding, (q, k, v), states = states_of("fox")
+    encoding, (q, k, v), features = states_of("fox")
     torch.testing.assert_close(
-        baselines.forgetting(q, k, v, encoding, *states, 0.2),
-        attention.dense(q, k, v, encoding, *states, 0.2),
+        baselines.forgetting(q, k, v, encoding, *features, 0.2),
+        attention.dense(q, k, v, encoding, *features, 0.2),
     )
 
 
@@ -157,7 +157,7 @@ def test_a_step_of_theirs_is_a_step(authors):
 
 
 def test_its_ratio_is_told():
-    turn = cases.Turn(lambda: None, 1, lambda: 0)
+    turn = cases.BenchmarkCase(lambda: None, 1, lambda: 0)
     assert bench.entry("fox triton", turn, {"fox triton": [2], "fox theirs": [3]}, None)[
         "ratios"
     ] == {"theirs": 1.5}

@@ -48,7 +48,7 @@ def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
         steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16, objective=objective
     )
     windows = config.windows(shards.Shards(data_dir, "train"))
-    batches = data_loader.stream(windows, data_loader.Sampler(len(windows), 1), 2, 2)
+    batches = data_loader.micro_batches(windows, data_loader.Sampler(len(windows), 1), 2, 2)
     optimizer, scaler = cases.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False)
     for step, (_, *batch, _) in zip(range(6), batches):
         for group in optimizer.param_groups:
@@ -110,7 +110,7 @@ def test_attention_of_an_encoder_sees_both_ways(pe, keys, monkeypatch):
     ):  # PyTorch's kernel alone does not rotate
         bias = 0
         if pe == "cable":
-            (s, g), _ = encoding.states(x, pos)
+            (s, g), _ = encoding.features(x, pos)
             bias = -g[..., None] * (s[..., None] - s[..., None, :]).abs()
         right = ((one @ other.mT) / math.sqrt(q.size(-1)) + bias).softmax(-1) @ v
         torch.testing.assert_close(y, right.transpose(1, 2).flatten(2), rtol=1e-4, atol=1e-5)
@@ -137,18 +137,20 @@ def test_an_encoder_is_asked_for_the_tokens_at_their_places():
 
 def test_a_path_that_computes_something_else_shows(monkeypatch):
     """Half of the bias, and gradients of gates that are no numbers."""
-    factored = attention.factored
+    sdpa_with_bias = attention.sdpa_with_bias
     monkeypatch.setattr(
         attention,
         "factored",
-        lambda q, k, v, factors, *rest: factored(q, k, v, [(u / 2, w) for u, w in factors], *rest),
+        lambda q, k, v, factors, *rest: sdpa_with_bias(
+            q, k, v, [(u / 2, w) for u, w in factors], *rest
+        ),
     )
     assert cases.attend(PLAIN, "cable")["cable"].error() > 0.01
 
     def without_gradient(q, k, v, factors, *rest):
         for u, _ in factors:
             u.register_hook(lambda grad: grad * math.nan)
-        return factored(q, k, v, factors, *rest)
+        return sdpa_with_bias(q, k, v, factors, *rest)
 
     monkeypatch.setattr(attention, "factored", without_gradient)
     assert math.isnan(
@@ -258,6 +260,6 @@ def test_a_rival_that_cannot_is_left_out(capsys):
     def fail():
         raise RuntimeError("no such\nkernel")
 
-    assert not cases.possible("fire flex", cases.Turn(lambda: fail, 1, lambda: 0))
-    assert cases.possible("t5 flex", cases.Turn(lambda: lambda: None, 1, lambda: 0))
+    assert not cases.possible("fire flex", cases.BenchmarkCase(lambda: fail, 1, lambda: 0))
+    assert cases.possible("t5 flex", cases.BenchmarkCase(lambda: lambda: None, 1, lambda: 0))
     assert capsys.readouterr().out == "fire flex: not possible, no such kernel\n"

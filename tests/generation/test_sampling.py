@@ -99,7 +99,7 @@ def test_long_prompts_are_read_in_pieces(model, monkeypatch):
 def drawn(logits, **settings):
     """Shares of the tokens drawn from one row of logits, 20,000 times."""
     config, generator = sampling.Sampling(**settings), torch.Generator().manual_seed(0)
-    tokens = sampling.choose(torch.tensor(logits).expand(20_000, -1), config, generator)
+    tokens = sampling.sample_token(torch.tensor(logits).expand(20_000, -1), config, generator)
     return torch.bincount(tokens, minlength=len(logits)).numpy() / 20_000
 
 

@@ -29,8 +29,8 @@ from gpu_simulation import emulator
 from triton_attention import kernels
 
 kernels.runs_on, kernels.SEQUENCES, found = lambda device: True, 2, []
-for capability, kind, causal, B, T, D, dtype, *reach in json.loads(sys.argv[1]):
-    dtype, settings = getattr(torch, dtype), {"causal": causal, **({"reach": reach[0]} if reach else {})}
+for capability, kind, causal, B, T, D, dtype, *window_size in json.loads(sys.argv[1]):
+    dtype, settings = getattr(torch, dtype), {"causal": causal, **({"window_size": window_size[0]} if window_size else {})}
     with emulator.gpu(capability) as launched:
         errors = test_kernels.errors(kind, test_kernels.case(kind, T, T, D, B=B, H=1, causal=causal), dtype, **settings)
     found.append((errors, {program.name: program.asm["ptx"] for program in launched}))

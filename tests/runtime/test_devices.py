@@ -53,7 +53,7 @@ def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
         monkeypatch.setattr(
             devices, "bfloat16_in_hardware", lambda chosen, hardware=hardware: hardware
         )
-        assert devices.choose("cpu", "auto")[1] == dtype
+        assert devices.select_device("cpu", "auto")[1] == dtype
 
 
 def test_peak_of_a_cpu_is_not_known():
@@ -208,7 +208,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def test_numpy_does_not_miss_denormals():
     """Whatever asks it for the smallest numbers, in a process that has none: older ones warn on the console."""
-    code = "from runtime import devices; devices.choose('cpu', 'float32'); import numpy; [numpy.finfo(kind) for kind in (numpy.float32, numpy.float64)]"
+    code = "from runtime import devices; devices.select_device('cpu', 'float32'); import numpy; [numpy.finfo(kind) for kind in (numpy.float32, numpy.float64)]"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import torch; {code}"],
         cwd=ROOT,

@@ -170,7 +170,7 @@ def test_a_mistake_ends_the_group_too():
         model.cycle = [model]  # which only the garbage collector ends
         raise distributed.InputError(f"{threads() > 0}")
     try:
-        with distributed.joined() as processes:
+        with distributed.process_group() as processes:
             fail(processes)
     except distributed.InputError as error:
         print(*error.problems, threads(), file=sys.stderr)
@@ -412,10 +412,10 @@ def test_process_0_alone_writes(noisy):
 
 
 def test_one_process_needs_no_group():
-    with distributed.joined() as processes:
+    with distributed.process_group() as processes:
         assert (
             processes.rank,
-            processes.count,
+            processes.world_size,
             processes.any(True),
             processes.any(False),
             processes.gather(3),

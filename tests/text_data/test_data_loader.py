@@ -80,7 +80,7 @@ def test_processes_share_every_step(folder, processes, micro_batch):
         6 // processes // micro_batch,
     )
     streams = [
-        data_loader.stream(
+        data_loader.micro_batches(
             windows, data_loader.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes
         )
         for rank in range(processes)
@@ -113,7 +113,7 @@ def test_reading_ahead_changes_no_order_and_hides_no_error():
             yield [number, torch.tensor([number])]
         raise InputError("token 400 is outside the vocabulary")
 
-    read = data_loader.ahead(batches(), torch.device("cpu"))
+    read = data_loader.prefetch(batches(), torch.device("cpu"))
     assert [(number, tensor.item()) for number, tensor in take(read, 5)] == [
         (n, n) for n in range(5)
     ]
@@ -127,7 +127,7 @@ def test_batches_for_a_gpu_are_pinned_in_one_piece(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
     monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
     windows = torch.arange(12).view(3, 4)
-    read = data_loader.ahead(
+    read = data_loader.prefetch(
         iter([[np.arange(3), windows[:, :-1], windows[:, 1:], {}]]), torch.device("cuda"), depth=1
     )
     with pytest.raises(RuntimeError):  # there is no second one
@@ -143,7 +143,7 @@ def test_reading_ahead_is_ahead_and_ends():
     import threading
 
     asked = []
-    read = data_loader.ahead(
+    read = data_loader.prefetch(
         ([asked.append(n)] for n in itertools.count()), torch.device("cpu"), depth=2
     )
     next(read)

@@ -32,7 +32,7 @@ from triton.runtime.errors import OutOfResources  # noqa: E402
 from triton_attention import kernels  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FUSED = [pe for pe in ENCODINGS if attention.formable(posenc.build(pe, 2, 8, 8, 1)[0])]
+FUSED = [pe for pe in ENCODINGS if attention.triton_supports(posenc.build(pe, 2, 8, 8, 1)[0])]
 
 
 def patch_once(patch=interpreter._patch_lang):
@@ -93,7 +93,7 @@ def case(kind, T, S, D, B=2, H=2, steep=1.0, causal=True):
     return {name: x.to(DEVICE) for name, x in leaves.items()}
 
 
-def formula(kind, leaves, scale, causal=True, reach=None):
+def formula(kind, leaves, scale, causal=True, window_size=None):
     """softmax(q k^T scale + b) v in the leaves' own precision, matrices written out; and the weights."""
     q, k, v = (leaves[name] for name in "qkv")
     T, S = q.size(2), k.size(2)
@@ -115,7 +115,7 @@ def formula(kind, leaves, scale, causal=True, reach=None):
             leaves["slopes"][:, 0],
         )
         z = z + straight(x, ends, slopes)
-    unseen = (d < 0 if causal else d < -S) | (d.abs() >= (reach or S + 1))
+    unseen = (d < 0 if causal else d < -S) | (d.abs() >= (window_size or S + 1))
     weights = z.masked_fill(unseen, -torch.inf).softmax(-1)
     return weights @ v, weights
 
@@ -138,7 +138,7 @@ def intercepts(ends, slopes):
     return torch.stack(found, 1)
 
 
-def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
+def kernel(kind, leaves, scale, causal=True, window_size=None, **settings):
     T, s = leaves["q"].size(2), leaves.get("s")
     bias = kernels.Bias(
         kind,
@@ -153,7 +153,7 @@ def kernel(kind, leaves, scale, causal=True, reach=None, **settings):
         if not causal:
             bias.table = torch.cat([bias.table[:, 1:].flip(-1), bias.table], -1)
     return kernels.attend(
-        leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, reach, **settings
+        leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, window_size, **settings
     )
 
 
@@ -341,7 +341,7 @@ def test_keys_out_of_reach(kind, causal):
     assert (
         max(
             errors(
-                kind, case(kind, 40, 40, 16, B=1, causal=causal), causal=causal, reach=9
+                kind, case(kind, 40, 40, 16, B=1, causal=causal), causal=causal, window_size=9
             ).values()
         )
         < 1e-5
@@ -374,8 +374,8 @@ def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
     x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
     found = {}
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
-        states = encoding.states(x[0].float(), torch.arange(1024, device=DEVICE))
-        y = attention.attend(*(y.to(dtype) for y in qkv), encoding, *states, 0.25, path)
+        features = encoding.features(x[0].float(), torch.arange(1024, device=DEVICE))
+        y = attention.attend(*(y.to(dtype) for y in qkv), encoding, *features, 0.25, path)
         found[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
     largest = max(exact.norm() for exact in found["dense"])
     for ours, exact in zip(found["triton"], found["dense"]):
@@ -389,10 +389,13 @@ def test_autocast_leaves_the_bias_in_float32():
     torch.manual_seed(0)
     encoding = posenc.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
     inputs = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
-    states = encoding.states(torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE))
+    features = encoding.features(
+        torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)
+    )
     with torch.autocast(DEVICE, torch.bfloat16):
         ours, exact = (
-            attention.attend(*inputs, encoding, *states, 0.25, path) for path in ("triton", "dense")
+            attention.attend(*inputs, encoding, *features, 0.25, path)
+            for path in ("triton", "dense")
         )
         assert_close(ours, exact, rtol=1e-5, atol=1e-6)
 
@@ -477,12 +480,12 @@ def test_programs_run_in_any_order(kind, D, steep, causal, audited, monkeypatch)
     monkeypatch.setattr(kernels, "SEQUENCES", 2)
     found = errors(kind, case(kind, 85, 85, D, B=3, H=1, steep=steep, causal=causal), causal=causal)
     assert max(found.values()) < 1e-5, found
-    by_distance = ["_backward_distances"] * (kind in ("distance", "pieces"))
+    distance_bias = ["_backward_distances"] * (kind in ("distance", "pieces"))
     assert [name for name, *_ in audited] == [
         "_forward",
         "_backward_rows",
         "_backward_columns",
-        *by_distance,
+        *distance_bias,
     ]
 
 
@@ -841,7 +844,7 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
 
     def path(pe, head_size=64):
         kernels._faster.cache_clear()
-        return attention.choose("auto", posenc.build(pe, 2, 8, 8, 1)[0], Queries(head_size))
+        return attention.resolve_path("auto", posenc.build(pe, 2, 8, 8, 1)[0], Queries(head_size))
 
     def keep(**changes):
         result = {"kernels": {**found, **changes}, "dtype": changes.pop("dtype", "bfloat16")}
@@ -854,17 +857,24 @@ def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
         path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa"
         and path("kerple") == path("k-cable") == "dense"
     )
-    assert attention.choose("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"  # on no GPU
+    assert (
+        attention.resolve_path("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"
+    )  # on no GPU
     encoder = posenc.build("t5-clip", 2, 8, 8, 1, causal=False)[0]
-    assert attention.choose("auto", encoder, Queries(64)) == "dense"  # measured of decoders alone
+    assert (
+        attention.resolve_path("auto", encoder, Queries(64)) == "dense"
+    )  # measured of decoders alone
     result = json.loads((tmp_path / "gpu.json").read_text())["attention"]
     (tmp_path / "encoders.json").write_text(
         json.dumps({"attention": {**result, "objective": "mlm"}})
     )
-    assert path("cable-nw") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"
+    assert (
+        path("cable-nw") == "sdpa"
+        and attention.resolve_path("auto", encoder, Queries(64)) == "triton"
+    )
     (tmp_path / "gpu.json").unlink()
     assert (
-        path("cable") == "sdpa" and attention.choose("auto", encoder, Queries(64)) == "triton"
+        path("cable") == "sdpa" and attention.resolve_path("auto", encoder, Queries(64)) == "triton"
     )  # of encoders alone
     (tmp_path / "encoders.json").unlink()
     keep(faster=["alibi", "window"])
@@ -930,7 +940,7 @@ def test_every_encoding_it_can_form(pe, causal):
                     ),
                     alpha=0.2,
                 )
-            net.project()
+            net.clamp_parameters_()
         losses.append(net(tokens, tokens))
         losses[-1].backward()
         grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
@@ -1055,4 +1065,4 @@ def test_refusals(monkeypatch):
             kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
     monkeypatch.setitem(sys.modules, "triton_attention.kernels", None)
     with pytest.raises(InputError, match="pip install triton"):
-        attention.choose("triton", posenc.build("cable", 2, 8, 8, 1)[0])
+        attention.resolve_path("triton", posenc.build("cable", 2, 8, 8, 1)[0])
