@@ -30,6 +30,7 @@ from evaluation import bias_statistics
 from model import GPT, GPTConfig
 from runtime import cli, devices, distributed
 from runtime.checkpoints import Run, initialize_from, load_checkpoint, load_weights, perplexity
+from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 from text_data.data_loader import (
     MaskedWindows,
     Sampler,
@@ -365,15 +366,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
     torch.manual_seed(
         config.seed + processes.rank
     )  # from here on each process draws numbers of its own
-    optimizer = torch.optim.AdamW(
-        model.parameter_groups(config.weight_decay),
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        fused=True,
-    )
-    scaler = torch.amp.GradScaler(
-        device.type, enabled=dtype == torch.float16
-    )  # otherwise it passes everything through
+    betas = (config.beta1, config.beta2)
+    optimizer = make_optimizer(model, config.lr, betas, config.weight_decay)
+    scaler = make_grad_scaler(device, dtype)
     print(model.describe())
     if config.warmup_steps > config.steps > 0:
         print(
@@ -529,14 +524,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
                         loss = forward(*batch)
                     scaler.scale(loss / accumulation).backward()
                 losses[step - since, micro] = loss.detach()
-            scaler.unscale_(optimizer)
-            norms[step - since] = torch.nn.utils.clip_grad_norm_(
-                model.parameters(), config.grad_clip or math.inf
-            )
-            scaler.step(optimizer)
-            scaler.update()
-            model.clamp_parameters_()
-            optimizer.zero_grad(set_to_none=True)
+            norms[step - since] = optimizer_step(model, optimizer, scaler, config.grad_clip)
             step += 1
 
             stop = processes.any(signals.received)

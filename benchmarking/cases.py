@@ -22,6 +22,7 @@ from generation import sampling
 from generation.kv_cache import Cache
 from model import GPT, GPTConfig
 from runtime import devices
+from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 from text_data import shards
 from text_data.data_loader import Windows, evenly_spaced, masked_count
 
@@ -185,14 +186,14 @@ def train(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
 
 def train_turn(setting: Setting, model: GPT | baselines.Cable) -> BenchmarkCase:
     model.train()
-    optimizer = optimizer_of(model)
-    scaler = torch.amp.GradScaler(setting.device.type, enabled=setting.dtype == torch.float16)
+    optimizer = make_optimizer(model)
+    scaler = make_grad_scaler(setting.device, setting.dtype)
     if setting.compile:
         model.compile()
     inputs, targets, *places = setting.batch(model.config.vocab_size)
 
     def step():
-        optimizer_step(model, optimizer, scaler, (inputs, targets, *places), setting.dtype)
+        train_step(model, optimizer, scaler, (inputs, targets, *places), setting.dtype)
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
@@ -208,26 +209,14 @@ def train_turn(setting: Setting, model: GPT | baselines.Cable) -> BenchmarkCase:
     )
 
 
-def optimizer_of(model: GPT | baselines.Cable) -> torch.optim.Optimizer:
-    """That of train_gpt.py with its default settings, at the highest learning rate."""
-    return torch.optim.AdamW(
-        model.parameter_groups(weight_decay=0.1), lr=6e-4, betas=(0.9, 0.95), fused=True
-    )
-
-
-def optimizer_step(
+def train_step(
     model: GPT | baselines.Cable, optimizer, scaler, batch: tuple[Tensor, ...], dtype: torch.dtype
 ) -> None:
-    """A step of train_gpt.py from one micro-batch, as `Setting.batch` makes it."""
+    """Take one optimizer step of train_gpt.py from one micro-batch, made by `Setting.batch`."""
     with devices.autocast(batch[0].device, dtype):
         loss = model(*batch)
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    model.clamp_parameters_()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer_step(model, optimizer, scaler)
 
 
 def attend(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:

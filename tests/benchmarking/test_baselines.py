@@ -14,6 +14,7 @@ import bench
 import posenc
 from benchmarking import baselines, cases
 from model import GPT, GPTConfig
+from runtime.optimizer import make_optimizer
 
 
 def states_of(pe, causal=True):
@@ -146,9 +147,9 @@ def test_a_step_of_theirs_is_a_step(authors):
     )
     before = {name: p.clone() for name, p in model.named_parameters()}
     tokens = torch.randint(64, (2, 9))
-    cases.optimizer_step(
+    cases.train_step(
         model,
-        cases.optimizer_of(model),
+        make_optimizer(model),
         torch.amp.GradScaler("cpu", enabled=False),
         (tokens[:, :-1], tokens[:, 1:]),
         torch.float32,

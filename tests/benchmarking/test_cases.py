@@ -18,6 +18,7 @@ import train_gpt
 from benchmarking import cases
 from model import GPT
 from runtime import checkpoints
+from runtime.optimizer import make_optimizer
 from text_data import data_loader, shards
 
 PLAIN = cases.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
@@ -49,11 +50,11 @@ def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
     )
     windows = config.windows(shards.Shards(data_dir, "train"))
     batches = data_loader.micro_batches(windows, data_loader.Sampler(len(windows), 1), 2, 2)
-    optimizer, scaler = cases.optimizer_of(model), torch.amp.GradScaler("cpu", enabled=False)
+    optimizer, scaler = make_optimizer(model), torch.amp.GradScaler("cpu", enabled=False)
     for step, (_, *batch, _) in zip(range(6), batches):
         for group in optimizer.param_groups:
             group["lr"] = train_gpt.learning_rate(step, config)
-        cases.optimizer_step(model, optimizer, scaler, batch, torch.float32)
+        cases.train_step(model, optimizer, scaler, batch, torch.float32)
     assert all(
         torch.equal(ours, theirs.state_dict()[name]) for name, ours in model.state_dict().items()
     )

@@ -1,0 +1,52 @@
+"""AdamW and one optimizer step, shared by training and the benchmarks.
+
+    optimizer = make_optimizer(model)
+    scaler = make_grad_scaler(device, dtype)
+    scaler.scale(loss).backward()
+    norm = optimizer_step(model, optimizer, scaler)
+
+A model provides `parameters()`, `parameter_groups(weight_decay)` and `clamp_parameters_()`. The
+defaults are those of `train_gpt.py`'s settings; a test compares them.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def make_optimizer(
+    model,
+    lr: float = 6e-4,
+    betas: tuple[float, float] = (0.9, 0.95),
+    weight_decay: float = 0.1,
+) -> torch.optim.AdamW:
+    """Return a fused AdamW that decays matrices and embeddings only."""
+    groups = model.parameter_groups(weight_decay)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
+
+
+def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
+    """Return a gradient scaler that is enabled for float16 and passes all through otherwise."""
+    return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+
+
+def optimizer_step(
+    model,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    grad_clip: float = 1.0,
+) -> Tensor:
+    """Update the parameters from their gradients, then clear the gradients.
+
+    grad_clip: largest gradient norm; 0 disables clipping. Returns the norm before clipping, a
+    scalar tensor on the device (no synchronization). If the scaler is enabled and a gradient is
+    Inf or NaN, the parameters stay as they are and the scale shrinks.
+    """
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
+    scaler.step(optimizer)
+    scaler.update()
+    model.clamp_parameters_()
+    optimizer.zero_grad(set_to_none=True)
+    return norm
