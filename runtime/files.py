@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,8 +59,21 @@ def writing(path: str | Path):
 
 
 def write_json(path: str | Path, value) -> None:
+    """Write `value` to `path` as JSON, with every array of numbers on one line."""
     with atomic(path) as file:
-        file.write(json.dumps(value, indent=1).encode() + b"\n")
+        file.write(compact_json(value).encode() + b"\n")
+
+
+def compact_json(value) -> str:
+    """Return JSON with an indent of one space and every array of numbers or nulls on one line."""
+    text = json.dumps(value, indent=1)
+    # Strings contain no raw newline, so "[" before a newline opens an array. An array without
+    # brackets, braces and quotes inside holds only numbers, booleans and nulls.
+    return re.sub(
+        r"\[\n([^][{}\"]*)\n *\]",
+        lambda match: f"[{' '.join(match[1].split())}]",
+        text,
+    )
 
 
 def read_json(path: str | Path, mend: str):

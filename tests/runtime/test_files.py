@@ -74,3 +74,20 @@ def test_json(tmp_path):
     assert read_json(tmp_path / "a.json", "mend") == {"a": [1, None]}
     with pytest.raises(InputError, match="b.json does not exist: mend it so"):
         read_json(tmp_path / "b.json", "mend it so")
+
+
+def test_json_has_arrays_of_numbers_on_one_line(tmp_path):
+    value = {
+        "losses": [1.5, None, -2e-07, float("inf"), True],
+        "text": '[\n 1,\n 2\n] says "[\n3\n]"',
+        "names": ["a", "b"],
+        "nested": [[1, 2], [3, 4], [], {}],
+        "mixed": [1, "a", {"x": [5]}],
+    }
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json", "write it") == value
+    lines = (tmp_path / "a.json").read_text().splitlines()
+    assert lines[1] == ' "losses": [1.5, null, -2e-07, Infinity, true],'
+    assert lines[4:6] == ['  "a",', '  "b"']
+    assert lines[8:10] == ["  [1, 2],", "  [3, 4],"]
+    assert '   "x": [5]' in lines
