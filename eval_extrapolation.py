@@ -33,17 +33,16 @@ from tqdm import tqdm
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation import bias_statistics
-from reporting import tables
-from runtime import cli, devices
-from runtime.checkpoints import (
-    load_checkpoint,
-    load_model,
+from evaluation.records import (
     perplexity,
     record_identity,
     record_path,
     shards_for_run,
     update_record,
 )
+from reporting import tables
+from runtime import cli, devices
+from runtime.checkpoints import load_checkpoint, load_model
 from text_data.data_loader import (
     BATCH_TOKENS,
     Windows,

@@ -23,18 +23,11 @@ import torch
 from tqdm import tqdm
 
 from errors import InputError
+from evaluation.records import existing_record, record_identity, record_path, run_labels
 from model import GPT, cross_entropies
 from reporting import tables
 from runtime import cli, devices
-from runtime.checkpoints import (
-    existing_record,
-    load_checkpoint,
-    load_model,
-    named,
-    provenance,
-    record_identity,
-    record_path,
-)
+from runtime.checkpoints import load_checkpoint, load_model, provenance
 from runtime.files import write_json
 from text_data import tokenization
 from text_data.data_loader import BATCH_TOKENS
@@ -171,7 +164,7 @@ def evaluate(
     }
     scores = (existing_record(path, identity) or {"log_likelihoods": []})["log_likelihoods"]
     if len(scores) >= count:
-        print(f"{run} is evaluated already")
+        print(f"{run} is already evaluated")
 
     def record():
         done = len(scores[:count])
@@ -180,7 +173,7 @@ def evaluate(
             for context, ending in itertools.chain(*pairs[:done])
         )
         return {
-            **named(run),
+            **run_labels(run),
             **identity,
             "examples": done,
             **accuracies(scores[:done], examples),

@@ -24,16 +24,10 @@ import torch
 from tqdm import tqdm
 
 from errors import InputError
+from evaluation.records import record_identity, record_path, shards_for_run, update_record
 from reporting import tables
 from runtime import cli, devices
-from runtime.checkpoints import (
-    load_checkpoint,
-    load_model,
-    record_identity,
-    record_path,
-    shards_for_run,
-    update_record,
-)
+from runtime.checkpoints import load_checkpoint, load_model
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 

@@ -27,9 +27,10 @@ from tqdm import tqdm
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation import bias_statistics
+from evaluation.records import perplexity
 from model import GPT, GPTConfig
 from runtime import cli, devices, distributed
-from runtime.checkpoints import Run, initialize_from, load_checkpoint, load_weights, perplexity
+from runtime.checkpoints import Run, initialize_from, load_checkpoint, load_weights
 from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 from text_data.data_loader import (
     MaskedWindows,

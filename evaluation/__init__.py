@@ -1,1 +1,1 @@
-"""What the evaluation programs share."""
+"""Evaluation records, the common runner of the evaluation programs, bias statistics."""

@@ -18,8 +18,9 @@ import torch
 
 from errors import InputError
 from evaluation import bias_statistics
+from evaluation.records import shards_for_run
 from runtime import cli, devices
-from runtime.checkpoints import load_model, shards_for_run
+from runtime.checkpoints import load_model
 from runtime.files import atomic
 from text_data import tokenization
 

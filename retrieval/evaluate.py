@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from errors import InputError
+from evaluation.records import update_record
 from reporting import tables
 from retrieval import tasks
 from runtime import cli, devices
-from runtime.checkpoints import sha256_of, update_record
+from runtime.checkpoints import sha256_of
 from runtime.files import read_json
 from text_data.data_loader import BATCH_TOKENS
 

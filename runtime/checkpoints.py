@@ -25,7 +25,6 @@ import subprocess
 import sys
 import uuid
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +41,7 @@ from attention import SKIP_TOLERANCE
 from errors import InputError
 from model import GPT, GPTConfig
 from runtime import devices
-from runtime.files import atomic, read_json, write_json, writing
-from text_data.shards import Shards
+from runtime.files import atomic, writing
 
 CHECKPOINT, CONFIG, LOG = "checkpoint_{:07d}.pt", "config.yaml", "log.jsonl"
 FORMAT = "gpt checkpoint 2"
@@ -399,42 +397,6 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     load_weights(model, checkpoint["model"], run)
 
 
-def shards_for_run(
-    run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
-) -> Shards:
-    """A split of the data in `folder`, or, where that is None, of the data that the run was trained on.
-
-    Raises InputError where there is none, or where its tokens are not those of the run.
-    """
-    folder = folder or checkpoint["config"]["data"]
-    if folder is None:
-        raise InputError(f"{run} was not trained here: name the data by --data")
-    found, trained_on = Shards(folder, split), checkpoint["data"]["tokenizer"]
-    if found.tokenizer != trained_on:
-        raise InputError(
-            f"{folder} holds {found.tokenizer} tokens, {run} was trained on {trained_on} tokens: name other --data"
-        )
-    return found
-
-
-def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
-    """What was evaluated, and how its numbers are computed: the part of a record that tells one checkpoint from another."""
-    return {
-        "pe": checkpoint["gpt"]["pe"],
-        "size": checkpoint["gpt"]["size"],
-        "block_size": checkpoint["gpt"]["block_size"],
-        **({} if model.config.causal else {"objective": "mlm"}),
-        "step": checkpoint["step"],
-        "seed": checkpoint["config"]["seed"],
-        "recipe": recipe_hash(checkpoint),
-        "parameters": model.parameter_count(),
-        "checkpoint_sha256": sha256_of(checkpoint_path(run)),
-        "dtype": str(dtype).removeprefix("torch."),
-        "attention": model.path,
-        **({"skip_tolerance": model.config.skip_tolerance} if model.path == "triton" else {}),
-    }
-
-
 def recipe_hash(checkpoint: dict) -> str:
     """A hash of all that a run learned from, but for its seed: runs of the same recipe are seeds of one."""
     told = {
@@ -448,63 +410,6 @@ def recipe_hash(checkpoint: dict) -> str:
 def short_hash(value) -> str:
     """Twelve digits that tell a value of JSON from others."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def record_path(run: str | Path, *parts: str) -> Path:
-    """The file of a record about a run, called by these words: beside its checkpoints. Where a checkpoint is named, its name follows."""
-    own = [Path(run).stem] if Path(run).is_file() else []
-    return checkpoint_path(run).parent / f"{'_'.join([*parts, *own])}.json"
-
-
-def named(run: str | Path) -> dict:
-    """What a record calls its run: its name, and the folder that tells it from others of that name."""
-    path = Path(run).absolute()
-    return {"run": path.name, "folder": path.parent.name}
-
-
-def existing_record(path: Path, identity: dict) -> dict | None:
-    """The record in `path` where it is one of the same identity: its numbers need not be computed again.
-
-    Raises InputError where it is one of another text, or of other questions about it, which the next one would replace.
-    """
-    found = read_json(path, "remove it") if path.exists() else {}
-    other = [
-        what
-        for key, what in (("data", "text"), ("protocol", "protocol"))
-        if key in found and found[key] != identity.get(key)
-    ]
-    if other:
-        raise InputError(
-            f"{path} is a record of another {other[0]}, as its content tells: rename it, or remove it"
-        )
-    return found if all(found.get(key) == value for key, value in identity.items()) else None
-
-
-def update_record(
-    run: str | Path,
-    path: Path,
-    identity: dict,
-    lengths: list[int],
-    measure: Callable[[int], dict | None],
-    device: torch.device,
-) -> dict:
-    """The record in `path`, with what `measure` finds at each of these lengths; renewed after each. What it holds already stays."""
-    found = existing_record(path, identity) or {"lengths": {}}
-    record = {**named(run), **identity, "lengths": found["lengths"]}
-    missing = [length for length in lengths if str(length) not in record["lengths"]]
-    if not missing:
-        print(f"{run} is evaluated already")
-    for length in missing:
-        record["lengths"][str(length)] = measure(length)
-        record["lengths"] = dict(sorted(record["lengths"].items(), key=lambda item: int(item[0])))
-        write_json(path, {**record, "provenance": provenance(device)})
-    print(f"record: {path}")
-    return record | {"lengths": {str(length): record["lengths"][str(length)] for length in lengths}}
-
-
-def perplexity(loss: float) -> float:
-    """Of a mean loss in nats; infinite where it is too large for a number."""
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 def sha256_of(path: str | Path) -> str:

@@ -319,7 +319,7 @@ def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     evaluate(folder, "--lengths", "16,64")
     assert computed == [16, 32, 64] and list(record_of(folder)["lengths"]) == ["16", "32", "64"]
     evaluate(folder, "--lengths", "16,64")
-    assert computed == [16, 32, 64] and "evaluated already" in capsys.readouterr().out
+    assert computed == [16, 32, 64] and "already evaluated" in capsys.readouterr().out
     evaluate(folder, "--lengths", "16", "--max_tokens", 160)  # another protocol
     assert computed == [16, 32, 64, 16] and list(record_of(folder)["lengths"]) == ["16"]
     evaluate(folder, "--lengths", "16", "--max_tokens", 320)  # of a longer text
@@ -460,7 +460,7 @@ def test_refusals(refused, run, tmp_path):
     other = path.read_text().replace('"dataset": "toy"', '"dataset": "tiny"')
     path.write_text(other)
     assert (
-        f"{path} is a record of another text, as its content tells: rename it"
+        f"{path} is a record of another text: rename it"
         in refused(main, folder, "--lengths", 16, "--windows", 2)[0]
     )
     assert path.read_text() == other

@@ -232,7 +232,7 @@ def test_interrupted_it_goes_on(run, source, monkeypatch, capsys):
     assert len(scored) == 20 and in_two["examples"] == 5
     evaluate(folder, "--source", source, "--max_examples", 3)
     out = capsys.readouterr().out
-    assert len(scored) == 20 and "evaluated already" in out and "|        3 |" in out
+    assert len(scored) == 20 and "already evaluated" in out and "|        3 |" in out
     (folder / "eval_hellaswag_scenes.json").unlink()
     evaluate(folder, "--source", source)
     at_once = record_of(folder)

@@ -155,7 +155,7 @@ def test_records_go_on_and_become_a_table(run, data_dir, tmp_path, capsys):
 
     eval_recall.main([*flags, "--distances", "16,32"])  # nothing is computed again
     assert (
-        capsys.readouterr().out.count("is evaluated already") == 2
+        capsys.readouterr().out.count("is already evaluated") == 2
         and [json.loads(path.read_text()) for path in paths] == before
     )
     report.main([*map(str, paths), "--out_dir", str(tmp_path / "report")])

@@ -123,7 +123,7 @@ def test_as_a_user(trained, tmp_path, capsys):
         if line.startswith("record: ")
     )
     eval_receptive_field.main(ask)
-    assert "is evaluated already" in capsys.readouterr().out
+    assert "is already evaluated" in capsys.readouterr().out
     record = json.loads(open(path).read())
     assert (
         record["metric"] == "Receptive field"

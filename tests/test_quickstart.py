@@ -88,7 +88,7 @@ def test_quickstart(tmp_path):
     output, _ = third.communicate()
     assert third.returncode == 0, output
     assert (
-        output.count("is trained already") == output.count("evaluated already") == 2
+        output.count("is trained already") == output.count("already evaluated") == 2
         and "is prepared already" in output
     )
     files = [path for path in written if path.parent.name != "runs" and path.is_file()]

@@ -61,7 +61,7 @@ def test_from_beginning_to_end(tmp_path, data_dir):
     assert {path.name for path in (runs / "fineweb-edu_small-512").iterdir()} == {"kerple", "cable"}
 
     again = script("table2_dapev2.sh", tmp_path, **settings)
-    assert again.stdout.count("is trained already") == again.stdout.count("evaluated already") == 2
+    assert again.stdout.count("is trained already") == again.stdout.count("already evaluated") == 2
     seeds = script(
         "table2_dapev2.sh", tmp_path, **settings | {"ENCODINGS": "cable", "SEEDS": "1 2"}
     )

@@ -149,7 +149,7 @@ def test_refusals(refused, theirs, tmp_path):
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
     assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["block_size"] == 32
-    assert "name the data by --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
+    assert "pass --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
 
 
 def test_weights_that_are_not_there_are_not_made_up(refused, theirs, tmp_path):

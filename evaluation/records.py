@@ -1,0 +1,133 @@
+"""Evaluation records: JSON files next to a run's checkpoints that hold what was measured.
+
+    identity = {**record_identity(run, model, checkpoint, dtype), "data": ..., "protocol": ...}
+    path = record_path(run, "eval", "wikitext", "val")
+    record = update_record(run, path, identity, lengths, measure, device)
+
+A record holds the names of its run, an identity (which checkpoint, which text, which protocol, how
+it was computed), results by context length, and its provenance (command, commit, versions,
+hardware). Results with the same identity are kept: a repeated command computes what is missing.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from errors import InputError
+from model import GPT
+from runtime.checkpoints import checkpoint_path, provenance, recipe_hash, sha256_of
+from runtime.files import read_json, write_json
+from text_data.shards import Shards
+
+
+def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
+    """Return the part of a record that identifies the checkpoint and how its numbers are computed.
+
+    checkpoint: the content of the checkpoint file (checkpoints.load_model returns it);
+    dtype: of the matrix products.
+    """
+    identity = {
+        "pe": checkpoint["gpt"]["pe"],
+        "size": checkpoint["gpt"]["size"],
+        "block_size": checkpoint["gpt"]["block_size"],
+    }
+    if not model.config.causal:
+        identity["objective"] = "mlm"
+    identity |= {
+        "step": checkpoint["step"],
+        "seed": checkpoint["config"]["seed"],
+        "recipe": recipe_hash(checkpoint),
+        "parameters": model.parameter_count(),
+        "checkpoint_sha256": sha256_of(checkpoint_path(run)),
+        "dtype": str(dtype).removeprefix("torch."),
+        "attention": model.path,
+    }
+    if model.path == "triton":
+        identity["skip_tolerance"] = model.config.skip_tolerance
+    return identity
+
+
+def run_labels(run: str | Path) -> dict:
+    """Return {"run": the name of the run's folder, "folder": the name of its parent folder}."""
+    path = Path(run).absolute()
+    return {"run": path.name, "folder": path.parent.name}
+
+
+def record_path(run: str | Path, *parts: str) -> Path:
+    """Return the path of a run's record: the parts joined by "_", next to the run's checkpoints.
+
+    If `run` is a checkpoint file, the file's name is appended to the parts.
+    """
+    checkpoint_name = [Path(run).stem] if Path(run).is_file() else []
+    return checkpoint_path(run).parent / f"{'_'.join([*parts, *checkpoint_name])}.json"
+
+
+def existing_record(path: Path, identity: dict) -> dict | None:
+    """Return the record at `path` if it has this identity, else None: it may be replaced.
+
+    Raises InputError if the record is of another text or another protocol: replacing it would lose
+    results that this evaluation does not reproduce.
+    """
+    if not path.exists():
+        return None
+    record = read_json(path, "remove it")
+    for key, name in (("data", "text"), ("protocol", "protocol")):
+        if key in record and record[key] != identity.get(key):
+            raise InputError(f"{path} is a record of another {name}: rename it or remove it")
+    same = all(record.get(key) == value for key, value in identity.items())
+    return record if same else None
+
+
+def update_record(
+    run: str | Path,
+    path: Path,
+    identity: dict,
+    lengths: list[int],
+    measure: Callable[[int], dict | None],
+    device: torch.device,
+) -> dict:
+    """Add the missing lengths to the record at `path`; return the record with only `lengths` in it.
+
+    measure: computes the results at one length; None where the model does not support the length.
+    The file is written after each length, so that an interrupted evaluation resumes there. Results
+    of other lengths that the file already holds are kept.
+    """
+    results = (existing_record(path, identity) or {"lengths": {}})["lengths"]
+    missing = [length for length in lengths if str(length) not in results]
+    if not missing:
+        print(f"{run} is already evaluated")
+    for length in missing:
+        results[str(length)] = measure(length)
+        results = dict(sorted(results.items(), key=lambda item: int(item[0])))
+        record = {**run_labels(run), **identity, "lengths": results}
+        write_json(path, {**record, "provenance": provenance(device)})
+    print(f"record: {path}")
+    requested = {str(length): results[str(length)] for length in lengths}
+    return {**run_labels(run), **identity, "lengths": requested}
+
+
+def shards_for_run(
+    run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
+) -> Shards:
+    """Return a split of the data in `folder`, or, if that is None, of the run's training data.
+
+    Raises InputError if there is no such data, or if it has another tokenizer than the run.
+    """
+    folder = folder or checkpoint["config"]["data"]
+    if folder is None:
+        raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
+    shards = Shards(folder, split)
+    run_tokenizer = checkpoint["data"]["tokenizer"]
+    if shards.tokenizer != run_tokenizer:
+        raise InputError(
+            f"{folder} holds {shards.tokenizer} tokens, but {run} was trained on {run_tokenizer} "
+            "tokens: pass other --data"
+        )
+    return shards
+
+
+def perplexity(loss: float) -> float:
+    """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
