@@ -444,7 +444,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
                 total += model.losses(*batch).sum(dtype=torch.float64)
                 summary = summary or bias_statistics.summary(model, batch[0])
         model.train()
-        tokens = len(val_windows) * val.predicted
+        tokens = len(val_windows) * val.targets_per_window
         loss, seen = (
             processes.sum(total).item() / tokens,
             " ".join(f"{window:.0f}" for window in summary.get("window", [])),
@@ -465,7 +465,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
     width = len(str(config.steps))
     peak, flops = (
         devices.peak_flops(device, dtype),
-        model.flops_per_token(config.block_size, train.predicted),
+        model.flops_per_token(config.block_size, train.targets_per_window),
     )
     seconds, since, saved = (
         0.0,

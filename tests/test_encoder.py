@@ -51,16 +51,16 @@ def lively(pe, **settings):
     return model
 
 
-def masked(folder, length=50, rate=0.3, visit=(1,)):
+def masked(folder, length=50, rate=0.3, mask_seed=(1,)):
     windows = data_loader.MaskedWindows(shards.Shards(folder, "train"), length, rate)
-    return windows, *windows.batch(range(len(windows)), visit)
+    return windows, *windows.batch(range(len(windows)), mask_seed)
 
 
 @pytest.mark.parametrize("length, rate, count", [(50, 0.3, 15), (99, 0.15, 15), (7, 0.01, 1)])
 def test_a_share_of_the_tokens_is_to_be_restored(folder, length, rate, count):
     windows, inputs, targets, places = masked(folder, length, rate)
     tokens = data_loader.Windows(windows.shards, length).batch(range(len(windows)))[0]
-    assert targets.shape == places.shape == (len(windows), count) and count == windows.predicted
+    assert targets.shape == places.shape == (len(windows), count) and count == windows.targets_per_window
     assert (places.diff() > 0).all()  # no place twice
     assert torch.equal(targets, tokens.gather(1, places))
     elsewhere = torch.ones_like(tokens, dtype=torch.bool).scatter(1, places, False)
@@ -88,7 +88,7 @@ def test_every_visit_masks_others_and_each_the_same_again(folder):
         torch.equal(one, other)
         for one, other in zip((inputs, places), (masked(folder)[1], masked(folder)[3]))
     )
-    assert not torch.equal(places, masked(folder, visit=(2,))[3]) and len(
+    assert not torch.equal(places, masked(folder, mask_seed=(2,))[3]) and len(
         {tuple(row.tolist()) for row in places}
     ) == len(places)
 

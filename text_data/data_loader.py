@@ -1,9 +1,13 @@
-"""How do tokens get from shards to the model: windows of a text, their order, and their way to the device.
+"""Data loader: cut token shards into windows, order them, and move batches to the device.
 
-train = Windows(Shards("data/stdlib", "train"), length=256)     # every stretch of 257 tokens, 256 apart
-sampler = Sampler(len(train), seed=1)
-inputs, targets = train.batch(sampler.take(16))                 # (16, 256) int64 each
-inputs, targets, places = MaskedWindows(shards, length=256, rate=0.15).batch(numbers)       # for an encoder
+    train = Windows(Shards("data/stdlib", "train"), length=256)  # windows of 257 tokens, 256 apart
+    sampler = Sampler(len(train), seed=1)
+    inputs, targets = train.batch(sampler.take(16))  # (16, 256) int64 each
+
+    masked = MaskedWindows(shards, length=256, rate=0.15)  # for an encoder
+    inputs, targets, masked_positions = masked.batch(numbers)
+
+`micro_batches` yields the batches of one rank, and `prefetch` reads them ahead in a thread.
 """
 
 from collections import deque
@@ -15,49 +19,50 @@ import torch
 from errors import InputError
 from text_data.shards import Shards
 
-BATCH_TOKENS = 16_384  # of one forward pass of an evaluation, padding included, or one text where that is longer
+# Tokens per forward pass of an evaluation, padding included. A longer text is one batch by itself.
+BATCH_TOKENS = 16_384
 
 
 class Windows:
-    """All stretches of length + 1 tokens, `length` apart, so that every token but a shard's first is a target once.
+    """Windows of length + 1 tokens, `length` apart.
 
-    A window never spans two shards; a shard's remainder is dropped. Raises InputError where not one window fits.
+    Every token except the first of a shard is a target exactly once. A window never spans two
+    shards, and the remainder of a shard is dropped. Raises InputError if no window fits.
     """
 
     def __init__(self, shards: Shards, length: int):
         self.shards, self.length = shards, length
-        self.first = np.cumsum(
-            [0, *((len(tokens) - 1) // length for tokens in shards.tokens)]
-        )  # window number, by shard
+        per_shard = ((len(tokens) - 1) // length for tokens in shards.tokens)
+        # Number of the first window of each shard; the last entry is the number of windows.
+        self.first = np.cumsum([0, *per_shard])
         if not len(self):
             raise InputError(
-                f"{shards.folder} ({shards.split}) has {shards.total} tokens, too few for one window of "
-                f"{length} + 1: give it more text or choose a shorter context"
+                f"{shards.folder} ({shards.split}) has {shards.total} tokens, too few for one "
+                f"window of {length} + 1: prepare more text or use a shorter context"
             )
 
     def __len__(self) -> int:
         return int(self.first[-1])
 
     def locate(self, number: int) -> tuple[int, int]:
-        """The shard of a window, counted from 0, and the token in it that the window begins with."""
+        """Return the shard of a window, counted from 0, and the offset of its first token there."""
         shard = int(np.searchsorted(self.first, number, "right")) - 1
         return shard, (int(number) - int(self.first[shard])) * self.length
 
     @property
-    def predicted(self) -> int:
-        """Targets of one window."""
+    def targets_per_window(self) -> int:
         return self.length
 
-    def batch(self, numbers, visit: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Inputs and targets of the windows with these numbers, as `rows` gives them.
+    def batch(self, numbers, mask_seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+        """Return inputs and targets of the windows with these numbers, as `read_windows` does.
 
-        visit: whole numbers that tell one visit to a window from another, for windows that are not the same every time.
+        mask_seed: used by `MaskedWindows` only.
         """
         return read_windows(self.shards, map(self.locate, numbers), self.length)
 
 
 class MaskedWindows(Windows):
-    """Windows some of whose tokens are to be restored, others at every visit; `batch` is that of `masked_rows`."""
+    """Windows for masked language modeling, with a fraction `rate` of the tokens as targets."""
 
     def __init__(self, shards: Shards, length: int, rate: float):
         super().__init__(shards, length)
@@ -65,22 +70,27 @@ class MaskedWindows(Windows):
         self.rate = rate
 
     @property
-    def predicted(self) -> int:
+    def targets_per_window(self) -> int:
         return masked_count(self.length, self.rate)
 
-    def batch(self, numbers, visit=()):
+    def batch(self, numbers, mask_seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+        """Return inputs, targets and masked positions, as `read_masked_windows` does.
+
+        mask_seed: non-negative integers; another seed masks other tokens of the same windows.
+        """
         return read_masked_windows(
-            self.shards, map(self.locate, numbers), self.length, self.rate, visit
+            self.shards, map(self.locate, numbers), self.length, self.rate, mask_seed
         )
 
 
-def read_windows(shards: Shards, places, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of `length` tokens from each place (shard, first token) on: two (n, length) int64.
+def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs and targets of the windows at these positions, two (n, length) int64 tensors.
 
-    Raises InputError, naming shard and offset, for a token outside the vocabulary.
+    positions: n pairs (shard, offset of the window's first token).
+    Raises InputError, with shard and offset, for a token outside the vocabulary.
     """
-    found = []
-    for shard, offset in places:
+    rows = []
+    for shard, offset in positions:
         row = shards.tokens[shard][offset : offset + length + 1].astype(np.int64)
         if row.max() >= shards.vocab_size:
             bad = int((row >= shards.vocab_size).argmax())
@@ -88,48 +98,49 @@ def read_windows(shards: Shards, places, length: int) -> tuple[torch.Tensor, tor
                 f"{shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
                 f"vocabulary of {shards.vocab_size}: prepare the data again"
             )
-        found.append(row)
-    windows = torch.from_numpy(np.stack(found))
+        rows.append(row)
+    windows = torch.from_numpy(np.stack(rows))
     return windows[:, :-1], windows[:, 1:]
 
 
 def masked_count(length: int, rate: float) -> int:
-    """How many of `length` tokens are chosen where a share `rate` of them is."""
+    """Return how many of `length` tokens are masked at this rate, at least one."""
     return max(1, round(rate * length))
 
 
 def read_masked_windows(
-    shards: Shards, places, length: int, rate: float, visit: tuple[int, ...] = ()
+    shards: Shards, positions, length: int, rate: float, mask_seed: tuple[int, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """For masked language modeling (Devlin et al. 2019, section 3.1): inputs (n, length), and of `masked_count` tokens of each, chosen at
-    random, what they were and where they are, ascending, both (n, t); all int64.
+    """Return inputs (n, length), targets (n, t) and masked positions (n, t), all int64.
 
-    Of those chosen, 80% are <|mask|> in the inputs, the first number that no token of the vocabulary has; 10% a token at random, 10%
-    themselves. Drawn from (visit, place) alone: the same for every batch size and number of processes.
+    t = masked_count(length, rate) tokens of each window are chosen at random, in ascending order.
+    In the inputs 80% of them become <|mask|> (the first id after the vocabulary), 10% become a
+    random token, and 10% stay as they are (Devlin et al. 2019, section 3.1).
+
+    The random numbers depend only on mask_seed and the window's position, so the result is the
+    same for every batch size and world size. Arguments and errors are those of `read_windows`.
     """
-    places = list(places)
-    tokens, at = read_windows(shards, places, length)[0], []
+    positions = list(positions)
+    tokens, _ = read_windows(shards, positions, length)
     inputs = tokens.numpy().copy()
-    for row, place in zip(inputs, places):
-        generator = np.random.default_rng([*visit, *place])
+    chosen_by_row = []
+    for row, position in zip(inputs, positions, strict=True):
+        generator = np.random.default_rng([*mask_seed, *position])
         chosen = np.sort(generator.permutation(length)[: masked_count(length, rate)])
         kinds = generator.random(len(chosen))
-        row[chosen] = np.where(
-            kinds < 0.8,
-            shards.vocab_size,
-            np.where(
-                kinds < 0.9, generator.integers(shards.vocab_size, size=len(chosen)), row[chosen]
-            ),
-        )
-        at.append(chosen)
-    at = torch.from_numpy(np.stack(at))
-    return torch.from_numpy(inputs), tokens.gather(1, at), at
+        random_tokens = generator.integers(shards.vocab_size, size=len(chosen))
+        replaced = np.where(kinds < 0.9, random_tokens, row[chosen])
+        row[chosen] = np.where(kinds < 0.8, shards.vocab_size, replaced)
+        chosen_by_row.append(chosen)
+    masked_positions = torch.from_numpy(np.stack(chosen_by_row))
+    targets = tokens.gather(1, masked_positions)
+    return torch.from_numpy(inputs), targets, masked_positions
 
 
 class Sampler:
-    """The order of training: each epoch one permutation of all windows, drawn from (seed, epoch).
+    """The order of training: one permutation of all windows per epoch, drawn from (seed, epoch).
 
-    The position is two integers, epoch and index within it, so that a run can stop and go on anywhere.
+    Its state is two integers, `epoch` and `index` within it, so a run can resume at any step.
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
@@ -137,7 +148,7 @@ class Sampler:
         self._shuffle()
 
     def take(self, count: int) -> np.ndarray:
-        """The next `count` window numbers, int64, running on into the next epoch where this one ends."""
+        """Return the next `count` window numbers, (count,) int64, across the end of an epoch."""
         taken = []
         while count:
             part = self.order[self.index : self.index + count]
@@ -145,7 +156,8 @@ class Sampler:
             count -= len(part)
             self.index += len(part)
             if self.index == self.windows:
-                self.epoch, self.index = self.epoch + 1, 0
+                self.epoch += 1
+                self.index = 0
                 self._shuffle()
         return np.concatenate(taken)
 
@@ -159,50 +171,55 @@ def micro_batches(
     sequences: int,
     micro_batch: int,
     rank: int = 0,
-    processes: int = 1,
+    world_size: int = 1,
 ):
-    """Endless micro-batches of process `rank`: (window numbers, what their batch is, the sampler's position after their step).
+    """Yield the micro-batches of one rank, without end.
 
-    A step takes the sampler's next `sequences` windows, the same ones whatever the number of processes; each process takes
-    an equal stretch of them, micro_batch at a time.
+    A step takes the sampler's next `sequences` windows whatever the world size. Each rank takes an
+    equal, contiguous part of them and reads it `micro_batch` windows at a time.
+
+    Yields (window numbers, *tensors of `windows.batch`, sampler state after the step), where the
+    state is {"epoch": int, "index": int}.
     """
-    share = sequences // processes
+    per_rank = sequences // world_size
     while True:
-        visit = sampler.seed, sampler.epoch, sampler.index
-        numbers = sampler.take(sequences)[rank * share : (rank + 1) * share]
-        position = {"epoch": sampler.epoch, "index": sampler.index}
-        for start in range(0, share, micro_batch):
+        mask_seed = (sampler.seed, sampler.epoch, sampler.index)
+        numbers = sampler.take(sequences)[rank * per_rank : (rank + 1) * per_rank]
+        state = {"epoch": sampler.epoch, "index": sampler.index}
+        for start in range(0, per_rank, micro_batch):
             chunk = numbers[start : start + micro_batch]
-            yield chunk, *windows.batch(chunk, visit), position
+            yield chunk, *windows.batch(chunk, mask_seed), state
 
 
 def prefetch(batches, device: torch.device, depth: int = 2):
-    """What `batches` yields, read `depth` items ahead by a thread; for a GPU, tensors are put into pinned memory there, in one piece
-    each, and sent off without waiting for them to arrive."""
+    """Yield the items of `batches`, read `depth` items ahead by a thread, with tensors on `device`.
 
-    def fetch():
+    For a GPU, the thread copies each tensor to pinned memory, and the transfer is asynchronous.
+    """
+    pin = device.type == "cuda"
+
+    def read_next():
         item = next(batches)
-        return [
-            x.contiguous().pin_memory() if pinned and isinstance(x, torch.Tensor) else x
-            for x in item
-        ]
+        if not pin:
+            return item
+        # A strided view would first be copied to pageable memory, and the host would wait for it.
+        return [x.contiguous().pin_memory() if isinstance(x, torch.Tensor) else x for x in item]
 
-    pinned = device.type == "cuda"
+    def to_device(x):
+        return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
+
     with ThreadPoolExecutor(1) as thread:
-        waiting = deque(thread.submit(fetch) for _ in range(depth))
+        waiting = deque(thread.submit(read_next) for _ in range(depth))
         try:
             while True:
                 item = waiting.popleft().result()
-                waiting.append(thread.submit(fetch))
-                yield [
-                    x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
-                    for x in item
-                ]
+                waiting.append(thread.submit(read_next))
+                yield [to_device(x) for x in item]
         finally:
             for future in waiting:
                 future.cancel()
 
 
 def evenly_spaced(total: int, count: int) -> np.ndarray:
-    """`count` of the numbers 0 .. total - 1 (all of them where there are no more), spread over the whole range."""
+    """Return min(count, total) of the numbers 0 .. total - 1, evenly spaced, as int64."""
     return np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)

@@ -1,4 +1,7 @@
-"""Windows against the tokens they are cut from, the sampler, and what each process is given."""
+"""Tests of the data loader: windows, sampler, micro-batches per rank, and prefetch."""
+
+import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -14,33 +17,35 @@ def test_windows_cover_every_token_once(folder):
     assert len(windows) == 99 // 7 + 99 // 7 + 49 // 7
     inputs, targets = windows.batch(range(len(windows)))
     assert inputs.dtype == torch.int64 and torch.equal(inputs[:, 1:], targets[:, :-1])
-    expected = [
-        t
-        for first, count in ((0, 14), (100, 14), (200, 7))
-        for t in range(first + 1, first + 7 * count + 1)
-    ]
+    expected = []
+    for first, count in ((0, 14), (100, 14), (200, 7)):
+        expected += range(first + 1, first + 7 * count + 1)
     assert targets.flatten().tolist() == expected
 
 
-def test_too_little_data_for_the_length(folder):
+def test_too_few_tokens_for_one_window(folder):
     assert len(data_loader.Windows(shards.Shards(folder, "train"), 99)) == 2
-    with pytest.raises(
-        InputError, match="has 250 tokens, too few for one window of 100 . 1: give it more text or"
-    ):
+    message = "has 250 tokens, too few for one window of 100 . 1: prepare more text or"
+    with pytest.raises(InputError, match=message):
         data_loader.Windows(shards.Shards(folder, "train"), 100)
 
 
-def test_token_outside_the_vocabulary_is_named(tmp_path):
+def test_token_outside_the_vocabulary_is_reported_with_shard_and_offset(tmp_path):
     folder = write_shards(tmp_path / "toy", [[1, 2, 3, 4, 400, 6, 7, 8, 9]])
     windows = data_loader.Windows(shards.Shards(folder, "train"), 4)
-    with pytest.raises(
-        InputError,
-        match=r"toy_train_000000.bin: token 400 at offset 4 is outside the vocabulary of 257",
-    ):
+    message = "toy_train_000000.bin: token 400 at offset 4 is outside the vocabulary of 257"
+    with pytest.raises(InputError, match=message):
         windows.batch([0])
 
 
-def test_sampler_visits_every_window_once_an_epoch():
+def test_first_id_after_the_vocabulary_is_reported(tmp_path):
+    folder = write_shards(tmp_path / "toy", [[1, 2, 3, 257, 5]])
+    windows = data_loader.Windows(shards.Shards(folder, "train"), 4)
+    with pytest.raises(InputError, match="token 257 at offset 3 is outside the vocabulary of 257"):
+        windows.batch([0])
+
+
+def test_sampler_visits_every_window_once_per_epoch():
     sampler = data_loader.Sampler(10, seed=3)
     epochs = [sampler.take(10).tolist() for _ in range(3)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
@@ -48,18 +53,14 @@ def test_sampler_visits_every_window_once_an_epoch():
     assert epochs[0] != data_loader.Sampler(10, seed=4).take(10).tolist()
 
 
-def test_sampler_order_does_not_depend_on_the_batch_and_goes_on_anywhere():
-    stream = data_loader.Sampler(10, seed=3).take(47).tolist()
+def test_sampler_order_is_independent_of_batch_size_and_resumes_anywhere():
+    expected = data_loader.Sampler(10, seed=3).take(47).tolist()
     sampler, taken = data_loader.Sampler(10, seed=3), []
-    for count in (
-        3,
-        7,
-        1,
-        25,
-    ):  # ends of epochs in the middle, at the end, and several in one batch
+    # An epoch ends within a batch, at the end of a batch, and several times in one batch.
+    for count in (3, 7, 1, 25):
         taken += sampler.take(count).tolist()
     sampler = data_loader.Sampler(10, seed=3, epoch=sampler.epoch, index=sampler.index)
-    assert taken + sampler.take(11).tolist() == stream
+    assert taken + sampler.take(11).tolist() == expected
 
 
 def test_evenly_spaced():
@@ -71,88 +72,69 @@ def take(batches, count):
     return [next(batches) for _ in range(count)]
 
 
-@pytest.mark.parametrize("processes, micro_batch", [(1, 6), (1, 2), (2, 3), (2, 1), (3, 2)])
-def test_processes_share_every_step(folder, processes, micro_batch):
-    """Steps of six windows: whoever takes which, together they are the sampler's next six, and all know where it stands."""
+@pytest.mark.parametrize("world_size, micro_batch", [(1, 6), (1, 2), (2, 3), (2, 1), (3, 2)])
+def test_ranks_share_every_step(folder, world_size, micro_batch):
+    """In each step the ranks together read the sampler's next six windows, and all agree on its
+    state after the step."""
     windows = data_loader.Windows(shards.Shards(folder, "train"), 7)
-    sampler, micro_batches = (
-        data_loader.Sampler(len(windows), seed=3),
-        6 // processes // micro_batch,
-    )
-    streams = [
-        data_loader.micro_batches(
-            windows, data_loader.Sampler(len(windows), seed=3), 6, micro_batch, rank, processes
+    sampler = data_loader.Sampler(len(windows), seed=3)
+    per_rank = 6 // world_size // micro_batch
+    loaders = []
+    for rank in range(world_size):
+        own_sampler = data_loader.Sampler(len(windows), seed=3)
+        loaders.append(
+            data_loader.micro_batches(windows, own_sampler, 6, micro_batch, rank, world_size)
         )
-        for rank in range(processes)
-    ]
     for _ in range(9):  # 54 windows: more than one epoch of 34
-        parts = [take(stream, micro_batches) for stream in streams]
-        numbers = [part[0] for process in parts for part in process]
+        batches = [batch for loader in loaders for batch in take(loader, per_rank)]
+        numbers = [batch[0] for batch in batches]
         assert [len(part) for part in numbers] == [micro_batch] * (6 // micro_batch)
         assert np.concatenate(numbers).tolist() == sampler.take(6).tolist()
-        for part_numbers, inputs, targets, position in (
-            part for process in parts for part in process
-        ):
-            assert torch.equal(inputs, windows.batch(part_numbers)[0]) and torch.equal(
-                targets, windows.batch(part_numbers)[1]
-            )
-            assert position == {"epoch": sampler.epoch, "index": sampler.index}
+        for batch_numbers, inputs, targets, state in batches:
+            expected_inputs, expected_targets = windows.batch(batch_numbers)
+            assert torch.equal(inputs, expected_inputs)
+            assert torch.equal(targets, expected_targets)
+            assert state == {"epoch": sampler.epoch, "index": sampler.index}
 
 
-def test_the_first_token_outside_the_vocabulary_is_told(tmp_path):
-    windows = data_loader.Windows(
-        shards.Shards(write_shards(tmp_path / "toy", [[1, 2, 3, 257, 5]]), "train"), 4
-    )
-    with pytest.raises(InputError, match="token 257 at offset 3 is outside the vocabulary of 257"):
-        windows.batch([0])
-
-
-def test_reading_ahead_changes_no_order_and_hides_no_error():
+def test_prefetch_keeps_the_order_and_raises_errors():
     def batches():
         for number in range(5):
             yield [number, torch.tensor([number])]
         raise InputError("token 400 is outside the vocabulary")
 
-    read = data_loader.prefetch(batches(), torch.device("cpu"))
-    assert [(number, tensor.item()) for number, tensor in take(read, 5)] == [
-        (n, n) for n in range(5)
-    ]
+    loader = data_loader.prefetch(batches(), torch.device("cpu"))
+    items = [(number, tensor.item()) for number, tensor in take(loader, 5)]
+    assert items == [(n, n) for n in range(5)]
     with pytest.raises(InputError, match="token 400"):
-        next(read)
+        next(loader)
 
 
-def test_batches_for_a_gpu_are_pinned_in_one_piece(monkeypatch):
-    """A view that skips numbers would be copied to ordinary memory first, and the host wait for it."""
+def test_prefetch_pins_contiguous_tensors_for_a_gpu(monkeypatch):
+    """A strided view would first be copied to pageable memory, and the host would wait for it."""
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
     monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
     windows = torch.arange(12).view(3, 4)
-    read = data_loader.prefetch(
-        iter([[np.arange(3), windows[:, :-1], windows[:, 1:], {}]]), torch.device("cuda"), depth=1
-    )
-    with pytest.raises(RuntimeError):  # there is no second one
-        list(read)
-    assert [x.is_contiguous() for x in pinned] == [True, True] and torch.equal(
-        pinned[1], windows[:, 1:]
-    )
+    item = [np.arange(3), windows[:, :-1], windows[:, 1:], {}]
+    loader = data_loader.prefetch(iter([item]), torch.device("cuda"), depth=1)
+    with pytest.raises(RuntimeError):  # there is no second item
+        list(loader)
+    assert [x.is_contiguous() for x in pinned] == [True, True]
+    assert torch.equal(pinned[1], windows[:, 1:])
 
 
-def test_reading_ahead_is_ahead_and_ends():
-    """While the first batch is in use, the second and third are being read; closed, nothing is read any more."""
-    import itertools
-    import threading
-
-    asked = []
-    read = data_loader.prefetch(
-        ([asked.append(n)] for n in itertools.count()), torch.device("cpu"), depth=2
-    )
-    next(read)
+def test_prefetch_reads_ahead_and_stops_when_closed():
+    """While the first item is in use, the second and third are read; after close(), none."""
+    read = []
+    items = ([read.append(n)] for n in itertools.count())
+    loader = data_loader.prefetch(items, torch.device("cpu"), depth=2)
+    next(loader)
     for _ in range(1000):
-        if len(asked) == 3:
+        if len(read) == 3:
             break
         threading.Event().wait(0.01)
-    assert asked == [0, 1, 2]
-    read.close()
-    assert len(asked) == 3 and not [
-        thread for thread in threading.enumerate() if "ThreadPool" in thread.name
-    ]
+    assert read == [0, 1, 2]
+    loader.close()
+    assert len(read) == 3
+    assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
