@@ -28,17 +28,25 @@ from runtime.checkpoints import checkpoint_path, load_model, recipe_hash, sha256
 from runtime.files import atomic_folder
 from text_data import tokenization
 
-# The modules that compute the network. An exported folder is flat: each is written under its last name.
+HERE = Path(__file__).parent
+FURTHER_ENCODINGS = sorted(
+    f"more_encodings.{path.stem}"
+    for path in (HERE / "more_encodings").glob("*.py")
+    if path.stem != "__init__"
+)
+# The modules that compute the network. An exported folder is flat: each module is written under
+# the last part of its name.
 MODULES = (
     "hf_interop.modeling",
     "model",
     "generation.kv_cache",
     "attention",
     "posenc",
+    "more_encodings",
+    *FURTHER_ENCODINGS,
     "hf_interop.pretrained",
     "errors",
 )
-HERE = Path(__file__).parent
 README = """# {name}
 
 GPT-2 with the positional encoding `{pe}`: {description}, trained at {block_size} tokens, step {step}.
@@ -112,12 +120,12 @@ def main(argv=None):
         raise InputError(f"{out} holds other files: choose another --out_dir")
     ours, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
-    elsewhere = [cls for cls, _ in posenc.parse(ours.config.pe) if cls.__module__ != "posenc"]
-    if elsewhere:
-        raise InputError(
-            f"the encoding {elsewhere[0].names[0]} is defined in {elsewhere[0].__module__}, which is not exported: "
-            "move its class to posenc.py"
-        )
+    for cls, _ in posenc.parse(ours.config.pe):
+        if cls.__module__ not in MODULES:
+            raise InputError(
+                f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
+                "exported: move its class to a module of more_encodings/"
+            )
 
     auto, classes, use, further = DECODER if ours.config.causal else ENCODER
     tokens = encoding.n_vocab + (not ours.config.causal)  # and <|mask|>
@@ -166,12 +174,18 @@ def main(argv=None):
         model.save_pretrained(partial)
         tokenizer_of(encoding, masks=not ours.config.causal).save_pretrained(partial)
         for module in MODULES:
-            source = (HERE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+            source = source_path(module).read_text(encoding="utf-8")
             (partial / f"{flat_name(module)}.py").write_text(
                 flatten_imports(source), encoding="utf-8"
             )
         (partial / "README.md").write_text(readme, encoding="utf-8")
     print(f"{out}: {model.model.describe()}")
+
+
+def source_path(module: str) -> Path:
+    """Return the file of a module of this repository, or the __init__.py of a package."""
+    path = HERE / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def flat_name(module: str) -> str:
@@ -190,15 +204,15 @@ def flatten_imports(source: str) -> str:
     for node in sorted(nodes, key=lambda node: node.lineno, reverse=True):
         package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
         indent = " " * node.col_offset
-        if package and node.module in MODULES:
-            names = ", ".join(ast.unparse(alias) for alias in node.names)
-            new = [f"from .{flat_name(node.module)} import {names}"]
-        elif any(package + alias.name in MODULES for alias in node.names):
+        if any(package + alias.name in MODULES for alias in node.names):
             new = []
             for alias in node.names:
                 assert package + alias.name in MODULES, ast.unparse(node)
                 new.append(f"from . import {ast.unparse(alias)}")
                 new.append(f"from .{alias.name} import __name__ as _")
+        elif package and node.module in MODULES:
+            names = ", ".join(ast.unparse(alias) for alias in node.names)
+            new = [f"from .{flat_name(node.module)} import {names}"]
         else:
             continue
         lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import attention
+import more_encodings  # noqa: F401 (registers them)
 import posenc
 from attention import SKIP_TOLERANCE
 from errors import InputError

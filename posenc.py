@@ -120,798 +120,79 @@ class Encoding(nn.Module):
         self.causal = False
 
 
-class NoPE(Encoding):
-    """No positional encoding: only the causal mask tells positions apart (Haviv et al. 2022; Kazemnejad et al. 2024); nothing does in
-    an encoder, to which a text is a bag of words."""
+def build(
+    spec: str, heads: int, width: int, block_size: int, layers: int, causal: bool = True
+) -> nn.ModuleList:
+    """The encodings of a model, one for each layer; a part of scope "model" is the same instance in all of them.
 
-    names = ("nope",)
-
-
-class Learnable(Encoding):
-    """x + P[pos], P a trained table of block_size rows ~ N(0, 0.02): GPT-2's own (Radford et al. 2019).
-
-    Past its last row it is undefined: a longer sequence is an error, "—" in tables.
+    spec: "NAME", "NAME:option=value,option=value", or several joined by "+". causal: of a decoder; False: of an encoder. Raises
+    InputError as `parse` does.
     """
-
-    names = ("learnable",)
-    scope = "model"
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.table = nn.Embedding(block_size, channels)
-        self.max_context = block_size
-
-    def embed(self, x, pos):
-        return x + self.table(pos)
-
-
-class Sinusoidal(Encoding):
-    """sqrt(C) x + [sin, cos](pos / 10000^(2i/C)), i < C/2 (Vaswani et al. 2017, sections 3.4 and 3.5).
-
-    The sqrt(C) is theirs, and needed: GPT-2's embeddings start at 0.02 and would drown in sines of size 1.
-    """
-
-    names = ("sinusoidal",)
-    scope = "model"
-
-    def embed(self, x, pos):
-        return math.sqrt(x.size(-1)) * x + sinusoids(pos, x.size(-1)).to(x.dtype)
-
-
-class SHAPE(Sinusoidal):
-    """`sinusoidal` with positions shifted, while it trains, by a number from 0 to `shift` drawn for each sequence (Kiyono et al. 2021): the
-    network cannot but go by differences, and comes to know positions beyond its training length."""
-
-    names = ("shape",)
-
-    def __init__(self, heads, channels, block_size, *, shift: int = 500):
-        super().__init__(heads, channels, block_size)
-        self.shift = shift
-
-    def embed(self, x, pos):
-        if self.training:
-            pos = pos + torch.randint(self.shift + 1, (len(x), 1), device=x.device)  # (B, T)
-        return super().embed(x, pos)
-
-
-class CAPE(Sinusoidal):
-    """`sinusoidal` with positions (pos + G + U) s while it trains: for each sequence G uniform in +-`shift` and ln s in +-ln(1 +
-    percent/100), for each token U in +-1/2, which keeps the order (Likhomanenko et al. 2021, section 3.1, as for text: not centred)."""
-
-    names = ("cape",)
-
-    def __init__(self, heads, channels, block_size, *, shift: int = 5, percent: int = 3):
-        super().__init__(heads, channels, block_size)
-        self.shift, self.percent = shift, percent
-
-    def embed(self, x, pos):
-        if self.training:
-            shift, jitter, stretch = (
-                torch.rand(len(x), n, device=x.device) * 2 - 1 for n in (1, len(pos), 1)
-            )
-            pos = (pos + self.shift * shift + jitter / 2) * (
-                1 + self.percent / 100
-            ) ** stretch  # (B, T)
-        return super().embed(x, pos)
-
-
-class RoPE(Encoding):
-    """Rotates the pair (q[i], q[i + D/2]) by the angle pos * base^(-2i/D), keys likewise (Su et al. 2024, eq. 34; base 10,000).
-
-    The logit then depends on distance alone. Pairs are half a head apart, as in Llama and GPT-NeoX.
-    """
-
-    names = ("rope",)
-    stretch = 1.0
-    """of queries and keys"""
-
-    def __init__(self, heads, channels, block_size, *, base: int = 10_000):
-        super().__init__(heads, channels, block_size)
-        self.base = base
-
-    def frequencies(self, width: int, device: torch.device) -> Tensor:
-        """By which angle each pair turns from token to token, for heads of `width` columns: (D/2,) float64, the fastest first."""
-        return frequencies(width, self.base, device)
-
-    def rotate(self, q, k, pos):
-        angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
-        sin, cos = (x[:, None] for x in sin_cos(angle, self.stretch))  # (T, 1, D/2)
-
-        def turn(
-            x,
-        ):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
-            a, b = x.transpose(1, 2).float().chunk(2, -1)
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype).transpose(1, 2)
-
-        return turn(q), turn(k)
-
-
-class PRoPE(RoPE):
-    """RoPE of the fastest pairs alone, `percent` of them; the others do not turn: they carry meaning, whatever the distance (p-RoPE of
-    Barbero et al. 2025)."""
-
-    names = ("p-rope",)
-
-    def __init__(self, heads, channels, block_size, *, percent: int = 75, base: int = 10_000):
-        super().__init__(heads, channels, block_size, base=base)
-        self.percent = percent
-
-    def frequencies(self, width, device):
-        turning = torch.arange(width // 2, device=device) < width // 2 * self.percent // 100
-        return super().frequencies(width, device) * turning
-
-
-class PositionInterpolation(RoPE):
-    """RoPE with positions `factor` times as close together, for texts as many times as long as those trained on (Chen et al. 2023,
-    eq. 4)."""
-
-    names = ("rope-pi",)
-
-    def __init__(self, heads, channels, block_size, *, factor: int = 4, base: int = 10_000):
-        super().__init__(heads, channels, block_size, base=base)
-        self.factor = factor
-
-    def frequencies(self, width, device):
-        return super().frequencies(width, device) / self.factor
-
-
-class NTKAware(PositionInterpolation):
-    """RoPE with the base times factor^(D/(D-2)): the slowest pair turns as with `rope-pi`, the fastest as ever, so that neighbours stay
-    apart (Peng et al. 2024, section 3.1)."""
-
-    names = ("rope-ntk",)
-
-    def frequencies(self, width, device):
-        return frequencies(width, self.base * self.factor ** (width / max(1, width - 2)), device)
-
-
-class YaRN(PositionInterpolation):
-    """RoPE for texts `factor` times as long: pairs that turn at least 32 times within the training length go on as they are, those that
-    turn less than once are slowed down by the factor, those between by a mean, weighted linearly by their turns; queries and keys become
-    0.1 ln(factor) + 1 times as long, which sharpens attention (Peng et al. 2024, sections 3.2 and 3.4; the code that they released weighs
-    by the pairs' numbers instead).
-
-    length: the training length that is meant, where it is not that of this run.
-    """
-
-    names = ("yarn",)
-
-    def __init__(
-        self,
-        heads,
-        channels,
-        block_size,
-        *,
-        factor: int = 4,
-        base: int = 10_000,
-        length: int | None = None,
-    ):
-        super().__init__(heads, channels, block_size, factor=factor, base=base)
-        self.length = length or block_size
-        self.stretch = 0.1 * math.log(factor) + 1
-
-    def frequencies(self, width, device):
-        as_ever = frequencies(width, self.base, device)
-        kept = ((self.length * as_ever / (2 * math.pi) - 1) / (32 - 1)).clamp(0, 1)
-        return as_ever * (kept + (1 - kept) / self.factor)
-
-
-def running_sum(x: Tensor) -> Tensor:
-    """x.cumsum(-1) as PyTorch itself computes it, compiled or not.
-
-    On a GPU torch.compile would split a row among programs that add up whichever sums of others are there first: not the same bits
-    every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to. A single number is its own sum.
-    """
-    return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
-
-
-def sin_cos(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
-    """radius times sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
-
-    torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, in
-    arithmetic that GPUs are slow at. One token is left to it.
-    """
-    if angle.size(-2) > 1:
-        return torch.ops.posenc.circle(angle, radius)
-    return (angle.sin() * radius).float(), (angle.cos() * radius).float()
-
-
-def _two_like(angle, radius):
-    return [
-        torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format)
-        for _ in range(2)
-    ]
-
-
-def _sin_cos(angle, radius):
-    found = [
-        function(angle, out=out)
-        for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))
-    ]
-    return found if radius == 1 else [x.mul_(radius) for x in found]
-
-
-def _operator(name, function, schema, fake):
-    """None where it is there already: exported models bring copies of this file, and to register it again would end the first."""
-    if hasattr(torch.ops.posenc, name):
-        return None
-    operator = torch.library.custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)
-    operator.register_fake(fake)
-    return operator
-
-
-_operator("circle", _sin_cos, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
-if _sums := _operator(
-    "running_sum",
-    lambda x: x.cumsum(-1),
-    "(Tensor x) -> Tensor",
-    functools.partial(torch.empty_like, memory_format=torch.contiguous_format),
-):
-    _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
-
-
-class WeightedDecay(Encoding):
-    """The family B_ij = g_i (S_i - S_j): S falls along the text, g >= 0 weighs the fall for query i.
-
-    Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded. Both ways: -g_i |S_i - S_j|,
-    which is no sum of products.
-    """
-
-    kind = "fall"
-
-    @staticmethod
-    def cumulative_sum(steps, last):
-        """S of steps (B, T, H), going on from that of the last token: (B, H, T)."""
-        s = running_sum(steps.mT.contiguous())
-        return s if last is None else s + last[0]
-
-    def bias(self, q_features, k_features, h):
-        (s_i, g_i), (s_j,) = q_features, k_features
-        fall = s_i - s_j
-        return g_i * (fall if self.causal else -fall.abs())
-
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        self.factors = None
-
-    def factors(self, q_features, k_features):
-        (s_i, g_i), (s_j,) = q_features, k_features
-        # Only differences of S count. From the middle query they are half as large, which halves what bf16 rounds away; and
-        # as the centre is not detached, autograd gives S a gradient that sums to zero, as the exact one does.
-        centre = s_i[..., s_i.size(-1) // 2, None]
-        return (g_i * (s_i - centre), None), (-g_i, s_j - centre)
-
-    def triton_bias(self, q_features, k_features, h):
-        return self.kind, dict(zip(("s_i", "g", "s_j"), q_features + k_features))
-
-
-class ALiBi(WeightedDecay):
-    """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H, interleaved as published where H is no power of two (Press et al. 2021): the
-    weighted fall of S = -pos, g = m."""
-
-    names = ("alibi",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.set_slopes(alibi_exponents(heads))
-
-    def set_slopes(self, exponents):
-        """2^(-exponents), (H,) float64."""
-        self.register_buffer(
-            "slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False
-        )  # (1, H, 1)
-
-    def features(self, x, pos, last=None):
-        s = -pos.float()[None, None]  # (1, 1, T)
-        return (s, self.slopes), (s,)
-
-
-class ALiBiShift(ALiBi):
-    """-d 2^(-(8n/H + shift)), n = 1..H (Chi et al. 2023, section 4.1, its Delta): where H is a power of two, ALiBi with all slopes gentler,
-    or steeper; elsewhere ALiBi interleaves its slopes, and this does not."""
-
-    names = ("alibi-shift",)
-    min_option_value = -8
-
-    def __init__(self, heads, channels, block_size, *, shift: int = 2):
-        super().__init__(heads, channels, block_size)
-        self.set_slopes(compression_ratios(heads) + shift)
-
-
-class ALiBiEqual(ALiBi):
-    """-d 2^(-h), the same in all heads (Chi et al. 2023, section 4.2)."""
-
-    names = ("alibi-equal",)
-    min_option_value = -8
-
-    def __init__(self, heads, channels, block_size, *, h: int = 2):
-        super().__init__(heads, channels, block_size)
-        self.set_slopes(torch.full((heads,), h, dtype=torch.float64))
-
-
-class Cable(WeightedDecay):
-    """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s) (CABLE, eqs. 2-7).
-
-    Both linear layers map C -> H and start like every other, biases at zero. Printed, the paper's equations 5 and 7 make
-    the bias positive; its text (the bias penalises distance, and is ALiBi's for steps of -1) and the authors' code make it
-    fall, as here.
-    """
-
-    names = ("cable",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.step = nn.Linear(channels, heads)  # w_c
-        self.weight = nn.Linear(channels, heads)  # w_s
-
-    def features(self, x, pos, last=None):
-        gates = [self.step, self.weight]  # x is read once for both
-        step, weight = F.linear(
-            x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))
-        ).chunk(2, -1)
-        s = self.cumulative_sum(-F.relu(step), last)
-        return (s, F.softplus(weight).mT.contiguous()), (s,)  # as the kernels read it
-
-
-class CableNW(WeightedDecay):
-    """S_i - S_j, S as in `cable`: CABLE without the weight g (CABLE, eq. 5, there CABLE_NW)."""
-
-    names = ("cable-nw",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.step = nn.Linear(channels, heads)
-
-    def features(self, x, pos, last=None):
-        s = self.cumulative_sum(-F.relu(self.step(x)), last)
-        return (s, s.new_ones(1, 1, 1)), (s,)
-
-
-class Fox(WeightedDecay):
-    """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)): the forget gate of the Forgetting Transformer (Lin et al. 2025).
-
-    As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version, the weights' sign turned (its eqs. 2-4; eq. 4 with its
-    own sign turned, as S falls).
-    """
-
-    names = ("fox", "cable-v1")
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.gate = nn.Linear(channels, heads)
-
-    def features(self, x, pos, last=None):
-        s = self.cumulative_sum(F.logsigmoid(self.gate(x)), last)
-        return (s, s.new_ones(1, 1, 1)), (s,)
-
-
-class LogDecay(WeightedDecay):
-    """The family -log(b^2 + 1), b a bias that falls: a gentler slope."""
-
-    factors = None
-    kind = "log-fall"
-
-    def bias(self, q_features, k_features, h):
-        return -super().bias(q_features, k_features, h).square().log1p()
-
-
-class KCable(LogDecay, Cable):
-    """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6), for shallow models."""
-
-    names = ("k-cable",)
-
-
-class KFox(LogDecay, Fox):
-    """-log(b^2 + 1), b the bias of `cable-v1` (CABLE's first version, section 5.4, which prints the sign turned)."""
-
-    names = ("k-cable-v1",)
-
-
-class DistanceBias(Encoding):
-    """The family of biases that depend on the distance d = i - j and the head alone."""
-
-    def features(self, x, pos, last=None):
-        p = pos.float()[None, None]  # (1, 1, T)
-        return (p,), (p,)
-
-    def bias(self, q_features, k_features, h):
-        d = q_features[0] - k_features[0]
-        return self.distance_bias(d.clamp(min=0) if self.causal else d, h)
-
-    def triton_bias(self, q_features, k_features, h):
-        return "distance", {
-            "table": self.distance_bias(
-                distances(k_features[0].size(-1), self.causal, h.device), h[:, None]
-            )
-        }
-
-
-class T5(DistanceBias):
-    """r_h[bucket(d)]: T5's buckets, exact up to half of them, then logarithmic up to max_distance (Raffel et al. 2020).
-
-    Learned, r ~ N(0, 0.02), one table for all layers, as in T5. Both ways: half of the buckets for keys after the query, as in T5's
-    encoder.
-    """
-
-    names = ("t5",)
-    scope = "model"
-
-    def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
-        super().__init__(heads, channels, block_size)
-        self.buckets, self.max_distance = buckets, max_distance
-        if buckets < 4 or max_distance <= buckets // 2:
-            raise InputError(
-                f"t5: with buckets {buckets} and max_distance {max_distance} there is no logarithmic bucket: give at least 4 "
-                "buckets, and a max_distance above half of them"
-            )
-        self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
-
-    def distance_bias(self, d, h):
-        buckets = self.buckets if self.causal else self.buckets // 2
-        exact, after, d = buckets // 2, d < 0, d.abs()
-        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (
-            buckets - exact
-        )
-        return self.table[
-            h,
-            torch.where(d < exact, d, far.floor().clamp(max=buckets - 1)).long() + buckets * after,
+    parts = []  # for each part of the spec, its instance in every layer
+    for cls, options in parse(spec, causal):
+        instances = [
+            cls(heads, width, block_size, **options)
+            for _ in range(1 if cls.scope == "model" else layers)
         ]
+        for instance in instances:
+            if not causal:
+                instance.set_bidirectional()
+        parts.append(instances * (layers // len(instances)))
+    if len(parts) == 1:
+        return nn.ModuleList(parts[0])
+    return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts))
 
 
-class T5Clip(DistanceBias):
-    """r_h[min(d, k)], a learned bias for every distance: the CABLE paper's wording of T5's bias, where distances beyond the
-    training length take the last one's; and DIET-REL (Chen et al. 2021, eq. 3). r ~ N(0, 0.02); k is block_size - 1 unless given.
+def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
+    """The classes of a spec, each with its options. Raises InputError, all problems at once, for unknown names and options,
+    values of the wrong type, parts that would act on the same place, and for encoders those that know no keys after the query.
     """
-
-    names = ("t5-clip", "diet-rel")
-
-    def __init__(self, heads, channels, block_size, *, k: int | None = None):
-        super().__init__(heads, channels, block_size)
-        self.k = block_size - 1 if k is None else k
-        self.table = nn.Parameter(0.02 * torch.randn(heads, self.k + 1))
-
-    def distance_bias(self, d, h):
-        return self.table[h, d.abs().clamp(max=self.k).long()]
-
-
-class Kerple(DistanceBias):
-    """-r1 log(1 + r2 d), r1 ~ U(0, 2), r2 ~ U(0, 1), both kept >= 0.01 (Chi et al. 2022, the logarithmic variant)."""
-
-    names = ("kerple",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.r1 = nn.Parameter(2 * torch.rand(heads))
-        self.r2 = nn.Parameter(torch.rand(heads))
-        self.clamp_parameters_()
-
-    def distance_bias(self, d, h):
-        return -self.r1[h] * (self.r2[h] * d.abs()).log1p()
-
-    @torch.no_grad()
-    def clamp_parameters_(self):
-        self.r1.clamp_(min=0.01)
-        self.r2.clamp_(min=0.01)
-
-
-class KerplePower(DistanceBias):
-    """-r1 d^r2, r1 ~ U(0, 1) kept >= 0.01, r2 ~ U(0, 2) kept in [0.01, 2] (Chi et al. 2022, the power variant)."""
-
-    names = ("kerple-power",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.r1 = nn.Parameter(torch.rand(heads))
-        self.r2 = nn.Parameter(2 * torch.rand(heads))
-        self.clamp_parameters_()
-
-    def distance_bias(self, d, h):
-        return -self.r1[h] * d.abs() ** self.r2[h]
-
-    @torch.no_grad()
-    def clamp_parameters_(self):
-        self.r1.clamp_(min=0.01)
-        self.r2.clamp_(0.01, 2)
-
-
-class Sandwich(DistanceBias):
-    """(sum_i cos(d / 10000^(2i/D')) - D'/2) / h, i < D'/2, h = 8n/H, D' = 128 (Chi et al. 2023, eq. 6): inner products of sinusoidal
-    embeddings, 0 at the query's own place. Nothing is learned. `dimension` is D'."""
-
-    names = ("sandwich",)
-    min_option_value = 2
-
-    def __init__(self, heads, channels, block_size, *, dimension: int = 128):
-        super().__init__(heads, channels, block_size)
-        self.dimension = dimension
-        self.register_buffer("h", compression_ratios(heads), persistent=False)
-
-    def distance_bias(self, d, h):
-        cosines = angles(d, self.dimension).cos()
-        return ((cosines - 1).sum(-1) / self.h[h]).float()
-
-
-class SandwichSmoothed(Sandwich):
-    """8/h (-0.825 log(1 + d) - 0.8), h = 8n/H: the curve fitted to Sandwich at h = 8 (Chi et al. 2023, section 6.2)."""
-
-    names = ("sandwich-smoothed",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-
-    def distance_bias(self, d, h):
-        return (8 / self.h[h] * (-0.825 * d.abs().double().log1p() - 0.8)).float()
-
-
-class MEP(DistanceBias):
-    """log((exp(-m d) + exp(-m d / 2) + exp(-m d^2)) / 3), m ALiBi's slopes: the mean of three kernels (Gao 2024, without parameters, as
-    in the code that it released)."""
-
-    names = ("mep",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.register_buffer(
-            "slopes", torch.exp2(-alibi_exponents(heads)).float(), persistent=False
-        )
-
-    def distance_bias(self, d, h):
-        kernels = self.kernels(d, h)
-        return torch.stack(torch.broadcast_tensors(*kernels)).logsumexp(0) - math.log(len(kernels))
-
-    def kernels(self, d, h):
-        """Their logarithms."""
-        m, d = self.slopes[h], d.abs()
-        return -m * d, -m * d / 2, -m * d**2
-
-
-class MEPLearned(MEP):
-    """log of the mean of exp(b) over four biases b: `t5` and `kerple`, learned, one of each for all layers, -m d and -m d^2 (Gao 2024, with
-    parameters, as in the code that it released)."""
-
-    names = ("mep-learned",)
-    scope = "model"
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.learned = nn.ModuleList(cls(heads, channels, block_size) for cls in (T5, Kerple))
-
-    def kernels(self, d, h):
-        exponential, _, gaussian = super().kernels(d, h)
-        return exponential, gaussian, *(bias.distance_bias(d, h) for bias in self.learned)
-
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        for bias in self.learned:
-            bias.set_bidirectional()
-
-    def clamp_parameters_(self):
-        for bias in self.learned:
-            bias.clamp_parameters_()
-
-
-class FIRE(Encoding):
-    """f(psi(d) / psi(max(L, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H with ReLU (Li et al. 2024, eqs. 5-7).
-
-    Learned: f, c from 0.1 on, and L as a multiple of `threshold`, from 1 on. No function of distance alone: beyond L, a
-    query's own position stretches the scale; both ways, that of the later one of query and key.
-    """
-
-    names = ("fire",)
-
-    def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
-        super().__init__(heads, channels, block_size)
-        self.threshold = threshold
-        self.c = nn.Parameter(torch.tensor(0.1))
-        self.multiplier = nn.Parameter(torch.tensor(1.0))
-        # The MLP starts as torch's Linear does: with small weights and no biases, half of its units would never fire.
-        self.w1, self.b1 = (nn.Parameter(torch.empty(width).uniform_(-1, 1)) for _ in range(2))
-        self.w2, self.b2 = (
-            nn.Parameter(torch.empty(*shape).uniform_(-1, 1) / width**0.5)
-            for shape in ((heads, width), (heads,))
-        )
-
-    def features(self, x, pos, last=None):
-        p = pos.float()[None, None]  # (1, 1, T)
-        return (p,), (p,)
-
-    def bias(self, q_features, k_features, h):
-        (i,), (j,) = q_features, k_features
-        ratio = self.stretch((i - j).abs()) / self.longest(torch.maximum(i, j))
-        hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
-        heads = h.flatten()
-        return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
-
-    def stretch(self, x):
-        """psi: of distances, or of the longest one."""
-        return (self.c.abs() * x).log1p()
-
-    def longest(self, i):
-        """psi(max(L, i)), what distances are divided by where i is the later one of query and key."""
-        return self.stretch(torch.maximum(i, (self.threshold * self.multiplier).abs()))
-
-    def triton_bias(self, q_features, k_features, h):
-        d = distances(k_features[0].size(-1), self.causal, h.device).abs()
-        return "pieces", {
-            "table": self.stretch(d)[None],
-            "g": 1 / self.longest(q_features[0]),
-            "pieces": self.pieces(),
-        }
-
-    def pieces(self):
-        """f as a function of straight pieces: (H, 3, K), K a power of two above its units. First the K - 1 ascending
-        places where a unit turns, or infinity, then slopes and intercepts of the pieces before, between and after them.
-        """
-        count = 1 << len(self.w1).bit_length()
-        with torch.no_grad():
-            turns, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
-            rank = order.argsort()  # a unit is active after its turn, or up to it
-            active = torch.where(
-                self.w1 > 0,
-                torch.arange(count, device=rank.device)[:, None] > rank,
-                torch.arange(count, device=rank.device)[:, None] <= rank,
-            )  # (K, width)
-            active = torch.where(self.w1 == 0, self.b1 > 0, active).to(self.w1.dtype)
-        slopes = (self.w2 * self.w1) @ active.T  # (H, K)
-        intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
-        ends = F.pad(turns, (0, count - len(turns)), value=torch.inf).expand(len(slopes), count)
-        return torch.stack([ends, slopes, intercepts], 1)
-
-
-class DIETAbs(Encoding):
-    """P_Q[i] P_K[j], two learned tables of positions in each head, `rank` numbers a row: where tokens are, weighed apart from what they are
-    (DIET-ABS, Chen et al. 2021, eq. 1).
-
-    ~ N(0, 0.02); as wide as the head unless given, as theirs. Past block_size, the tables' last rows, it is undefined, as `learnable` is.
-    """
-
-    names = ("diet-abs",)
-
-    def __init__(self, heads, channels, block_size, *, rank: int | None = None):
-        super().__init__(heads, channels, block_size)
-        rank = channels // heads if rank is None else rank
-        self.p_q, self.p_k = (
-            nn.Parameter(0.02 * torch.randn(rank, heads, block_size)) for _ in range(2)
-        )
-        self.max_context = block_size
-
-    def features(self, x, pos, last=None):
-        return tuple(
-            table[:, None, :, pos].unbind() for table in (self.p_q, self.p_k)
-        )  # of each rank (1, H, T)
-
-    def bias(self, q_features, k_features, h):
-        return sum(p_q * p_k for p_q, p_k in zip(q_features, k_features))
-
-    def factors(self, q_features, k_features):
-        return ((torch.stack(q_features, -1), torch.stack(k_features, -1)),)
-
-
-class Window(Encoding):
-    """Keys with |d| < w alone are seen (Chi et al. 2023, section 3.3; Beltagy et al. 2020). Positions show at the window's end only; biases
-    go with it, as in `window:w=64+alibi`."""
-
-    names = ("window",)
-
-    def __init__(self, heads, channels, block_size, *, w: int = 100):
-        super().__init__(heads, channels, block_size)
-        self.window_size = w
-
-
-class Shaw(Encoding):
-    """q_i a[min(d, k)] / sqrt(D): relative keys (Shaw et al. 2018, eqs. 4 and 5; relative values, which they found to add nothing, are
-    left out).
-
-    Learned: a, k + 1 rows, of all heads, ~ N(0, 0.02); both ways, k more for keys after the query.
-    """
-
-    names = ("shaw",)
-
-    def __init__(self, heads, channels, block_size, *, k: int = 16):
-        super().__init__(heads, channels, block_size)
-        self.k = k
-        self.a = nn.Parameter(0.02 * torch.randn(k + 1, channels // heads))
-
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        self.a = nn.Parameter(
-            0.02 * torch.randn(2 * self.k + 1, self.a.size(1))
-        )  # the last k of distances -k to -1
-
-    def logits_transform(self, logits, bias, q, d, unseen):
-        of_rows = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows)
-        return of_rows.gather(-1, (d.clamp(-self.k, self.k) % len(self.a)).expand_as(logits))
-
-
-class TransformerXL(Encoding):
-    """((q_i + u) k_j + (q_i + v) W r_d) / sqrt(D), r_d the sinusoids of the distance (Dai et al. 2019, section 3.3).
-
-    Learned: W ~ N(0, 0.02), and for each head u and v, zero at the start.
-    """
-
-    names = ("transformer-xl",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.u, self.v = (nn.Parameter(torch.zeros(heads, 1, channels // heads)) for _ in range(2))
-        self.w = nn.Parameter(0.02 * torch.randn(heads, channels // heads, channels))
-
-    def rotate(self, q, k, pos):
-        return q + self.u.to(q.dtype), k
-
-    def logits_transform(self, logits, bias, q, d, unseen):
-        last = d[-1, 0]  # the longest distance; then all the others, descending
-        r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(
-            q.dtype
-        )  # (T + S - 1, C)
-        found = (
-            (q - self.u + self.v) @ (self.w.to(q.dtype) @ r.T) / math.sqrt(q.size(-1))
-        )  # (B, H, T, T + S - 1)
-        return found.gather(-1, (last - d).expand_as(logits))
-
-
-class CoPE(Encoding):
-    """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it) clipped to the last row of e, which is interpolated between whole numbers
-    (Golovneva et al. 2024, section 4): positions that count the tokens which the query asks for.
-
-    Learned: e, `positions` rows, one table for all heads, zero at the start. It counts from the key to a query after it.
-    """
-
-    names = ("cope",)
-    supports_bidirectional = False
-
-    def __init__(self, heads, channels, block_size, *, positions: int = 64):
-        super().__init__(heads, channels, block_size)
-        self.e = nn.Parameter(torch.zeros(positions, channels // heads))
-
-    def logits_transform(self, logits, bias, q, d, unseen):
-        gates = logits.sigmoid().masked_fill(unseen, 0)
-        p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
-        of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
-        last = len(self.e) - 1  # clamped for the sake of a NaN, which goes on to the output by p
-        below, above = (
-            of_rows.gather(-1, end.long().clamp(0, last)) for end in (p.floor(), p.ceil())
-        )
-        return torch.lerp(below, above, p - p.floor())
-
-
-class DAPE(Encoding):
-    """f([A; B]) of the logits A and the bias B: 2H -> width -> H for each pair of query and key, LeakyReLU between (DAPE, Zheng et al.
-    2024a). It adds to a bias, as in `dape+kerple`; alone, B is 0."""
-
-    names = ("dape",)
-    kernel = 1  # keys that a number of f is made of
-
-    def __init__(self, heads, channels, block_size, *, width: int = 32):
-        super().__init__(heads, channels, block_size)
-        self.hidden, self.output = (
-            nn.Conv2d(2 * heads, width, (1, self.kernel)),
-            nn.Conv2d(width, heads, (1, self.kernel)),
-        )
-
-    def logits_transform(self, logits, bias, q, d, unseen):
-        x = torch.cat([logits, bias.expand_as(logits)], 1)
-        return self.convolve(
-            self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen
-        )
-
-    def convolve(self, layer, x, unseen):
-        """In the precision of x (B, channels, T, S)."""
-        x = x.masked_fill(unseen, 0)
-        return F.conv2d(
-            x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), padding=(0, self.kernel // 2)
-        )
-
-
-class DAPEv2(DAPE):
-    """`dape` whose f is two convolutions along the keys, each over three of them (DAPE V2, Zheng et al. 2024b).
-
-    Unlike the published code it zeroes the hidden layer of keys that are not seen, too: otherwise a row would read the first one after
-    the query, which is not there while a text is being written.
-    """
-
-    names = ("dapev2",)
-    kernel = 3
+    parsed, problems = [], []
+    for part in spec.split("+"):
+        name, _, words = part.partition(":")
+        if name not in ENCODINGS:
+            near = difflib.get_close_matches(name, ENCODINGS, 1)
+            mend = f"did you mean {near[0]}? " if near else ""
+            problems.append(
+                f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}"
+            )
+            continue
+        cls, options = ENCODINGS[name], {}
+        if not (causal or cls.supports_bidirectional):
+            problems.append(
+                f"{name} knows keys before the query only: choose another encoding for an encoder"
+            )
+        known = [
+            p.name
+            for p in inspect.signature(cls).parameters.values()
+            if p.kind is inspect.Parameter.KEYWORD_ONLY
+        ]
+        for word in filter(None, words.split(",")):
+            option, _, value = word.partition("=")
+            if option not in known:
+                problems.append(
+                    f"{name} has no option '{option}': "
+                    + (f"choose from {' '.join(known)}" if known else "it has none")
+                )
+            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
+                problems.append(
+                    f"{name}: {option} is '{value}': it must be a whole number of at least {cls.min_option_value}, "
+                    f"as in {name}:{option}=8"
+                )
+            else:
+                options[option] = int(value)
+        parsed.append((cls, options))
+    for place in ("embed", "rotate", "logits_transform"):
+        acting = [
+            cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)
+        ]
+        if len(acting) > 1:
+            problems.append(
+                f"{' and '.join(acting)} cannot be combined, both act on {place}: choose one of them"
+            )
+    if problems:
+        raise InputError(*problems)
+    return parsed
 
 
 class Composition(Encoding):
@@ -996,25 +277,382 @@ class Composition(Encoding):
         ]
 
 
-def sinusoids(pos: Tensor, width: int) -> Tensor:
-    """[sin, cos](pos / 10000^(2i/width)), i < width/2, for pos (...,) -> (..., width) float64."""
-    angle = angles(pos, width)
-    return torch.cat([angle.sin(), angle.cos()], -1)
+class WeightedDecay(Encoding):
+    """The family B_ij = g_i (S_i - S_j): S falls along the text, g >= 0 weighs the fall for query i.
+
+    Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded. Both ways: -g_i |S_i - S_j|,
+    which is no sum of products.
+    """
+
+    kind = "fall"
+
+    @staticmethod
+    def cumulative_sum(steps, last):
+        """S of steps (B, T, H), going on from that of the last token: (B, H, T)."""
+        s = running_sum(steps.mT.contiguous())
+        return s if last is None else s + last[0]
+
+    def bias(self, q_features, k_features, h):
+        (s_i, g_i), (s_j,) = q_features, k_features
+        fall = s_i - s_j
+        return g_i * (fall if self.causal else -fall.abs())
+
+    def set_bidirectional(self):
+        super().set_bidirectional()
+        self.factors = None
+
+    def factors(self, q_features, k_features):
+        (s_i, g_i), (s_j,) = q_features, k_features
+        # Only differences of S count. From the middle query they are half as large, which halves what bf16 rounds away; and
+        # as the centre is not detached, autograd gives S a gradient that sums to zero, as the exact one does.
+        centre = s_i[..., s_i.size(-1) // 2, None]
+        return (g_i * (s_i - centre), None), (-g_i, s_j - centre)
+
+    def triton_bias(self, q_features, k_features, h):
+        return self.kind, dict(zip(("s_i", "g", "s_j"), q_features + k_features))
 
 
-def angles(pos: Tensor, width: int) -> Tensor:
-    """pos / 10000^(2i/width), i < width/2, for pos (...,) -> (..., width/2) float64: float32 is off by 0.01 rad at 131,072."""
-    return pos.double()[..., None] * frequencies(width, 10_000, pos.device)
+class Cable(WeightedDecay):
+    """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s) (CABLE, eqs. 2-7).
+
+    Both linear layers map C -> H and start like every other, biases at zero. Printed, the paper's equations 5 and 7 make
+    the bias positive; its text (the bias penalises distance, and is ALiBi's for steps of -1) and the authors' code make it
+    fall, as here.
+    """
+
+    names = ("cable",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.step = nn.Linear(channels, heads)  # w_c
+        self.weight = nn.Linear(channels, heads)  # w_s
+
+    def features(self, x, pos, last=None):
+        gates = [self.step, self.weight]  # x is read once for both
+        step, weight = F.linear(
+            x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))
+        ).chunk(2, -1)
+        s = self.cumulative_sum(-F.relu(step), last)
+        return (s, F.softplus(weight).mT.contiguous()), (s,)  # as the kernels read it
 
 
-def frequencies(width: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2i/width), i < width/2, (width/2,) float64."""
-    return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+class CableNW(WeightedDecay):
+    """S_i - S_j, S as in `cable`: CABLE without the weight g (CABLE, eq. 5, there CABLE_NW)."""
+
+    names = ("cable-nw",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.step = nn.Linear(channels, heads)
+
+    def features(self, x, pos, last=None):
+        s = self.cumulative_sum(-F.relu(self.step(x)), last)
+        return (s, s.new_ones(1, 1, 1)), (s,)
 
 
-def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
-    """All that there are between so many tokens, ascending, negative ones only where not causal: (N,) float32."""
-    return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
+class Fox(WeightedDecay):
+    """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)): the forget gate of the Forgetting Transformer (Lin et al. 2025).
+
+    As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version, the weights' sign turned (its eqs. 2-4; eq. 4 with its
+    own sign turned, as S falls).
+    """
+
+    names = ("fox", "cable-v1")
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.gate = nn.Linear(channels, heads)
+
+    def features(self, x, pos, last=None):
+        s = self.cumulative_sum(F.logsigmoid(self.gate(x)), last)
+        return (s, s.new_ones(1, 1, 1)), (s,)
+
+
+class LogDecay(WeightedDecay):
+    """The family -log(b^2 + 1), b a bias that falls: a gentler slope."""
+
+    factors = None
+    kind = "log-fall"
+
+    def bias(self, q_features, k_features, h):
+        return -super().bias(q_features, k_features, h).square().log1p()
+
+
+class KCable(LogDecay, Cable):
+    """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6), for shallow models."""
+
+    names = ("k-cable",)
+
+
+class KFox(LogDecay, Fox):
+    """-log(b^2 + 1), b the bias of `cable-v1` (CABLE's first version, section 5.4, which prints the sign turned)."""
+
+    names = ("k-cable-v1",)
+
+
+class NoPE(Encoding):
+    """No positional encoding: only the causal mask tells positions apart (Haviv et al. 2022; Kazemnejad et al. 2024); nothing does in
+    an encoder, to which a text is a bag of words."""
+
+    names = ("nope",)
+
+
+class ALiBi(WeightedDecay):
+    """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H, interleaved as published where H is no power of two (Press et al. 2021): the
+    weighted fall of S = -pos, g = m."""
+
+    names = ("alibi",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.set_slopes(alibi_exponents(heads))
+
+    def set_slopes(self, exponents):
+        """2^(-exponents), (H,) float64."""
+        self.register_buffer(
+            "slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False
+        )  # (1, H, 1)
+
+    def features(self, x, pos, last=None):
+        s = -pos.float()[None, None]  # (1, 1, T)
+        return (s, self.slopes), (s,)
+
+
+class DistanceBias(Encoding):
+    """The family of biases that depend on the distance d = i - j and the head alone."""
+
+    def features(self, x, pos, last=None):
+        p = pos.float()[None, None]  # (1, 1, T)
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        d = q_features[0] - k_features[0]
+        return self.distance_bias(d.clamp(min=0) if self.causal else d, h)
+
+    def triton_bias(self, q_features, k_features, h):
+        return "distance", {
+            "table": self.distance_bias(
+                distances(k_features[0].size(-1), self.causal, h.device), h[:, None]
+            )
+        }
+
+
+class Kerple(DistanceBias):
+    """-r1 log(1 + r2 d), r1 ~ U(0, 2), r2 ~ U(0, 1), both kept >= 0.01 (Chi et al. 2022, the logarithmic variant)."""
+
+    names = ("kerple",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.r1 = nn.Parameter(2 * torch.rand(heads))
+        self.r2 = nn.Parameter(torch.rand(heads))
+        self.clamp_parameters_()
+
+    def distance_bias(self, d, h):
+        return -self.r1[h] * (self.r2[h] * d.abs()).log1p()
+
+    @torch.no_grad()
+    def clamp_parameters_(self):
+        self.r1.clamp_(min=0.01)
+        self.r2.clamp_(min=0.01)
+
+
+class KerplePower(DistanceBias):
+    """-r1 d^r2, r1 ~ U(0, 1) kept >= 0.01, r2 ~ U(0, 2) kept in [0.01, 2] (Chi et al. 2022, the power variant)."""
+
+    names = ("kerple-power",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.r1 = nn.Parameter(torch.rand(heads))
+        self.r2 = nn.Parameter(2 * torch.rand(heads))
+        self.clamp_parameters_()
+
+    def distance_bias(self, d, h):
+        return -self.r1[h] * d.abs() ** self.r2[h]
+
+    @torch.no_grad()
+    def clamp_parameters_(self):
+        self.r1.clamp_(min=0.01)
+        self.r2.clamp_(0.01, 2)
+
+
+class T5(DistanceBias):
+    """r_h[bucket(d)]: T5's buckets, exact up to half of them, then logarithmic up to max_distance (Raffel et al. 2020).
+
+    Learned, r ~ N(0, 0.02), one table for all layers, as in T5. Both ways: half of the buckets for keys after the query, as in T5's
+    encoder.
+    """
+
+    names = ("t5",)
+    scope = "model"
+
+    def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
+        super().__init__(heads, channels, block_size)
+        self.buckets, self.max_distance = buckets, max_distance
+        if buckets < 4 or max_distance <= buckets // 2:
+            raise InputError(
+                f"t5: with buckets {buckets} and max_distance {max_distance} there is no logarithmic bucket: give at least 4 "
+                "buckets, and a max_distance above half of them"
+            )
+        self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
+
+    def distance_bias(self, d, h):
+        buckets = self.buckets if self.causal else self.buckets // 2
+        exact, after, d = buckets // 2, d < 0, d.abs()
+        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (
+            buckets - exact
+        )
+        return self.table[
+            h,
+            torch.where(d < exact, d, far.floor().clamp(max=buckets - 1)).long() + buckets * after,
+        ]
+
+
+class T5Clip(DistanceBias):
+    """r_h[min(d, k)], a learned bias for every distance: the CABLE paper's wording of T5's bias, where distances beyond the
+    training length take the last one's; and DIET-REL (Chen et al. 2021, eq. 3). r ~ N(0, 0.02); k is block_size - 1 unless given.
+    """
+
+    names = ("t5-clip", "diet-rel")
+
+    def __init__(self, heads, channels, block_size, *, k: int | None = None):
+        super().__init__(heads, channels, block_size)
+        self.k = block_size - 1 if k is None else k
+        self.table = nn.Parameter(0.02 * torch.randn(heads, self.k + 1))
+
+    def distance_bias(self, d, h):
+        return self.table[h, d.abs().clamp(max=self.k).long()]
+
+
+class FIRE(Encoding):
+    """f(psi(d) / psi(max(L, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H with ReLU (Li et al. 2024, eqs. 5-7).
+
+    Learned: f, c from 0.1 on, and L as a multiple of `threshold`, from 1 on. No function of distance alone: beyond L, a
+    query's own position stretches the scale; both ways, that of the later one of query and key.
+    """
+
+    names = ("fire",)
+
+    def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
+        super().__init__(heads, channels, block_size)
+        self.threshold = threshold
+        self.c = nn.Parameter(torch.tensor(0.1))
+        self.multiplier = nn.Parameter(torch.tensor(1.0))
+        # The MLP starts as torch's Linear does: with small weights and no biases, half of its units would never fire.
+        self.w1, self.b1 = (nn.Parameter(torch.empty(width).uniform_(-1, 1)) for _ in range(2))
+        self.w2, self.b2 = (
+            nn.Parameter(torch.empty(*shape).uniform_(-1, 1) / width**0.5)
+            for shape in ((heads, width), (heads,))
+        )
+
+    def features(self, x, pos, last=None):
+        p = pos.float()[None, None]  # (1, 1, T)
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        (i,), (j,) = q_features, k_features
+        ratio = self.stretch((i - j).abs()) / self.longest(torch.maximum(i, j))
+        hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
+        heads = h.flatten()
+        return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
+
+    def stretch(self, x):
+        """psi: of distances, or of the longest one."""
+        return (self.c.abs() * x).log1p()
+
+    def longest(self, i):
+        """psi(max(L, i)), what distances are divided by where i is the later one of query and key."""
+        return self.stretch(torch.maximum(i, (self.threshold * self.multiplier).abs()))
+
+    def triton_bias(self, q_features, k_features, h):
+        d = distances(k_features[0].size(-1), self.causal, h.device).abs()
+        return "pieces", {
+            "table": self.stretch(d)[None],
+            "g": 1 / self.longest(q_features[0]),
+            "pieces": self.pieces(),
+        }
+
+    def pieces(self):
+        """f as a function of straight pieces: (H, 3, K), K a power of two above its units. First the K - 1 ascending
+        places where a unit turns, or infinity, then slopes and intercepts of the pieces before, between and after them.
+        """
+        count = 1 << len(self.w1).bit_length()
+        with torch.no_grad():
+            turns, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
+            rank = order.argsort()  # a unit is active after its turn, or up to it
+            active = torch.where(
+                self.w1 > 0,
+                torch.arange(count, device=rank.device)[:, None] > rank,
+                torch.arange(count, device=rank.device)[:, None] <= rank,
+            )  # (K, width)
+            active = torch.where(self.w1 == 0, self.b1 > 0, active).to(self.w1.dtype)
+        slopes = (self.w2 * self.w1) @ active.T  # (H, K)
+        intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
+        ends = F.pad(turns, (0, count - len(turns)), value=torch.inf).expand(len(slopes), count)
+        return torch.stack([ends, slopes, intercepts], 1)
+
+
+class RoPE(Encoding):
+    """Rotates the pair (q[i], q[i + D/2]) by the angle pos * base^(-2i/D), keys likewise (Su et al. 2024, eq. 34; base 10,000).
+
+    The logit then depends on distance alone. Pairs are half a head apart, as in Llama and GPT-NeoX.
+    """
+
+    names = ("rope",)
+    stretch = 1.0
+    """of queries and keys"""
+
+    def __init__(self, heads, channels, block_size, *, base: int = 10_000):
+        super().__init__(heads, channels, block_size)
+        self.base = base
+
+    def frequencies(self, width: int, device: torch.device) -> Tensor:
+        """By which angle each pair turns from token to token, for heads of `width` columns: (D/2,) float64, the fastest first."""
+        return frequencies(width, self.base, device)
+
+    def rotate(self, q, k, pos):
+        angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
+        sin, cos = (x[:, None] for x in sin_cos(angle, self.stretch))  # (T, 1, D/2)
+
+        def turn(
+            x,
+        ):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
+            a, b = x.transpose(1, 2).float().chunk(2, -1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype).transpose(1, 2)
+
+        return turn(q), turn(k)
+
+
+class Learnable(Encoding):
+    """x + P[pos], P a trained table of block_size rows ~ N(0, 0.02): GPT-2's own (Radford et al. 2019).
+
+    Past its last row it is undefined: a longer sequence is an error, "—" in tables.
+    """
+
+    names = ("learnable",)
+    scope = "model"
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.table = nn.Embedding(block_size, channels)
+        self.max_context = block_size
+
+    def embed(self, x, pos):
+        return x + self.table(pos)
+
+
+class Sinusoidal(Encoding):
+    """sqrt(C) x + [sin, cos](pos / 10000^(2i/C)), i < C/2 (Vaswani et al. 2017, sections 3.4 and 3.5).
+
+    The sqrt(C) is theirs, and needed: GPT-2's embeddings start at 0.02 and would drown in sines of size 1.
+    """
+
+    names = ("sinusoidal",)
+    scope = "model"
+
+    def embed(self, x, pos):
+        return math.sqrt(x.size(-1)) * x + sinusoids(pos, x.size(-1)).to(x.dtype)
 
 
 def alibi_exponents(heads: int) -> Tensor:
@@ -1025,81 +663,76 @@ def alibi_exponents(heads: int) -> Tensor:
     return 8 * n.double() / below
 
 
-def compression_ratios(heads: int) -> Tensor:
-    """Sandwich's h = 8n/H, n = 1..H, (H,) float64."""
-    return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
+def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
+    """All that there are between so many tokens, ascending, negative ones only where not causal: (N,) float32."""
+    return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
 
 
-def build(
-    spec: str, heads: int, width: int, block_size: int, layers: int, causal: bool = True
-) -> nn.ModuleList:
-    """The encodings of a model, one for each layer; a part of scope "model" is the same instance in all of them.
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i/width), i < width/2, (width/2,) float64."""
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
-    spec: "NAME", "NAME:option=value,option=value", or several joined by "+". causal: of a decoder; False: of an encoder. Raises
-    InputError as `parse` does.
+
+def angles(pos: Tensor, width: int) -> Tensor:
+    """pos / 10000^(2i/width), i < width/2, for pos (...,) -> (..., width/2) float64: float32 is off by 0.01 rad at 131,072."""
+    return pos.double()[..., None] * frequencies(width, 10_000, pos.device)
+
+
+def sinusoids(pos: Tensor, width: int) -> Tensor:
+    """[sin, cos](pos / 10000^(2i/width)), i < width/2, for pos (...,) -> (..., width) float64."""
+    angle = angles(pos, width)
+    return torch.cat([angle.sin(), angle.cos()], -1)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    """x.cumsum(-1) as PyTorch itself computes it, compiled or not.
+
+    On a GPU torch.compile would split a row among programs that add up whichever sums of others are there first: not the same bits
+    every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to. A single number is its own sum.
     """
-    parts = []  # for each part of the spec, its instance in every layer
-    for cls, options in parse(spec, causal):
-        instances = [
-            cls(heads, width, block_size, **options)
-            for _ in range(1 if cls.scope == "model" else layers)
-        ]
-        for instance in instances:
-            if not causal:
-                instance.set_bidirectional()
-        parts.append(instances * (layers // len(instances)))
-    if len(parts) == 1:
-        return nn.ModuleList(parts[0])
-    return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts))
+    return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
-def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
-    """The classes of a spec, each with its options. Raises InputError, all problems at once, for unknown names and options,
-    values of the wrong type, parts that would act on the same place, and for encoders those that know no keys after the query.
+def sin_cos(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
+    """radius times sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
+
+    torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, in
+    arithmetic that GPUs are slow at. One token is left to it.
     """
-    parsed, problems = [], []
-    for part in spec.split("+"):
-        name, _, words = part.partition(":")
-        if name not in ENCODINGS:
-            near = difflib.get_close_matches(name, ENCODINGS, 1)
-            mend = f"did you mean {near[0]}? " if near else ""
-            problems.append(
-                f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}"
-            )
-            continue
-        cls, options = ENCODINGS[name], {}
-        if not (causal or cls.supports_bidirectional):
-            problems.append(
-                f"{name} knows keys before the query only: choose another encoding for an encoder"
-            )
-        known = [
-            p.name
-            for p in inspect.signature(cls).parameters.values()
-            if p.kind is inspect.Parameter.KEYWORD_ONLY
-        ]
-        for word in filter(None, words.split(",")):
-            option, _, value = word.partition("=")
-            if option not in known:
-                problems.append(
-                    f"{name} has no option '{option}': "
-                    + (f"choose from {' '.join(known)}" if known else "it has none")
-                )
-            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
-                problems.append(
-                    f"{name}: {option} is '{value}': it must be a whole number of at least {cls.min_option_value}, "
-                    f"as in {name}:{option}=8"
-                )
-            else:
-                options[option] = int(value)
-        parsed.append((cls, options))
-    for place in ("embed", "rotate", "logits_transform"):
-        acting = [
-            cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)
-        ]
-        if len(acting) > 1:
-            problems.append(
-                f"{' and '.join(acting)} cannot be combined, both {place}: choose one of them"
-            )
-    if problems:
-        raise InputError(*problems)
-    return parsed
+    if angle.size(-2) > 1:
+        return torch.ops.posenc.circle(angle, radius)
+    return (angle.sin() * radius).float(), (angle.cos() * radius).float()
+
+
+def _two_like(angle, radius):
+    return [
+        torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format)
+        for _ in range(2)
+    ]
+
+
+def _sin_cos(angle, radius):
+    found = [
+        function(angle, out=out)
+        for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))
+    ]
+    return found if radius == 1 else [x.mul_(radius) for x in found]
+
+
+def _operator(name, function, schema, fake):
+    """None where it is there already: exported models bring copies of this file, and to register it again would end the first."""
+    if hasattr(torch.ops.posenc, name):
+        return None
+    operator = torch.library.custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
+    return operator
+
+
+_operator("circle", _sin_cos, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
+if _sums := _operator(
+    "running_sum",
+    lambda x: x.cumsum(-1),
+    "(Tensor x) -> Tensor",
+    functools.partial(torch.empty_like, memory_format=torch.contiguous_format),
+):
+    _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))

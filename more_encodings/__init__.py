@@ -1,1 +1,16 @@
-"""Positional encodings beyond those of the CABLE paper."""
+"""Positional encodings in addition to those of posenc.py, one module per family.
+
+Importing this package registers them all.
+"""
+
+from more_encodings import (  # noqa: F401
+    cope,
+    dape,
+    diet,
+    mep,
+    random_positions,
+    relative_keys,
+    rope_scaling,
+    sandwich,
+    window,
+)

@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
         "TRITON_INTERPRET", "1"
     )  # before anything imports triton, as torch.compile does
 
+import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
 from runtime import cli  # noqa: E402
 from text_data import shards  # noqa: E402

@@ -661,11 +661,11 @@ def test_composition_shares_what_the_model_shares():
         ("window:w=1-", "w is '1-'"),
         (
             "dape+kerple+dapev2",
-            "dape and dapev2 cannot be combined, both transform: choose one of them",
+            "dape and dapev2 cannot be combined, both act on logits_transform: choose one of them",
         ),
         (
             "learnable+sinusoidal",
-            "learnable and sinusoidal cannot be combined, both embed: choose one of them",
+            "learnable and sinusoidal cannot be combined, both act on embed: choose one of them",
         ),
     ],
 )
