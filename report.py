@@ -72,8 +72,8 @@ def main(argv=None):
         cells = tables.generalization(found, paper.generalization())
         verdicts = "\n".join(f"- {verdict}" for verdict in claims.judge_generalization(found))
         caption = (
-            "HellaSwag in percent, perplexities elsewhere; the paper's: version 1, table 1. Protocols and errors: the tables "
-            "below."
+            "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1. "
+            "For protocols and standard errors, see the tables below."
         )
         write(
             out,
@@ -91,8 +91,8 @@ def main(argv=None):
         write(
             out,
             "hellaswag",
-            f"{tables.aligned(cells)}\n\nHellaSwag, percent right ± standard error, as lm-evaluation-harness counts; "
-            "chance is 25.",
+            f"{tables.aligned(cells)}\n\nHellaSwag accuracy in percent ± standard error, as "
+            "lm-evaluation-harness computes it; chance is 25.",
             (cells[0], cells[1:]),
             cells,
         )

@@ -47,8 +47,8 @@ BELOW = (
     ("dapev2+kerple", ("kerple",), (1, 4, 16), "CABLE, table 2"),
     ("sandwich", ("alibi", "rope", "sinusoidal"), (2, 4), "Chi et al."),
     ("kerple", ("sandwich",), (1, 4, 16), "Chi et al."),
-    ("rope+cable", ("rope", "cable"), (1, 16), "a question of ours"),
-    ("rope+fox", ("rope", "fox"), (1, 16), "a question of ours"),
+    ("rope+cable", ("rope", "cable"), (1, 16), "not in a paper"),
+    ("rope+fox", ("rope", "fox"), (1, 16), "not in a paper"),
 )
 WINDOWED = (
     "window",
@@ -90,7 +90,7 @@ def judge(columns: list[tables.Column], printed: Table | None = None) -> list[Ve
         ).append(column)
     verdicts = []
     for (size, block_size), group in alike.items():
-        name = f"{size} trained at {block_size:,}: " if len(alike) > 1 else ""
+        name = f"{size}, trained with {block_size:,} tokens: " if len(alike) > 1 else ""
         for verdict in _judge(group, block_size, printed):
             verdict.claim = name + verdict.claim
             verdicts.append(verdict)
@@ -123,7 +123,7 @@ def judge_retrieval(columns: list[tables.Column]) -> list[Verdict]:
             grown = far / near if near and far is not None else None
             verdicts.append(
                 Verdict(
-                    f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x over that at 1x {relation} {bound} (CABLE, table 3)",
+                    f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x / nDCG@10 at 1x {relation} {bound} (CABLE, table 3)",
                     "" if grown is None else f"{grown:.3f}",
                     None if grown is None else grown > bound if relation == ">" else grown < bound,
                 )
@@ -137,11 +137,11 @@ def judge_retrieval(columns: list[tables.Column]) -> list[Verdict]:
             if first["cable"].mean(length) is not None
             and (value := first[pe].mean(length)) is not None
         ]
-        claim = f"cable: nDCG@10 higher than of {', '.join(rivals)} at every length beyond the training length (CABLE, table 3)"
+        claim = f"cable: nDCG@10 higher than {', '.join(rivals)} at every length beyond the training length (CABLE, table 3)"
         verdicts.append(
             Verdict(
                 claim,
-                f"by at least {min(margins):.2f}" if margins else "",
+                f"smallest margin {min(margins):.2f}" if margins else "",
                 min(margins) > 0 if margins else None,
             )
         )
@@ -185,20 +185,26 @@ def judge_receptive_fields(
             covered = field <= trained_at
             verdicts.append(
                 Verdict(
-                    f"{column.label}: perplexity at {far}x over that at 1x {'<=' if covered else '>'} {KEPT}, as its receptive field is "
-                    f"{'within' if covered else 'beyond'} the training length (Chi et al.)",
-                    "" if grown is None else f"{grown:.3f}, {field / trained_at:.2f} of it",
+                    f"{column.label}: perplexity at {far}x / perplexity at 1x "
+                    f"{'<=' if covered else '>'} {KEPT}, because its receptive field is "
+                    f"{'shorter' if covered else 'longer'} than the training length (Chi et al.)",
+                    ""
+                    if grown is None
+                    else f"{grown:.3f}, receptive field {field / trained_at:.2f} training lengths",
                     None if grown is None else (grown <= KEPT) == covered,
                 )
             )
     if len(reached) > 3:
         ranks = np.argsort(np.argsort(reached, axis=0), axis=0)
         together = float(np.corrcoef(ranks.T)[0, 1])
-        claim = "the further the receptive field of a window or of ALiBi's slopes reaches, the more perplexity grows: rank correlation >= "
+        claim = (
+            "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
+            "field: rank correlation >= "
+        )
         verdicts.append(
             Verdict(
                 f"{claim}{TOGETHER} (Chi et al.)",
-                f"{together:.2f} over {len(reached)}",
+                f"{together:.2f} over {len(reached)} models",
                 together >= TOGETHER,
             )
         )
@@ -244,7 +250,7 @@ def judge_generalization(found: dict[str, dict]) -> list[Verdict]:
                     verdicts.append(
                         Verdict(
                             f"{size}: {pe} has the {best} (CABLE, version 1)",
-                            f"{reached[pe]:.2f}, {rival} {rivals[rival]:.2f}",
+                            f"{reached[pe]:.2f}, next {rival} {rivals[rival]:.2f}",
                             reached[pe] > rivals[rival] if higher else reached[pe] < rivals[rival],
                         )
                     )
@@ -274,8 +280,9 @@ def _whatever_the_training_length(columns):
             if (ours_mean := a.mean(length)) and (theirs_mean := b.mean(length))
         ]
         yield Verdict(
-            "cable-v1: lower than sinusoidal at every context, whichever length each was trained at (CABLE, version 1)",
-            f"sinusoidal at least {min(ratios):.3f} times as high",
+            "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training lengths "
+            "(CABLE, version 1)",
+            f"sinusoidal is at least {min(ratios):.3f} times as high",
             min(ratios) > 1,
         )
 
@@ -313,7 +320,7 @@ def _judge(columns, block_size, printed):
     for pe, relation, bound, source in FAR:
         if pe in asked:
             claim, measured, holds = (
-                f"{pe}: perplexity at {far}x over that at 1x {relation} {bound} ({source})",
+                f"{pe}: perplexity at {far}x / perplexity at 1x {relation} {bound} ({source})",
                 "",
                 None,
             )
@@ -342,8 +349,8 @@ def _judge(columns, block_size, printed):
                 else ", ".join(f"{multiple}x" for multiple in wanted)
             )
             yield Verdict(
-                f"{pe}: lower than {', '.join(rivals)} at {at} ({source})",
-                f"the others at least {min(margins)[1]} times as high" if margins else "",
+                f"{pe}: perplexity lower than {', '.join(rivals)} at {at} ({source})",
+                f"the others are at least {min(margins)[1]} times as high" if margins else "",
                 min(margins)[0] > 1 if margins else None,
             )
     if printed:
@@ -370,7 +377,7 @@ def _orders(found, columns, block_size, printed):
         ]
         right = sum(ours[a] < ours[b] for a, b in pairs)
         yield Verdict(
-            f"at {context / printed.trained_at:g}x the encodings come in the order of {printed.what}",
-            f"{right} of {len(pairs)} pairs do" if pairs else "",
+            f"at {context / printed.trained_at:g}x: same order of encodings as {printed.what}",
+            f"{right} of {len(pairs)} pairs agree" if pairs else "",
             right == len(pairs) if pairs else None,
         )

@@ -211,11 +211,14 @@ def protocol(record: dict) -> str:
         return record["metric"]
     found = record["protocol"]
     if found.get("mask_rate"):
-        return f"segments, of the {found['mask_rate']:.0%} of tokens that are masked"
+        return f"segments, predicting the {found['mask_rate']:.0%} of tokens that are masked"
     if found.get("stride"):
-        return f"segments, {found['stride']:,} tokens apart"
+        return f"segments with a stride of {found['stride']:,} tokens"
     if found.get("targets"):
-        return f"same-targets, the last {found['targets']:,} of {found['spans']:,} windows that overlap by {found['overlap']:.0%}"
+        return (
+            f"same-targets, the last {found['targets']:,} tokens of {found['spans']:,} windows "
+            f"that overlap by {found['overlap']:.0%}"
+        )
     return found["name"]
 
 
@@ -286,11 +289,13 @@ def printed_beside(columns: list[Column], paper: Table) -> tuple[list[list[str]]
                 ]
             )
     text = (
-        f"{measure.name} here and in {paper.what} ({paper.dataset}, {paper.size}), and how far ours is from it."
+        f"{measure.name} here and in {paper.what} ({paper.dataset}, {paper.size}), and the relative "
+        "difference."
         if alike
-        else f"{measure.name} over that at the training length, here and in {paper.what} ({paper.dataset}, {paper.size}, trained at "
-        f"{paper.trained_at:,}): another size, length{' or task' if measure == NDCG else ', text or vocabulary'}, so that "
-        f"{measure.plural} themselves cannot be compared."
+        else f"{measure.name} relative to its value at the training length, here and in {paper.what} "
+        f"({paper.dataset}, {paper.size}, trained with {paper.trained_at:,} tokens of context). "
+        "Absolute values are not comparable, because model size, training length"
+        f"{' or task' if measure == NDCG else ', text or vocabulary'} differ."
     )
     return cells, text
 
@@ -316,14 +321,20 @@ def caption(records: list[dict]) -> str:
         f"{length:,}" for length in sorted({record["block_size"] for record in records})
     )
     return (
-        f"Perplexity of {first['data']['dataset']} ({first['data']['split']}, {first['data']['tokenizer']} tokens), trained at "
-        f"{trained} tokens. Protocol: {protocol(first)}, {tokens[0] if tokens else 0:,}"
+        f"Perplexity on {_text(first['data'])}; models trained with {trained} tokens of context. "
+        f"Protocol: {protocol(first)}, {tokens[0] if tokens else 0:,}"
         + (f" to {tokens[-1]:,}" if len(tokens) > 1 else "")
-        + " tokens a length; standard error over windows "
+        + " tokens per length; standard error over windows "
         + (f"at most {100 * max(errors):.1f}%" if errors else "unknown")
-        + (", unknown of a single one." if 0 < len(errors) < len(entries) else ".")
+        + (", unknown for a single window." if 0 < len(errors) < len(entries) else ".")
         + _of_some_seeds(records)
     )
+
+
+def _text(data: dict) -> str:
+    """Return the text of a record in words: its data set, split and tokens."""
+    tokenizer = "byte" if data["tokenizer"] == "bytes" else data["tokenizer"]
+    return f"{data['dataset']} ({data['split']}, {tokenizer} tokens)"
 
 
 def _of_some_seeds(records):
@@ -333,7 +344,9 @@ def _of_some_seeds(records):
         read = [record["lengths"].keys() for record in column.records]
         missing |= set().union(*read) - set.intersection(*map(set, read))
     return (
-        f" Not every seed was read at {', '.join(sorted(missing, key=int))}: —." if missing else ""
+        f" Not all seeds were evaluated at {', '.join(sorted(missing, key=int))} (—)."
+        if missing
+        else ""
     )
 
 
@@ -349,8 +362,9 @@ def summary(records: list[dict]) -> str:
 def _retrieval_caption(first, entries):
     data, error = first["data"], max((entry["ndcg10_se"] for entry in entries), default=0)
     return (
-        f"nDCG@10 in percent, {data['questions']:,} questions, {data['documents']:,} documents of {data['dataset']} ({data['split']}), "
-        f"cut at so many tokens; trained at {first['block_size']:,}. Standard error over questions at most {error:.1f}."
+        f"nDCG@10 in percent on {data['dataset']} ({data['split']}), {data['questions']:,} queries and "
+        f"{data['documents']:,} documents truncated to the context; models trained with "
+        f"{first['block_size']:,} tokens of context. Standard error over queries at most {error:.1f}."
     )
 
 
@@ -361,9 +375,10 @@ def _recall_caption(first, entries):
         max((entry["recall_se"] for entry in entries), default=0),
     )
     return (
-        f"Recall: by how many percent a passage of {protocol['passage']} tokens, read so many tokens before, lowers the perplexity of "
-        f"its second half. {protocol['trials']:,} passages of {data['dataset']} ({data['split']}, {data['tokenizer']} tokens), trained at "
-        f"{first['block_size']:,} tokens. Standard error over passages at most {error:.1f}."
+        "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
+        f"second half of a passage of {protocol['passage']} tokens. {protocol['trials']:,} passages of "
+        f"{_text(data)}; models trained with {first['block_size']:,} tokens of context. "
+        f"Standard error over passages at most {error:.1f}."
     )
 
 
@@ -374,9 +389,10 @@ def _receptive_field_caption(first, entries):
         max((entry["receptive_field_se"] for entry in entries), default=0),
     )
     return (
-        f"Receptive field: how many of the last tokens hold {protocol['held']:.0%} of the gradient of the next one's loss. "
-        f"{protocol['windows']:,} windows of {data['dataset']} ({data['split']}, {data['tokenizer']} tokens), trained at "
-        f"{first['block_size']:,} tokens. Standard error over windows at most {error:.1f}."
+        f"Receptive field: number of most recent tokens that hold {protocol['held']:.0%} of the "
+        f"gradient of the next token's loss. {protocol['windows']:,} windows of {_text(data)}; models "
+        f"trained with {first['block_size']:,} tokens of context. "
+        f"Standard error over windows at most {error:.1f} tokens."
     )
 
 
@@ -434,11 +450,11 @@ def generalization(
     same test text, and two numbers there.
     """
     beside = {
-        "acc_norm": {"paper's": "hellaswag_acc"},
-        "fineweb": {"paper's (fineweb)": "fineweb10b_ppl"},
+        "acc_norm": {"paper": "hellaswag_acc"},
+        "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
         "wikitext103": {
-            "paper's (wikitext103)": "wikitext103_ppl",
-            "WikiText-2 (wikitext103)": "wikitext2_ppl",
+            "paper (wikitext103)": "wikitext103_ppl",
+            "paper (WikiText-2)": "wikitext2_ppl",
         },
     }
     names, values = ["size", "encoding"], []
@@ -572,24 +588,24 @@ def comma_separated(header: list[str], rows: list[list]) -> str:
 SPEED_COLUMNS = {
     "ms": (lambda entry: 1000 * statistics.median(entry["seconds"]), "{:,.1f}"),
     "tokens/s": (lambda entry: entry["tokens_per_second"], "{:,.0f}"),
-    "to rope": (lambda entry: entry["ratios"].get("rope"), "{:.3f}"),
-    "to nope": (lambda entry: entry["ratios"].get("nope"), "{:.3f}"),
-    "to sdpa": (lambda entry: entry["ratios"].get("sdpa"), "{:.3f}"),
-    "to flash": (lambda entry: entry["ratios"].get("flash"), "{:.3f}"),
-    "to cudnn": (lambda entry: entry["ratios"].get("cudnn"), "{:.3f}"),
-    "to dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
-    "to flex": (lambda entry: entry["ratios"].get("flex"), "{:.2f}"),
-    "to theirs": (lambda entry: entry["ratios"].get("theirs"), "{:.2f}"),
+    "vs rope": (lambda entry: entry["ratios"].get("rope"), "{:.3f}"),
+    "vs nope": (lambda entry: entry["ratios"].get("nope"), "{:.3f}"),
+    "vs sdpa": (lambda entry: entry["ratios"].get("sdpa"), "{:.3f}"),
+    "vs flash": (lambda entry: entry["ratios"].get("flash"), "{:.3f}"),
+    "vs cudnn": (lambda entry: entry["ratios"].get("cudnn"), "{:.3f}"),
+    "vs dense": (lambda entry: entry["ratios"].get("dense"), "{:.2f}"),
+    "vs flex": (lambda entry: entry["ratios"].get("flex"), "{:.2f}"),
+    "vs theirs": (lambda entry: entry["ratios"].get("theirs"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
     "error": (lambda entry: entry.get("error"), "{:.1e}"),
-    "left out": (lambda entry: entry.get("left_out"), "{:.1%}"),
+    "skipped": (lambda entry: entry.get("left_out"), "{:.1%}"),
     "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
 }
 BENCHMARKS = {  # what a row of each is
-    "train": "an optimizer step, micro-batch {micro_batch}",
-    "attention": "attention alone of {whose}, forward and backward, micro-batch {micro_batch}",
-    "generate": "{tokens} tokens drawn one by one, up to the context; memory of the cache",
-    "eval": "a pass without gradients, micro-batch {micro_batch}",
+    "train": "one optimizer step, micro-batch {micro_batch}",
+    "attention": "attention of {whose} alone, forward and backward, micro-batch {micro_batch}",
+    "generate": "{tokens} tokens generated one by one, up to the context; memory of the KV cache",
+    "eval": "forward pass without gradients, micro-batch {micro_batch}",
 }
 
 
@@ -658,6 +674,6 @@ def speeds_text(name: str, result: dict) -> str:
     return (
         f"{aligned(speeds_cells(result))}\n\n{name}: {row}. {result['model']} {'encoder' if 'objective' in result else 'model'}, "
         f"{result['dtype']}, {result['device']}, "
-        f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} rounds, in which all took turns; ratios are of "
-        "speed, above 1 is faster."
+        f"{'' if result['compile'] else 'not '}compiled. Medians of {result['repeats']} interleaved "
+        "rounds; ratios compare speed, above 1 is faster."
     )
