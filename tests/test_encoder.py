@@ -435,7 +435,7 @@ def test_one_window_has_places_that_nothing_is_known_of(encoder, tmp_path, capsy
     report.main([str(evaluation(folder)), "--out_dir", str(tmp_path / "report")])
     printed = capsys.readouterr().out
     assert (
-        "Protocol: segments, of the 15% of tokens that are masked" in printed
+        "Protocol: segments, predicting the 15% of tokens that are masked" in printed
         and "(CABLE" not in printed
     )
     assert (tmp_path / "report" / "by_position.png").exists()

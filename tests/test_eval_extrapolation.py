@@ -216,10 +216,11 @@ def test_captions_tell_the_protocol(run, capsys):
     folder = run("cable")
     same_targets = ["--protocol", "same-targets", "--targets", 4, "--windows", 200]
     for flags, told in (
-        (["--stride", 8], "Protocol: segments, 8 tokens apart, "),
+        (["--stride", 8], "Protocol: segments with a stride of 8 tokens, "),
         (
             same_targets,
-            "Protocol: same-targets, the last 4 of 200 windows that overlap by 54%, 800 tokens a length",
+            "Protocol: same-targets, the last 4 tokens of 200 windows that overlap by 54%, "
+            "800 tokens per length",
         ),
     ):
         evaluate(folder, "--lengths", "16,32", *flags)
@@ -346,7 +347,7 @@ def test_one_window_tells_no_error(run, capsys):
     assert (
         capsys.readouterr()
         .out.rstrip()
-        .endswith("64 tokens a length; standard error over windows unknown.")
+        .endswith("64 tokens per length; standard error over windows unknown.")
     )
     assert record_of(folder)["lengths"]["64"]["loss_se"] is None
     evaluate(run("learnable"), "--lengths", "64")  # which ends before

@@ -163,8 +163,8 @@ def test_records_go_on_and_become_a_table(run, data_dir, tmp_path, capsys):
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:5]] == ["8", "16", "32"]
     assert f" {before[1]['lengths']['16']['recall']:z.2f} |" in table.splitlines()[3]
     assert (
-        "a passage of 4 tokens, read so many tokens before" in table
-        and "50 passages of toy (val, bytes tokens)" in table
+        "the second half of a passage of 4 tokens" in table
+        and "50 passages of toy (val, byte tokens)" in table
     )
     assert "perplexity at" not in table  # the claims are on perplexity
     assert {path.name for path in (tmp_path / "report").iterdir()} == {

@@ -187,13 +187,13 @@ def test_verdicts():
     small, eight, large, together = claims.judge_receptive_fields(fields, [grown])
     assert (
         small.holds
-        and "1.000, 0.40 of it" in str(small)
-        and "<= 1.05, as its receptive field is within" in small.claim
+        and "1.000, receptive field 0.40 training lengths" in str(small)
+        and "<= 1.05, because its receptive field is shorter" in small.claim
     )
     assert (
         eight.holds is False
         and large.holds
-        and "> 1.05, as its receptive field is beyond" in large.claim
+        and "> 1.05, because its receptive field is longer" in large.claim
     )
     assert together.holds and "1.00 over 4" in together.measured  # sandwich is none of them
     for field, at in (
@@ -207,7 +207,7 @@ def test_verdicts():
             [*field.records, field.records[0] | {"seed": 2, "lengths": shorter}],
         )
         verdict = claims.judge_receptive_fields([seeds], [grown])[0]
-        assert f"{(longest['receptive_field'] / 2 + at) / 200:.2f} of it" in str(verdict)
+        assert f"{(longest['receptive_field'] / 2 + at) / 200:.2f} training lengths" in str(verdict)
     grown[0], grown[3] = (
         column("window:w=4", "perplexity", {100: 1.0, 1600: 3.0}),
         column("alibi", "perplexity", {100: 1.0, 1500: 1.0}),

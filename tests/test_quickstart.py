@@ -71,7 +71,7 @@ def test_quickstart(tmp_path):
     for line in (
         "| context |",
         "|   4,096 |",
-        "cable: perplexity at 16x over that at 1x <= 1.02 (CABLE)",
+        "cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)",
         "def read(self, path):",
     ):
         assert line in output, output

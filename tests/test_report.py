@@ -61,8 +61,8 @@ def test_markdown_table():
 
 def test_caption_tells_protocol_tokens_and_error():
     assert tables.caption(RECORDS) == (
-        "Perplexity of toy (val, bytes tokens), trained at 256 tokens. Protocol: segments, 4,096 tokens a "
-        "length; standard error over windows at most 0.4%."
+        "Perplexity on toy (val, byte tokens); models trained with 256 tokens of context. "
+        "Protocol: segments, 4,096 tokens per length; standard error over windows at most 0.4%."
     )
 
 
@@ -128,7 +128,7 @@ def test_seeds_become_a_column_with_their_deviation():
         ["     512 ", "               — ", " 6.00 "],
     ]
     assert tables.caption(records).endswith(
-        " Not every seed was read at 512: —."
+        " Not all seeds were evaluated at 512 (—)."
     ) and "seed" not in tables.caption(records[1:])
     assert tables.comma_separated(*tables.with_deviations(*table)) == (
         "context,cable,cable std,rope\n256,4.1,0.141421,5\n512,,,6\n"
@@ -375,10 +375,10 @@ def test_generalization_beside_the_paper():
             "encoding",
             "HellaSwag acc",
             "acc_norm",
-            "paper's",
+            "paper",
             "wikitext103",
-            "paper's (wikitext103)",
-            "WikiText-2 (wikitext103)",
+            "paper (wikitext103)",
+            "paper (WikiText-2)",
         ],
         ["medium", "rope", "25.00", "30.00", "27.10", "40.50", "48.09", "43.03"],
         ["medium", "fox", "26.00", "31.00", "—", "—", "—", "—"],
@@ -459,7 +459,7 @@ def test_tables_of_speeds(tmp_path, capsys):
     assert (
         (tmp_path / "out" / "train.md").read_text()
         == """\
-| context |  encoding |    ms | tokens/s | to rope | to nope | memory (MB) |
+| context |  encoding |    ms | tokens/s | vs rope | vs nope | memory (MB) |
 |--------:|----------:|------:|---------:|--------:|--------:|------------:|
 |     512 |      rope | 100.0 |   10,000 |   1.000 |   0.500 |         5.0 |
 |     512 | learnable | 200.0 |    5,000 |   0.500 |   0.250 |     1,234.5 |
@@ -468,13 +468,13 @@ def test_tables_of_speeds(tmp_path, capsys):
 |   2,048 | learnable |     — |        — |       — |       — |           — |
 |   2,048 |      nope | 400.0 |    2,500 |   1.050 |   1.000 |         5.0 |
 
-train: an optimizer step, micro-batch 4. tiny model, float32, cpu (2 threads), not compiled. Medians of 3 rounds, in which all took \
-turns; ratios are of speed, above 1 is faster. Abacus, PyTorch 2.13.0.
+train: one optimizer step, micro-batch 4. tiny model, float32, cpu (2 threads), not compiled. \
+Medians of 3 interleaved rounds; ratios compare speed, above 1 is faster. Abacus, PyTorch 2.13.0.
 """
     )
     with open(tmp_path / "out" / "attention.csv") as file:
         assert list(csv.reader(file)) == [
-            ["context", "encoding", "ms", "tokens/s", "to sdpa", "to dense", "MFU", "memory (MB)"],
+            ["context", "encoding", "ms", "tokens/s", "vs sdpa", "vs dense", "MFU", "memory (MB)"],
             ["512", "cable", "125", "8000", "0.8", "8", "0.4", "5"],
             ["512", "cable dense", "1000", "1000", "0.1", "", "", "5"],
             ["512", "sdpa", "100", "10000", "1", "", "", "5"],

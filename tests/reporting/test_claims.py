@@ -42,7 +42,7 @@ def test_an_encoding_is_compared_with_those_that_are_here():
     ]
     verdict = claims.judge(tables.columns(records))[-1]
     assert str(verdict) == (
-        "rope+cable: lower than rope, cable at 1x, 16x (a question of ours): the others at least 1.025 times as high: "
+        "rope+cable: perplexity lower than rope, cable at 1x, 16x (not in a paper): the others are at least 1.025 times as high: "
         "**holds**"
     )
 
@@ -55,8 +55,8 @@ def test_several_seeds_count_by_their_mean():
         record("rope+fox", {256: 3.0, 4096: 1.0}, seed=3),
     ]
     assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
-        "rope: perplexity at 16x over that at 1x > 2 (CABLE): 3.000 (1.000 to 5.000 by seed): **holds**",
-        "rope+fox: lower than rope at 1x, 16x (a question of ours): the others at least 1.600 times as high: **holds**",
+        "rope: perplexity at 16x / perplexity at 1x > 2 (CABLE): 3.000 (1.000 to 5.000 by seed): **holds**",
+        "rope+fox: perplexity lower than rope at 1x, 16x (not in a paper): the others are at least 1.600 times as high: **holds**",
     ]
     records[3]["seed"] = 1
     assert str(claims.judge(tables.columns(records))[-1]).endswith(
@@ -96,8 +96,8 @@ def test_bounds_are_those_that_were_fixed(pe, relation, bound):
 def test_the_longest_context_of_the_papers_tables_is_15x():
     records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
     assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
-        "rope: perplexity at 15x over that at 1x > 2 (CABLE): 2.250: **holds**",
-        "rope+fox: lower than rope at 1x, 15x (a question of ours): the others at least 1.011 times as high: **holds**",
+        "rope: perplexity at 15x / perplexity at 1x > 2 (CABLE): 2.250: **holds**",
+        "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): the others are at least 1.011 times as high: **holds**",
     ]
 
 
@@ -121,7 +121,7 @@ def test_networks_of_several_training_lengths_are_judged_apart():
     assert [
         (verdict.claim.split(":")[0], verdict.holds)
         for verdict in claims.judge(tables.columns(records))
-    ] == [("quickstart trained at 256", True), ("quickstart trained at 512", False)]
+    ] == [("quickstart, trained with 256 tokens", True), ("quickstart, trained with 512 tokens", False)]
 
 
 PRINTED = Table(
@@ -152,12 +152,12 @@ def test_order_of_the_papers_table():
         ]
 
     assert orders((4, 4), (5, 3.9), (6, 3)) == [
-        ("3 of 3 pairs do", True),
-        ("2 of 2 pairs do", True),
+        ("3 of 3 pairs agree", True),
+        ("2 of 2 pairs agree", True),
     ]
     assert orders((4, 4), (7, 3.9), (6, 5)) == [
-        ("2 of 3 pairs do", False),
-        ("0 of 2 pairs do", False),
+        ("2 of 3 pairs agree", False),
+        ("0 of 2 pairs agree", False),
     ]
 
 
@@ -168,7 +168,7 @@ def test_what_is_missing_of_the_papers_table_is_not_measured():
             tables.columns([record("rope", {256: 4.0, 4096: 9.0})]), PRINTED
         )
     }
-    missing = found["cable: perplexity at 16x over that at 1x <= 1.02 (CABLE)"]
+    missing = found["cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)"]
     assert missing.holds is None and str(missing).endswith("(CABLE): **not measured**")
 
 
@@ -184,8 +184,8 @@ def test_generalization_asks_for_the_best_of_each_measure():
         },
     }
     assert [str(verdict) for verdict in claims.judge_generalization(found)] == [
-        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): 31.00, rope 30.00: **holds**",
-        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): 33.50, alibi 33.25: **fails**",
+        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): 31.00, next rope 30.00: **holds**",
+        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): 33.50, next alibi 33.25: **fails**",
     ]
 
 
@@ -196,12 +196,12 @@ def test_whatever_the_training_length():
         for size, far in ((512, 9.0), (1024, 4.2))
     ]
     assert str(claims.judge(tables.columns(ours + theirs))[-1]).endswith(
-        "sinusoidal at least 1.050 times as high: **holds**"
+        "sinusoidal is at least 1.050 times as high: **holds**"
     )
     theirs[1]["lengths"]["512"]["perplexity"] = 4.9
     assert claims.judge(tables.columns(ours + theirs))[-1].holds is False
     assert not any(
-        "whichever" in verdict.claim for verdict in claims.judge(tables.columns(ours + theirs[:1]))
+        "every pair of training lengths" in verdict.claim for verdict in claims.judge(tables.columns(ours + theirs[:1]))
     )
 
 
@@ -235,11 +235,11 @@ def test_retrieval():
         learnable=(10.0, None, None),
     )
     assert [str(verdict) for verdict in claims.judge_retrieval(columns)] == [
-        "cable: nDCG@10 at 32x over that at 1x > 1 (CABLE, table 3): 1.667: **holds**",
-        "alibi: nDCG@10 at 32x over that at 1x > 1 (CABLE, table 3): 0.929: **fails**",
-        "rope: nDCG@10 at 32x over that at 1x < 0.25 (CABLE, table 3): 0.006: **holds**",
-        "cable: nDCG@10 higher than of alibi, rope, learnable at every length beyond the training length (CABLE, table 3): "
-        "by at least -0.50: **fails**",
+        "cable: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 1.667: **holds**",
+        "alibi: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 0.929: **fails**",
+        "rope: nDCG@10 at 32x / nDCG@10 at 1x < 0.25 (CABLE, table 3): 0.006: **holds**",
+        "cable: nDCG@10 higher than alibi, rope, learnable at every length beyond the training length (CABLE, table 3): "
+        "smallest margin -0.50: **fails**",
     ]
     alone = claims.judge_retrieval(encoders(cable=(15, 16, 25), learnable=(10, None, None)))[-1]
     assert str(alone).endswith("(CABLE, table 3): **not measured**")

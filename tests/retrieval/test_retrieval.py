@@ -751,7 +751,8 @@ def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys
     )
     printed = capsys.readouterr().out
     assert (
-        "nDCG@10 in percent, 12 questions, 40 documents of toy (test), cut at so many tokens; trained at 16."
+        "nDCG@10 in percent on toy (test), 12 queries and 40 documents truncated to the context; "
+        "models trained with 16 tokens of context."
         in printed
     )
     report.main(
@@ -768,10 +769,10 @@ def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys
     lengths = read_json(folders[1] / "eval_retrieval_toy_test.json", "")["lengths"]
     assert lengths["16"] and lengths["32"] is None
     assert (
-        "nDCG@10 over that at the training length, here and in CABLE, table 3" in text
+        "nDCG@10 relative to its value at the training length, here and in CABLE, table 3" in text
         and "1.01" in text
     )  # 15.15 / 14.96
-    assert "cable: nDCG@10 at 2x over that at 1x > 1 (CABLE, table 3)" in text
+    assert "cable: nDCG@10 at 2x / nDCG@10 at 1x > 1 (CABLE, table 3)" in text
     assert (tmp_path / "report" / "retrieval.png").read_bytes().startswith(b"\x89PNG")
 
 
