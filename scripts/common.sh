@@ -1,24 +1,34 @@
-# What every script opens with: source "$(dirname "$0")/common.sh"
-# Works from the repository's root, in the active virtual environment or in .venv, which `install` makes.
+# Functions shared by all scripts: source "$(dirname "$0")/common.sh"
+#
+# Scripts run from the repository's root, in the active virtual environment or in .venv, which
+# `install_requirements` creates.
 
 set -euo pipefail
-trap 'exit 130' INT    # a training ends well when it is interrupted: it must not be taken for done, and the next one started
+# A training that is interrupted exits with status 0, so the script itself must stop.
+trap 'exit 130' INT
 trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-has_torch='import torch; v = torch.__version__.split("."); assert (int(v[0]), int(v[1])) >= (2, 11)'
+has_torch='import torch
+major, minor = torch.__version__.split(".")[:2]
+assert (int(major), int(minor)) >= (2, 11)'
 
-# install FILE...: the requirements in these files; an installed torch >= 2.11, of whatever build, stays as it is.
-install() {
-    if [ -n "${INSTALLED:-}" ]; then return; fi # by the script that calls this one
+# install_requirements FILE...: install the requirements in these files. An installed torch >= 2.11,
+# of whatever build, is kept. Skipped where a calling script did it (INSTALLED).
+install_requirements() {
+    if [ -n "${INSTALLED:-}" ]; then return; fi
     if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ]; then
         if [ ! -x .venv/bin/pip ]; then
-            python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-                { echo "error: $(python3 --version) is too old: install Python 3.11 or later" >&2; exit 2; }
+            if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+                echo "error: $(python3 --version) is too old: install Python 3.11 or later" >&2
+                exit 2
+            fi
             local site=""
             if python3 -c "$has_torch" 2>/dev/null; then site=--system-site-packages; fi
-            python3 -m venv $site .venv ||
-                { echo "error: no virtual environment could be made: install python3-venv, or activate one" >&2; exit 2; }
+            if ! python3 -m venv $site .venv; then
+                echo "error: cannot create .venv: install python3-venv, or activate an environment" >&2
+                exit 2
+            fi
         fi
         source .venv/bin/activate
     fi
@@ -34,50 +44,60 @@ install() {
     export INSTALLED=1
 }
 
-# Experiments of the papers. A script names its encodings, data, trainings, evaluations and report, in the papers' own lengths, by the
-# functions below. What is done is not repeated, what was interrupted goes on, and what fails is told at the end. Settings:
+# Experiments of the papers. A script names its encodings, data, trainings, evaluations and report
+# with the functions below, using the papers' own lengths. Finished steps are skipped, interrupted
+# ones are resumed, and failures are listed at the end. Settings (environment variables):
 #
 #   SCALE=full     the papers' networks, data and lengths
-#         small    the quick start's network on bytes of the same data, 4.1M tokens each, a quarter of every length: hours on a CPU
-#         smoke    a few steps on the embedded corpus, a 32nd of every length: does everything work?
-#   NPROC          GPUs of this machine to train on (all there are)
-#   ENCODINGS      in place of the script's      SEEDS   as in "1 2 3" (1)
-#   EVAL_TOKENS    of text for each length       FLAGS   further flags of train_gpt.py
-#   DRY_RUN=1      shows what would be run, and what the trainings would cost
-#   DATA           folder of shards to take for everything; none: they are prepared under data/
-#   RUNS           folder of all that is made (runs)
+#         small    the quick start's network on bytes of the same data, 4.1M tokens per training,
+#                  every length divided by 4: hours on a CPU
+#         smoke    a few steps on the embedded corpus, every length divided by 32: a functional test
+#   NPROC          number of GPUs on this machine to train on (default: all)
+#   ENCODINGS      encodings to use instead of the script's
+#   SEEDS          seeds, as in "1 2 3" (default: 1)
+#   EVAL_TOKENS    tokens to evaluate at each length
+#   FLAGS          additional flags of train_gpt.py
+#   DRY_RUN=1      print the commands and the cost of the trainings; run nothing
+#   DATA           folder of shards to use for everything (default: prepared under data/)
+#   RUNS           folder for all outputs (default: runs)
 
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
 case $SCALE in
-    full) shrink=1 eval_tokens=10000000 ;;
-    small) shrink=4 eval_tokens=131072 ;;
-    smoke) shrink=32 eval_tokens=1024 ;;
-    *) echo "error: SCALE=$SCALE: choose full, small or smoke" >&2; exit 2 ;;
+    full) scale_divisor=1 eval_tokens=10000000 ;;
+    small) scale_divisor=4 eval_tokens=131072 ;;
+    smoke) scale_divisor=32 eval_tokens=1024 ;;
+    *) echo "error: SCALE=$SCALE is unknown: use full, small or smoke" >&2; exit 2 ;;
 esac
+# The current runs and records: functions below add to them and use them.
 runs=() records=() failed=()
 
-# experiment NAME ENCODING...: what the script makes, and of which encodings.
+# experiment NAME ENCODING...: start an experiment with these default encodings.
 experiment() {
     name=$1
     shift
     encodings=${ENCODINGS:-$*}
-    install requirements.txt
+    install_requirements requirements.txt
     NPROC=${NPROC:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
 }
 
-# run COMMAND...: shown, and run unless this is a dry run. What fails is kept for `finish`.
+# run COMMAND...: print a command and, unless DRY_RUN is set, run it. Failures are kept for `finish`.
 run() {
     echo "+ $*"
     if [ -z "${DRY_RUN:-}" ] && ! "$@"; then failed+=("$*") && return 1; fi
 }
 
-# launch FLAG...: train_gpt.py, on as many GPUs as there are.
-launch() {
-    if [ "$NPROC" -gt 1 ]; then run torchrun --standalone --nproc_per_node="$NPROC" train_gpt.py "$@"; else run python train_gpt.py "$@"; fi
+# launch_training FLAG...: run train_gpt.py on NPROC GPUs.
+launch_training() {
+    if [ "$NPROC" -gt 1 ]; then
+        run torchrun --standalone --nproc_per_node="$NPROC" train_gpt.py "$@"
+    else
+        run python train_gpt.py "$@"
+    fi
 }
 
-# use DATASET [SPLIT]: the shards for all that follows, prepared where they are not there, and what is evaluated on (val).
-use() {
+# prepare_data DATASET [SPLIT]: prepare the shards for everything that follows, unless they exist, and
+# set the split to evaluate on (default: val).
+prepare_data() {
     local dataset=$1
     data=data/$1 split=${2:-val}
     if [ -n "${DATA:-}" ]; then
@@ -85,143 +105,191 @@ use() {
         if [ -z "$(find "$data" -name "*_${split}_*.bin")" ]; then split=val; fi
         return
     fi
-    local make=()
-    case $SCALE in small) data+=-bytes make=(--tokenizer bytes) ;; smoke) dataset=stdlib data=data/stdlib split=val ;; esac
-    case $dataset in
-        stdlib) make=(prepare_text.py) ;;
-        wikitext103) make=(prepare_wikitext.py "${make[@]}") ;;
-        fineweb-edu) make=(prepare_fineweb.py "${make[@]}") ;;
-        fineweb) make=(prepare_fineweb.py "${make[@]}" --dataset HuggingFaceFW/fineweb) ;;
+    local flags=() command=()
+    case $SCALE in
+        small) data+=-bytes flags=(--tokenizer bytes) ;;
+        smoke) dataset=stdlib data=data/stdlib split=val ;;
     esac
-    if [ "$dataset" = fineweb ] || { [ "$dataset" = fineweb-edu ] && [ "$SCALE" = small ]; }; then make+=(--shards 2); fi
-    run python "${make[@]}" --out_dir "$data" || finish
+    case $dataset in
+        stdlib) command=(prepare_text.py) ;;
+        wikitext103) command=(prepare_wikitext.py "${flags[@]}") ;;
+        fineweb-edu) command=(prepare_fineweb.py "${flags[@]}") ;;
+        fineweb) command=(prepare_fineweb.py "${flags[@]}" --dataset HuggingFaceFW/fineweb) ;;
+    esac
+    if [ "$dataset" = fineweb ] || { [ "$dataset" = fineweb-edu ] && [ "$SCALE" = small ]; }; then
+        command+=(--shards 2)
+    fi
+    run python "${command[@]}" --out_dir "$data" || finish
 }
 
-# losses FILE: a plot of the runs' losses, in the folder of the report.
-losses() { run python plot.py losses "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true; }
+# plot_losses FILE: plot the losses of the current runs into the report's folder.
+plot_losses() {
+    run python plot.py losses "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true
+}
 
-# full FLAG...: these flags at SCALE=full, none at others.
-full() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
+# at_full_scale WORD...: print the words at SCALE=full, nothing otherwise.
+at_full_scale() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
 
-# train CONFIG LENGTH [FLAG...]: every encoding and seed, at the paper's LENGTH. The runs are those that follow are about.
+# small_scale_lr ENCODING: print, one word per line, the --lr flag that was best for an encoding at
+# SCALE=small (docs/findings/extrapolation.md); nothing where the config's is used.
+small_scale_lr() {
+    if [ "$SCALE" = full ]; then return; fi
+    case $1 in
+        alibi | kerple | rope) printf '%s\n' --lr 8e-3 ;;
+        t5) printf '%s\n' --lr 1.6e-2 ;;
+    esac
+}
+
+# train CONFIG LENGTH [FLAG...]: train every encoding with every seed at the paper's LENGTH. These
+# become the current runs.
 train() {
-    local config=configs/$1.yaml length=$2 further="${*:3}" costed="" pe seed flags micro_batch own
-    further=${further// /}
-    local folder=$RUNS/$SCALE/$1-$2${further//--/-}
+    local config=configs/$1.yaml length=$2 suffix="${*:3}" cost_printed="" pe seed flags
+    local micro_batch block_size
+    suffix=${suffix// /}
+    local folder=$RUNS/$SCALE/$1-$2${suffix//--/-}
     case $SCALE in small | smoke) config=configs/$SCALE.yaml ;; esac
+    # Keep the tokens of a micro-batch: the config's micro_batch belongs to its block_size.
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
-    own=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config") length=$((length / shrink)) # own: what micro_batch belongs to
-    flags=(--config "$config" --data "$data" --block_size $length --micro_batch $((micro_batch * ${own:-1024} / length)) "${@:3}")
+    block_size=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config")
+    length=$((length / scale_divisor))
+    micro_batch=$((micro_batch * ${block_size:-1024} / length))
+    flags=(--config "$config" --data "$data" --block_size $length --micro_batch $micro_batch "${@:3}")
     runs=() records=()
     for seed in $SEEDS; do
         for pe in $encodings; do
             local out=$folder/$pe
             if [ "$seed" != 1 ]; then out+=-seed$seed; fi
-            launch "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume ${FLAGS:-} || continue
+            launch_training "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume \
+                ${FLAGS:-} || continue
             runs+=("$out")
-            if [ -n "${DRY_RUN:-}" ] && [ -z "$costed" ]; then
+            if [ -n "${DRY_RUN:-}" ] && [ -z "$cost_printed" ]; then
                 python train_gpt.py "${flags[@]}" --pe "$pe" ${FLAGS:-} --dry_run
-                costed=1
+                cost_printed=1
             fi
         done
     done
     echo "${#runs[@]} trainings in $folder"
 }
 
-# adapt RUN PE [FLAG...]: the weights of RUN go on under another encoding, in a folder beside it; --steps 0: as they are. It joins the
-# runs that what follows is about.
-adapt() {
-    local further="${*:2}" out NPROC=$NPROC
-    if [ "$SCALE" != full ]; then NPROC=1; fi # a step may be a single text
-    further=${further// /} out=$1-${further//--/-}
-    launch --config "$1/config.yaml" --init_from "$1" --pe "${@:2}" --out_dir "$out" --resume ${FLAGS:-} && runs+=("$out") || true
+# train_from RUN PE [FLAG...]: train with another encoding from the weights of RUN, in a folder next to
+# it (--steps 0: keep the weights). The result joins the current runs.
+train_from() {
+    local suffix="${*:2}" out NPROC=$NPROC
+    if [ "$SCALE" != full ]; then NPROC=1; fi # a step may be a single sequence
+    suffix=${suffix// /} out=$1-${suffix//--/-}
+    launch_training --config "$1/config.yaml" --init_from "$1" --pe "${@:2}" --out_dir "$out" --resume \
+        ${FLAGS:-} && runs+=("$out") || true
 }
 
-# tune CONFIG LENGTH LR...: trains seed 1 at each learning rate, in rising order, and then at the double of the last as long as the last
-# is the best: a best at the edge would say nothing of what lies beyond. The one of the lowest validation loss is then $lr.
-tune() {
+# tune_learning_rate CONFIG LENGTH LR...: train seed 1 at each learning rate (ascending). While the
+# highest is the best, try its double. Sets $lr to the rate of the lowest validation loss.
+tune_learning_rate() {
     local tried=() rates=("${@:3}") best
+    local lowest='import sys; from runtime.checkpoints import validation_loss
+print(min(sys.argv[1:], key=validation_loss))'
     while [ ${#rates[@]} -gt 0 ]; do
-        for lr in "${rates[@]}"; do SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}"); done
+        for lr in "${rates[@]}"; do
+            SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}")
+        done
         if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
-        best=$(python -c 'import sys; from runtime.checkpoints import validation_loss; print(min(sys.argv[1:], key=validation_loss))' "${tried[@]}")
+        best=$(python -c "$lowest" "${tried[@]}")
         best=${best%/*} best=${best##*-lr} rates=()
-        if [ "$best" = "$lr" ] && [ "$SCALE" != smoke ]; then rates=("$(python -c "print(f'{2 * $lr:g}')")"); fi
+        if [ "$best" = "$lr" ] && [ "$SCALE" != smoke ]; then
+            rates=("$(python -c "print(f'{2 * $lr:g}')")")
+        fi
     done
     lr=$best
 }
 
-# shrunk LENGTHS: those of the paper, as in 512,1024, at this scale.
-shrunk() {
+# scaled_lengths LENGTHS: print the paper's lengths, as in 512,1024, at this scale.
+scaled_lengths() {
     local length lengths=""
-    for length in ${1//,/ }; do lengths+=,$((length / shrink)); done
+    for length in ${1//,/ }; do lengths+=,$((length / scale_divisor)); done
     echo "${lengths#,}"
 }
 
-# evaluate LENGTHS [FLAG...]: perplexity of the runs at the paper's lengths.
-evaluate() {
-    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
+# evaluate_with PROGRAM FLAG...: run an evaluation program on the current runs. Its records join the
+# current records.
+evaluate_with() {
+    if [ ${#runs[@]} = 0 ]; then return; fi
+    local output record
+    output=$(mktemp)
+    run python $1 "${runs[@]}" "${@:2}" > >(tee "$output") || true # PROGRAM may be "-m module"
+    wait $!                                                        # for tee
+    while read -r record; do records+=("$record"); done < <(sed -n 's/^record: //p' "$output")
+    rm "$output"
 }
 
-# last_tokens LENGTHS [FLAG...]: perplexity of the same tokens at each of the paper's lengths: of the last one of a thousand windows, at
-# other scales of more tokens of fewer windows.
-last_tokens() {
+# evaluate_perplexity LENGTHS [FLAG...]: perplexity of the current runs at the paper's lengths.
+evaluate_perplexity() {
+    evaluate_with eval_extrapolation.py --data "$data" --split "$split" \
+        --lengths "$(scaled_lengths "$1")" --max_tokens "${EVAL_TOKENS:-$eval_tokens}" "${@:2}"
+}
+
+# evaluate_same_targets LENGTHS [FLAG...]: perplexity of the same tokens at each of the paper's lengths:
+# at SCALE=full the last token of 1,000 windows, at smaller scales more tokens of fewer windows.
+evaluate_same_targets() {
     local targets=1 windows=1000
     case $SCALE in small) targets=64 windows=250 ;; smoke) targets=8 windows=4 ;; esac
-    measure eval_extrapolation.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --protocol same-targets --targets $targets \
+    evaluate_with eval_extrapolation.py --data "$data" --split "$split" \
+        --lengths "$(scaled_lengths "$1")" --protocol same-targets --targets $targets \
         --windows $windows "${@:2}"
 }
 
-# reach LENGTHS: the receptive fields of the runs at the paper's lengths.
-reach() {
+# evaluate_receptive_field LENGTHS: receptive fields of the current runs at the paper's lengths.
+evaluate_receptive_field() {
     local windows=100
     if [ "$SCALE" = smoke ]; then windows=4; fi
-    measure eval_receptive_field.py --data "$data" --split "$split" --lengths "$(shrunk "$1")" --windows $windows
+    evaluate_with eval_receptive_field.py --data "$data" --split "$split" \
+        --lengths "$(scaled_lengths "$1")" --windows $windows
 }
 
-# recall DISTANCES: what the runs make of what they read so many tokens before, by the paper's lengths.
-recall() {
+# evaluate_recall DISTANCES: recall of the current runs at the paper's distances.
+evaluate_recall() {
     local trials=250 passage=64
     case $SCALE in small) trials=100 ;; smoke) trials=4 passage=8 ;; esac
-    measure eval_recall.py --data "$data" --split "$split" --distances "$(shrunk "$1")" --trials $trials --passage $passage
+    evaluate_with eval_recall.py --data "$data" --split "$split" --distances "$(scaled_lengths "$1")" \
+        --trials $trials --passage $passage
 }
 
-# finetune: the encoders of the runs learn to find texts, and are what follows is about: on MS MARCO at SCALE=full, at others on triplets
-# of the same text, of which the task is made too.
-finetune() {
-    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes gpu=${CUDA_VISIBLE_DEVICES-0} seed
+# finetune_encoders: export the current runs and fine-tune them for retrieval: on MS MARCO at SCALE=full,
+# otherwise on triplets made from the training text, from which the task is made too. The fine-tuned
+# encoders become the current runs.
+finetune_encoders() {
+    local encoders=("${runs[@]}") encoder made=$RUNS/$SCALE/$name-task flags sizes seed
+    local gpu=${CUDA_VISIBLE_DEVICES-0}
     runs=() records=() task=(--data "$made")
     case $SCALE in
         full) task=() flags=() ;;
-        small) flags=(--samples 6400 --batch 64 --lr 1e-3) sizes=(--passage 512 --length 4096 --documents 500) ;;
-        smoke) flags=(--samples 8 --batch 4) sizes=(--triplets 8 --passage 400 --length 512 --documents 12 --questions 6) ;;
+        small)
+            flags=(--samples 6400 --batch 64 --lr 1e-3)
+            sizes=(--passage 512 --length 4096 --documents 500)
+            ;;
+        smoke)
+            flags=(--samples 8 --batch 4)
+            sizes=(--triplets 8 --passage 400 --length 512 --documents 12 --questions 6)
+            ;;
     esac
     if [ "$SCALE" != full ]; then
         flags+=(--data "$made/triplets.jsonl")
-        if [ ! -d "$made" ]; then run python -m retrieval.prepare "$data" "${sizes[@]}" --out_dir "$made" || finish; fi
+        if [ ! -d "$made" ]; then
+            run python -m retrieval.prepare "$data" "${sizes[@]}" --out_dir "$made" || finish
+        fi
     fi
     for encoder in "${encoders[@]}"; do
         seed=1
         case $encoder in *-seed*) seed=${encoder##*-seed} ;; esac
-        if [ ! -d "$encoder-exported" ]; then run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue; fi
-        run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python -m retrieval.finetune "$encoder-exported" "${flags[@]}" \
-            --seed $seed --out_dir "$encoder-retrieval" --resume || continue
+        if [ ! -d "$encoder-exported" ]; then
+            run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue
+        fi
+        run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python -m retrieval.finetune "$encoder-exported" \
+            "${flags[@]}" --seed $seed --out_dir "$encoder-retrieval" --resume || continue
         runs+=("$encoder-retrieval")
     done
 }
 
-# measure PROGRAM FLAG...: one question about the runs. Its records are what `report` is about.
-measure() {
-    if [ ${#runs[@]} = 0 ]; then return; fi
-    local told record
-    told=$(mktemp)
-    run python $1 "${runs[@]}" "${@:2}" > >(tee "$told") || true
-    wait $! # for tee
-    while read -r record; do records+=("$record"); done < <(sed -n 's/^record: //p' "$told")
-    rm "$told"
-}
-
-# report PAPER [NAME]: tables and plots of the records, beside results/paper/PAPER.csv where that is not "-".
+# report PAPER [NAME]: tables and plots of the current records, compared with results/paper/PAPER.csv
+# unless PAPER is "-".
 report() {
     local flags=() out=$RUNS/$SCALE/$name${2:+/$2}
     if [ "$1" != - ]; then flags=(--paper "results/paper/$1.csv"); fi
@@ -230,7 +298,7 @@ report() {
     fi
 }
 
-# finish: what failed, if anything.
+# finish: list the commands that failed and exit.
 finish() {
     if [ ${#failed[@]} -gt 0 ]; then
         printf 'error: failed: %s\n' "${failed[@]}" >&2

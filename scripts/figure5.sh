@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# CABLE, figure 5: K-CABLE beside CABLE, GPT-2 tiny on WikiText-103, trained at 1,024 tokens. CABLE's training is table1_wikitext.sh's.
+# CABLE, figure 5: K-CABLE and CABLE, GPT-2 tiny on WikiText-103, trained at 1,024 tokens.
 #
 #     bash scripts/figure5.sh
 #
-# Cost of each of the two: 1.18B tokens, 3.6e17 FLOPs, 15 minutes of an H100 at 40% MFU (k-cable, which is dense, more). Disk: 0.3 GB
-# of data, 1.1 GB a run.
+# The training of cable is shared with table1_wikitext.sh.
+#
+# Cost per encoding: 1.18B tokens, 3.6e17 FLOPs, 15 minutes of one H100 at 40% MFU; k-cable uses
+# the dense path and takes longer. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment figure5 cable k-cable
-use wikitext103 test
+prepare_data wikitext103 test
 train wikitext103_tiny 1024
-evaluate 512,1024,2048,4096,8192,15360
+evaluate_perplexity 512,1024,2048,4096,8192,15360
 report -
 finish

@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Perplexity stays low far beyond the training length: is what lies back there of any use? By encoding, how much it helps to have read a
-# passage up to 16 times the training length ago (eval_recall.py).
+# Recall by distance: how much a passage read earlier helps to predict it again.
 #
-#     SCALE=small DATA=data/english bash scripts/recall.sh      # results/README.md tells of a run in small
+#     bash scripts/recall.sh
+#     SCALE=small DATA=data/english bash scripts/recall.sh     # docs/findings has the results
 #
-# Cost: ten trainings of small on FineWeb-Edu, as in table 4, 60 hours of one H100 at 40% MFU.
+# Distances go up to 16 times the training length (eval_recall.py).
+#
+# Cost: ten trainings of GPT-2 small on FineWeb-Edu, shared with table4.sh: 60 hours of one H100
+# at 40% MFU.
 
 source "$(dirname "$0")/common.sh"
 experiment recall cable k-cable alibi kerple fox t5 rope rope+cable nope sinusoidal
-use fineweb-edu
+prepare_data fineweb-edu
 all=()
 for pe in $encodings; do
-    encodings=$pe lr=()
-    if [ "$SCALE" != full ]; then case $pe in alibi | kerple | rope) lr=(--lr 8e-3) ;; t5) lr=(--lr 1.6e-2) ;; esac; fi
+    encodings=$pe
+    mapfile -t lr < <(small_scale_lr "$pe")
     train fineweb-edu_small 1024 "${lr[@]}"
-    recall 256,512,1024,2048,4096,8192,16384
+    evaluate_recall 256,512,1024,2048,4096,8192,16384
     all+=("${records[@]}")
 done
 records=("${all[@]}")

@@ -1,25 +1,38 @@
 #!/usr/bin/env bash
-# How far does RoPE reach once its frequencies are changed for texts 16 times as long: by interpolation (Chen et al. 2023), NTK-aware, by
-# YaRN (Peng et al. 2024)? As it is, and after a twentieth of the steps more at that length. Beside it CABLE, and both with a cache that
-# ends at the training length.
+# RoPE with changed frequencies at 16 times its training length.
 #
-#     SEEDS="1 2 3" bash scripts/rope_extended.sh      # results/README.md tells of a run in small
+#     SEEDS="1 2 3" bash scripts/rope_extended.sh      # docs/findings has small-scale results
 #
-# Cost: two trainings of small on FineWeb-Edu and four twentieths of one at 16,384 tokens, 16 hours of one H100 at 40% MFU.
+# Position interpolation (Chen et al. 2023), NTK-aware and YaRN (Peng et al. 2024): without
+# fine-tuning, and after fine-tuning at that length for 5% of the training steps. Compared with
+# CABLE, and with both using a KV cache limited to the training length.
+#
+# Cost: two trainings of GPT-2 small on FineWeb-Edu and four fine-tunings of 5% at 16,384 tokens:
+# 16 hours of one H100 at 40% MFU.
 
 source "$(dirname "$0")/common.sh"
 experiment rope_extended cable
-use fineweb-edu
-lr=() more=(--block_size $((16384 / shrink)) --micro_batch 1 --steps 950 --lr 6e-5 --min_lr 6e-6 --warmup_steps 20)
-if [ "$SCALE" != full ]; then lr=(--lr 8e-3) more=("${more[@]::4}" --steps 50 --lr 8e-4 --warmup_steps 5); fi
+prepare_data fineweb-edu
+mapfile -t lr < <(small_scale_lr rope)
+finetuning=(--block_size $((16384 / scale_divisor)) --micro_batch 1)
+if [ "$SCALE" = full ]; then
+    finetuning+=(--steps 950 --lr 6e-5 --min_lr 6e-6 --warmup_steps 20)
+else
+    finetuning+=(--steps 50 --lr 8e-4 --warmup_steps 5)
+fi
 train fineweb-edu_small 1024 && others=("${runs[@]}") encodings=rope
 train fineweb-edu_small 1024 "${lr[@]}" && bases=("${runs[@]}") runs+=("${others[@]}")
-evaluate 512,1024,2048,4096,8192,16384 --cache_window $((1024 / shrink))
-for base in "${bases[@]}"; do for pe in {rope-pi,rope-ntk,yarn}:factor={4,16}; do adapt "$base" $pe --steps 0; done; done
-evaluate 512,1024,2048,4096,8192,16384
+evaluate_perplexity 512,1024,2048,4096,8192,16384 --cache_window $((1024 / scale_divisor))
+for base in "${bases[@]}"; do
+    for pe in {rope-pi,rope-ntk,yarn}:factor={4,16}; do train_from "$base" $pe --steps 0; done
+done
+evaluate_perplexity 512,1024,2048,4096,8192,16384
 report - as_it_is
-runs=() records=() variants=(rope {rope-pi,rope-ntk}:factor=16 yarn:factor=16,length=$((1024 / shrink)))
-for base in "${bases[@]}"; do for pe in "${variants[@]}"; do adapt "$base" "$pe" "${more[@]}"; done; done
-evaluate 512,1024,2048,4096,8192,16384
+runs=() records=()
+variants=(rope {rope-pi,rope-ntk}:factor=16 yarn:factor=16,length=$((1024 / scale_divisor)))
+for base in "${bases[@]}"; do
+    for pe in "${variants[@]}"; do train_from "$base" "$pe" "${finetuning[@]}"; done
+done
+evaluate_perplexity 512,1024,2048,4096,8192,16384
 report - trained_on
 finish

@@ -1,24 +1,35 @@
 #!/usr/bin/env bash
-# Sandwich (Chi et al. 2023), tables 1, 2 and 4, figures 4, 5, 12 and 13: why does ALiBi extrapolate? GPT-2 small, trained at 512 tokens,
-# slopes all gentler or steeper, or the same in all heads, or windows; then two that fail, trained on longer texts. At other scales a slope
-# falls as much over the training length, and all layers' windows together reach as many of them.
+# Sandwich (Chi et al. 2023), tables 1, 2 and 4, figures 4, 5, 12 and 13: why ALiBi extrapolates.
 #
-#     DATA=data/arxiv bash scripts/sandwich_table1_2_4.sh      # shards of ArXiv (table 1) or data/openwebtext2 (4); none: FineWeb-Edu
+#     DATA=data/arxiv bash scripts/sandwich_table1_2_4.sh    # table 1; data/openwebtext2: table 4
 #
-# Cost: 19 trainings of 0.82B tokens, 6.5e17 FLOPs, half an hour of an H100 at 40% MFU each, 9 hours in all. Disk: 3 GB a run.
+# GPT-2 small trained at 512 tokens with scaled slopes, equal slopes, or windows; then two failing
+# settings trained on longer texts. Without DATA: FineWeb-Edu. At smaller scales, slopes and
+# windows are scaled with the training length.
+#
+# Cost: 19 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 9
+# hours in all. Disk: 3 GB per run.
+
 source "$(dirname "$0")/common.sh"
-tried=() layers=$(full 12) octaves=0 table="" text=arxiv
-while ((1 << octaves < shrink)); do ((octaves += 1)); done
-for shift in -3 0 2 4 6 8; do tried+=(alibi-shift:shift=$((shift - octaves))); done
-for h in 0 2 4 6 8; do tried+=(alibi-equal:h=$((h - octaves))); done
-for w in 40 80 100 120 160 320; do tried+=(window:w=$((w * 12 / ${layers:-4} / shrink))); done
-experiment sandwich_table1_2_4 "${tried[@]}"
-use fineweb-edu
-case $data in */openwebtext2) text=openwebtext2 table=$(full sandwich_table4_$text) ;; *) table=$(full sandwich_table1_$text) ;; esac
-train sandwich_small 512 && last_tokens 512,1024,2048,4096,8192 && reach 512,1024,2048 && report "${table:--}"
+settings=() layers=$(at_full_scale 12) octaves=0 text=arxiv
+while ((1 << octaves < scale_divisor)); do ((octaves += 1)); done
+for shift in -3 0 2 4 6 8; do settings+=(alibi-shift:shift=$((shift - octaves))); done
+for h in 0 2 4 6 8; do settings+=(alibi-equal:h=$((h - octaves))); done
+for w in 40 80 100 120 160 320; do settings+=(window:w=$((w * 12 / ${layers:-4} / scale_divisor))); done
+experiment sandwich_table1_2_4 "${settings[@]}"
+prepare_data fineweb-edu
+number=1
+case $data in */openwebtext2) text=openwebtext2 number=4 ;; esac
+table=$(at_full_scale sandwich_table${number}_$text)
+train sandwich_small 512
+evaluate_same_targets 512,1024,2048,4096,8192
+evaluate_receptive_field 512,1024,2048
+report "${table:--}"
 for pe in $encodings; do
-    case $pe in "${tried[4]}") length=2048 ;; "${tried[15]}") length=1024 ;; *) continue ;; esac
-    encodings=$pe table=$(full sandwich_table2_${text}_trained-at-$length)
-    train sandwich_small $length && last_tokens 2048,4096,8192 && report "${table:--}" trained-at-$length
+    case $pe in "${settings[4]}") length=2048 ;; "${settings[15]}") length=1024 ;; *) continue ;; esac
+    encodings=$pe table=$(at_full_scale sandwich_table2_${text}_trained-at-$length)
+    train sandwich_small $length
+    evaluate_same_targets 2048,4096,8192
+    report "${table:--}" trained-at-$length
 done
 finish

@@ -8,20 +8,28 @@
 #SBATCH --signal=TERM@120
 #SBATCH --requeue
 #
-# One training on several nodes: `torchrun` once on each, all meeting at the first. Flags go to train_gpt.py:
+# Train on several nodes: one torchrun per node; the first node is the rendezvous. Flags go to
+# train_gpt.py:
 #
 #     sbatch scripts/slurm.sh --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 #
-# --data and --out_dir must lie on a file system that all nodes see. Two minutes before its time is up the job is sent SIGTERM,
-# saves the step, and ends; submitted again (or requeued), it goes on, for it is always started with --resume. Partition,
-# account and modules are your cluster's: give them to sbatch, or add them here.
+# --data and --out_dir must be on a file system that all nodes share. Two minutes before the time limit
+# Slurm sends SIGTERM; the job saves a checkpoint after the current step and exits. Submitted again, or
+# requeued, it resumes. Pass partition and account to sbatch, or add them here.
 
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:?start this with sbatch}"
-if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then source .venv/bin/activate; fi
+cd "${SLURM_SUBMIT_DIR:?use sbatch to start this script}"
+if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then
+    source .venv/bin/activate
+fi
 
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110 # seconds for the last checkpoint; 30 by default, and always in PyTorch 2.11
-# export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 # where the nodes' names lead to themselves: the network between them
-nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") # no pipe to head: scontrol writing on would fail, and so end this
-exec srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" torchrun --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:?ask for GPUs}" --rdzv_backend=c10d \
-    --rdzv_id="$SLURM_JOB_ID" --rdzv_endpoint="${nodes%%$'\n'*}:29500" train_gpt.py "$@" --resume
+# Seconds for the last checkpoint (torchrun's default is 30; PyTorch 2.11 ignores the variable).
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110
+# Where host names resolve to the loopback address, name the network between the nodes:
+# export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0
+# Not piped to head: scontrol would fail when head closes the pipe, and so would this script.
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+exec srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
+    torchrun --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:?request GPUs}" \
+    --rdzv_backend=c10d --rdzv_id="$SLURM_JOB_ID" --rdzv_endpoint="${nodes%%$'\n'*}:29500" \
+    train_gpt.py "$@" --resume

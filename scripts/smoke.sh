@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Every experiment's script at SCALE=smoke, on the CPU: do they all run from beginning to end? With
-# ENCODINGS="cable rope" it took six minutes of one core's time.
+# Run every experiment script at SCALE=smoke on the CPU, to see that all of them work.
 #
 #     bash scripts/smoke.sh
+#     ENCODINGS="cable rope" bash scripts/smoke.sh     # about six minutes of one core
 
 source "$(dirname "$0")/common.sh"
-install requirements.txt requirements-retrieval.txt
+install_requirements requirements.txt requirements-retrieval.txt
 export SCALE=smoke CUDA_VISIBLE_DEVICES=
 for script in scripts/{table,figure,v1_,sandwich,generalization,reproduction,rope_extended,recall}*.sh; do
     echo "== $script"

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# CABLE, table 4: GPT-2 small and tiny on FineWeb-Edu-10B, trained at 1,024 tokens, read at 512 to 15,360.
+# CABLE, table 4: GPT-2 small and tiny on FineWeb-Edu-10B, trained at 1,024 tokens.
 #
 #     bash scripts/table4.sh
 #
-# Cost of each of the ten encodings: 9.96B tokens, 8.5e18 (small) and 3.1e18 FLOPs (tiny), 6 and 2.1 hours of an H100 at 40% MFU;
-# together 3.4 days of one H100, 10 hours of eight. Disk: 20 GB of data, 3 and 1.1 GB a run.
+# Perplexity at 512 to 15,360 tokens.
+#
+# Cost per encoding (ten): 9.96B tokens, 8.5e18 (small) and 3.1e18 FLOPs (tiny), 6 and 2.1 hours
+# of one H100 at 40% MFU; all together 3.4 days of one H100, 10 hours of eight. Disk: 20 GB of
+# data, 3 and 1.1 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment table4 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
-use fineweb-edu
+prepare_data fineweb-edu
 for size in small tiny; do
     train fineweb-edu_$size 1024
-    evaluate 512,1024,2048,4096,8192,15360
+    evaluate_perplexity 512,1024,2048,4096,8192,15360
     report cable_table4_fineweb-edu-10b_$size $size
 done
 finish

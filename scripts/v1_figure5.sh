@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# CABLE, version 1, figure 5: cable-v1 and sinusoidal, each trained at 512 to 8,192 tokens on WikiText-103 (tiny, 5,000 steps of
-# 131,072 tokens at every length, as in v1_figure3_6.sh) and read at all of them.
+# CABLE, version 1, figure 5: cable-v1 and sinusoidal by training length.
 #
 #     bash scripts/v1_figure5.sh
 #
-# Cost of each of the ten trainings: 0.66B tokens, 1.9e17 FLOPs at 512 to 3.7e17 at 8,192, 8 to 15 minutes of an H100 at 40% MFU;
-# together 2 hours of one H100. Disk: 0.3 GB of data, 1.1 GB a run.
+# GPT-2 tiny on WikiText-103, 5,000 steps of 131,072 tokens as in v1_figure3_6.sh; trained at 512
+# to 8,192 tokens and evaluated at all of these lengths.
+#
+# Cost per training (ten): 0.66B tokens, 1.9e17 FLOPs at 512 tokens to 3.7e17 at 8,192, 8 to 15
+# minutes of one H100 at 40% MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment v1_figure5 cable-v1 sinusoidal
-use wikitext103 test
+prepare_data wikitext103 test
 all=()
 for length in 512 1024 2048 4096 8192; do
-    train wikitext103_tiny $length $(full --steps 5000)
-    evaluate 512,1024,2048,4096,8192
+    train wikitext103_tiny $length $(at_full_scale --steps 5000)
+    evaluate_perplexity 512,1024,2048,4096,8192
     all+=("${records[@]}")
 done
 records=("${all[@]}")

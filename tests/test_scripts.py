@@ -1,4 +1,4 @@
-"""The experiments' scripts, at SCALE=smoke: one from beginning to end, and what all of them have in common."""
+"""Experiment scripts: one run end to end at SCALE=smoke, all of them as dry runs."""
 
 import os
 import re
@@ -40,8 +40,11 @@ def script(name, folder, *words, **settings):
     )
 
 
-def test_from_beginning_to_end(tmp_path, data_dir):
-    """An encoding fails: the others' table is made, and the end tells. Again: nothing is repeated."""
+def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
+    """One encoding fails: the table has the others, and the script lists the failure at its end.
+
+    A second run skips everything that is finished.
+    """
     settings = {
         "DATA": str(data_dir),
         "ENCODINGS": "kerple nonsense cable",
@@ -60,8 +63,9 @@ def test_from_beginning_to_end(tmp_path, data_dir):
     assert (runs / "table2_dapev2" / "perplexity.tex").is_file()
     assert {path.name for path in (runs / "fineweb-edu_small-512").iterdir()} == {"kerple", "cable"}
 
-    again = script("table2_dapev2.sh", tmp_path, **settings)
-    assert again.stdout.count("is trained already") == again.stdout.count("already evaluated") == 2
+    second = script("table2_dapev2.sh", tmp_path, **settings)
+    for words in ("is trained already", "already evaluated"):
+        assert second.stdout.count(words) == 2
     seeds = script(
         "table2_dapev2.sh", tmp_path, **settings | {"ENCODINGS": "cable", "SEEDS": "1 2"}
     )
@@ -71,7 +75,7 @@ def test_from_beginning_to_end(tmp_path, data_dir):
     )
 
 
-def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
+def test_learning_rate_with_lowest_validation_loss_is_chosen(tmp_path, data_dir):
     done = script("reproduction.sh", tmp_path, DATA=str(data_dir), ENCODINGS="rope")
     assert done.returncode == 0, done.stderr
     losses = {}
@@ -94,13 +98,15 @@ def test_learning_rates_are_chosen_by_validation(tmp_path, data_dir):
         ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.65, "0.016": 1.6, "0.032": 1.9}, "0.016", 5),
     ],
 )
-def test_the_best_learning_rate_is_not_the_highest_tried(losses, chosen, tried, tmp_path):
+def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tried, tmp_path):
     for lr, loss in losses.items():
         run = tmp_path / f"small-lr{lr}" / "cable"
         run.mkdir(parents=True)
         (run / "log.jsonl").write_text(f'{{"kind": "val", "loss": {loss}}}\n')
-    pretence = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'  # nothing is trained: the logs are there
-    command = f'source scripts/common.sh; {pretence}; tune small 1024 2e-3 4e-3 8e-3; echo "$lr"'
+    # Replaces the training: the logs exist already.
+    train = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'
+    tune = 'tune_learning_rate small 1024 2e-3 4e-3 8e-3; echo "$lr"'
+    command = f"source scripts/common.sh; {train}; {tune}"
     environment = {
         **os.environ,
         "SCALE": "small",
@@ -117,11 +123,11 @@ def test_the_best_learning_rate_is_not_the_highest_tried(losses, chosen, tried, 
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir, capsys, monkeypatch):
-    """What a script asks of Python is asked here, which is there already."""
+def test_dry_run_prints_commands_and_writes_nothing(name, tmp_path, data_dir, capsys, monkeypatch):
+    """The script's calls of `train_gpt.py --dry_run` run in this process, which is faster."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text('#!/bin/sh\necho asked: "$@"\n')
+    python.write_text('#!/bin/sh\necho called: "$@"\n')
     python.chmod(0o755)
     done = script(
         name,
@@ -135,24 +141,24 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(name, tmp_path, data_dir, c
     )
     assert done.returncode == 0, done.stderr
     assert "+ python report.py" in done.stdout or "+ python plot.py biases" in done.stdout
-    asked = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("asked:")]
-    assert bool(asked) == (
-        name not in ("figure3.sh", "authors_checkpoint.sh")
-    )  # about trainings; those have none
+    lines = done.stdout.splitlines()
+    calls = [line.split()[1:] for line in lines if line.startswith("called:")]
+    has_training = name not in ("figure3.sh", "authors_checkpoint.sh")
+    assert bool(calls) == has_training
     monkeypatch.chdir(ROOT)
-    for program, *flags in asked:
+    for program, *flags in calls:
         assert program == "train_gpt.py" and flags[-1] == "--dry_run"
         train_gpt.main(flags)
         assert "FLOPs" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_plan_for_a_gpu(tmp_path):
-    """Its commands are ones that bench.py and train_gpt.py take, each within its time; every encoding of the kernels is among them."""
+def test_gpu_script_plans_valid_commands(tmp_path):
+    """bench.py and train_gpt.py accept its commands; every kind of Triton bias is covered."""
     done = script("test_gpu.sh", tmp_path, DRY_RUN="1", LIMIT="100", RESULTS=str(tmp_path / "h100"))
     assert done.returncode == 0, done.stderr
     configs, folders = {}, []
-    for _, timeout, _, _, _, _, limit, python, program, *flags in (
+    for _, _, _, _, _, _, limit, _, program, *flags in (
         line.split() for line in done.stdout.splitlines() if " timeout " in line
     ):
         assert int(limit) <= 40
@@ -193,21 +199,21 @@ def test_the_plan_for_a_gpu(tmp_path):
     )
 
 
-def test_what_cannot_be(tmp_path):
+def test_unknown_scales_are_refused(tmp_path):
     assert (
-        "SCALE=huge: choose full, small or smoke"
+        "SCALE=huge is unknown: use full, small or smoke"
         in script("table4.sh", tmp_path, SCALE="huge").stderr
     )
     assert (
-        "the tables' scripts are the full ones"
+        "reproduction.sh has no SCALE=full"
         in script("reproduction.sh", tmp_path, SCALE="full").stderr
     )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_script_opens_with_its_cost_and_names_tables_that_are_there(name):
+def test_script_states_its_cost_and_names_existing_tables(name):
     text = (ROOT / "scripts" / name).read_text()
-    assert "\n# Cost" in text and len(text.splitlines()) <= 25
+    assert "\n# Cost" in text and len(text.splitlines()) <= 40
     for printed in re.findall(r"report (cable_\S+)", text):
         for size in ("small", "tiny", "medium"):
             if (path := paper.FOLDER / f"{printed.replace('$size', size)}.csv").exists():

@@ -33,6 +33,6 @@ def test_torchrun_is_started_on_every_node_and_all_meet_at_the_first(tmp_path):
     )
     del environment["SLURM_SUBMIT_DIR"]
     assert (
-        "start this with sbatch"
+        "use sbatch to start this script"
         in subprocess.run(command, env=environment, text=True, capture_output=True).stderr
     )
