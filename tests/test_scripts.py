@@ -17,7 +17,7 @@ from runtime import cli
 EXPERIMENTS = sorted(
     path.name
     for path in (ROOT / "scripts").glob("*.sh")
-    if "experiment " in path.read_text() and path.stem != "common"
+    if re.search("^experiment ", path.read_text(), re.MULTILINE)
 )
 
 
