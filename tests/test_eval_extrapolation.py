@@ -340,7 +340,7 @@ def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
 def test_one_window_tells_no_error(run, capsys):
     evaluate(run("rope"), "--lengths", "16,64", "--windows", 1)
     assert re.search(
-        r"error over windows at most \d+\.\d%, unknown of a single one\.$",
+        r"error over windows at most \d+\.\d%, unknown for a single window\.$",
         capsys.readouterr().out.rstrip(),
     )
     evaluate(folder := run("cable"), "--lengths", "64", "--windows", 1)
