@@ -5,7 +5,6 @@
     python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1      # as steep as training made it
     python bench.py prepare                                         # the embedded corpus, in a parquet file
     python bench.py prepare --source corpus.jsonl.xz --out prepare.json
-    python bench.py instructions                                    # of the Triton kernels, without a GPU
     python report.py results/bench/tiny.json --out_dir results/bench
 
 train: one optimizer step as train_gpt.py makes it, from a micro-batch of random tokens to new weights, trained at the context.
@@ -34,13 +33,8 @@ it adds; generate: the cache), as PyTorch's allocators count it, on a CPU too.
 prepare: a jsonl or parquet file becomes shards on the disk, by the code that prepares data, against tiktoken's own
 `encode_ordinary_batch` on all cores, which gets the same texts in memory. The two take turns, after one round that is not
 counted; told are medians. Timed are opening the file, reading, decompressing, tokenising, hashing, writing and syncing.
-
-instructions: the Triton kernels are compiled for a Hopper GPU, which need not be there, and disassembled: for each kind of bias, in bf16 at
-head size 64, the cycles that a multiprocessor needs to issue what 128 x 64 pairs of query and key take where no mask is needed. A bound
-on speed, no speed. In brackets bytes of a thread that its registers cannot hold.
 """
 
-import dataclasses
 import os
 import re
 import statistics
@@ -79,7 +73,7 @@ class Config:
     """Settings of a measurement."""
 
     what: list[str] = field(default_factory=list)
-    """what to measure: train, attention, generate, eval, prepare, instructions"""
+    """what to measure: train, attention, generate, eval, prepare"""
     encodings: str = "cable"
     """positional encodings beside rope and nope, separated by commas"""
     context: str = "1024"
@@ -410,43 +404,7 @@ def _embedded_corpus(path: Path) -> Path:
     return path
 
 
-def instructions(config: Config) -> dict:
-    """What `machine_code` finds of every kernel, by kind of bias, and of falls that learn less."""
-    try:
-        from triton_attention import machine_code
-    except ImportError as error:
-        raise InputError(f"instructions needs triton ({error}): pip install triton") from None
-    cells, found = [["cycles to issue", *machine_code.FUNCTIONS]], {}
-    less = {
-        "fall, g fixed": {"g_learns": False},
-        "fall, all fixed": {"g_learns": False, "s_learns": False},
-    }
-    for label in (*machine_code.kernels.KINDS, *less):
-        kind, learns = label.partition(",")[0], less.get(label, {})
-        codes = found[label] = {
-            name: dataclasses.asdict(machine_code.compiled(kind, name, **learns))
-            for name in machine_code.names(kind)
-        }
-        cells.append(
-            [
-                label,
-                *(
-                    f"{code['cycles']:,.0f} ({code['stack']})" if (code := codes.get(name)) else "–"
-                    for name in cells[0][1:]
-                ),
-            ]
-        )
-    print(tables.aligned(cells))
-    return {
-        "triton": version("triton"),
-        "gpu": f"sm_{machine_code.HOPPER.arch}",
-        "dtype": "bfloat16",
-        "head_size": machine_code.HEAD_SIZE,
-        "kinds": found,
-    }
-
-
-ALONE = {"prepare": prepare, "instructions": instructions}  # what takes no turns with encodings
+ALONE = {"prepare": prepare}  # what takes no turns with encodings
 WHAT = (*cases.BENCHMARKS, *ALONE)
 
 

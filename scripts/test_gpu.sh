@@ -20,7 +20,7 @@ right() { # no record without it
     [ -z "${tested:-}" ] || return 0
     tested=1
     local share=$((2 * limit / 5))
-    within -m pytest -q -n 8 tests/test_kernels.py || { [ -n "${RESULTS:-}" ] || out=$RUNS/test_gpu/$gpu; }
+    within -m pytest -q -n 8 tests/triton_attention || { [ -n "${RESULTS:-}" ] || out=$RUNS/test_gpu/$gpu; }
 }
 if [ $# = 0 ]; then set -- attention train-small train-medium generate trained long encoders; fi
 share=$(($# > 1 ? 2 * limit / 5 : limit))

@@ -14,12 +14,9 @@ from conftest import ROOT
 from errors import InputError
 
 pytest.importorskip("triton", reason="triton is not installed")
-from gpu_simulation import emulator  # noqa: E402
+from gpu_simulation import emulator, machine_code  # noqa: E402
 
-from triton_attention import (
-    kernels,  # noqa: E402
-    machine_code,  # noqa: E402
-)
+from triton_attention import kernels  # noqa: E402
 
 COMPUTE = """
 import json, sys
@@ -117,7 +114,7 @@ def test_what_they_become_computes_the_formula(name):
             errors,
         )
         assert {*programs} == {
-            machine_code.FUNCTIONS[name].fn.__name__ for name in machine_code.names(kind)
+            machine_code.KERNELS[name].fn.__name__ for name in machine_code.names(kind)
         }
         for program, ptx in programs.items():
             product = "wgmma.mma_async" if capability == 90 else "mma.sync"
@@ -167,7 +164,7 @@ def test_what_warps_may_do_between_two_barriers(accesses, told):
 def test_what_they_issue_is_told(tmp_path):
     """Each pair takes an exponential and two to four products, at least; a bias costs, and FIRE's and k-cable's the most; what does not
     learn saves its gradient."""
-    table = compiling("bench.py", "instructions", "--out", str(tmp_path / "out.json"))
+    table = compiling(machine_code.__file__, "--out", str(tmp_path / "out.json"))
     result = json.loads((tmp_path / "out.json").read_text())["instructions"]
     assert (
         list(result["kinds"]) == [*kernels.KINDS, "fall, g fixed", "fall, all fixed"]
@@ -232,4 +229,4 @@ def test_loops_are_those_of_the_disassembly():
 def test_the_interpreter_compiles_nothing(monkeypatch):
     monkeypatch.setattr(kernels.INTERPRETED, "value", True)
     with pytest.raises(InputError, match="unset TRITON_INTERPRET"):
-        machine_code.compiled("fall", "forward")
+        machine_code.compile_kernel("fall", "forward")

@@ -46,7 +46,7 @@ def run(code, folder):
     environment.pop("TRITON_INTERPRET", None)
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     return subprocess.run(
-        ["bash", str(ROOT / "scripts" / "dry_gpu.sh"), "python", "-c", code],
+        ["bash", str(Path(__file__).with_name("simulate_gpu.sh")), "python", "-c", code],
         env=environment,
         text=True,
         capture_output=True,
