@@ -55,7 +55,7 @@ from model import GPT, GPTConfig
 from reporting import tables
 from runtime import checkpoints, cli, devices
 from runtime.files import write_json
-from text_data import shards, tokenization
+from text_data import shards, text_sources, tokenization
 
 COMPANIONS = (
     *cases.BASELINES,
@@ -115,7 +115,7 @@ class Config:
         if (
             "prepare" in self.what
             and self.source
-            and not (tokenization.table_kind(Path(self.source)) and Path(self.source).is_file())
+            and not (text_sources.table_format(Path(self.source)) and Path(self.source).is_file())
         ):
             problems.append(
                 f"{self.source} is no jsonl or parquet file that is there: name another --source"
@@ -347,8 +347,8 @@ def prepare(config: Config) -> dict:
             if config.source
             else _embedded_corpus(Path(folder) / "stdlib.parquet")
         )
-        load = tokenization.local([source])
-        texts = [text for _, text in tokenization.rows(str(source), config.text_column, load)]
+        load = text_sources.load_arguments([source])
+        texts = [text for _, text in text_sources.read_rows(str(source), config.text_column, load)]
 
         if not texts:
             raise InputError(f"{source} holds no rows: name another --source")
@@ -356,9 +356,11 @@ def prepare(config: Config) -> dict:
         def pipeline():
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), {"dataset": "bench"})
             writer = shards.ShardWriter(meta, "train", 10**8)
-            rows = tokenization.rows(str(source), config.text_column, load, on_mark=writer.mark)
-            tokenization.tokenise(
-                ((writer, number, tokenization.pieces(text)) for number, text in rows),
+            rows = text_sources.read_rows(
+                str(source), config.text_column, load, on_state=writer.save_source_state
+            )
+            tokenization.tokenize_documents(
+                ((writer, number, text_sources.split_text(text)) for number, text in rows),
                 encoding,
                 [writer],
             )
@@ -398,7 +400,7 @@ def _embedded_corpus(path: Path) -> Path:
 
     texts = [
         file.read_text(encoding="utf-8", errors="replace")
-        for file in tokenization.standard_library()
+        for file in text_sources.standard_library_files()
     ]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
     return path

@@ -29,7 +29,7 @@ from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint, load_model, provenance
 from runtime.files import write_json
-from text_data import tokenization
+from text_data import text_sources, tokenization
 from text_data.data_loader import BATCH_TOKENS
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
@@ -85,17 +85,17 @@ def load_examples(source: str | None) -> list[dict]:
 
     datasets.disable_progress_bars()
     if source is not None and not (
-        Path(source).is_file() and tokenization.table_kind(Path(source))
+        Path(source).is_file() and text_sources.table_format(Path(source))
     ):
         raise InputError(
             f"--source {source} is no .jsonl or .parquet file: name one, or leave it out for the hub's"
         )
     name, load = (
-        (source, tokenization.local([Path(source)]) | {"streaming": True})
+        (source, text_sources.load_arguments([Path(source)]) | {"streaming": True})
         if source
         else (HUB["path"], HUB)
     )
-    with tokenization.reading(name, "mend it, or name another --source"):
+    with text_sources.input_errors(name, "repair it, or use another --source"):
         rows = list(datasets.load_dataset(**load))
     examples = []
     for number, row in enumerate(rows, 1):

@@ -1,16 +1,21 @@
-"""Turns FineWeb-Edu, or a part of it, into shards of tokens (shards.py says what they look like).
+"""Prepare FineWeb-Edu, or a part of it, as token shards (text_data/shards.py defines the format).
 
-    python prepare_fineweb.py                                       # 10B tokens, 20 GB -> data/fineweb-edu
-    python prepare_fineweb.py --shards 3                            # the first 0.3B of them; later more: --shards 10
+    python prepare_fineweb.py                              # 10B tokens, 20 GB -> data/fineweb-edu
+    python prepare_fineweb.py --shards 3                   # the first 0.3B; more later: --shards 10
     python prepare_fineweb.py --dataset HuggingFaceFW/fineweb --out_dir data/fineweb
-    python prepare_fineweb.py --source crawl/ --out_dir data/crawl # .parquet or .jsonl files of your own
-    python prepare_fineweb.py --pretokenized --shards 3             # kjj0/finewebedu10B-gpt2, or --dataset
-    python prepare_fineweb.py --verify                              # are the shards what was written?
+    python prepare_fineweb.py --source crawl/ --out_dir data/crawl  # local .parquet or .jsonl files
+    python prepare_fineweb.py --pretokenized --shards 3    # kjj0/finewebedu10B-gpt2, or --dataset
+    python prepare_fineweb.py --verify                     # compare the shards with their hashes
 
-Rows are streamed from the hub in their order, so that the disk holds the shards only. The first shard is the split `val`, all
-others are `train`; the document at the border is cut there, and the rest of it opens `train`. Interrupted, the same command
-goes on where it stopped and writes the same bytes; with more --shards, or without, it goes on beyond what is there.
---pretokenized fetches shards that others made in this layout, `*_val_000000.bin` and `*_train_000001.bin` on.
+Rows are streamed from the hub in their order, so only the shards are stored on disk. The first
+shard is the split `val`, all others are `train`. The document at the border is cut there, and its
+rest is the start of `train`.
+
+If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
+With a higher --shards, or without it, shards are added to the existing ones.
+
+--pretokenized downloads existing shards of the same format: `*_val_000000.bin`,
+`*_train_000001.bin`, and so on.
 """
 
 import hashlib
@@ -24,7 +29,10 @@ import numpy as np
 from errors import InputError
 from runtime import cli
 from runtime.files import atomic
-from text_data import shards, tokenization
+from text_data import shards, text_sources, tokenization
+
+DATASET = "HuggingFaceFW/fineweb-edu"
+PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
 
 
 @dataclass
@@ -32,25 +40,26 @@ class Config:
     """Settings of a preparation."""
 
     dataset: str | None = None
-    """data set on the hub, or a folder laid out like one; null: HuggingFaceFW/fineweb-edu, kjj0/finewebedu10B-gpt2 if --pretokenized"""
+    """data set on the hub, or a folder with the same layout;
+    default: HuggingFaceFW/fineweb-edu, or kjj0/finewebedu10B-gpt2 with --pretokenized"""
     name: str = "sample-10BT"
-    """configuration of the data set: the part that is taken"""
+    """configuration of the data set"""
     source: str | None = None
-    """jsonl or parquet file, also compressed, or a folder of them, instead of the hub"""
+    """local jsonl or parquet file, also compressed, or a folder of them, instead of the hub"""
     pretokenized: bool = False
-    """the data set holds ready shards of GPT-2 tokens, to be fetched as they are"""
+    """download existing shards of GPT-2 tokens"""
     shards: int | None = None
-    """only the first so many shards, `val` included; null: all"""
+    """only the first n shards, including `val`; default: all"""
     out_dir: str = "data/fineweb-edu"
     """folder of the shards"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
-    """bytes: 256 tokens and <|endoftext|>; gpt2: GPT-2's 50,257"""
+    """bytes: 256 byte values and <|endoftext|>; gpt2: GPT-2's 50,257 tokens"""
     text_column: str = "text"
     """column that holds the text"""
     shard_tokens: int = 100_000_000
-    """tokens in a shard"""
+    """tokens per shard"""
     verify: bool = False
-    """compare the shards in out_dir with their hashes, and do nothing else"""
+    """only compare the shards in out_dir with their hashes"""
 
 
 def main(argv=None):
@@ -59,138 +68,133 @@ def main(argv=None):
         return shards.verify(config.out_dir)
     if config.shards is not None and config.shards < 2:
         raise InputError(
-            f"shards is {config.shards}: the first is for validation, so give at least 2"
+            f"shards is {config.shards}: the first shard is for validation, so pass at least 2"
         )
     if config.pretokenized:
-        fetch(config)
+        download_shards(config)
     else:
-        stream(config)
+        tokenize_rows(config)
 
 
-def stream(config: Config) -> None:
-    """The rows of --source or of the hub's data set, one after the other, become shards."""
-    dataset = config.dataset or "HuggingFaceFW/fineweb-edu"
-    name, mend = (
-        f"{dataset} ({config.name})",
-        "choose another --dataset or --name, or give local files as --source",
-    )
-    load, source = (
-        {"path": dataset, "name": config.name, "split": "train"},
-        {"dataset": dataset, "name": config.name},
-    )
+def tokenize_rows(config: Config) -> None:
+    """Write the rows of --source, or of the data set on the hub, as shards."""
     if config.source:
-        files = tokenization.find([config.source])
-        kinds = {tokenization.table_kind(path) for path in files}
-        if len(kinds) > 1 or None in kinds:
+        files = text_sources.find_files([config.source])
+        formats = {text_sources.table_format(path) for path in files}
+        if len(formats) > 1 or None in formats:
             raise InputError(
-                f"{config.source}: files of several kinds, or of none we know: give only .jsonl or only .parquet"
+                f"{config.source}: its files are of several or unknown kinds: "
+                "pass only .jsonl or only .parquet"
             )
-        name, mend = config.source, "mend or remove the file"
-        load, source = tokenization.local(files), {"files": tokenization.fingerprint(files)}
-    encoding, meta = tokenization.begin(
+        load = text_sources.load_arguments(files)
+        source = {"files": text_sources.fingerprint(files)}
+        name, remedy = config.source, "repair or remove the file"
+    else:
+        dataset = config.dataset or DATASET
+        load = {"path": dataset, "name": config.name, "split": "train"}
+        source = {"dataset": dataset, "name": config.name}
+        name = f"{dataset} ({config.name})"
+        remedy = "use another --dataset or --name, or pass local files as --source"
+    encoding, meta = tokenization.start_preparation(
         config.out_dir,
         config.tokenizer,
         config.shard_tokens,
         {**source, "text_column": config.text_column},
     )
-    writer = shards.ShardWriter(meta, "val", config.shard_tokens, then="train", limit=config.shards)
-    if not writer.full and writer.shards and writer.shards[-1]["tokens"] == config.shard_tokens:
-        meta.value["complete"] = False  # it ended at a limit, not with the text
+    writer = shards.ShardWriter(
+        meta, "val", config.shard_tokens, later_split="train", max_shards=config.shards
+    )
+    last = writer.shards[-1] if writer.shards else None
+    if not writer.full and last and last["tokens"] == config.shard_tokens:
+        # A full last shard: the preparation ended at --shards, not at the end of the text.
+        meta.value["complete"] = False
     if not config.source and not meta.value["complete"] and not Path(dataset).is_dir():
-        load["revision"] = pinned(meta, dataset).sha
-    rows = tokenization.rows(
+        load["revision"] = pin_revision(meta, dataset).sha
+    rows = text_sources.read_rows(
         name,
         config.text_column,
         load,
-        writer.marks[-1] if writer.marks else (0, None),
-        writer.mark,
-        mend,
+        resume_from=writer.source_states[-1] if writer.source_states else (0, None),
+        on_state=writer.save_source_state,
+        remedy=remedy,
     )
     documents = (
-        (writer, number, tokenization.pieces(text))
+        (writer, number, text_sources.split_text(text))
         for number, text in rows
         if number >= writer.start[0]
     )
-    tokenization.write(
-        meta, [writer], documents, encoding, mend="give more text or a smaller --shard_tokens"
-    )
+    remedy = "pass more text or a smaller --shard_tokens"
+    tokenization.write_shards(meta, [writer], documents, encoding, remedy)
 
 
-def fetch(config: Config) -> None:
-    """Ready shards from the hub: read once to be checked, hashed and counted."""
+def download_shards(config: Config) -> None:
+    """Download existing shards from the hub; check, hash and count each one."""
     import huggingface_hub
 
-    repository, folder, mend = (
-        config.dataset or "kjj0/finewebedu10B-gpt2",
-        Path(config.out_dir),
-        "name another --dataset",
-    )
+    repository = config.dataset or PRETOKENIZED
+    folder = Path(config.out_dir)
+    remedy = "pass another --dataset"
     if config.source or config.tokenizer != "gpt2":
         raise InputError(
-            "--pretokenized fetches GPT-2 tokens: give it neither --source nor another --tokenizer"
+            "--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer bytes"
         )
-    meta = shards.Meta(
-        folder,
-        {
-            "dataset": folder.resolve().name,
-            "tokenizer": "gpt2",
-            "vocab_size": shards.GPT2_VOCABULARY,
-            "source": {"pretokenized": repository},
-        },
-    )
-    known = [shard for record in meta.value["splits"].values() for shard in record["shards"]]
-    there = {shard["file"]: shard for shard in known if (folder / shard["file"]).exists()}
-    available = meta.value.get("available")
-    if meta.value["complete"] and len(there) == len(known) >= min(
-        config.shards or available, available
-    ):
-        print(f"{folder} is prepared already: {tokenization.summary(meta)}")
-        return
-    info = pinned(meta, repository)
-    names = {Path(file.rfilename).name: file.rfilename for file in info.siblings}
-    named = [
-        match
-        for match in map(shards.SHARD_NAME.fullmatch, names)
-        if match and match["split"] in ("val", "train")
-    ]
-    named.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
-    if {match["split"] for match in named[: config.shards]} != {"val", "train"}:
-        raise InputError(
-            f"{repository} holds no shards *_val_000000.bin, *_train_000001.bin, …: {mend}"
-        )
-    wanted = {
-        match[0]: match["split"] for match in named[: max(config.shards or len(named), len(known))]
+    description = {
+        "dataset": folder.resolve().name,
+        "tokenizer": "gpt2",
+        "vocab_size": shards.GPT2_VOCABULARY,
+        "source": {"pretokenized": repository},
     }
-    meta.value |= {"available": len(named), "splits": {}}
+    meta = shards.Meta(folder, description)
+    listed = [entry for record in meta.value["splits"].values() for entry in record["shards"]]
+    on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
+    if meta.value["complete"]:
+        available = meta.value["available"]
+        wanted_count = min(config.shards or available, available)
+        if len(on_disk) == len(listed) >= wanted_count:
+            print(f"{folder} is already prepared: {tokenization.summarize(meta)}")
+            return
+
+    info = pin_revision(meta, repository)
+    paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings}
+    matches = [match for match in map(shards.SHARD_NAME.fullmatch, paths) if match]
+    matches = [match for match in matches if match["split"] in ("val", "train")]
+    matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
+    if {match["split"] for match in matches[: config.shards]} != {"val", "train"}:
+        raise InputError(
+            f"{repository} has no shards *_val_000000.bin, *_train_000001.bin, …: {remedy}"
+        )
+    count = max(config.shards or len(matches), len(listed))
+    wanted = {match[0]: match["split"] for match in matches[:count]}
+    meta.value |= {"available": len(matches), "splits": {}}
     for file in wanted:
-        if file in there:
-            meta.add(wanted[file], there[file])
-    with tokenization.completing(meta):
-        for file in [file for file in wanted if file not in there]:
+        if file in on_disk:
+            meta.add_shard(wanted[file], on_disk[file])
+    with tokenization.preparing(meta):
+        for file in [file for file in wanted if file not in on_disk]:
             try:
-                with tokenization.reading(f"{repository}: {file}", mend):
-                    fetched = Path(
-                        huggingface_hub.hf_hub_download(
-                            repository,
-                            names[file],
-                            repo_type="dataset",
-                            revision=info.sha,
-                            local_dir=folder / ".fetched",
-                        )
+                with text_sources.input_errors(f"{repository}: {file}", remedy):
+                    downloaded = huggingface_hub.hf_hub_download(
+                        repository,
+                        paths[file],
+                        repo_type="dataset",
+                        revision=info.sha,
+                        local_dir=folder / ".fetched",
                     )
-                if problems := shards.shard_problems(fetched):
-                    raise InputError(f"{repository}: {problems[0].rpartition(': ')[0]}: {mend}")
-                meta.add(wanted[file], take(fetched, folder / file))
+                if problems := shards.check_shard(Path(downloaded)):
+                    problem = problems[0].rpartition(": ")[0]
+                    raise InputError(f"{repository}: {problem}: {remedy}")
+                meta.add_shard(wanted[file], copy_shard(Path(downloaded), folder / file))
                 meta.write()
             finally:
                 shutil.rmtree(folder / ".fetched", ignore_errors=True)
 
 
-def take(fetched: Path, path: Path) -> dict:
-    """Copies a shard to its place, whole or not at all; returns what meta.json tells of it."""
-    tokens, digest = shards.tokens_of(fetched), hashlib.sha256()
-    with open(fetched, "rb") as content, atomic(path) as file:
-        while block := content.read(1 << 24):
+def copy_shard(downloaded: Path, path: Path) -> dict:
+    """Copy a shard to `path` atomically and return its entry for meta.json."""
+    tokens = shards.map_tokens(downloaded)
+    digest = hashlib.sha256()
+    with open(downloaded, "rb") as content, atomic(path) as file:
+        while block := content.read(shards.READ_BYTES):
             digest.update(block)
             file.write(block)
     return {
@@ -201,11 +205,14 @@ def take(fetched: Path, path: Path) -> dict:
     }
 
 
-def pinned(meta: shards.Meta, repository: str):
-    """The hub's description of a data set, at the revision that the preparation began with."""
+def pin_revision(meta: shards.Meta, repository: str):
+    """Return the hub's description of a data set at the revision the preparation started with.
+
+    At the start, the current revision is stored in `meta`.
+    """
     import huggingface_hub
 
-    with tokenization.reading(repository, "name another data set"):
+    with text_sources.input_errors(repository, "use another data set"):
         info = huggingface_hub.dataset_info(repository, revision=meta.value.get("revision"))
     meta.value["revision"] = info.sha
     return info

@@ -1,15 +1,19 @@
-"""Turns any text into shards of tokens (shards.py says what they look like).
+"""Prepare any text as token shards (text_data/shards.py defines the format).
 
-    python prepare_text.py                                          # the embedded corpus -> data/stdlib
-    python prepare_text.py my_book.txt --out_dir data/book          # plain text: a document per file
+    python prepare_text.py                                   # the standard library -> data/stdlib
+    python prepare_text.py my_book.txt --out_dir data/book   # plain text: one document per file
     python prepare_text.py corpus/*.jsonl --out_dir data/corpus --tokenizer gpt2
     python prepare_text.py folder/ --val held_out/ --out_dir data/mine
-    python prepare_text.py --verify --out_dir data/mine             # are the shards what was written?
+    python prepare_text.py --verify --out_dir data/mine      # compare the shards with their hashes
 
-Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one document a row, also compressed). The embedded
-corpus is the Python standard library's own source code, without its tests: real text, long files, on every machine. Every
-20th document is held out for validation, or the last 20th of each file where there are fewer, or what --val names.
-Interrupted, the same command goes on where it stopped and writes the same bytes.
+Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one document per row, also
+compressed). Without sources, the corpus is the source code of Python's standard library, without
+its tests.
+
+Every 20th document is held out for validation. If there are fewer than 20 text files, the last
+20th of each file is held out instead. --val names the validation text explicitly.
+
+If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
 """
 
 import codecs
@@ -19,7 +23,9 @@ from typing import Literal
 
 from errors import InputError
 from runtime import cli
-from text_data import shards, tokenization
+from text_data import shards, text_sources, tokenization
+
+TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
 
 
 @dataclass
@@ -27,155 +33,177 @@ class Config:
     """Settings of a preparation."""
 
     sources: list[str] = field(default_factory=list)
-    """files and folders of text, jsonl or parquet; none: the embedded corpus"""
+    """files and folders of text, jsonl or parquet; default: the standard library's source code"""
     val: str | None = None
-    """file or folder to hold out for validation, instead of a part of the sources"""
+    """file or folder for validation; default: a part of the sources is held out"""
     out_dir: str = "data/stdlib"
     """folder of the shards"""
     tokenizer: Literal["bytes", "gpt2"] = "bytes"
-    """bytes: 256 tokens and <|endoftext|>; gpt2: GPT-2's 50,257"""
+    """bytes: 256 byte values and <|endoftext|>; gpt2: GPT-2's 50,257 tokens"""
     text_column: str = "text"
     """column of jsonl and parquet files that holds the text"""
     val_every: int = 20
-    """hold out every n-th document"""
+    """hold out every n-th document for validation"""
     shard_tokens: int = 100_000_000
-    """tokens in a shard"""
+    """tokens per shard"""
     verify: bool = False
-    """compare the shards in out_dir with their hashes, and do nothing else"""
+    """only compare the shards in out_dir with their hashes"""
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config,
-        argv,
-        __doc__,
-        positional=("sources", "files and folders; none: the embedded corpus"),
-    )
+    positional = ("sources", "files and folders; default: the standard library's source code")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     if config.verify:
         return shards.verify(config.out_dir)
     if config.val_every < 2:
-        raise InputError(f"val_every is {config.val_every}: hold out every 2nd document at most")
-    train_files = (
-        find(config.sources, config.out_dir) if config.sources else tokenization.standard_library()
-    )
-    val_files = find([config.val], config.out_dir) if config.val else []
+        raise InputError(f"val_every is {config.val_every}: it must be at least 2")
+    if config.sources:
+        train_files = find_sources(config.sources, config.out_dir)
+    else:
+        train_files = text_sources.standard_library_files()
+    val_files = find_sources([config.val], config.out_dir) if config.val else []
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
-    encoding, meta = tokenization.begin(
-        config.out_dir,
-        config.tokenizer,
-        config.shard_tokens,
-        {
-            "files": tokenization.fingerprint(train_files),
-            "val_files": tokenization.fingerprint(val_files),
-            "text_column": config.text_column,
-            "val_every": config.val_every,
-        },
+
+    source = {
+        "files": text_sources.fingerprint(train_files),
+        "val_files": text_sources.fingerprint(val_files),
+        "text_column": config.text_column,
+        "val_every": config.val_every,
+    }
+    encoding, meta = tokenization.start_preparation(
+        config.out_dir, config.tokenizer, config.shard_tokens, source
     )
     writers = {
         split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")
     }
-    documents = read(train_files, val_files, config, writers)
-    tokenization.write(
+    files = train_files + val_files
+    tokenization.write_shards(
         meta,
-        [*writers.values()],
-        documents,
+        list(writers.values()),
+        read_documents(train_files, val_files, config, writers),
         encoding,
-        mend="give more sources, name some as --val, or lower --val_every",
-        total=None if tables(train_files + val_files) else len(train_files + val_files),
+        remedy="pass more sources, pass some as --val, or use a lower --val_every",
+        total=None if has_tables(files) else len(files),
     )
 
 
-def find(sources: list[str], out_dir: str) -> list[Path]:
-    def readable(path):
-        return tokenization.table_kind(path) or is_text(path)
+def find_sources(sources: list[str], out_dir: str) -> list[Path]:
+    """Return the text files and tables in `sources`, without shards in out_dir.
 
-    found = tokenization.find(sources, readable, "text, jsonl or parquet", besides=Path(out_dir))
+    Raises InputError for a file passed by name that is neither text nor a table.
+    """
+    files = text_sources.find_files(
+        sources, is_readable, "text, jsonl or parquet", exclude=Path(out_dir)
+    )
     problems = [
-        f"{path} is no UTF-8 text: unpack or convert it, or leave it out"
-        for path in found
-        if not readable(path)
+        f"{path} is not UTF-8 text: unpack or convert it, or leave it out"
+        for path in files
+        if not is_readable(path)
     ]
     if problems:
         raise InputError(*problems)
-    return found
+    return files
 
 
-def tables(files: list[Path]) -> list[Path]:
-    return [path for path in files if tokenization.table_kind(path)]
+def is_readable(path: Path) -> bool:
+    """Return whether a file is a table or text."""
+    return text_sources.table_format(path) is not None or is_text(path)
+
+
+def has_tables(files: list[Path]) -> bool:
+    return any(text_sources.table_format(path) for path in files)
 
 
 def is_text(path: Path) -> bool:
+    """Return whether a file starts with UTF-8 text without NUL."""
     with open(path, "rb") as file:
-        head = file.read(8192)
+        head = file.read(TEXT_CHECK_BYTES)
+    # Unless the whole file was read, its last character may be incomplete.
+    whole = len(head) < TEXT_CHECK_BYTES
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(
-            head, final=len(head) < 8192
-        )  # otherwise it may end within a character
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
     except UnicodeDecodeError:
         return False
     return b"\0" not in head
 
 
-def read(train_files, val_files, config, writers):
-    """(writer, number, pieces of text) of every document that is not in a finished shard, in an order that never changes."""
-    skip, number = min(writer.start[0] for writer in writers.values()), 0
-    for files, split in ((train_files, "train"), (val_files, "val")):
-        hold_out = split == "train" and not val_files
-        tails = (
-            hold_out and len(files) < config.val_every and not tables(files)
-        )  # too few documents: hold out their ends
-        for path in files:
-            if tokenization.table_kind(path):
-                documents = (
-                    tokenization.pieces(text)
-                    for _, text in tokenization.rows(
-                        str(path), config.text_column, tokenization.local([path])
-                    )
-                )
-            elif tails:
-                cut, end = line_start(path, 1 - 1 / config.val_every), path.stat().st_size
-                documents = text_document(path, 0, cut), text_document(path, cut, end)
-            else:
-                documents = [text_document(path, 0, path.stat().st_size)]
-            for part, pieces in enumerate(documents):
-                if number >= skip:
-                    held_out = (
-                        part == 1
-                        if tails
-                        else hold_out and number % config.val_every == config.val_every - 1
-                    )
-                    yield writers["val" if held_out else split], number, pieces
-                number += 1
+def read_documents(train_files, val_files, config, writers):
+    """Yield (writer, number, pieces of text) of every document that is not in a finished shard.
+
+    The order and the numbers are the same on every run.
+    """
+    first_number = min(writer.start[0] for writer in writers.values())
+    number = 0
+    hold_out = not val_files
+    few_files = len(train_files) < config.val_every and not has_tables(train_files)
+    for path in train_files:
+        if hold_out and few_files:
+            parts = split_off_end(path, 1 / config.val_every)
+            documents = zip(("train", "val"), parts, strict=True)
+        else:
+            documents = (("train", pieces) for pieces in documents_of(path, config.text_column))
+        for split, pieces in documents:
+            if hold_out and not few_files and number % config.val_every == config.val_every - 1:
+                split = "val"
+            if number >= first_number:
+                yield writers[split], number, pieces
+            number += 1
+    for path in val_files:
+        for pieces in documents_of(path, config.text_column):
+            if number >= first_number:
+                yield writers["val"], number, pieces
+            number += 1
 
 
-def line_start(path: Path, share: float) -> int:
-    """Where the first line begins, in bytes, after this share of a file."""
+def documents_of(path: Path, text_column: str):
+    """Yield the pieces of each document in a file: a row of a table, or the whole text."""
+    if text_sources.table_format(path):
+        load = text_sources.load_arguments([path])
+        for _, text in text_sources.read_rows(str(path), text_column, load):
+            yield text_sources.split_text(text)
+    else:
+        yield read_text(path, 0, path.stat().st_size)
+
+
+def split_off_end(path: Path, fraction: float) -> tuple:
+    """Return a file's text as two documents, cut at a line: the beginning, and this last part."""
+    cut = next_line_start(path, 1 - fraction)
+    return read_text(path, 0, cut), read_text(path, cut, path.stat().st_size)
+
+
+def next_line_start(path: Path, fraction: float) -> int:
+    """Return the offset in bytes of the first line that starts after this fraction of a file."""
     with open(path, "rb") as file:
-        file.seek(int(share * path.stat().st_size))
+        file.seek(int(fraction * path.stat().st_size))
         file.readline()
         return file.tell()
 
 
-def text_document(path: Path, start: int, stop: int):
-    """The text between two bytes of a file in pieces that end where a line does (or, in endless lines, a character)."""
+def read_text(path: Path, start: int, stop: int):
+    """Yield the text between two byte offsets of a file in pieces that end at a line break.
+
+    A piece without a line break ends at the end of a character.
+    Raises InputError for text that is not UTF-8.
+    """
     with open(path, "rb") as file:
         file.seek(start)
         rest = b""
-        while block := file.read(min(tokenization.PIECE, stop - file.tell())):
+        while block := file.read(min(text_sources.PIECE, stop - file.tell())):
             block = rest + block
-            cut = len(block) if file.tell() == stop else block.rfind(b"\n") + 1 or len(block) - 1
-            while (
-                cut < len(block) and block[cut] & 0xC0 == 0x80
-            ):  # not in the middle of a character
+            cut = block.rfind(b"\n") + 1 or len(block) - 1
+            if file.tell() == stop:
+                cut = len(block)
+            # Bytes 0b10xxxxxx continue a character.
+            while cut < len(block) and block[cut] & 0xC0 == 0x80:
                 cut -= 1
             rest = block[cut:]
             try:
                 yield block[:cut].decode()
             except UnicodeDecodeError as error:
-                place = file.tell() - len(block) + error.start
+                offset = file.tell() - len(block) + error.start
                 raise InputError(
-                    f"{path} is no UTF-8 text at byte {place}: convert it, or leave it out"
+                    f"{path} is not UTF-8 text at byte {offset}: convert it, or leave it out"
                 ) from None
 
 

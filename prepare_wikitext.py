@@ -1,13 +1,16 @@
-"""Turns WikiText-103 or WikiText-2 into shards of tokens (shards.py says what they look like), a document per article.
+"""Prepare WikiText-103 or WikiText-2 as token shards, one document per article.
 
-    python prepare_wikitext.py                                      # WikiText-103, raw text -> data/wikitext103
-    python prepare_wikitext.py --size 2 --variant tokenized         # -> data/wikitext2-tokenized
-    python prepare_wikitext.py --source wikitext-103-raw/           # files wiki.train.raw, wiki.valid.raw, wiki.test.raw
-    python prepare_wikitext.py --verify                             # are the shards what was written?
+    python prepare_wikitext.py                               # WikiText-103, raw -> data/wikitext103
+    python prepare_wikitext.py --size 2 --variant tokenized  # -> data/wikitext2-tokenized
+    python prepare_wikitext.py --source wikitext-103-raw/    # wiki.{train,valid,test}.raw
+    python prepare_wikitext.py --verify                      # compare the shards with their hashes
 
-The text is that of the original files, every line with its spaces, whether it comes from them or from the hub's rows. An
-article begins at its title, a line ` = Title = ` between blank lines, and ends before the next one's; only the blank line at the
-beginning of a file is left out. Interrupted, the same command goes on where it stopped and writes the same bytes.
+The text is exactly that of the original files, including the spaces of every line, whether it is
+read from the files or from the hub. An article starts at its title, a line ` = Title = ` between
+blank lines, and ends before the next title. Only the blank line at the beginning of a file is left
+out.
+
+If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
 """
 
 import itertools
@@ -18,17 +21,12 @@ from typing import Literal
 
 from errors import InputError
 from runtime import cli
-from text_data import shards, tokenization
+from text_data import shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
-SPLITS = {
-    "train": "train",
-    "valid": "val",
-    "validation": "val",
-    "val": "val",
-    "test": "test",
-}  # as files and the hub call them
-TITLE = re.compile(r"= (?!= )\S.* =")  # and not "= = Section = ="
+# The names that files and the hub use -> the name of the split.
+SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}
+TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
 
 
 @dataclass
@@ -36,32 +34,33 @@ class Config:
     """Settings of a preparation."""
 
     size: Literal["103", "2"] = "103"
-    """103: a hundred million words for training; 2: two million"""
+    """103: 100M words for training; 2: 2M words"""
     variant: Literal["raw", "tokenized"] = "raw"
-    """raw: the text itself; tokenized: words apart, rare ones as <unk>"""
+    """raw: the text itself; tokenized: words separated by spaces, rare ones replaced by <unk>"""
     source: str | None = None
-    """folder of local files (text, jsonl or parquet) with train, valid or test in their names, instead of the hub"""
+    """folder of local files (text, jsonl or parquet) named after train, valid and test,
+    instead of the hub"""
     out_dir: str | None = None
-    """folder of the shards; null: data/wikitext103 or data/wikitext2, with -tokenized for that variant"""
+    """folder of the shards; default: data/wikitext103 or data/wikitext2,
+    with the suffix -tokenized for that variant"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
-    """bytes: 256 tokens and <|endoftext|>; gpt2: GPT-2's 50,257"""
+    """bytes: 256 byte values and <|endoftext|>; gpt2: GPT-2's 50,257 tokens"""
     shard_tokens: int = 100_000_000
-    """tokens in a shard"""
+    """tokens per shard"""
     verify: bool = False
-    """compare the shards in out_dir with their hashes, and do nothing else"""
+    """only compare the shards in out_dir with their hashes"""
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__)
-    out_dir = config.out_dir or f"data/wikitext{config.size}" + (
-        "-tokenized" if config.variant == "tokenized" else ""
-    )
+    suffix = "-tokenized" if config.variant == "tokenized" else ""
+    out_dir = config.out_dir or f"data/wikitext{config.size}{suffix}"
     if config.verify:
         return shards.verify(out_dir)
     if config.source:
-        files = find(Path(config.source))
-        tables = {split: tokenization.local(paths) for split, paths in files.items()}
-        source = {split: tokenization.fingerprint(paths) for split, paths in files.items()}
+        files = find_splits(Path(config.source))
+        tables = {split: text_sources.load_arguments(paths) for split, paths in files.items()}
+        source = {split: text_sources.fingerprint(paths) for split, paths in files.items()}
     else:
         name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
         tables = {
@@ -69,86 +68,96 @@ def main(argv=None):
             for split in ("train", "validation", "test")
         }
         source = {"dataset": HUB, "name": name}
-    encoding, meta = tokenization.begin(
+    encoding, meta = tokenization.start_preparation(
         out_dir, config.tokenizer, config.shard_tokens, {**source, "variant": config.variant}
     )
     writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in tables}
-    tokenization.write(
+    tokenization.write_shards(
         meta,
-        [*writers.values()],
-        read(tables, writers),
+        list(writers.values()),
+        read_documents(tables, writers),
         encoding,
-        mend="give its file some text, or remove it",
+        remedy="add text to its file, or remove the file",
     )
 
 
-def find(folder: Path) -> dict[str, list[Path]]:
-    """The files of each split in `folder`, told by their names; says which splits are missing."""
+def find_splits(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split in `folder`, by their names; print which are missing.
+
+    Raises InputError if the folder has no such file, or more than one text file for a split.
+    """
     if not folder.is_dir():
         raise InputError(
-            f"source {folder} is no folder: name the one that holds the files wiki.train.*, wiki.valid.*, wiki.test.*"
+            f"source {folder} is not a folder: "
+            "pass the folder that holds the files wiki.train.*, wiki.valid.*, wiki.test.*"
         )
-    files = {}
-    for path in sorted(
-        path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
-    ):
-        named = {SPLITS[word] for word in re.split(r"[^a-z]+", path.name.lower()) if word in SPLITS}
-        if len(named) > 1:
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if not path.is_file() or path.name.startswith("."):
+            continue
+        words = re.split(r"[^a-z]+", path.name.lower())
+        splits = sorted({SPLITS[word] for word in words if word in SPLITS})
+        if len(splits) > 1:
             raise InputError(
-                f"{path}: the name tells of {' and '.join(sorted(named))}: leave one of train, valid, test in it"
+                f"{path}: the name contains {' and '.join(splits)}: "
+                "rename it with only one of train, valid, test"
             )
-        for split in named:
-            files.setdefault(split, []).append(path)
-    files = {split: files[split] for split in ("train", "val", "test") if split in files}
-    if not files:
+        if splits:
+            found.setdefault(splits[0], []).append(path)
+    if not found:
         raise InputError(
             f"{folder} has no file with train, valid or test in its name: rename the files"
         )
+    files = {split: found[split] for split in ("train", "val", "test") if split in found}
     for split, paths in files.items():
-        if (
-            len({tokenization.table_kind(path) for path in paths}) > 1
-            or len(paths) > 1
-            and not tokenization.table_kind(paths[0])
-        ):
-            raise InputError(
-                f"{folder}: several files for {split} ({' '.join(path.name for path in paths)}): leave one of them"
-            )
-    if missing := [split for split in ("train", "val", "test") if split not in files]:
-        print(f"{folder} has no file for {' and '.join(missing)}: that split will be missing")
+        formats = {text_sources.table_format(path) for path in paths}
+        # Only tables of one kind can be several files.
+        if len(paths) > 1 and (len(formats) > 1 or None in formats):
+            names = " ".join(path.name for path in paths)
+            raise InputError(f"{folder}: several files for {split} ({names}): keep one of them")
+    missing = [split for split in ("train", "val", "test") if split not in files]
+    if missing:
+        print(f"{folder} has no file for {' and '.join(missing)}: these splits are left out")
     return files
 
 
-def read(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
-    """(writer, number, pieces of text) of every article that is not in a finished shard, split by split."""
-    for split, table in tables.items():
+def read_documents(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
+    """Yield (writer, number, pieces of text) of every article that is not in a finished shard."""
+    remedy = "repair the file, or use another --size or --variant"
+    for split, load in tables.items():
         writer = writers[split]
-        name = (
-            " ".join(table["data_files"]) if "data_files" in table else f"{HUB} ({table['name']})"
-        )
-        mend = "mend the file, or choose another --size or --variant"
-        for number, text in enumerate(
-            articles(row for _, row in tokenization.rows(name, "text", table, mend=mend))
-        ):
+        name = " ".join(load["data_files"]) if "data_files" in load else f"{HUB} ({load['name']})"
+        rows = text_sources.read_rows(name, "text", load, remedy=remedy)
+        for number, text in enumerate(articles(text for _, text in rows)):
             if number >= writer.start[0]:
-                yield writer, number, tokenization.pieces(text)
+                yield writer, number, text_sources.split_text(text)
 
 
 def articles(rows):
-    """The text of each article, from rows that are lines: blank ones are "" on the hub, " " in the files, and here " \\n" again."""
+    """Yield the text of each article from rows of one line each.
+
+    A blank line is "" on the hub and " " in the files. In the text it is always " \\n".
+    """
     lines = (row.rstrip("\n") if row.strip() else " " for row in rows)
     article, before = [], " "
     for line, after in itertools.pairwise(itertools.chain(lines, [" "])):
-        if before == after == " " and TITLE.fullmatch(line.strip()):
-            yield from _joined(article)
+        is_title = before == after == " " and TITLE.fullmatch(line.strip())
+        if is_title:
+            if not is_blank(article):
+                yield join_lines(article)
             article = []
         article.append(line)
         before = line
-    yield from _joined(article)
+    if not is_blank(article):
+        yield join_lines(article)
 
 
-def _joined(article: list[str]) -> list[str]:
-    """The text of these lines, unless all are blank."""
-    return ["".join(f"{line}\n" for line in article)] if any(map(str.strip, article)) else []
+def is_blank(lines: list[str]) -> bool:
+    return not any(line.strip() for line in lines)
+
+
+def join_lines(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

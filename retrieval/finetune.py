@@ -28,7 +28,7 @@ from errors import InputError
 from runtime import cli, devices
 from runtime.checkpoints import provenance, sha256_of, short_hash
 from runtime.files import read_json, write_json, writing
-from text_data import tokenization
+from text_data import text_sources
 
 HUB = {
     "path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
@@ -202,7 +202,7 @@ def triplets(config: Config):
 
     datasets.disable_progress_bars()
     if config.data is not None and not (
-        Path(config.data).is_file() and tokenization.table_kind(Path(config.data))
+        Path(config.data).is_file() and text_sources.table_format(Path(config.data))
     ):
         raise InputError(
             f"--data {config.data} is no .jsonl or .parquet file: name one, or leave it out for MS MARCO's"
@@ -211,10 +211,10 @@ def triplets(config: Config):
     if config.data:
         name, load, mend = (
             config.data,
-            tokenization.local([Path(config.data)]),
+            text_sources.load_arguments([Path(config.data)]),
             "mend it, or name another --data",
         )
-    with tokenization.reading(name, mend):
+    with text_sources.input_errors(name, mend):
         rows = datasets.load_dataset(**load)
     if missing := [column for column in COLUMNS if column not in rows.column_names]:
         raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")

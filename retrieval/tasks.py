@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from errors import InputError
-from text_data import tokenization
+from text_data import text_sources
 
 HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 
@@ -48,7 +48,7 @@ def load(source: str | None, split: str) -> Task:
     name, mend = (
         (source, "mend it, or name another --data") if source else (HUB, "give a folder as --data")
     )
-    with tokenization.reading(name, mend):
+    with text_sources.input_errors(name, mend):
         parts = _from_folder(Path(source), split, mend) if source else _from_hub(split)
         documents, questions, relevant = (
             _texts(parts["corpus"], mend, titled=True),

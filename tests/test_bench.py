@@ -15,7 +15,7 @@ from benchmarking import cases
 from errors import InputError
 from model import GPT, GPTConfig
 from runtime import checkpoints, devices
-from text_data import data_loader, shards, tokenization
+from text_data import data_loader, shards, text_sources
 
 SMALL = (
     "--model",
@@ -298,7 +298,7 @@ def test_prepare_counts_the_tokens_of_the_source(source, tmp_path, capsys):
 
 def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
     (tmp_path / "a.py").write_text("pass\n")
-    monkeypatch.setattr(tokenization, "standard_library", lambda: [tmp_path / "a.py"] * 3)
+    monkeypatch.setattr(text_sources, "standard_library_files", lambda: [tmp_path / "a.py"] * 3)
     bench.main(["prepare", "--tokenizer", "bytes", "--repeats", "1"])
     assert "prepare, stdlib.parquet, bytes" in capsys.readouterr().out
 

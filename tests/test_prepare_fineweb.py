@@ -1,4 +1,4 @@
-"""A stream of rows becomes shards, the first of them `val`, and the same ones however often it is cut off; ready shards are taken."""
+"""Tests of prepare_fineweb.py: streaming rows, resuming, and pretokenized shards."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub.errors import HTTPError
 
 import prepare_fineweb
-from text_data import shards, tokenization
+from text_data import shards, text_sources, tokenization
 
 EOT = 256
 TEXTS = [f"{n}: naïve " + "words " * (n * 7 % 30) for n in range(60)]
@@ -33,264 +33,264 @@ configs:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    monkeypatch.setattr(tokenization, "ROWS", 4)
-    monkeypatch.setattr(tokenization, "PIECE", 64)
+    monkeypatch.setattr(text_sources, "ROWS", 4)
+    monkeypatch.setattr(text_sources, "PIECE", 64)
 
 
 def write_sources(folder, kind):
     folder.mkdir(parents=True, exist_ok=True)
+    compress = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.xz": lzma.compress}
     for number, texts in enumerate(FILES):
         path = folder / f"{number:03d}.{kind}"
         if kind == "parquet":
-            pyarrow.parquet.write_table(
-                pyarrow.table({"text": texts, "id": range(len(texts))}), path, row_group_size=7
-            )
-            continue
-        content = "".join(
-            json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(texts)
-        ).encode()
-        path.write_bytes(
-            {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.xz": lzma.compress}[kind](content)
-        )
+            table = pyarrow.table({"text": texts, "id": range(len(texts))})
+            pyarrow.parquet.write_table(table, path, row_group_size=7)
+        else:
+            rows = [json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(texts)]
+            path.write_bytes(compress[kind]("".join(rows).encode()))
     return folder
 
 
 @pytest.fixture
 def hub(tmp_path):
-    """A folder laid out like the data set on the hub."""
+    """A folder with the layout of the data set on the hub."""
     write_sources(tmp_path / "hub" / "sample" / "10BT", "parquet")
     (tmp_path / "hub" / "other").mkdir()
-    pyarrow.parquet.write_table(
-        pyarrow.table({"text": ["not this one"]}), tmp_path / "hub" / "other" / "0.parquet"
-    )
+    other = pyarrow.table({"text": ["not this one"]})
+    pyarrow.parquet.write_table(other, tmp_path / "hub" / "other" / "0.parquet")
     (tmp_path / "hub" / "README.md").write_text(README)
     return tmp_path / "hub"
 
 
+def source_flags(tmp_path, hub, kind):
+    if kind == "hub":
+        return ["--dataset", hub]
+    return ["--source", write_sources(tmp_path / "files", kind)]
+
+
 def prepare(out, *flags):
-    prepare_fineweb.main(
-        [*map(str, flags), "--tokenizer", "bytes", "--shard_tokens", "500", "--out_dir", str(out)]
-    )
+    small = ["--tokenizer", "bytes", "--shard_tokens", "500", "--out_dir", str(out)]
+    prepare_fineweb.main([*map(str, flags), *small])
     return out
 
 
 def contents(out):
-    """Every file's content; meta.json's without the marks, which tell how often the stream was opened."""
+    """Return every file's content, without the source states in meta.json.
+
+    They depend on how often the stream was opened.
+    """
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     meta = json.loads(files.pop("meta.json"))
     for split in meta["splits"].values():
-        for shard in split["shards"]:
-            shard.pop("mark", None)
+        for entry in split["shards"]:
+            entry.pop("mark", None)
     return files, meta
 
 
-def expected(texts=TEXTS):
-    tokens = [token for text in texts for token in (EOT, *text.encode())]
+def expected_shards():
+    tokens = [token for text in TEXTS for token in (EOT, *text.encode())]
     return [tokens[i : i + 500] for i in range(0, len(tokens), 500)]
 
 
 @pytest.mark.parametrize("kind", ["hub", "parquet", "jsonl", "jsonl.gz", "jsonl.xz"])
-def test_the_first_shard_is_val_and_the_rest_train(tmp_path, hub, kind):
-    flags = (
-        ["--dataset", hub]
-        if kind == "hub"
-        else ["--source", write_sources(tmp_path / "files", kind)]
-    )
-    out, parts = prepare(tmp_path / "out", *flags), expected()
-    assert len(parts) > 9 and EOT not in (
-        parts[0][-1],
-        parts[1][0],
-    )  # a document lies across the border
-    assert [shards.tokens_of(out / "out_val_000000.bin").tolist()] == parts[:1]
-    assert [
-        shards.tokens_of(out / f"out_train_{n:06d}.bin").tolist() for n in range(1, len(parts))
-    ] == parts[1:]
+def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
+    out = prepare(tmp_path / "out", *source_flags(tmp_path, hub, kind))
+    parts = expected_shards()
+    # A document is cut at the border of the splits.
+    assert len(parts) > 9 and EOT not in (parts[0][-1], parts[1][0])
+    val = shards.map_tokens(out / "out_val_000000.bin").tolist()
+    train = [
+        shards.map_tokens(out / f"out_train_{n:06d}.bin").tolist() for n in range(1, len(parts))
+    ]
+    assert [val] == parts[:1] and train == parts[1:]
     for split, part in (("val", parts[:1]), ("train", parts[1:])):
-        read = shards.Shards(out, split, "always")
-        assert read.total == sum(map(len, part))
-        assert read.meta["splits"][split]["documents"] == sum(tokens.count(EOT) for tokens in part)
-        assert [shard["documents"] for shard in read.meta["splits"][split]["shards"]] == [
-            tokens.count(EOT) for tokens in part
-        ]
+        checked = shards.Shards(out, split, "always")
+        assert checked.total == sum(map(len, part))
+        record = checked.meta["splits"][split]
+        documents = [tokens.count(EOT) for tokens in part]
+        assert record["documents"] == sum(documents)
+        assert [entry["documents"] for entry in record["shards"]] == documents
 
 
 @pytest.mark.parametrize("kind", ["hub", "jsonl.gz"])
 @pytest.mark.parametrize("moment", ["before a shard", "after a shard", "at a row"])
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, hub, monkeypatch, kind, moment):
-    flags = (
-        ["--dataset", hub]
-        if kind == "hub"
-        else ["--source", write_sources(tmp_path / "files", kind)]
-    )
+def test_interrupted_anywhere_it_resumes_to_the_same_bytes(
+    tmp_path, hub, monkeypatch, kind, moment
+):
+    flags = source_flags(tmp_path, hub, kind)
     whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
-    flush, rows, flushed, deaths = shards.ShardWriter._flush, tokenization.rows, [], []
+    flush, read_rows = shards.ShardWriter._flush, text_sources.read_rows
+    flushed, interrupted_at = [], []
 
-    def flush_and_die(self, following):
-        if moment == "before a shard" and len(deaths) <= len(flushed):
-            deaths.append(moment)
+    def flush_and_interrupt(self, next_token):
+        if moment == "before a shard" and len(interrupted_at) <= len(flushed):
+            interrupted_at.append(moment)
             raise KeyboardInterrupt
-        flush(self, following)
+        flush(self, next_token)
         flushed.append(self.shards[-1]["file"])
         if moment == "after a shard":
-            deaths.append(moment)
+            interrupted_at.append(moment)
             raise KeyboardInterrupt
 
-    def rows_and_death(*args):
-        for count, row in enumerate(rows(*args)):
-            if moment == "at a row" and count == 19 - len(deaths):  # in ever other places
-                deaths.append(row[0])
+    def read_rows_and_interrupt(*args, **kwargs):
+        for count, row in enumerate(read_rows(*args, **kwargs)):
+            # At another row each time.
+            if moment == "at a row" and count == 19 - len(interrupted_at):
+                interrupted_at.append(row[0])
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_die)
-    monkeypatch.setattr(tokenization, "rows", rows_and_death)
+    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
+    monkeypatch.setattr(text_sources, "read_rows", read_rows_and_interrupt)
     monkeypatch.setattr(tokenization.os, "cpu_count", lambda: 1)
-    for starts in range(60):
+    interruptions = 0
+    while interruptions < 60:
         try:
             prepare(tmp_path / "part" / "toy", *flags)
             break
         except KeyboardInterrupt:
-            pass
-    assert starts >= (3 if moment == "at a row" else len(whole[0])) and len(set(deaths)) == (
-        starts if moment == "at a row" else 1
-    )
-    assert flushed == sorted(whole[0], key=lambda name: name[-10:])  # no shard twice
+            interruptions += 1
+    if moment == "at a row":
+        assert interruptions >= 3 and len(set(interrupted_at)) == interruptions
+    else:
+        assert interruptions >= len(whole[0]) and len(set(interrupted_at)) == 1
+    assert flushed == sorted(whole[0], key=lambda name: name[-10:])  # no shard is written twice
     assert contents(tmp_path / "part" / "toy") == whole
 
 
 @pytest.mark.parametrize("kind", ["hub", "jsonl"])
-def test_going_on_reads_and_tokenises_only_the_rest(tmp_path, hub, monkeypatch, kind):
-    source = hub / "sample" / "10BT" if kind == "hub" else write_sources(tmp_path / "files", kind)
-    monkeypatch.setattr(
-        tokenization, "fingerprint", lambda files: "the same"
-    )  # whatever happens to them
-    flags = ["--dataset", hub] if kind == "hub" else ["--source", source]
+def test_resuming_reads_and_tokenizes_only_the_rest(tmp_path, hub, monkeypatch, kind):
+    flags = source_flags(tmp_path, hub, kind)
+    source = hub / "sample" / "10BT" if kind == "hub" else tmp_path / "files"
+    monkeypatch.setattr(text_sources, "fingerprint", lambda files: "unchanged")
     whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
     prepare(tmp_path / "toy", *flags, "--shards", 9)
-    first, state = json.loads((tmp_path / "toy" / "meta.json").read_text())["splits"]["train"][
-        "shards"
-    ][-1]["mark"]
-    after = json.loads((tmp_path / "toy" / "meta.json").read_text())["splits"]["train"]["shards"][
-        -1
-    ]["next"][0]
-    assert 40 <= first <= after < first + 4  # the first two files are behind
-    path = next(source.glob("*0.*"))  # were it read again, the rows would be counted wrongly
+    meta = json.loads((tmp_path / "toy" / "meta.json").read_text())
+    last = meta["splits"]["train"]["shards"][-1]
+    first_row, next_document = last["mark"][0], last["next"][0]
+    # The first two files are finished.
+    assert 40 <= first_row <= next_document < first_row + 4
+    # If the first file were read again, its rows would be counted wrongly.
+    path = next(source.glob("*0.*"))
     if kind == "hub":
         pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS[:3], "id": range(3)}), path)
     else:
         path.write_text('{"text": "", "id": 0}\n'.ljust(path.stat().st_size))
-    read, tokenised = spies(monkeypatch)
+    rows_read, tokenized = record_reading(monkeypatch)
     prepare(tmp_path / "toy", *flags)
-    assert (read[0], tokenised) == (first, TEXTS[after:])
+    assert (rows_read[0], tokenized) == (first_row, TEXTS[next_document:])
     assert contents(tmp_path / "toy") == whole
 
 
-def spies(monkeypatch):
-    """Lists that fill with the numbers of the rows read and with the texts tokenised."""
-    read, tokenised, rows, pieces = [], [], tokenization.rows, tokenization.pieces
-    monkeypatch.setattr(
-        tokenization,
-        "rows",
-        lambda *args: ((read.append(number), (number, text))[1] for number, text in rows(*args)),
-    )
-    monkeypatch.setattr(tokenization, "pieces", lambda text: tokenised.append(text) or pieces(text))
-    return read, tokenised
+def record_reading(monkeypatch):
+    """Return two lists: the numbers of the rows read, and the texts tokenized, from now on."""
+    rows_read, tokenized = [], []
+    read_rows, split_text = text_sources.read_rows, text_sources.split_text
+
+    def recording_rows(*args, **kwargs):
+        for number, text in read_rows(*args, **kwargs):
+            rows_read.append(number)
+            yield number, text
+
+    def recording_split(text):
+        tokenized.append(text)
+        return split_text(text)
+
+    monkeypatch.setattr(text_sources, "read_rows", recording_rows)
+    monkeypatch.setattr(text_sources, "split_text", recording_split)
+    return rows_read, tokenized
 
 
-def test_reading_ends_with_the_last_shard_that_is_wanted(tmp_path, hub, monkeypatch):
+def test_reading_stops_after_the_last_requested_shard(tmp_path, hub, monkeypatch):
     monkeypatch.setattr(tokenization.os, "cpu_count", lambda: 1)
-    read, _ = spies(monkeypatch)
+    rows_read, _ = record_reading(monkeypatch)
     prepare(tmp_path / "toy", "--dataset", hub, "--shards", 2)
-    assert read[0] == 0 and len(read) < 25
+    assert rows_read[0] == 0 and len(rows_read) < 25
 
 
-def test_a_stream_of_another_version_is_read_from_the_start(tmp_path, hub, monkeypatch):
+def test_another_version_of_datasets_reads_from_the_start(tmp_path, hub, monkeypatch):
     whole = contents(prepare(tmp_path / "whole" / "toy", "--dataset", hub))
     prepare(tmp_path / "toy", "--dataset", hub, "--shards", 5)
     monkeypatch.setattr("datasets.__version__", "1.0")
-    read, _ = spies(monkeypatch)
+    rows_read, _ = record_reading(monkeypatch)
     prepare(tmp_path / "toy", "--dataset", hub)
-    assert read == [*range(60)]
+    assert rows_read == [*range(60)]
     assert contents(tmp_path / "toy") == whole
 
 
-def test_more_shards_later_are_those_of_one_go(tmp_path, hub, capsys):
+def test_shards_added_later_are_those_of_one_run(tmp_path, hub, capsys):
     for count in (2, 3, 7, None, None):
         flags = ["--dataset", hub, *(["--shards", count] if count else [])]
         prepare(tmp_path / "grown" / "toy", *flags)
-        once = contents(prepare(tmp_path / str(count) / "toy", *flags))
-        assert (
-            len(once[0]) == (count or len(expected()))
-            and contents(tmp_path / "grown" / "toy") == once
-        )
+        one_run = contents(prepare(tmp_path / str(count) / "toy", *flags))
+        assert len(one_run[0]) == (count or len(expected_shards()))
+        assert contents(tmp_path / "grown" / "toy") == one_run
     capsys.readouterr()
     prepare(tmp_path / "grown" / "toy", "--dataset", hub, "--shards", 3)
-    assert (
-        "is prepared already" in capsys.readouterr().out
-        and contents(tmp_path / "grown" / "toy") == once
-    )
+    assert "is already prepared" in capsys.readouterr().out
+    assert contents(tmp_path / "grown" / "toy") == one_run
 
 
 @pytest.mark.parametrize("lost", ["toy_val_000000.bin", "toy_train_000004.bin"])
-def test_a_lost_shard_is_made_again(tmp_path, hub, refused, lost):
+def test_missing_shards_are_written_again(tmp_path, hub, refused, lost):
     out = prepare(tmp_path / "toy", "--dataset", hub)
     whole = contents(out)
     (out / lost).unlink()
     assert refused(prepare_fineweb.main, "--verify", "--out_dir", out) == [
-        f"error: {out / lost} does not exist: run the preparation again, it makes what is missing"
+        f"error: {out / lost} does not exist: run the preparation again to write missing shards"
     ]
     prepare(out, "--dataset", hub)
     assert contents(out) == whole
 
 
-def test_the_revision_is_that_of_the_beginning(tmp_path, hub, monkeypatch):
+def test_resuming_uses_the_revision_of_the_first_run(tmp_path, hub, monkeypatch):
     import datasets
 
-    load, asked = datasets.load_dataset, []
+    load, requests = datasets.load_dataset, []
 
     def load_dataset(path, name, split, streaming, revision):
-        asked.append((path, revision))
+        requests.append((path, revision))
         return load(str(hub), name, split=split, streaming=streaming)
 
+    def set_newest(newest):
+        monkeypatch.setattr(
+            huggingface_hub,
+            "dataset_info",
+            lambda repository, revision=None: types.SimpleNamespace(sha=revision or newest),
+        )
+
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(
-        huggingface_hub,
-        "dataset_info",
-        lambda repository, revision=None: types.SimpleNamespace(sha=revision or "first"),
-    )
+    set_newest("first")
     prepare(tmp_path / "toy", "--shards", 2)
-    monkeypatch.setattr(
-        huggingface_hub,
-        "dataset_info",
-        lambda repository, revision=None: types.SimpleNamespace(sha=revision or "second"),
-    )
+    set_newest("second")
     prepare(tmp_path / "toy")
-    assert asked == [("HuggingFaceFW/fineweb-edu", "first")] * 2
+    assert requests == [("HuggingFaceFW/fineweb-edu", "first")] * 2
 
 
 class Repository:
-    """The two functions of the hub that are needed, over a local folder; `fetched` lists what was downloaded."""
+    """The two functions of the hub that are used, for a local folder.
+
+    `downloaded` lists the downloaded files; downloading `broken` fails.
+    """
 
     def __init__(self, folder, monkeypatch):
-        self.folder, self.fetched, self.broken = folder, [], None
+        self.folder, self.downloaded, self.broken = folder, [], None
         monkeypatch.setattr(huggingface_hub, "dataset_info", self.info)
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", self.download)
 
     def info(self, repository, revision=None):
-        names = [
-            path.relative_to(self.folder).as_posix()
+        siblings = [
+            types.SimpleNamespace(rfilename=path.relative_to(self.folder).as_posix())
             for path in sorted(self.folder.rglob("*"))
             if path.is_file()
         ]
-        return types.SimpleNamespace(
-            sha="abc", siblings=[types.SimpleNamespace(rfilename=name) for name in names]
-        )
+        return types.SimpleNamespace(sha="abc", siblings=siblings)
 
     def download(self, repository, name, repo_type, revision, local_dir):
         assert (repository, repo_type, revision) == ("user/shards", "dataset", "abc")
         if name == self.broken:
             raise HTTPError("connection lost")
-        self.fetched.append(name)
+        self.downloaded.append(name)
         (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
         return str(shutil.copy(self.folder / name, local_dir / name))
 
@@ -300,7 +300,7 @@ def repository(tmp_path, monkeypatch):
     """Six shards of GPT-2 tokens and a README."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    (folder / "README.md").write_text("ready shards")
+    (folder / "README.md").write_text("pretokenized shards")
     for number in range(6):
         header = np.zeros(256, dtype="<i4")
         header[:3] = 20240520, 1, 100
@@ -311,119 +311,92 @@ def repository(tmp_path, monkeypatch):
     return Repository(folder, monkeypatch)
 
 
-FETCH = ["--pretokenized", "--dataset", "user/shards"]
+DOWNLOAD = ["--pretokenized", "--dataset", "user/shards"]
 
 
-def test_ready_shards_are_taken_as_they_are(tmp_path, repository, capsys):
+def download(out, *flags):
+    prepare_fineweb.main([*DOWNLOAD, *flags, "--out_dir", str(out)])
+
+
+def test_pretokenized_shards_are_downloaded_unchanged(tmp_path, repository, capsys):
     out = tmp_path / "out"
-    prepare_fineweb.main([*FETCH, "--shards", "3", "--out_dir", str(out)])
-    prepare_fineweb.main([*FETCH, "--shards", "3", "--out_dir", str(out)])
-    assert (
-        "is prepared already: val 100 tokens of 2 documents, train 200 tokens of 7 documents"
-        in capsys.readouterr().out
-    )
-    prepare_fineweb.main([*FETCH, "--out_dir", str(out)])
-    assert repository.fetched == [
-        path.name
-        for path in sorted(repository.folder.glob("*.bin"), key=lambda path: path.name[-10:])
-    ]
-    assert {path.name for path in out.iterdir()} == {*repository.fetched, "meta.json"}
-    assert all(
-        (out / name).read_bytes() == (repository.folder / name).read_bytes()
-        for name in repository.fetched
-    )
+    download(out, "--shards", "3")
+    download(out, "--shards", "3")
+    message = "is already prepared: val 100 tokens of 2 documents, train 200 tokens of 7 documents"
+    assert message in capsys.readouterr().out
+    download(out)
+    names = [path.name for path in repository.folder.glob("*.bin")]
+    assert repository.downloaded == sorted(names, key=lambda name: name[-10:])
+    assert {path.name for path in out.iterdir()} == {*names, "meta.json"}
+    for name in names:
+        assert (out / name).read_bytes() == (repository.folder / name).read_bytes()
     train = shards.Shards(out, "train", "always")
     assert (train.total, train.tokenizer, train.vocab_size) == (500, "gpt2", 50257)
     assert train.meta["splits"]["train"]["documents"] == 3 + 4 + 5 + 6 + 7
 
 
-def test_fetching_goes_on_where_it_stopped(tmp_path, repository, refused):
+def test_downloading_resumes(tmp_path, repository, refused):
     out, whole = tmp_path / "out", tmp_path / "whole"
-    prepare_fineweb.main([*FETCH, "--out_dir", str(whole)])
-    repository.fetched.clear()
+    download(whole)
+    repository.downloaded.clear()
     repository.broken = "made_elsewhere_train_000003.bin"
-    assert (
-        "made_elsewhere_train_000003.bin cannot be fetched from the hub (connection lost): connect"
-        in refused(prepare_fineweb.main, *FETCH, "--out_dir", out)[0]
-    )
-    assert {path.name for path in out.iterdir()} == {*repository.fetched, "meta.json"} and len(
-        repository.fetched
-    ) == 3
+    (line,) = refused(prepare_fineweb.main, *DOWNLOAD, "--out_dir", out)
+    message = f"{repository.broken} cannot be fetched from the hub (connection lost): connect"
+    assert message in line
+    assert {path.name for path in out.iterdir()} == {*repository.downloaded, "meta.json"}
+    assert len(repository.downloaded) == 3
     assert "was interrupted" in refused(lambda flags: shards.Shards(out, "train"))[0]
     repository.broken = None
-    prepare_fineweb.main([*FETCH, "--out_dir", str(out)])
+    download(out)
     (out / "made_elsewhere_train_000002.bin").unlink()
-    prepare_fineweb.main(
-        [*FETCH, "--out_dir", str(out), "--shards", "3"]
-    )  # no fewer than there were
-    assert [name[-8:-4] for name in repository.fetched] == [
-        "0000",
-        "0001",
-        "0002",
-        "0003",
-        "0004",
-        "0005",
-        "0002",
-    ]
-    assert contents(out)[0] == contents(whole)[0] and json.dumps(
-        contents(out)[1]["splits"]
-    ) == json.dumps(contents(whole)[1]["splits"])
+    download(out, "--shards", "3")  # a lower --shards removes none, and replaces the missing one
+    numbers = [int(name[-10:-4]) for name in repository.downloaded]
+    assert numbers == [0, 1, 2, 3, 4, 5, 2]
+    assert contents(out)[0] == contents(whole)[0]
+    splits = [json.dumps(contents(folder)[1]["splits"]) for folder in (out, whole)]
+    assert splits[0] == splits[1]
 
 
-def test_refusals_of_fetching(tmp_path, repository, refused):
-    main, out = prepare_fineweb.main, ["--out_dir", tmp_path / "out"]
-    assert (
-        "give it neither --source nor another --tokenizer"
-        in refused(main, *FETCH, "--tokenizer", "bytes", *out)[0]
-    )
-    (repository.folder / "made_elsewhere_val_000000.bin").write_bytes(b"no shard")
-    assert "is no shard" in (line := refused(main, *FETCH, *out)[0]) and line.endswith(
-        "name another --dataset"
-    )
-    (repository.folder / "made_elsewhere_val_000000.bin").unlink()
-    assert "user/shards holds no shards *_val_000000.bin" in refused(main, *FETCH, *out)[0]
+def test_wrong_pretokenized_sources_are_refused(tmp_path, repository, refused):
+    def error(*flags):
+        return refused(prepare_fineweb.main, *DOWNLOAD, *flags, "--out_dir", tmp_path / "out")[0]
+
+    assert "remove --source and --tokenizer bytes" in error("--tokenizer", "bytes")
+    val = repository.folder / "made_elsewhere_val_000000.bin"
+    val.write_bytes(b"no shard")
+    line = error()
+    assert "is not a shard" in line and line.endswith("pass another --dataset")
+    val.unlink()
+    assert "user/shards has no shards *_val_000000.bin" in error()
     assert not (tmp_path / "out").exists()
 
 
-def test_refusals(tmp_path, hub, refused, monkeypatch, data_dir):
+def test_wrong_settings_and_sources_are_refused(tmp_path, hub, refused, monkeypatch, data_dir):
     def offline(*args, **kwargs):
         raise HTTPError("Name or service not known")
 
-    main, out = prepare_fineweb.main, ["--tokenizer", "bytes", "--out_dir", tmp_path / "out"]
+    def error(*flags):
+        out = ["--tokenizer", "bytes", "--out_dir", tmp_path / "out"]
+        (line,) = refused(prepare_fineweb.main, *out, *flags)
+        return line
+
     monkeypatch.setattr(huggingface_hub, "dataset_info", offline)
-    told = refused(main, *out)
-    assert (
-        len(told) == 1
-        and "cannot be fetched from the hub (Name or service not known): connect and start again"
-        in told[0]
-    )
-    assert "shards is 1: the first is for validation" in refused(main, "--shards", 1, *out)[0]
-    assert "shard_tokens is 0" in refused(main, "--dataset", hub, "--shard_tokens", 0, *out)[0]
-    assert (
-        "already holds a data set with another"
-        in refused(main, "--dataset", hub, "--out_dir", data_dir, "--tokenizer", "bytes")[0]
-    )
+    message = "cannot be fetched from the hub (Name or service not known): connect to the network"
+    assert message in error()
+    assert "shards is 1: the first shard is for validation" in error("--shards", 1)
+    assert "shard_tokens is 0" in error("--dataset", hub, "--shard_tokens", 0)
+    message = "already holds a data set with another"
+    assert message in error("--dataset", hub, "--out_dir", data_dir)
     (tmp_path / "text.txt").write_text("plain")
-    assert (
-        "give only .jsonl or only .parquet"
-        in refused(main, "--source", tmp_path / "text.txt", *out)[0]
-    )
-    assert "source nowhere does not exist" in refused(main, "--source", "nowhere", *out)[0]
+    assert "pass only .jsonl or only .parquet" in error("--source", tmp_path / "text.txt")
+    assert "source nowhere does not exist" in error("--source", "nowhere")
     assert not (tmp_path / "out").exists()
-    told = refused(main, "--dataset", hub, "--name", "sample-1BT", *out)
-    assert (
-        len(told) == 1
-        and "'sample-1BT' not found" in told[0]
-        and told[0].endswith("or give local files as --source")
-    )
-    assert (
-        "--text_column from text id"
-        in refused(main, "--dataset", hub, "--text_column", "body", *out)[0]
-    )
-    assert (
-        "no text is left for the split 'train': give more text or a smaller --shard_tokens"
-        in refused(main, "--dataset", hub, *out)[0]
-    )
+    line = error("--dataset", hub, "--name", "sample-1BT")
+    assert "'sample-1BT' not found" in line
+    assert line.endswith("or pass local files as --source")
+    assert "--text_column from text id" in error("--dataset", hub, "--text_column", "body")
+    message = "no text is left for the split 'train': pass more text or a smaller --shard_tokens"
+    assert message in error("--dataset", hub)
     (hub / "sample" / "10BT" / "002.parquet").write_bytes(b"PAR1 damaged")
-    assert "cannot be read" in refused(main, "--dataset", hub, *out)[0]
+    assert "cannot be read" in error("--dataset", hub)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Text, jsonl and parquet become the shards that they should, also when the preparation is cut off and started again."""
+"""Tests of prepare_text.py: text, jsonl and parquet as shards, resuming, and input errors."""
 
 import bz2
 import gzip
@@ -7,194 +7,162 @@ import lzma
 import os
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import prepare_text
-from text_data import shards, tokenization
+from text_data import shards, text_sources
 
 EOT = 256
 
 
+def prepare(*arguments):
+    prepare_text.main([str(argument) for argument in arguments])
+
+
 def documents_of(folder, split):
     tokens = np.concatenate(shards.Shards(folder, split).tokens)
-    return [
-        bytes(part[1:].astype(np.uint8)).decode()
-        for part in np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
-    ]
+    documents = np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
+    return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_every_nth_document_is_held_out(tmp_path):
     texts = [f"document {n}, naïve\r\n" * n for n in range(1, 8)]
     for n, text in enumerate(texts):
         (tmp_path / f"{n}.txt").write_bytes(text.encode())
-    prepare_text.main([str(tmp_path), "--out_dir", str(tmp_path / "out"), "--val_every", "3"])
-    assert documents_of(tmp_path / "out", "val") == [texts[2], texts[5]]
-    assert documents_of(tmp_path / "out", "train") == [texts[n] for n in (0, 1, 3, 4, 6)]
-    meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+    out = tmp_path / "out"
+    prepare(tmp_path, "--out_dir", out, "--val_every", 3)
+    assert documents_of(out, "val") == [texts[2], texts[5]]
+    assert documents_of(out, "train") == [texts[n] for n in (0, 1, 3, 4, 6)]
+    meta = json.loads((out / "meta.json").read_text())
     assert [meta["splits"][split]["documents"] for split in ("train", "val")] == [5, 2]
 
 
-def test_one_file_keeps_its_end_for_validation(tmp_path):
+def test_end_of_a_single_file_is_held_out(tmp_path):
     lines = [f"line {n}\n" for n in range(100)]
     (tmp_path / "book.txt").write_text("".join(lines))
-    prepare_text.main(
-        [str(tmp_path / "book.txt"), "--out_dir", str(tmp_path / "out"), "--val_every", "10"]
-    )
+    prepare(tmp_path / "book.txt", "--out_dir", tmp_path / "out", "--val_every", 10)
     (train,), (val,) = (documents_of(tmp_path / "out", split) for split in ("train", "val"))
     assert train + val == "".join(lines) and train.endswith("\n")
     assert 0.05 < len(val) / len(train + val) <= 0.1
 
 
-def test_val_names_what_is_held_out(tmp_path):
+def test_val_names_the_validation_text(tmp_path):
     (tmp_path / "a.txt").write_text("train me")
     (tmp_path / "b.txt").write_text("hold me out")
-    prepare_text.main(
-        [
-            str(tmp_path / "a.txt"),
-            "--val",
-            str(tmp_path / "b.txt"),
-            "--out_dir",
-            str(tmp_path / "out"),
-        ]
-    )
-    assert (documents_of(tmp_path / "out", "train"), documents_of(tmp_path / "out", "val")) == (
-        ["train me"],
-        ["hold me out"],
-    )
+    out = tmp_path / "out"
+    prepare(tmp_path / "a.txt", "--val", tmp_path / "b.txt", "--out_dir", out)
+    assert documents_of(out, "train") == ["train me"]
+    assert documents_of(out, "val") == ["hold me out"]
+
+
+def test_validation_text_among_the_sources_is_not_trained_on(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"all of {name}")
+    out = tmp_path / ".out"
+    prepare(tmp_path, "--val", tmp_path / "." / "b.txt", "--out_dir", out)
+    assert documents_of(out, "train") == ["all of a", "all of c"]
+    assert documents_of(out, "val") == ["all of b"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
 def test_rows_of_tables_are_documents(tmp_path, kind):
-    import pyarrow
-    import pyarrow.parquet
-
     texts = [f"row {n}\nnaïve" for n in range(6)]
-    path = tmp_path / f"rows.{kind}"
+    path, out = tmp_path / f"rows.{kind}", tmp_path / "out"
     lines = "".join(json.dumps({"id": n, "body": text}) + "\n" for n, text in enumerate(texts))
     if kind == "parquet":
         pyarrow.parquet.write_table(pyarrow.table({"id": range(6), "body": texts}), path)
     else:
         path.write_bytes(gzip.compress(lines.encode()) if kind.endswith("gz") else lines.encode())
-    prepare_text.main(
-        [str(path), "--text_column", "body", "--out_dir", str(tmp_path / "out"), "--val_every", "3"]
-    )
-    assert documents_of(tmp_path / "out", "train") == [texts[n] for n in (0, 1, 3, 4)]
-    assert documents_of(tmp_path / "out", "val") == [texts[n] for n in (2, 5)]
+    prepare(path, "--text_column", "body", "--out_dir", out, "--val_every", 3)
+    assert documents_of(out, "train") == [texts[n] for n in (0, 1, 3, 4)]
+    assert documents_of(out, "val") == [texts[n] for n in (2, 5)]
 
 
-@pytest.mark.parametrize(
-    "line", ["abc\n", "aé😀"]
-)  # with line ends, and with characters of one, two and four bytes without
+# With line breaks, and without any but with characters of one, two and four bytes.
+@pytest.mark.parametrize("line", ["abc\n", "aé😀"])
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
-    monkeypatch.setattr(tokenization, "PIECE", 50)
+    monkeypatch.setattr(text_sources, "PIECE", 50)
     text = line * 300
     (tmp_path / "long.txt").write_bytes(text.encode())
-    pieces = list(prepare_text.text_document(tmp_path / "long.txt", 0, len(text.encode())))
+    pieces = list(prepare_text.read_text(tmp_path / "long.txt", 0, len(text.encode())))
     assert len(pieces) > 20 and "".join(pieces) == text
     assert all(len(piece.encode()) <= 60 for piece in pieces)
     (tmp_path / "val.txt").write_text("val")
-    prepare_text.main(
-        [
-            str(tmp_path / "long.txt"),
-            "--val",
-            str(tmp_path / "val.txt"),
-            "--out_dir",
-            str(tmp_path / "out"),
-        ]
-    )
-    assert documents_of(tmp_path / "out", "train") == [text]
+    out = tmp_path / "out"
+    prepare(tmp_path / "long.txt", "--val", tmp_path / "val.txt", "--out_dir", out)
+    assert documents_of(out, "train") == [text]
 
 
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
+def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, monkeypatch):
     for n in range(40):
         (tmp_path / f"{n:02}.txt").write_text(f"{n}: some text\n" * (10 + n % 7))
-    flags = [str(tmp_path), "--shard_tokens", "500", "--val_every", "4"]
-    prepare_text.main([*flags, "--out_dir", str(tmp_path / ".whole" / "toy")])
-    whole = {path.name: path.read_bytes() for path in (tmp_path / ".whole" / "toy").iterdir()}
+    flags = [tmp_path, "--shard_tokens", 500, "--val_every", 4]
+    prepare(*flags, "--out_dir", tmp_path / ".whole" / "toy")
+    whole = contents(tmp_path / ".whole" / "toy")
     assert len(whole) > 8
     flush, flushed = shards.ShardWriter._flush, []
 
-    def flush_and_die(self, following):
-        flush(self, following)
-        flushed.append(following)
+    def flush_and_interrupt(self, next_token):
+        flush(self, next_token)
+        flushed.append(next_token)
         if len(flushed) % 2 == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_die)
-    for starts in range(40):
+    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
+    interruptions = 0
+    while interruptions < 40:
         try:
-            prepare_text.main([*flags, "--out_dir", str(tmp_path / ".part" / "toy")])
+            prepare(*flags, "--out_dir", tmp_path / ".part" / "toy")
             break
         except KeyboardInterrupt:
-            pass
-    assert starts > 2 and len(flushed) == len(whole) - 1  # no shard twice
-    assert {
-        path.name: path.read_bytes() for path in (tmp_path / ".part" / "toy").iterdir()
-    } == whole
+            interruptions += 1
+    assert interruptions > 2 and len(flushed) == len(whole) - 1  # no shard is written twice
+    assert contents(tmp_path / ".part" / "toy") == whole
 
 
-def test_what_is_held_out_is_not_trained_on(tmp_path):
-    """Where --val names some of the sources."""
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(f"all of {name}")
-    prepare_text.main(
-        [str(tmp_path), "--val", str(tmp_path / "." / "b.txt"), "--out_dir", str(tmp_path / ".out")]
-    )
-    assert (documents_of(tmp_path / ".out", "train"), documents_of(tmp_path / ".out", "val")) == (
-        ["all of a", "all of c"],
-        ["all of b"],
-    )
-
-
-def test_done_is_done(tmp_path, capsys):
+def test_finished_preparation_is_not_repeated(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("one line\n" * 50)
-    flags = [str(tmp_path / "a.txt"), "--out_dir", str(tmp_path / "out")]
-    prepare_text.main(flags)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    prepare_text.main(flags)
-    assert "is prepared already" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+    flags = [tmp_path / "a.txt", "--out_dir", tmp_path / "out"]
+    prepare(*flags)
+    written_at = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    prepare(*flags)
+    assert "is already prepared" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == written_at
 
 
-@pytest.mark.parametrize("place", [0, 2_000_000])
-def test_another_text_of_the_same_size_is_another(tmp_path, refused, place):
-    """At its beginning or at its end."""
+@pytest.mark.parametrize("offset", [0, 2_000_000])
+def test_changed_text_of_the_same_size_is_recognized(tmp_path, refused, offset):
+    """The change is at the beginning or at the end of the file."""
     text = "a line of some length\n" * 100_000
     (tmp_path / "a.txt").write_text(text)
-    prepare_text.main([str(tmp_path / "a.txt"), "--out_dir", str(tmp_path / "out")])
-    (tmp_path / "a.txt").write_text(text[:place] + "A" + text[place + 1 :])
-    assert (
-        "already holds a data set with another source"
-        in refused(prepare_text.main, tmp_path / "a.txt", "--out_dir", tmp_path / "out")[0]
-    )
+    prepare(tmp_path / "a.txt", "--out_dir", tmp_path / "out")
+    (tmp_path / "a.txt").write_text(text[:offset] + "A" + text[offset + 1 :])
+    (line,) = refused(prepare_text.main, tmp_path / "a.txt", "--out_dir", tmp_path / "out")
+    assert "already holds a data set with another source" in line
 
 
-def test_a_lost_shard_is_made_again(tmp_path, refused, capsys):
+def test_missing_shards_are_written_again(tmp_path, refused, capsys):
     for n in range(8):
         (tmp_path / f"{n}.txt").write_text(f"{n}: some text\n" * 9)
-    flags, out = (
-        [str(tmp_path), "--val_every", "4", "--shard_tokens", "100", "--out_dir"],
-        tmp_path / ".out",
-    )
-    prepare_text.main([*flags, str(out)])
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    prepare_text.main(["--verify", "--out_dir", str(out)])
-    assert "all as they were written" in capsys.readouterr().out
+    out = tmp_path / ".out"
+    flags = [tmp_path, "--val_every", 4, "--shard_tokens", 100, "--out_dir", out]
+    prepare(*flags)
+    before = contents(out)
+    prepare("--verify", "--out_dir", out)
+    assert "all match their hashes" in capsys.readouterr().out
     (out / ".out_train_000002.bin").unlink()
     (out / ".out_val_000000.bin").write_bytes(before[".out_val_000001.bin"])
-    told = refused(prepare_text.main, "--verify", "--out_dir", out)
-    assert "000002.bin does not exist" in told[0] and "000000.bin has been changed" in told[1]
+    missing, changed = refused(prepare_text.main, "--verify", "--out_dir", out)
+    assert "000002.bin does not exist" in missing and "000000.bin has been changed" in changed
     (out / ".out_val_000000.bin").unlink()
-    prepare_text.main([*flags, str(out)])
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-
-
-def test_the_embedded_corpus_is_the_standard_library_without_tests():
-    files = tokenization.standard_library()
-    names = {path.name for path in files}
-    assert {"argparse.py", "typing.py", "decoder.py"} <= names
-    assert len(files) > 300 and sum(path.stat().st_size for path in files) > 5_000_000
-    assert not any({"site-packages", "test", "tests"} & set(path.parts[-4:]) for path in files)
+    prepare(*flags)
+    assert contents(out) == before
 
 
 def test_gpt2_tokens(tmp_path):
@@ -202,103 +170,105 @@ def test_gpt2_tokens(tmp_path):
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     (tmp_path / "a.txt").write_text("Hello world<|endoftext|>")
     (tmp_path / "b.txt").write_text("val")
-    prepare_text.main(
-        [
-            str(tmp_path / "a.txt"),
-            "--val",
-            str(tmp_path / "b.txt"),
-            "--tokenizer",
-            "gpt2",
-            "--out_dir",
-            str(tmp_path / "out"),
-        ]
-    )
-    read = shards.Shards(tmp_path / "out", "train")
-    assert read.tokens[0][:3].tolist() == [50256, 15496, 995] and 50256 not in read.tokens[0][1:]
-    assert read.padded_vocab_size == 50304
+    flags = ["--val", tmp_path / "b.txt", "--tokenizer", "gpt2", "--out_dir", tmp_path / "out"]
+    prepare(tmp_path / "a.txt", *flags)
+    train = shards.Shards(tmp_path / "out", "train")
+    assert train.tokens[0][:3].tolist() == [50256, 15496, 995]
+    assert 50256 not in train.tokens[0][1:]
+    assert train.padded_vocab_size == 50304
 
 
 @pytest.mark.parametrize("length", [5, 8190, 9000])
-@pytest.mark.parametrize("before", range(4))
-def test_characters_of_several_bytes_wherever_they_lie(tmp_path, length, before):
-    text = "a" * before + "字é😀" * length + "。"
+@pytest.mark.parametrize("shift", range(4))
+def test_multi_byte_characters_at_any_offset(tmp_path, length, shift):
+    text = "a" * shift + "字é😀" * length + "。"
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt").write_text("held out")
-    prepare_text.main([str(tmp_path), "--out_dir", str(tmp_path / "out"), "--val_every", "2"])
+    prepare(tmp_path, "--out_dir", tmp_path / "out", "--val_every", 2)
     assert documents_of(tmp_path / "out", "train") == [text]
 
 
-def test_other_encodings_are_refused_wherever_they_begin(tmp_path, refused):
-    (tmp_path / "text.txt").write_bytes(b"plain\n" * 3000 + "café\n".encode("latin-1"))
-    told = refused(prepare_text.main, tmp_path / "text.txt", "--out_dir", tmp_path / "out")
-    assert told == [
-        f"error: {tmp_path}/text.txt is no UTF-8 text at byte 18003: convert it, or leave it out"
-    ]
+def test_other_text_encodings_are_refused_with_their_offset(tmp_path, refused):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"plain\n" * 3000 + "café\n".encode("latin-1"))
+    lines = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
+    assert lines == [f"error: {path} is not UTF-8 text at byte 18003: convert it, or leave it out"]
 
 
-def test_names_of_files_are_no_patterns(tmp_path):
+def test_file_names_are_not_glob_patterns(tmp_path):
     for name, text in (("data[1].jsonl", "mine"), ("data1.jsonl", "another")):
-        (tmp_path / name).write_text(
-            json.dumps({"text": text}) + "\n" + json.dumps({"text": f"{text}, too"}) + "\n"
-        )
-    prepare_text.main(
-        [str(tmp_path / "data[1].jsonl"), "--out_dir", str(tmp_path / "out"), "--val_every", "2"]
-    )
+        rows = [json.dumps({"text": text}), json.dumps({"text": f"{text}, too"})]
+        (tmp_path / name).write_text("".join(f"{row}\n" for row in rows))
+    prepare(tmp_path / "data[1].jsonl", "--out_dir", tmp_path / "out", "--val_every", 2)
     assert documents_of(tmp_path / "out", "train") == ["mine"]
 
 
-@pytest.mark.parametrize("suffix, cut", [("gz", 0), ("xz", 0), ("bz2", 0), ("xz", 40)])
-def test_a_download_that_was_cut_off(tmp_path, refused, suffix, cut):
-    """One line, and nothing in the way of the whole file, later. (cut: where a byte is wrong instead.)"""
+@pytest.mark.parametrize("suffix, bad_byte", [("gz", 0), ("xz", 0), ("bz2", 0), ("xz", 40)])
+def test_truncated_download_is_refused_and_then_replaced(tmp_path, refused, suffix, bad_byte):
+    """A truncated file, or one with a wrong byte at an offset, is one line of error.
+
+    It does not prevent preparing the complete file later.
+    """
     rows = b"".join(json.dumps({"text": f"row {n}"}).encode() + b"\n" for n in range(500))
     whole = {"gz": gzip, "xz": lzma, "bz2": bz2}[suffix].compress(rows)
-    path = tmp_path / f"rows.jsonl.{suffix}"
-    path.write_bytes(whole[:cut] + b"?" + whole[cut + 1 :] if cut else whole[: len(whole) // 2])
-    told = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
-    assert len(told) == 1 and f"{path} cannot be read" in told[0]
+    path, out = tmp_path / f"rows.jsonl.{suffix}", tmp_path / "out"
+    if bad_byte:
+        path.write_bytes(whole[:bad_byte] + b"?" + whole[bad_byte + 1 :])
+    else:
+        path.write_bytes(whole[: len(whole) // 2])
+    (line,) = refused(prepare_text.main, path, "--out_dir", out)
+    assert f"{path} cannot be read" in line
     path.write_bytes(whole)
-    prepare_text.main([str(path), "--out_dir", str(tmp_path / "out")])
-    assert len(documents_of(tmp_path / "out", "train")) == 475
+    prepare(path, "--out_dir", out)
+    assert len(documents_of(out, "train")) == 475
 
 
-def test_shards_among_the_sources_are_none_of_them(tmp_path, capsys):
+def test_shards_in_a_source_folder_are_not_sources(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("text\n" * 50)
     for _ in range(2):
-        prepare_text.main([str(tmp_path), "--out_dir", str(tmp_path / "shards")])
-        assert "passed over" not in capsys.readouterr().out
+        prepare(tmp_path, "--out_dir", tmp_path / "shards")
+        assert "are skipped" not in capsys.readouterr().out
 
 
-def test_refusals(tmp_path, refused, data_dir):
+def test_unreadable_sources_are_refused(tmp_path, refused):
     (tmp_path / "a.txt").write_text("text\n" * 50)
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n{"text": 5')
     (tmp_path / "other.jsonl").write_text('{"body": "x"}\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "one.txt").write_text("no line end")
     (tmp_path / "empty").mkdir()
-    a, out = tmp_path / "a.txt", ["--out_dir", tmp_path / "out"]
-    main = prepare_text.main
-    assert refused(main, tmp_path / "no.txt", tmp_path / "nor.txt", *out) == [
-        f"error: source {tmp_path / name}.txt does not exist: name another"
-        for name in ("no", "nor")
+
+    def lines(*sources, out="out"):
+        return refused(prepare_text.main, *sources, "--out_dir", tmp_path / out)
+
+    assert lines(tmp_path / "no.txt", tmp_path / "nor.txt") == [
+        f"error: source {tmp_path / name} does not exist: pass an existing file or folder"
+        for name in ("no.txt", "nor.txt")
     ]
     for name, content in (
         ("packed.txt.gz", b"\x1f\x8b\x08\0"),
         ("latin.txt", "Zo\u00eb liest, wie fast immer".encode("latin-1")),
     ):
         (tmp_path / name).write_bytes(content)
-        assert refused(main, a, tmp_path / name, *out) == [
-            f"error: {tmp_path / name} is no UTF-8 text: unpack or convert it, or leave it out"
+        assert lines(tmp_path / "a.txt", tmp_path / name) == [
+            f"error: {tmp_path / name} is not UTF-8 text: unpack or convert it, or leave it out"
         ]
-    assert "no text, jsonl or parquet files there" in refused(main, tmp_path / "empty", *out)[0]
-    assert "--text_column from body" in refused(main, tmp_path / "other.jsonl", *out)[0]
+    assert "no text, jsonl or parquet files found" in lines(tmp_path / "empty")[0]
+    assert "--text_column from body" in lines(tmp_path / "other.jsonl")[0]
+    assert "bad.jsonl cannot be read (" in lines(tmp_path / "bad.jsonl", out="out2")[0]
     assert (
-        "bad.jsonl cannot be read ("
-        in refused(main, tmp_path / "bad.jsonl", "--out_dir", tmp_path / "out2")[0]
+        "empty.jsonl has no rows: repair the file, or leave it out"
+        in lines(tmp_path / "empty.jsonl")[0]
     )
+    assert "no text is left for the split 'val'" in lines(tmp_path / "one.txt", out="out3")[0]
+    assert not (tmp_path / "out3").exists()
+
+
+def test_wrong_settings_are_refused(tmp_path, refused, data_dir):
+    a, out = tmp_path / "a.txt", ["--out_dir", tmp_path / "out"]
+    a.write_text("text\n" * 50)
+    main = prepare_text.main
     assert "val_every is 1" in refused(main, a, "--val_every", 1, *out)[0]
-    (tmp_path / "empty.jsonl").write_text("")
-    assert (
-        "empty.jsonl holds no rows: mend it, or leave it out"
-        in refused(main, tmp_path / "empty.jsonl", *out)[0]
-    )
     assert (
         "flag --tokeniser is unknown: did you mean tokenizer?"
         in refused(main, a, "--tokeniser", "gpt2")[0]
@@ -306,15 +276,9 @@ def test_refusals(tmp_path, refused, data_dir):
     assert (
         "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
     )
-    (tmp_path / "config.yaml").write_text(f"sources: [{a}]")
-    assert refused(main, "--config", tmp_path / "config.yaml", *out) == [
-        f"error: {tmp_path}/config.yaml: sources stand on the command line, without a flag: move them there"
-    ]
+    config = tmp_path / "config.yaml"
+    config.write_text(f"sources: [{a}]")
+    (line,) = refused(main, "--config", config, *out)
+    assert line.startswith(f"error: {config}: sources") and "command line" in line
     (tmp_path / "file").write_text("")
     assert "cannot write" in refused(main, a, "--out_dir", tmp_path / "file" / "out")[0]
-    (tmp_path / "one.txt").write_text("no line end")
-    assert (
-        "no text is left for the split 'val'"
-        in refused(main, tmp_path / "one.txt", "--out_dir", tmp_path / "out3")[0]
-    )
-    assert not (tmp_path / "out3").exists()

@@ -1,4 +1,4 @@
-"""Articles, and nothing that only looks like the beginning of one, are the documents; files and the hub's rows give the same tokens."""
+"""Tests of prepare_wikitext.py: one document per article, from files and from hub rows."""
 
 import json
 import os
@@ -68,19 +68,28 @@ configs:
 
 def documents_of(folder, split):
     tokens = np.concatenate(shards.Shards(folder, split, "always").tokens)
-    return [
-        bytes(part[1:].astype(np.uint8)).decode()
-        for part in np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
-    ]
+    documents = np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
+    return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
+
+
+def file_text(lines):
+    return "".join(f"{line}\n" for line in lines)
 
 
 def hub_rows(lines):
     return [line + "\n" if line.strip() else "" for line in lines]
 
 
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The hub's rows: no blank in blank lines, and the training split in two files that part a title from its article."""
+    """A folder with the rows of the hub, where blank lines are empty.
+
+    The training split is two files; the first one ends with a title whose article is in the second.
+    """
     folder = tmp_path / "hub"
     (folder / "raw").mkdir(parents=True)
     (folder / "README.md").write_text(README)
@@ -91,9 +100,8 @@ def hub(tmp_path, monkeypatch):
         ("validation-0", LINES[:13]),
         ("test-0", LINES),
     ):
-        pyarrow.parquet.write_table(
-            pyarrow.table({"text": hub_rows(lines)}), folder / "raw" / f"{name}.parquet"
-        )
+        table = pyarrow.table({"text": hub_rows(lines)})
+        pyarrow.parquet.write_table(table, folder / "raw" / f"{name}.parquet")
     monkeypatch.setattr(prepare_wikitext, "HUB", str(folder))
     return folder
 
@@ -107,89 +115,81 @@ def test_a_document_is_an_article(tmp_path, hub):
     out = prepare(tmp_path / "out", "--size", 2)
     assert documents_of(out, "train") == documents_of(out, "test") == EXPECTED
     assert documents_of(out, "val") == EXPECTED[:1]
-    assert "".join(EXPECTED) == "".join(
-        f"{line}\n" for line in LINES[1:]
-    )  # all of the original but its first, blank line
+    # All of the original text except its first, blank line.
+    assert "".join(EXPECTED) == file_text(LINES[1:])
     meta = json.loads((out / "meta.json").read_text())
     assert (meta["source"]["variant"], meta["source"]["name"]) == ("raw", "wikitext-2-raw-v1")
-    assert {split: record["documents"] for split, record in meta["splits"].items()} == {
-        "train": 4,
-        "val": 1,
-        "test": 4,
-    }
+    counts = {split: record["documents"] for split, record in meta["splits"].items()}
+    assert counts == {"train": 4, "val": 1, "test": 4}
 
 
-@pytest.mark.parametrize("ending", ["tokens", "raw", "txt", "jsonl", "parquet"])
-def test_files_give_the_tokens_of_the_hubs_rows(tmp_path, hub, ending):
+@pytest.mark.parametrize("suffix", ["tokens", "raw", "txt", "jsonl", "parquet"])
+def test_files_and_hub_rows_give_the_same_tokens(tmp_path, hub, suffix):
     (tmp_path / "files").mkdir()
     for name, lines in (("train", LINES), ("valid", LINES[:13]), ("test", LINES)):
-        path = tmp_path / "files" / f"wiki.{name}.{ending}"
-        if ending == "parquet":
+        path = tmp_path / "files" / f"wiki.{name}.{suffix}"
+        if suffix == "parquet":
             pyarrow.parquet.write_table(pyarrow.table({"text": hub_rows(lines)}), path)
-        elif ending == "jsonl":
+        elif suffix == "jsonl":
             path.write_text("".join(json.dumps({"text": row}) + "\n" for row in hub_rows(lines)))
         else:
-            path.write_text("".join(f"{line}\n" for line in lines))
-    out = prepare(tmp_path / "files_out" / "toy", "--source", tmp_path / "files")
-    of_hub = prepare(tmp_path / "hub_out" / "toy", "--size", 2)
-    for path in of_hub.glob("*.bin"):
-        assert (out / path.name).read_bytes() == path.read_bytes()
+            path.write_text(file_text(lines))
+    from_files = prepare(tmp_path / "files_out" / "toy", "--source", tmp_path / "files")
+    from_hub = prepare(tmp_path / "hub_out" / "toy", "--size", 2)
+    for path in from_hub.glob("*.bin"):
+        assert (from_files / path.name).read_bytes() == path.read_bytes()
 
 
-def test_any_split_may_be_missing(tmp_path, capsys):
+def test_splits_may_be_missing(tmp_path, capsys):
     (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "wikitext.validation.txt").write_text(
-        "".join(f"{line}\n" for line in LINES)
-    )
+    (tmp_path / "files" / "wikitext.validation.txt").write_text(file_text(LINES))
     (tmp_path / "files" / "README.md").write_text("about it")
     out = prepare(tmp_path / "out", "--source", tmp_path / "files", "--variant", "tokenized")
-    assert "has no file for train and test: that split will be missing" in capsys.readouterr().out
+    message = "has no file for train and test: these splits are left out"
+    assert message in capsys.readouterr().out
     assert documents_of(out, "val") == EXPECTED
     assert json.loads((out / "meta.json").read_text())["source"]["variant"] == "tokenized"
 
 
-def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path, hub, monkeypatch):
+def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, hub, monkeypatch):
     flags = ["--size", 2, "--shard_tokens", 100]
-    whole = {
-        path.name: path.read_bytes()
-        for path in prepare(tmp_path / "whole" / "toy", *flags).iterdir()
-    }
+    whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
     flush, flushed = shards.ShardWriter._flush, []
 
-    def flush_and_die(self, following):
-        flush(self, following)
+    def flush_and_interrupt(self, next_token):
+        flush(self, next_token)
         flushed.append(self.shards[-1]["file"])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_die)
-    for starts in range(40):
+    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
+    interruptions = 0
+    while interruptions < 40:
         try:
             prepare(tmp_path / "part" / "toy", *flags)
             break
         except KeyboardInterrupt:
-            pass
-    assert starts == len(flushed) == len(set(flushed)) == len(whole) - 1 > 8
-    assert {path.name: path.read_bytes() for path in (tmp_path / "part" / "toy").iterdir()} == whole
+            interruptions += 1
+    assert interruptions == len(flushed) == len(set(flushed)) == len(whole) - 1 > 8
+    assert contents(tmp_path / "part" / "toy") == whole
 
 
-def test_the_folder_is_named_after_size_and_variant(tmp_path, hub, monkeypatch, refused):
+def test_default_folder_has_size_and_variant(tmp_path, hub, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     for flags, folder in (
         ([], "wikitext103"),
         (["--size", "2"], "wikitext2"),
         (["--variant", "tokenized"], "wikitext103-tokenized"),
     ):
-        assert (
-            f"data/{folder}/meta.json does not exist"
-            in refused(prepare_wikitext.main, "--verify", *flags)[0]
-        )
+        (line,) = refused(prepare_wikitext.main, "--verify", *flags)
+        assert f"data/{folder}/meta.json does not exist" in line
 
 
-def test_the_published_files_hold_sixty_articles_each(tmp_path):
-    """Counted by the authors: WikiText-103 has 60 articles for validation and 60 for testing."""
+def test_published_files_have_sixty_articles_each(tmp_path):
+    """According to its authors, WikiText-103 has 60 articles for validation and 60 for testing."""
     if not os.environ.get("CORPUS_DIR"):
         pytest.skip(
-            "needs real text: set CORPUS_DIR to a folder with corpus/ and wikitext/ in it (wiki.valid.txt, wiki.test.txt)"
+            "needs real text: set CORPUS_DIR to a folder with corpus/ and wikitext/, "
+            "which has wiki.valid.txt and wiki.test.txt"
         )
     source = Path(os.environ["CORPUS_DIR"]) / "wikitext"
     out = prepare(tmp_path / "out", "--source", source, "--variant", "tokenized")
@@ -199,36 +199,32 @@ def test_the_published_files_hold_sixty_articles_each(tmp_path):
         assert " \n" + "".join(documents) == (source / name).read_text(encoding="utf-8")
 
 
-def test_refusals(tmp_path, refused, hub, monkeypatch):
-    main, files = prepare_wikitext.main, tmp_path / "files"
+def test_wrong_sources_are_refused(tmp_path, refused, hub):
+    files = tmp_path / "files"
     out = ["--tokenizer", "bytes", "--out_dir", tmp_path / "out"]
-    assert f"source {files} is no folder" in refused(main, "--source", files, *out)[0]
+
+    def error(*flags):
+        return refused(prepare_wikitext.main, *flags, *out)[0]
+
+    assert f"source {files} is not a folder" in error("--source", files)
     files.mkdir()
     (files / "text.txt").write_text("text")
-    assert (
-        "has no file with train, valid or test in its name: rename"
-        in refused(main, "--source", files, *out)[0]
-    )
+    message = "has no file with train, valid or test in its name: rename"
+    assert message in error("--source", files)
     (files / "test.train.txt").write_text("text")
-    assert "the name tells of test and train" in refused(main, "--source", files, *out)[0]
+    assert "the name contains test and train" in error("--source", files)
     (files / "test.train.txt").rename(files / "train.txt")
     (files / "train.raw").write_text("text")
-    assert (
-        "several files for train (train.raw train.txt): leave one"
-        in refused(main, "--source", files, *out)[0]
-    )
-    assert "value of" in refused(main, "--size", 3, *out)[0]
+    message = "several files for train (train.raw train.txt): keep one"
+    assert message in error("--source", files)
+    assert "value of" in error("--size", 3)
     assert not (tmp_path / "out").exists()
     (files / "train.raw").unlink()
     (files / "valid.txt").write_text(" \n \n")
-    assert (
-        "no text is left for the split 'val': give its file some text, or remove it"
-        in refused(main, "--source", files, *out)[0]
-    )
+    message = "no text is left for the split 'val': add text to its file, or remove the file"
+    assert message in error("--source", files)
     (files / "valid.txt").write_bytes(b"\xff\xfe\xff")
-    assert "valid.txt cannot be read ('utf-8' codec" in refused(main, "--source", files, *out)[0]
-    assert (
-        "-103-raw-v1' not found" in (line := refused(main, *out)[0])
-        and "choose another --size" in line
-    )
+    assert "valid.txt cannot be read ('utf-8' codec" in error("--source", files)
+    line = error()
+    assert "-103-raw-v1' not found" in line and "use another --size" in line
     assert not (tmp_path / "out").exists()

@@ -89,7 +89,7 @@ def test_quickstart(tmp_path):
     assert third.returncode == 0, output
     assert (
         output.count("is trained already") == output.count("already evaluated") == 2
-        and "is prepared already" in output
+        and "is already prepared" in output
     )
     files = [path for path in written if path.parent.name != "runs" and path.is_file()]
     assert len(files) == 10 and all(path.stat().st_mtime_ns == written[path] for path in files)

@@ -832,7 +832,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
         "micro_batch auto measures the memory of a GPU: give a number"
         in lines("--micro_batch", "auto")[0]
     )
-    assert "does not exist: make it by prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
+    assert "does not exist: create it with prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
     assert (
         "too few for one window of 4096 + 1"
         in lines("--block_size", 4096, "--tokens_per_step", 8192)[0]

@@ -1,10 +1,18 @@
-"""What is a data set on disk? A folder of shards `{dataset}_{split}_{index:06d}.bin`: 256 int32 header words (magic 20240520,
-version 1, token count, zeros), then uint16 tokens, every document opened by <|endoftext|>. llm.c and modded-nanogpt read the
-same layout. Beside them `meta.json`: tokenizer, vocabulary, source, and for every split its documents, tokens and, shard by
-shard, file, documents, tokens and SHA-256.
+"""Token shards: the format of a prepared data set, and its writer, reader and verification.
 
-    train = Shards("data/stdlib", "train")      # checked, memory-mapped
-    train.tokens[0][:10]
+    train = Shards("data/stdlib", "train")  # checked and memory-mapped
+    train.tokens[0][:10]  # uint16
+
+A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
+
+Shard: 256 int32 header words (magic number 20240520, version 1, number of tokens, zeros), then
+uint16 tokens, all little-endian. Every document starts with <|endoftext|>. llm.c and
+modded-nanogpt read the same format.
+
+meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared from), complete, and
+splits. Each split has its number of documents and tokens, and per shard: file, documents, tokens,
+sha256, next (the document and the token in it that follow the shard), and for streamed sources
+mark (a position in the source from which the next shard can be read).
 """
 
 import contextlib
@@ -24,16 +32,24 @@ HEADER_BYTES = 4 * HEADER_WORDS
 META = "meta.json"
 SHARD_NAME = re.compile(r".+_(?P<split>[a-z]+)_(?P<index>\d+)\.bin")
 GPT2_VOCABULARY = 50257
-AUTO_VERIFY = 10**9  # bytes: a second or two
+AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
+UNLABELED_HASH_BYTES = 1 << 20  # per shard, when there is no meta.json
+READ_BYTES = 1 << 24  # read at a time to hash or copy a shard
 
 
 class ShardWriter:
-    """Writes the shards of one split, each whole or not at all, and takes up an interrupted preparation where it stopped.
+    """Write the shards of a split, each atomically, and resume an interrupted preparation.
 
-    documents must come in the same order every time. `start` is (document, token within it) of the first token that is
-    not in a finished shard yet; what `add` is given before that is passed over, so the bytes are those of one go. A shard
-    that meta.json knows and the disk has lost is made again, and all that follow it.
-    then: the split of all shards after the first; none: the same. limit: the number of shards that are wanted; none: all.
+    meta: the `Meta` of the data set.
+    split: the split of the first shard.
+    shard_tokens: tokens per shard; the last one may have fewer.
+    later_split: the split of all later shards; None: `split`.
+    max_shards: stop after this many shards; None: no limit.
+
+    Documents must come in the same order on every run. `start` is (document, offset of a token in
+    it) of the first token that is not in a finished shard. `add` skips all tokens before it, so a
+    resumed run writes the same bytes as an uninterrupted one. If a shard that meta.json lists is
+    missing on disk, that shard and all later ones are written again.
     """
 
     def __init__(
@@ -41,48 +57,58 @@ class ShardWriter:
         meta: "Meta",
         split: str,
         shard_tokens: int,
-        then: str | None = None,
-        limit: int | None = None,
+        later_split: str | None = None,
+        max_shards: int | None = None,
     ):
-        self.meta, self.splits, self.shard_tokens, self.limit = (
-            meta,
-            (split, then or split),
-            shard_tokens,
-            limit,
-        )
-        records = [meta.split(name) for name in dict.fromkeys(self.splits)]
-        self.shards = [shard for record in records for shard in record["shards"]]
-        lost = [not (meta.folder / shard["file"]).exists() for shard in self.shards]
-        if any(lost):
-            del self.shards[lost.index(True) :]
-            meta.value["complete"] = False
-            for record in records:
-                record["shards"] = [shard for shard in record["shards"] if shard in self.shards]
-                for total in ("documents", "tokens"):
-                    record[total] = sum(shard[total] for shard in record["shards"])
+        self.meta, self.shard_tokens, self.max_shards = meta, shard_tokens, max_shards
+        self.splits = (split, later_split or split)
+        self.shards = self._finished_shards()
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
-        self.marks = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
+        # [document, state] pairs: the source can be read from `document` on, given `state`.
+        self.source_states = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
         self.buffer = np.empty(shard_tokens, dtype="<u2")
-        self.filled = self.opened = self.document = (
-            0  # tokens in the buffer, documents that begin there, the latest one
-        )
+        self.filled = 0  # tokens in the buffer
+        self.opened = 0  # documents that start in the buffer
+        self.document = 0  # the latest document
+
+    def _finished_shards(self) -> list[dict]:
+        """Return the entries before the first missing file; remove the others from meta."""
+        records = [self.meta.split_record(name) for name in dict.fromkeys(self.splits)]
+        entries = [entry for record in records for entry in record["shards"]]
+        kept = []
+        for entry in entries:
+            if not (self.meta.folder / entry["file"]).exists():
+                break
+            kept.append(entry)
+        if len(kept) < len(entries):
+            self.meta.value["complete"] = False
+            for record in records:
+                record["shards"] = [entry for entry in record["shards"] if entry in kept]
+                for total in ("documents", "tokens"):
+                    record[total] = sum(entry[total] for entry in record["shards"])
+        return kept
 
     @property
     def full(self) -> bool:
-        return self.limit is not None and len(self.shards) >= self.limit
+        return self.max_shards is not None and len(self.shards) >= self.max_shards
 
-    def mark(self, document: int, state) -> None:
-        """`state` (JSON) is all that the source needs to begin at `document`; the next start finds the latest in `marks`."""
-        self.marks.append([document, state])
+    def save_source_state(self, document: int, state) -> None:
+        """Remember `state` (JSON), from which the source can be read starting at `document`.
+
+        The next shard stores the latest pair it can use, and a resumed writer has it in
+        `source_states`.
+        """
+        self.source_states.append([document, state])
 
     def add(self, document: int, offset: int, tokens: np.ndarray) -> None:
-        """The tokens of `document` (its number in the source) from its `offset`-th on."""
+        """Append the tokens of a document, given its number, from its token `offset` on."""
         if (document, offset + len(tokens)) <= self.start:
             return
         if document == self.start[0] and offset < self.start[1]:
             tokens, offset = tokens[self.start[1] - offset :], self.start[1]
         self.document = document
-        self.opened += offset == 0
+        if offset == 0:
+            self.opened += 1
         while len(tokens) and not self.full:
             taken = tokens[: self.shard_tokens - self.filled]
             self.buffer[self.filled : self.filled + len(taken)] = taken
@@ -92,12 +118,13 @@ class ShardWriter:
                 self._flush((document, offset))
 
     def close(self) -> None:
-        """Writes what is left as the last shard."""
+        """Write the remaining tokens as the last shard."""
         if self.filled:
             self._flush((self.document + 1, 0))
 
-    def _flush(self, following: tuple[int, int]) -> None:
-        split = self.splits[bool(self.shards)]
+    def _flush(self, next_token: tuple[int, int]) -> None:
+        """Write the buffer as a shard; next_token: (document, offset) of the first token after."""
+        split = self.splits[1] if self.shards else self.splits[0]
         path = self.meta.folder / f"{self.meta.value['dataset']}_{split}_{len(self.shards):06d}.bin"
         header = np.zeros(HEADER_WORDS, dtype="<i4")
         header[:3] = MAGIC, VERSION, self.filled
@@ -106,144 +133,141 @@ class ShardWriter:
             for content in (header, self.buffer[: self.filled]):
                 digest.update(content)
                 file.write(content)
-        shard = {
+        entry = {
             "file": path.name,
             "documents": self.opened,
             "tokens": self.filled,
             "sha256": digest.hexdigest(),
-            "next": following,
+            "next": next_token,
         }
-        behind = sum(document <= following[0] for document, _ in self.marks)
-        if behind:
-            self.marks = self.marks[
-                behind - 1 :
-            ]  # the latest of these may be that of the next shard too
-            shard["mark"] = self.marks[0]
-        self.shards.append(shard)
-        self.meta.add(split, shard)
+        usable = sum(document <= next_token[0] for document, _ in self.source_states)
+        if usable:
+            # Keep the latest usable state: it may also be the latest one for the next shard.
+            self.source_states = self.source_states[usable - 1 :]
+            entry["mark"] = self.source_states[0]
+        self.shards.append(entry)
+        self.meta.add_shard(split, entry)
         self.meta.write()
         self.filled = self.opened = 0
 
 
 class Meta:
-    """meta.json of the data set in `folder`, while it is being prepared: what is done so far.
+    """The meta.json of a data set during its preparation; `value` is its content.
 
-    Raises InputError where the folder holds other shards, or a data set prepared otherwise than `description` says.
+    description: dataset, tokenizer, vocab_size and source.
+    Raises InputError if the folder holds other shards, or a data set with another description.
     """
 
     def __init__(self, folder: str | Path, description: dict):
         self.folder = Path(folder)
         self.value = {**description, "complete": False, "splits": {}}
         if (self.folder / META).exists():
-            found = read_json(self.folder / META, f"remove {folder} and prepare it again")
-            differing = [key for key in description if found.get(key) != description[key]]
+            existing = read_json(self.folder / META, f"remove {folder} and prepare it again")
+            differing = [key for key in description if existing.get(key) != description[key]]
             if differing:
                 raise InputError(
                     f"{folder} already holds a data set with another {', '.join(differing)}: "
-                    "choose another --out_dir, or remove it"
+                    "pass another --out_dir, or remove it"
                 )
-            self.value = found
+            self.value = existing
         elif self.folder.is_dir() and any(self.folder.glob("*.bin")):
-            raise InputError(f"{folder} holds shards but no {META}: choose another --out_dir")
+            raise InputError(f"{folder} holds shards but no {META}: pass another --out_dir")
 
     def write(self) -> None:
         write_json(self.folder / META, self.value)
 
-    def add(self, split: str, shard: dict) -> None:
-        """Enters a shard that is on the disk: {"file", "documents", "tokens", "sha256", ...}."""
-        record = self.split(split)
-        record["shards"] = sorted([*record["shards"], shard], key=lambda shard: shard["file"])
+    def add_shard(self, split: str, entry: dict) -> None:
+        """List a shard that is on disk: {"file", "documents", "tokens", "sha256", ...}."""
+        record = self.split_record(split)
+        record["shards"] = sorted([*record["shards"], entry], key=lambda shard: shard["file"])
         for total in ("documents", "tokens"):
-            record[total] += shard[total]
+            record[total] += entry[total]
 
-    def split(self, name: str) -> dict:
+    def split_record(self, name: str) -> dict:
         return self.value["splits"].setdefault(name, {"documents": 0, "tokens": 0, "shards": []})
 
     def remove(self) -> None:
-        """Takes back what was written, the folder too if it is empty then; the shards first, so that none is ever undescribed."""
-        for split in self.value["splits"].values():
-            for shard in split["shards"]:
-                (self.folder / shard["file"]).unlink(missing_ok=True)
+        """Delete the shards, meta.json, and the folder if it is empty then.
+
+        meta.json is deleted after the shards, so that no shard is left without a description.
+        """
+        for record in self.value["splits"].values():
+            for entry in record["shards"]:
+                (self.folder / entry["file"]).unlink(missing_ok=True)
         (self.folder / META).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
 class Shards:
-    """The shards of one split, memory-mapped; headers and lengths are checked here, before anything is computed.
+    """The shards of one split, memory-mapped after their headers and sizes are checked.
 
-    A folder of shards without meta.json is one that others tokenised with GPT-2's vocabulary, as llm.c and modded-nanogpt do.
-    meta: meta.json's content; total: tokens; sha256: one hash over those of all shards, the data's name in records.
-    verify: "always", "never" or "auto", whether the bytes are hashed; auto: where they are at most AUTO_VERIFY together.
-    Raises InputError for a missing, empty, truncated or mislabelled shard, and for a hashed one that was changed.
+    verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
+    "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
+
+    A folder of shards without meta.json is read as tokens of GPT-2's vocabulary, which is what
+    llm.c and modded-nanogpt write.
+
+    Attributes: tokens (one uint16 array per shard), paths, total (number of tokens), vocab_size,
+    tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes; it
+    identifies the data in records).
+
+    Raises InputError for a missing, empty, truncated or foreign shard, and for a hash mismatch.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
         self.folder, self.split = Path(folder), split
         if not self.folder.is_dir():
             raise InputError(
-                f"data folder {folder} does not exist: make it by prepare_text.py, prepare_fineweb.py or prepare_wikitext.py"
+                f"data folder {folder} does not exist: create it with prepare_text.py, "
+                "prepare_fineweb.py or prepare_wikitext.py"
             )
-        bare = not (self.folder / META).exists() and any(
-            map(SHARD_NAME.fullmatch, os.listdir(folder))
-        )
-        if bare and verify == "always":
+        has_meta = (self.folder / META).exists()
+        unlabeled = not has_meta and any(map(SHARD_NAME.fullmatch, os.listdir(folder)))
+        if unlabeled and verify == "always":
             raise InputError(
-                f"{folder} has no {META}, so nothing tells what its shards must hold: read them unverified, or have "
-                "prepare_fineweb.py --pretokenized fetch them"
+                f"{folder} has no {META} with hashes to compare its shards with: use the shards "
+                "without verification, or fetch them with prepare_fineweb.py --pretokenized"
             )
-        self.meta = (
-            _bare_meta(self.folder)
-            if bare
-            else read_json(self.folder / META, f"prepare {folder} again")
-        )
+        if unlabeled:
+            self.meta = _describe_unlabeled(self.folder)
+        else:
+            self.meta = read_json(self.folder / META, f"prepare {folder} again")
         try:
             complete, splits = self.meta["complete"], self.meta["splits"]
-            self.vocab_size, self.tokenizer = (
-                int(self.meta["vocab_size"]),
-                str(self.meta["tokenizer"]),
-            )
-            shards = splits[split]["shards"] if split in splits else []
-            self.sha256 = hashlib.sha256(
-                "".join(shard["sha256"] for shard in shards).encode()
-            ).hexdigest()
-            sizes = [
-                (self.folder / shard["file"], int(shard["tokens"]), shard["sha256"])
-                for shard in shards
-            ]
+            self.vocab_size = int(self.meta["vocab_size"])
+            self.tokenizer = str(self.meta["tokenizer"])
+            entries = splits[split]["shards"] if split in splits else []
+            hashes = [entry["sha256"] for entry in entries]
+            self.sha256 = hashlib.sha256("".join(hashes).encode()).hexdigest()
+            self.paths = [self.folder / entry["file"] for entry in entries]
+            counts = [int(entry["tokens"]) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{self.folder / META} is damaged ({error!r}): prepare {folder} again"
+                f"{self.folder / META} is corrupt ({error!r}): prepare {folder} again"
             ) from None
         if not complete:
             raise InputError(
-                f"the preparation of {folder} was interrupted: run it again, it goes on where it stopped"
+                f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
-        if not sizes:
+        if not entries:
             raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
-        hashed = (
-            verify == "always"
-            or verify == "auto"
-            and 2 * sum(tokens for _, tokens, _ in sizes) <= AUTO_VERIFY
-        )
-        problems = [
-            problem
-            for path, tokens, sha256 in sizes
-            for problem in (
-                shard_problems(path)
-                if bare
-                else shard_problems(path, tokens, sha256 if hashed else None)
-            )
-        ]
+        small = 2 * sum(counts) <= AUTO_VERIFY_BYTES
+        compare_hashes = verify == "always" or (verify == "auto" and small)
+        problems = []
+        for path, count, sha256 in zip(self.paths, counts, hashes, strict=True):
+            if unlabeled:
+                problems += check_shard(path)
+            else:
+                problems += check_shard(path, count, sha256 if compare_hashes else None)
         if problems:
             raise InputError(*problems)
-        self.paths = [path for path, _, _ in sizes]
-        self.tokens = [tokens_of(path) for path in self.paths]
+        self.tokens = [map_tokens(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
 
     @property
     def identity(self) -> dict[str, str]:
-        """What tells this text from another in a record."""
+        """What identifies this text in a record."""
         return {
             "dataset": self.meta["dataset"],
             "split": self.split,
@@ -253,33 +277,39 @@ class Shards:
 
     @property
     def padded_vocab_size(self) -> int:
-        """The vocabulary padded to a multiple of 64, as matrix units like it: 50257 -> 50304, 257 -> 320."""
+        """The vocabulary size rounded up to a multiple of 64, for tensor cores: 257 -> 320."""
         return -(-self.vocab_size // 64) * 64
 
 
-@functools.cache  # once per process and folder: it says so
-def _bare_meta(folder: Path) -> dict:
-    """What meta.json would say of the shards in a folder that has none; "sha256" covers only what is quick to read."""
+@functools.cache  # so that the message is printed once per process and folder
+def _describe_unlabeled(folder: Path) -> dict:
+    """Return the content of meta.json for a folder of GPT-2 shards without one.
+
+    Each shard's "sha256" covers its name, size, header and first MB, which are quick to read.
+    """
     splits = {}
     for path in sorted(folder.glob("*.bin")):
-        if named := SHARD_NAME.fullmatch(path.name):
-            try:
-                with open(path, "rb") as file:
-                    head = file.read(HEADER_BYTES + (1 << 20))
-                name = hashlib.sha256(
-                    f"{path.name} {path.stat().st_size} ".encode() + head
-                ).hexdigest()
-            except OSError as error:
-                raise InputError(
-                    f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
-                ) from None
-            tokens = int.from_bytes(head[8:12], "little")
-            splits.setdefault(named["split"], {"shards": []})["shards"].append(
-                {"file": path.name, "tokens": tokens, "sha256": name}
-            )
+        match = SHARD_NAME.fullmatch(path.name)
+        if not match:
+            continue
+        try:
+            name_and_size = f"{path.name} {path.stat().st_size} ".encode()
+            with open(path, "rb") as file:
+                head = file.read(HEADER_BYTES + UNLABELED_HASH_BYTES)
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
+            ) from None
+        entry = {
+            "file": path.name,
+            "tokens": int.from_bytes(head[8:12], "little"),
+            "sha256": hashlib.sha256(name_and_size + head).hexdigest(),
+        }
+        splits.setdefault(match["split"], {"shards": []})["shards"].append(entry)
     print(
-        f"{folder} has no {META}: its shards are taken for GPT-2 tokens (vocabulary {GPT2_VOCABULARY}), unverified; the data's "
-        "hash in records covers names, headers, sizes and the first MB of each file"
+        f"{folder} has no {META}: its shards are read as GPT-2 tokens (vocabulary "
+        f"{GPT2_VOCABULARY}) without verification; the data's hash in records covers names, "
+        "headers, sizes and the first MB of each file"
     )
     return {
         "dataset": folder.resolve().name,
@@ -290,52 +320,61 @@ def _bare_meta(folder: Path) -> dict:
     }
 
 
-def tokens_of(path: Path) -> np.ndarray:
-    """A shard's tokens, memory-mapped: (n,) uint16."""
+def map_tokens(path: Path) -> np.ndarray:
+    """Return a shard's tokens, memory-mapped: (n,) uint16."""
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES)
 
 
-def shard_problems(path: Path, tokens: int | None = None, sha256: str | None = None) -> list[str]:
-    """What is wrong with a shard, a line each; its number of tokens and its bytes are compared where meta.json says them."""
-    mend = "remove it and run the preparation again"
+def check_shard(path: Path, tokens: int | None = None, sha256: str | None = None) -> list[str]:
+    """Return the problems of a shard, one line each.
+
+    tokens, sha256: the values of meta.json, compared with the file's unless None.
+    """
+    remedy = "remove it and run the preparation again"
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
-            header = np.frombuffer(file.read(HEADER_BYTES), dtype="u1")
-            digest = hashlib.sha256(header)
-            header = header[: len(header) // 4 * 4].view("<i4")
+            header_bytes = file.read(HEADER_BYTES)
+            header = np.frombuffer(header_bytes[: len(header_bytes) // 4 * 4], dtype="<i4")
             if len(header) < HEADER_WORDS or header[0] != MAGIC:
                 return [
-                    f"{path} is no shard (its first {HEADER_BYTES} bytes are no header of ours): {mend}"
+                    f"{path} is not a shard (its first {HEADER_BYTES} bytes are not a shard "
+                    f"header): {remedy}"
                 ]
             if header[1] != VERSION:
-                return [f"{path} is a shard of version {header[1]}, not {VERSION}: {mend}"]
+                return [f"{path} is a shard of version {header[1]}, not {VERSION}: {remedy}"]
             if not header[2]:
-                return [f"{path} is empty: {mend}"]
+                return [f"{path} is empty: {remedy}"]
             if size != HEADER_BYTES + 2 * int(header[2]) or tokens not in (None, header[2]):
-                told = "" if tokens is None else f", {META} {tokens}"
+                in_meta = "" if tokens is None else f", {META} {tokens}"
                 return [
-                    f"{path} holds {max(0, size - HEADER_BYTES) // 2} tokens, its header says {header[2]}{told}: {mend}"
+                    f"{path} holds {max(0, size - HEADER_BYTES) // 2} tokens, its header says "
+                    f"{header[2]}{in_meta}: {remedy}"
                 ]
             if sha256:
-                while block := file.read(1 << 24):
+                digest = hashlib.sha256(header_bytes)
+                while block := file.read(READ_BYTES):
                     digest.update(block)
                 if digest.hexdigest() != sha256:
                     return [
-                        f"{path} has been changed since it was written (its SHA-256 is not that in {META}): {mend}"
+                        f"{path} has been changed since it was written (its SHA-256 differs from "
+                        f"{META}): {remedy}"
                     ]
     except FileNotFoundError:
-        return [f"{path} does not exist: run the preparation again, it makes what is missing"]
+        return [f"{path} does not exist: run the preparation again to write missing shards"]
     except OSError as error:
-        return [f"{path} cannot be read ({error.strerror}): {mend}"]
+        return [f"{path} cannot be read ({error.strerror}): {remedy}"]
     return []
 
 
 def verify(folder: str | Path) -> None:
-    """Compares every shard in `folder` with its hash; says that all is well, or raises InputError with a line for each that is not."""
+    """Compare every shard in `folder` with its hash and print that all match.
+
+    Raises InputError with one line per problem.
+    """
     meta = read_json(Path(folder) / META, f"--verify needs its hashes: prepare {folder} first")
     if not isinstance(meta, dict) or not isinstance(meta.get("splits"), dict):
-        raise InputError(f"{Path(folder) / META} is damaged: prepare {folder} again")
+        raise InputError(f"{Path(folder) / META} is corrupt: prepare {folder} again")
     problems, shards, tokens = [], 0, 0
     for split in meta["splits"] or ["train"]:
         try:
@@ -345,4 +384,4 @@ def verify(folder: str | Path) -> None:
             problems += error.problems
     if problems:
         raise InputError(*dict.fromkeys(problems))
-    print(f"{folder}: {shards} shards, {tokens:,} tokens, all as they were written")
+    print(f"{folder}: {shards} shards, {tokens:,} tokens, all match their hashes")

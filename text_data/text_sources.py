@@ -1,0 +1,224 @@
+"""Text sources: find files and read documents from text, tables and the Hugging Face hub.
+
+    files = find_files(["crawl/"])  # .jsonl and .parquet files, also compressed
+    for number, text in read_rows("crawl/", "text", load_arguments(files)):
+        ...
+
+Every order is fixed, so that an interrupted preparation resumes with the same documents.
+"""
+
+import glob
+import hashlib
+import logging
+import lzma
+import sysconfig
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+
+from errors import InputError
+
+# Characters of text tokenized at a time. This bounds memory, and keeps tiktoken's regular
+# expression fast on text without line breaks.
+PIECE = 1 << 20
+ROWS = 256  # rows of a table read at a time; a stream can be resumed at every multiple
+FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
+# Suffix -> the builder of `datasets` that reads it.
+TABLES = {".jsonl": "json", ".parquet": "parquet"}
+NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+def table_format(path: Path) -> str | None:
+    """Return the builder of `datasets` for a table, compressed or not; None for other files."""
+    for suffix in path.suffixes[-2:]:
+        if suffix in TABLES:
+            return TABLES[suffix]
+    return None
+
+
+def find_files(
+    sources: list[str],
+    accepts=table_format,
+    kinds: str = "jsonl or parquet",
+    exclude: Path | None = None,
+) -> list[Path]:
+    """Return the files in `sources`, and those in its folders that `accepts` returns true for.
+
+    Hidden files and files in the folder `exclude` are left out of folders. The result is sorted.
+    kinds: the accepted kinds, for messages. Prints how many files were skipped.
+    Raises InputError if a source does not exist or nothing is left.
+    """
+    missing = [source for source in sources if not Path(source).exists()]
+    if missing:
+        raise InputError(
+            *(
+                f"source {source} does not exist: pass an existing file or folder"
+                for source in missing
+            )
+        )
+    exclude = exclude and exclude.resolve()
+    files, skipped = [], 0
+    for source in map(Path, sources):
+        if source.is_file():
+            files.append(source)
+            continue
+        for path in source.rglob("*"):
+            parts = path.relative_to(source).parts
+            if not path.is_file() or any(part.startswith(".") for part in parts):
+                continue
+            if exclude and path.resolve().is_relative_to(exclude):
+                continue
+            if accepts(path):
+                files.append(path)
+            else:
+                skipped += 1
+    if skipped:
+        print(f"{skipped} files that are not {kinds} are skipped")
+    if not files:
+        raise InputError(f"{' '.join(sources)}: no {kinds} files found: pass another source")
+    return sorted(set(files))
+
+
+def fingerprint(files: list[Path]) -> str:
+    """Return a hash of the files' names, sizes, and first and last megabytes.
+
+    It recognizes the same sources when a preparation is resumed.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            digest.update(file.read(FINGERPRINT_BYTES))
+            file.seek(max(file.tell(), size - FINGERPRINT_BYTES))
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def standard_library_files() -> list[Path]:
+    """Return the source files of this Python's standard library, sorted.
+
+    Tests are left out because many distributions remove them.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [
+        path for path in root.rglob("*.py") if NOT_LIBRARY.isdisjoint(path.relative_to(root).parts)
+    ]
+    if not files:
+        raise InputError(
+            f"{root} has no source files of the standard library: pass your own text as a source"
+        )
+    return sorted(files)
+
+
+def split_text(text: str):
+    """Yield a text in pieces of at most PIECE characters; an empty text is one empty piece."""
+    return (text[start : start + PIECE] for start in range(0, len(text) or 1, PIECE))
+
+
+def load_arguments(files: list[Path]) -> dict:
+    """Return the arguments of datasets.load_dataset for local files of one kind.
+
+    The files are tables, or plain text with one row per line.
+    """
+    builder = table_format(files[0]) or "text"
+    arguments = {
+        "path": builder,
+        "data_files": [glob.escape(str(path)) for path in files],
+        "split": "train",
+    }
+    if builder == "json":
+        # `datasets` reads the first chunk twice, the first time before it returns any row.
+        arguments["chunksize"] = PIECE
+    return arguments
+
+
+def read_rows(
+    name: str,
+    column: str,
+    load: dict,
+    resume_from=(0, None),
+    on_state=lambda number, state: None,
+    remedy="repair the file, or leave it out",
+):
+    """Yield (number, text) of each row of a local or streamed table.
+
+    name: of the table, for messages.
+    column: the column that holds the text.
+    load: the arguments of datasets.load_dataset.
+    on_state: called from time to time with (number of the next row, a state in JSON).
+    resume_from: such a pair. Reading continues there: files before the one that contains the row
+    are not read again. A state saved by another version of `datasets` is not used, and reading
+    starts at the first row.
+    remedy: what to do about an error.
+
+    Raises InputError if the table cannot be fetched or read, or has no text in `column`.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    for handler in logging.getLogger("datasets").handlers:
+        handler.addFilter(_below_error)  # errors are raised as InputError, in one line
+    number, state = resume_from
+    if not state or state["datasets"] != datasets.__version__:
+        number, state = 0, None
+    with input_errors(name, remedy):
+        table = datasets.load_dataset(**load, streaming=True).with_format("arrow")
+        if state:
+            table.load_state_dict(state["stream"])
+        for chunk in table.iter(ROWS):
+            has_column = column in chunk.column_names
+            texts = chunk[column].to_pylist() if has_column else [None]
+            if not all(isinstance(text, str) for text in texts):
+                raise InputError(
+                    f"{name}: no text in column '{column}': "
+                    f"choose --text_column from {' '.join(chunk.column_names)}"
+                )
+            yield from enumerate(texts, number)
+            number += len(texts)
+            on_state(number, {"datasets": datasets.__version__, "stream": table.state_dict()})
+
+
+def _below_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
+
+
+@contextmanager
+def input_errors(name: str, remedy: str):
+    """Raise an InputError of one line for data that is missing, corrupt or unreachable.
+
+    It replaces what `datasets` and huggingface_hub raise inside the block.
+    """
+    import datasets
+    from huggingface_hub.errors import EntryNotFoundError, HTTPError
+
+    try:
+        yield
+    except InputError:
+        raise
+    except (
+        ConnectionError,
+        HTTPError,
+        EntryNotFoundError,
+        datasets.exceptions.DatasetNotFoundError,
+    ) as error:
+        raise InputError(
+            f"{name} cannot be fetched from the hub ({_one_line(error)}): connect to the network "
+            f"and run the same command to resume; or {remedy}"
+        ) from None
+    except StopIteration:  # raised for a file without rows
+        raise InputError(f"{name} has no rows: {remedy}") from None
+    except (
+        datasets.exceptions.DatasetsError,
+        ValueError,
+        OSError,
+        EOFError,
+        lzma.LZMAError,
+        zlib.error,
+    ) as error:
+        cause = _one_line(error.__cause__ or error)
+        raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
