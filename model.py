@@ -90,7 +90,7 @@ class GPTConfig:
         else:
             problems.append(f"unknown size '{self.size}': choose one of {' '.join(SIZES)}")
         try:
-            posenc.parse(self.pe, self.causal)
+            self.encodings = posenc.parse(self.pe, self.causal)  # for posenc.build; no field
         except InputError as error:
             problems += error.problems
         if problems:
@@ -194,7 +194,7 @@ class GPT(nn.Module):
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.posenc = posenc.build(
-            config.pe,
+            config.encodings,
             config.n_head,
             config.n_embd,
             config.block_size,

@@ -1,36 +1,44 @@
-"""Positional encodings: what does each one add to a transformer, and where?
+"""Positional encodings: one class per encoding, with its formula and its source.
 
-One class per encoding, each with its formula and source. An encoding may touch five places, and overrides only those
-it does touch:
+    encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)
+    posenc.build("fire:width=16", ...)           # options are keyword arguments of the class
+    posenc.build("rope+cable", ...)              # several encodings at once
+    posenc.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
 
-    embed      token embeddings, once per model                            learnable, sinusoidal, shape, cape
-    rotate     queries and keys, in every layer                            rope, yarn, ...
-    score      attention logits: each token carries a few numbers, its     alibi, kerple, fire, cable, fox, ...
-               *states*, and the bias of a pair is one elementwise formula
-               of the query's states, the key's, and the head's parameters
-    transform  attention logits: whole rows of them, logits and biases of  shaw, cope, dape, ...
-               all keys that a query sees, and the query itself
-    reach      attention: which keys are seen at all                       window
+To add an encoding, write a subclass of `Encoding` with `names` in any imported module. Override
+only the hooks where the encoding acts:
 
-To add one, write a class with `names` here (or anywhere that is imported) and train with `--pe NAME`; attention, training,
-evaluation and the whole test suite take it from there. `factors` is an offer of speed: where the bias is a short sum of
-products u_i * w_j it runs inside the stock fused kernel (attention.py), otherwise the exact dense path is taken. Biases of
-distance alone are subclasses of ByDistance and give `by_distance` in place of states and score.
+    hook              acts on                                          examples
+    embed             token embeddings, once per model                 learnable, sinusoidal
+    rotate            queries and keys, in every layer                 rope, yarn
+    features + bias   attention logits: a formula of a few numbers     cable, alibi, fire
+                      (features) of the query's and the key's token
+    logits_transform  attention logits, whole rows at once             cope, dape, shaw
+    window_size       attention mask (sliding window)                  window
 
-    encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)    # one instance per layer
-    encodings = posenc.build("fire:width=16", ...)                                      # options are constructor keywords
-    encodings = posenc.build("rope+cable", ...)                                         # several at once, as dapev2+kerple
-    encodings = posenc.build("cable", ..., causal=False)                                # of an encoder, which sees later keys too
+    class Recency(Encoding):  # -r_h log(1 + d), r_h one learnable number per head
+        names = ("recency",)  # train_gpt.py --pe recency
+        def __init__(self, heads, channels, block_size):
+            super().__init__(heads, channels, block_size)
+            self.r = nn.Parameter(torch.ones(heads))
+        def features(self, x, pos, previous=None):
+            p = pos.float()[None, None]  # (1, 1, T)
+            return (p,), (p,)  # of queries, of keys
+        def bias(self, q_features, k_features, h):
+            return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
 
-Legend: B batch, H heads, T queries, S keys, D head size, C width; query i, key j, distance d = i - j. A decoder sees keys j <= i; in
-an encoder later ones are as far away as earlier ones: |d| stands for d, |S_i - S_j| for the fall. Biases are added after the logits
-are scaled. Sources: CABLE = Veisi et al. 2025; the others are named at each class.
+The dense attention path, the KV cache, long contexts in chunks, bias plots and the tests follow
+from `bias`. Three optional hooks make it faster: `factors` (a sum of products, for PyTorch's fused
+attention), `triton_bias` (a form that the Triton kernels support) and `distance_bias` (a function
+of the distance alone, see `DistanceBias`). Tutorial: docs/adding_an_encoding.md.
+
+Legend: B batch, H heads, T queries, S keys, D head dimension, C width (channels), L training length
+(block_size); query position i, key position j, distance d = i - j. Formulas are for decoders. In an
+encoder d is |i - j| and S_i - S_j is -|S_i - S_j|. Biases are added to the scaled logits.
 """
 
 import difflib
-import functools
 import inspect
-import itertools
 import math
 import re
 
@@ -40,193 +48,181 @@ from torch import Tensor, nn
 
 from errors import InputError
 
-ENCODINGS: dict[str, type["Encoding"]] = {}  # every --pe name
+ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 
 
 class Encoding(nn.Module):
-    """An encoding that adds nothing: the base of all others. Subclasses with `names` register themselves.
+    """Base class of all encodings; adds nothing. Subclasses with `names` register themselves."""
 
-    names:        the --pe names of the class.
-    scope:        "layer": an instance of its own for every layer; "model": one instance shared by all.
-    max_context:  the longest sequence it can encode, in tokens; None: no limit.
-    reach:        keys this many tokens away from the query, or further, are not seen; None: all are.
-    causal:       keys after the query are not seen; False, set by `see_both_ways`: they are.
-    both_ways:    whether there is a form of it for that.
-    least_option: the smallest value that its options take.
-    """
-
-    names: tuple[str, ...] = ()
-    scope = "layer"
-    max_context: int | None = None
-    window_size: int | None = None
-    causal = True
-    supports_bidirectional = True
-    min_option_value = 1
+    names: tuple[str, ...] = ()  # --pe names
+    scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
+    max_context: int | None = None  # longest supported sequence in tokens; None: no limit
+    window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
+    causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
+    supports_bidirectional = True  # whether an encoder can use the encoding
+    min_option_value = 1  # smallest value of the options
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):
-        """heads per layer, channels: the model's width C, block_size: the training length in tokens."""
+        """Options of the encoding follow as keyword-only arguments, all of them integers."""
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Token embeddings (B, T, C) at positions pos (T,) int64 -> (B, T, C)."""
+        """Return token embeddings x (B, T, C) at positions pos (T,) int64 with positions added."""
         return x
 
     def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys (B, H, T, D) of the tokens at positions pos (T,) -> the same shapes and dtypes."""
+        """Return queries and keys (B, H, T, D) at positions pos (T,), transformed; same dtypes."""
         return q, k
 
-    def features(self, x: Tensor, pos: Tensor, last: tuple | None = None) -> tuple[tuple, tuple]:
-        """The numbers each token carries -> (query states, key states): tuples of float32 (B|1, H|1, T).
+    def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> tuple:
+        """Return (query features, key features): two tuples of float32 tensors (B|1, H|1, T).
 
-        x:    (B, T, C) float32, the layer's normalised input (autocast is off); pos: (T,) int64.
-        last: the key states of the token before x, each (B|1, H|1, 1), where x continues a sequence; None at its start.
-        Sums along the text are `running_sum`'s.
+        x: (B, T, C) float32, the layer's normalized input (autocast is off); pos: (T,) int64.
+        previous: key features of the token before x, each (B|1, H|1, 1), when x continues a
+        sequence (KV cache). Use `running_sum` for cumulative sums and add `previous` to them.
+        A feature that is the same for all tokens may have T = 1, but only among the query features.
         """
         return (), ()
 
     bias = None
-    """score(q_states, k_states, h): THE formula of the bias, elementwise over broadcastable states; the head's own
-    parameters are indexed [h], h = arange(H)[:, None, None]. -> (B|1, H|1, T, S) float32, finite for future keys too, which
-    are masked afterwards where the encoding is causal. None: no bias."""
+    """bias(q_features, k_features, h) -> (B|1, H|1, T, S) float32, added to the scaled logits.
+
+    Elementwise over features that broadcast to (B, H, T, S). Index parameters of a head with [h],
+    h = arange(H)[:, None, None]. Values for later keys must be finite; they are masked later."""
 
     factors = None
-    """factors(q_states, k_states) -> pairs (u, w), u (B|1, H|1, T) and w (B|1, H|1, S) float32, whose products u_i * w_j
-    add up to the score; w = None stands for ones; with a fourth dimension, of many products at once. None (the attribute): the bias has
-    no such form."""
+    """factors(q_features, k_features) -> pairs (u, w), whose products u_i w_j add up to the bias.
+
+    u (B|1, H|1, T) and w (B|1, H|1, S) float32, or with a fourth dimension for several products
+    at once. w = None means ones."""
 
     triton_bias = None
-    """in_registers(q_states, k_states, h) -> (kind, tensors by name), h = arange(H): the bias as one of the kinds of kernels.py, for
-    kernels that form it themselves. None (the attribute): it is of none of those kinds."""
+    """triton_bias(q_features, k_features, h) -> (kind, tensors by name), h = arange(H): the bias as
+    one of the kinds in triton_attention/kernels.py."""
 
     distance_bias = None
-    """by_distance(d, h), in subclasses of ByDistance: the formula of a bias of distance alone, elementwise: d float32, negative only
-    where keys after the query are seen, and heads h, broadcastable -> biases float32. None: the bias is no function of distance."""
+    """distance_bias(d, h) -> bias, elementwise over d (float32; negative only if bidirectional) and
+    heads h. Only for subclasses of DistanceBias."""
 
     logits_transform = None
-    """transform(logits, bias, q, d, unseen) -> what is added to logits + bias, (B, H, T, S): logits (B, H, T, S), scaled; bias
-    (B|1, H|1, T|1, S|1), zero where there is none; q (B, H, T, D), rotated; all float32. d (T, S) int64: distances. unseen (T, S) bool:
-    keys that must leave no trace. None (the attribute): nothing. Whole rows cost memory and time, and no fused kernel computes them."""
+    """logits_transform(logits, bias, q, d, unseen) -> (B, H, T, S), added to logits + bias.
+
+    logits (B, H, T, S), scaled; bias (B|1, H|1, T|1, S|1), zeros if there is none; q (B, H, T, D),
+    after `rotate`; d (T, S) int64; unseen (T, S) bool, True for masked keys, which must not affect
+    the result. It needs whole rows of logits, so no fused kernel can compute it."""
 
     def clamp_parameters_(self) -> None:
-        """After each optimizer step: puts parameters back within their bounds. (A clamp in the graph would stop their
-        gradients instead, and freeze a head for good.)"""
+        """Clamp parameters after an optimizer step; in the graph it would block their gradients."""
 
     def set_bidirectional(self) -> None:
-        """From here on keys after the query are seen too. A bias of |d| alone then gives a text and its mirror image the same."""
+        """Switch to bidirectional attention, for an encoder."""
         self.causal = False
 
 
 def build(
-    spec: str, heads: int, width: int, block_size: int, layers: int, causal: bool = True
+    spec: str | list, heads: int, width: int, block_size: int, layers: int, causal: bool = True
 ) -> nn.ModuleList:
-    """The encodings of a model, one for each layer; a part of scope "model" is the same instance in all of them.
+    """Return the encodings of a model, one per layer; all layers share parts of scope "model".
 
-    spec: "NAME", "NAME:option=value,option=value", or several joined by "+". causal: of a decoder; False: of an encoder. Raises
-    InputError as `parse` does.
+    spec: "NAME", "NAME:option=value,option=value", or several joined by "+"; or the result of
+    `parse`. causal: True for a decoder, False for an encoder. Raises InputError like `parse`.
     """
-    parts = []  # for each part of the spec, its instance in every layer
-    for cls, options in parse(spec, causal):
-        instances = [
-            cls(heads, width, block_size, **options)
-            for _ in range(1 if cls.scope == "model" else layers)
-        ]
-        for instance in instances:
-            if not causal:
+    parsed = parse(spec, causal) if isinstance(spec, str) else spec
+    parts = []  # for each part of the spec: its instance in every layer
+    for cls, options in parsed:
+        count = 1 if cls.scope == "model" else layers
+        instances = [cls(heads, width, block_size, **options) for _ in range(count)]
+        if not causal:
+            for instance in instances:
                 instance.set_bidirectional()
-        parts.append(instances * (layers // len(instances)))
+        parts.append(instances * (layers // count))
     if len(parts) == 1:
         return nn.ModuleList(parts[0])
-    return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts))
+    return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts, strict=True))
 
 
 def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
-    """The classes of a spec, each with its options. Raises InputError, all problems at once, for unknown names and options,
-    values of the wrong type, parts that would act on the same place, and for encoders those that know no keys after the query.
+    """Return the classes of a --pe string, each with its options.
+
+    Raises InputError with all problems at once: unknown names and options, invalid values, parts
+    that override the same hook, and encodings without a bidirectional form if not causal.
     """
     parsed, problems = [], []
     for part in spec.split("+"):
         name, _, words = part.partition(":")
         if name not in ENCODINGS:
-            near = difflib.get_close_matches(name, ENCODINGS, 1)
-            mend = f"did you mean {near[0]}? " if near else ""
-            problems.append(
-                f"unknown positional encoding '{name}': {mend}choose one of {' '.join(sorted(ENCODINGS))}"
-            )
+            close = difflib.get_close_matches(name, ENCODINGS, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            known = " ".join(sorted(ENCODINGS))
+            problems.append(f"unknown positional encoding '{name}': {hint}choose one of {known}")
             continue
-        cls, options = ENCODINGS[name], {}
-        if not (causal or cls.supports_bidirectional):
-            problems.append(
-                f"{name} knows keys before the query only: choose another encoding for an encoder"
-            )
-        known = [
-            p.name
-            for p in inspect.signature(cls).parameters.values()
-            if p.kind is inspect.Parameter.KEYWORD_ONLY
-        ]
-        for word in filter(None, words.split(",")):
-            option, _, value = word.partition("=")
-            if option not in known:
-                problems.append(
-                    f"{name} has no option '{option}': "
-                    + (f"choose from {' '.join(known)}" if known else "it has none")
-                )
-            elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
-                problems.append(
-                    f"{name}: {option} is '{value}': it must be a whole number of at least {cls.min_option_value}, "
-                    f"as in {name}:{option}=8"
-                )
-            else:
-                options[option] = int(value)
+        cls = ENCODINGS[name]
+        if not causal and not cls.supports_bidirectional:
+            problems.append(f"{name} supports decoders only: use another encoding for an encoder")
+        options, option_problems = _parse_options(name, cls, words)
+        problems += option_problems
         parsed.append((cls, options))
-    for place in ("embed", "rotate", "logits_transform"):
-        acting = [
-            cls.names[0] for cls, _ in parsed if getattr(cls, place) is not getattr(Encoding, place)
-        ]
+    for hook in ("embed", "rotate", "logits_transform"):
+        unused = getattr(Encoding, hook)
+        acting = [cls.names[0] for cls, _ in parsed if getattr(cls, hook) is not unused]
         if len(acting) > 1:
-            problems.append(
-                f"{' and '.join(acting)} cannot be combined, both act on {place}: choose one of them"
-            )
+            names = " and ".join(acting)
+            problems.append(f"{names} cannot be combined, both act on {hook}: choose one of them")
     if problems:
         raise InputError(*problems)
     return parsed
 
 
+def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict[str, int], list[str]]:
+    """Return the options of "option=value,option=value" and the problems with them."""
+    options, problems = {}, []
+    parameters = inspect.signature(cls).parameters.values()
+    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    for word in filter(None, words.split(",")):
+        option, _, value = word.partition("=")
+        if option not in known:
+            hint = f"choose from {' '.join(known)}" if known else "it has none"
+            problems.append(f"{name} has no option '{option}': {hint}")
+        elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
+            problems.append(
+                f"{name}: {option} is '{value}': it must be a whole number of at least "
+                f"{cls.min_option_value}, as in {name}:{option}=8"
+            )
+        else:
+            options[option] = int(value)
+    return options, problems
+
+
 class Composition(Encoding):
-    """Several encodings at once, as in `rope+cable`: embeddings and rotations in turn, biases added up, then transformed."""
+    """Several encodings at once, as in `rope+cable`: biases are added, then transformed."""
 
     def __init__(self, parts: list[Encoding], channels: int):
         nn.Module.__init__(self)
         self.parts = nn.ModuleList(parts)
-        for limit in ("max_context", "window_size"):
-            setattr(
-                self,
-                limit,
-                min(
-                    (value for part in parts if (value := getattr(part, limit)) is not None),
-                    default=None,
-                ),
-            )
-        self.logits_transform = next(
-            (part.logits_transform for part in parts if part.logits_transform is not None), None
-        )
+        self.causal = parts[0].causal
+        limits = [part.max_context for part in parts if part.max_context is not None]
+        windows = [part.window_size for part in parts if part.window_size is not None]
+        self.max_context = min(limits, default=None)
+        self.window_size = min(windows, default=None)
+        for part in parts:
+            if part.logits_transform is not None:
+                self.logits_transform = part.logits_transform
         biased = [part for part in parts if part.bias is not None]
         if not biased:
             self.bias = None
         if not biased or any(part.factors is None for part in biased):
             self.factors = None
-        self.causal = parts[0].causal
         if len(biased) == 1:
-            self.distance_bias, self.triton_bias = biased[0].distance_bias, biased[0].triton_bias
-            self.names = biased[0].names  # of the bias: what records of its speed go by
-        first = (
-            torch.zeros(1, 1, channels),
-            torch.zeros(1, dtype=torch.int64),
-        )  # one token, to see how many states it carries
-        self.counts = [[len(features) for features in part.features(*first)] for part in parts]
+            self.distance_bias = biased[0].distance_bias
+            self.triton_bias = biased[0].triton_bias
+            self.names = biased[0].names
+        # Compute the features of one token to count them: (query features, key features) per part.
+        x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
+        self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
 
     def embed(self, x, pos):
         for part in self.parts:
@@ -238,64 +234,58 @@ class Composition(Encoding):
             q, k = part.rotate(q, k, pos)
         return q, k
 
-    def features(self, x, pos, last=None):
-        lasts = (
-            [None] * len(self.parts)
-            if last is None
-            else [keys for _, _, keys in self.split((), last)]
-        )
-        features = [part.features(x, pos, own) for part, own in zip(self.parts, lasts)]
-        return sum((q for q, _ in features), ()), sum((k for _, k in features), ())
+    def features(self, x, pos, previous=None):
+        q_features, k_features = (), ()
+        for part, _, part_previous in self.split((), previous or ()):
+            q, k = part.features(x, pos, None if previous is None else part_previous)
+            q_features += q
+            k_features += k
+        return q_features, k_features
 
     def bias(self, q_features, k_features, h):
-        return sum(
-            part.bias(q, k, h)
-            for part, q, k in self.split(q_features, k_features)
-            if part.bias is not None
-        )
+        split = self.split(q_features, k_features)
+        return sum(part.bias(q, k, h) for part, q, k in split if part.bias is not None)
 
     def factors(self, q_features, k_features):
-        return sum(
-            (
-                tuple(part.factors(q, k))
-                for part, q, k in self.split(q_features, k_features)
-                if part.bias is not None
-            ),
-            (),
-        )
+        pairs = ()
+        for part, q, k in self.split(q_features, k_features):
+            if part.bias is not None:
+                pairs += tuple(part.factors(q, k))
+        return pairs
 
     def clamp_parameters_(self):
         for part in self.parts:
             part.clamp_parameters_()
 
-    def split(self, q_features, k_features):
-        """(part, its query states, its key states) of all parts."""
-        q_features, k_features = iter(q_features), iter(k_features)
-        return [
-            (part, tuple(itertools.islice(q_features, q)), tuple(itertools.islice(k_features, k)))
-            for part, (q, k) in zip(self.parts, self.counts)
-        ]
+    def split(self, q_features: tuple, k_features: tuple) -> list[tuple[Encoding, tuple, tuple]]:
+        """Return (part, its query features, its key features) for all parts."""
+        split, q_start, k_start = [], 0, 0
+        for part, (q_count, k_count) in zip(self.parts, self.counts, strict=True):
+            q_stop, k_stop = q_start + q_count, k_start + k_count
+            split.append((part, q_features[q_start:q_stop], k_features[k_start:k_stop]))
+            q_start, k_start = q_stop, k_stop
+        return split
 
 
 class WeightedDecay(Encoding):
-    """The family B_ij = g_i (S_i - S_j): S falls along the text, g >= 0 weighs the fall for query i.
+    """Base class of biases g_i (S_i - S_j): S decreases along the text, g_i >= 0 weighs the decay.
 
-    Query states (S, g), key states (S,). Differences are taken in float32 before anything is rounded. Both ways: -g_i |S_i - S_j|,
-    which is no sum of products.
+    Query features (S, g), key features (S,). Differences are taken in float32, before any rounding.
+    The bidirectional form -g_i |S_i - S_j| is no sum of products, so it has no factors.
     """
 
-    kind = "fall"
+    triton_kind = "fall"
 
     @staticmethod
-    def cumulative_sum(steps, last):
-        """S of steps (B, T, H), going on from that of the last token: (B, H, T)."""
+    def cumulative_sum(steps: Tensor, previous: tuple | None) -> Tensor:
+        """Return S (B, H, T), the cumulative sum of steps (B, T, H) that continues `previous`."""
         s = running_sum(steps.mT.contiguous())
-        return s if last is None else s + last[0]
+        return s if previous is None else s + previous[0]
 
     def bias(self, q_features, k_features, h):
         (s_i, g_i), (s_j,) = q_features, k_features
-        fall = s_i - s_j
-        return g_i * (fall if self.causal else -fall.abs())
+        decay = s_i - s_j
+        return g_i * (decay if self.causal else -decay.abs())
 
     def set_bidirectional(self):
         super().set_bidirectional()
@@ -303,21 +293,24 @@ class WeightedDecay(Encoding):
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
-        # Only differences of S count. From the middle query they are half as large, which halves what bf16 rounds away; and
-        # as the centre is not detached, autograd gives S a gradient that sums to zero, as the exact one does.
-        centre = s_i[..., s_i.size(-1) // 2, None]
-        return (g_i * (s_i - centre), None), (-g_i, s_j - centre)
+        # Only differences of S count. Relative to the middle query they are half as large, which
+        # halves the rounding error in bf16. The center is not detached, so that the gradient of S
+        # sums to zero, as the exact gradient does.
+        center = s_i[..., s_i.size(-1) // 2, None]
+        return (g_i * (s_i - center), None), (-g_i, s_j - center)
 
     def triton_bias(self, q_features, k_features, h):
-        return self.kind, dict(zip(("s_i", "g", "s_j"), q_features + k_features))
+        (s_i, g_i), (s_j,) = q_features, k_features
+        return self.triton_kind, {"s_i": s_i, "g": g_i, "s_j": s_j}
 
 
 class Cable(WeightedDecay):
-    """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s) (CABLE, eqs. 2-7).
+    """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s).
 
-    Both linear layers map C -> H and start like every other, biases at zero. Printed, the paper's equations 5 and 7 make
-    the bias positive; its text (the bias penalises distance, and is ALiBi's for steps of -1) and the authors' code make it
-    fall, as here.
+    w_c and w_s are linear layers C -> H with the usual initialization and zero biases. As printed,
+    equations 5 and 7 make the bias positive. The paper's text (the bias penalizes distance, and is
+    ALiBi for steps of -1) and the authors' code make it decay, like here.
+    Source: Veisi et al. 2025 (CABLE), eqs. 2-7
     """
 
     names = ("cable",)
@@ -327,34 +320,38 @@ class Cable(WeightedDecay):
         self.step = nn.Linear(channels, heads)  # w_c
         self.weight = nn.Linear(channels, heads)  # w_s
 
-    def features(self, x, pos, last=None):
-        gates = [self.step, self.weight]  # x is read once for both
-        step, weight = F.linear(
-            x, *(torch.cat([getattr(gate, name) for gate in gates]) for name in ("weight", "bias"))
-        ).chunk(2, -1)
-        s = self.cumulative_sum(-F.relu(step), last)
-        return (s, F.softplus(weight).mT.contiguous()), (s,)  # as the kernels read it
+    def features(self, x, pos, previous=None):
+        # One matrix product for both layers, so that x is read once.
+        weight = torch.cat([self.step.weight, self.weight.weight])
+        bias = torch.cat([self.step.bias, self.weight.bias])
+        step, g = F.linear(x, weight, bias).chunk(2, -1)  # (B, T, H) each
+        s = self.cumulative_sum(-F.relu(step), previous)
+        return (s, F.softplus(g).mT.contiguous()), (s,)
 
 
 class CableNW(WeightedDecay):
-    """S_i - S_j, S as in `cable`: CABLE without the weight g (CABLE, eq. 5, there CABLE_NW)."""
+    """S_i - S_j, S = cumsum(-ReLU(x w_c)): CABLE without the weights g.
+
+    Source: Veisi et al. 2025 (CABLE), eq. 5, there CABLE_NW
+    """
 
     names = ("cable-nw",)
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
-        self.step = nn.Linear(channels, heads)
+        self.step = nn.Linear(channels, heads)  # w_c
 
-    def features(self, x, pos, last=None):
-        s = self.cumulative_sum(-F.relu(self.step(x)), last)
+    def features(self, x, pos, previous=None):
+        s = self.cumulative_sum(-F.relu(self.step(x)), previous)
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
 class Fox(WeightedDecay):
-    """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)): the forget gate of the Forgetting Transformer (Lin et al. 2025).
+    """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)), a forget gate per token and head.
 
-    As -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version, the weights' sign turned (its eqs. 2-4; eq. 4 with its
-    own sign turned, as S falls).
+    Since -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version with the sign
+    of the weights flipped (eqs. 2-4 there; its printed eq. 4 has the other sign, like Cable).
+    Source: Lin et al. 2025 (Forgetting Transformer); Veisi et al. 2025, version 1
     """
 
     names = ("fox", "cable-v1")
@@ -363,43 +360,54 @@ class Fox(WeightedDecay):
         super().__init__(heads, channels, block_size)
         self.gate = nn.Linear(channels, heads)
 
-    def features(self, x, pos, last=None):
-        s = self.cumulative_sum(F.logsigmoid(self.gate(x)), last)
+    def features(self, x, pos, previous=None):
+        s = self.cumulative_sum(F.logsigmoid(self.gate(x)), previous)
         return (s, s.new_ones(1, 1, 1)), (s,)
 
 
 class LogDecay(WeightedDecay):
-    """The family -log(b^2 + 1), b a bias that falls: a gentler slope."""
+    """Base class of biases -log(b^2 + 1), b a WeightedDecay bias: a slower decay."""
 
     factors = None
-    kind = "log-fall"
+    triton_kind = "log-fall"
 
     def bias(self, q_features, k_features, h):
         return -super().bias(q_features, k_features, h).square().log1p()
 
 
 class KCable(LogDecay, Cable):
-    """-log(b^2 + 1), b the bias of `cable` (CABLE, section 5.6), for shallow models."""
+    """-log(b^2 + 1), b the bias of `cable`. Meant for shallow models.
+
+    Source: Veisi et al. 2025 (CABLE), section 5.6
+    """
 
     names = ("k-cable",)
 
 
 class KFox(LogDecay, Fox):
-    """-log(b^2 + 1), b the bias of `cable-v1` (CABLE's first version, section 5.4, which prints the sign turned)."""
+    """-log(b^2 + 1), b the bias of `cable-v1`.
+
+    Source: Veisi et al. 2025, version 1, section 5.4, which prints the other sign
+    """
 
     names = ("k-cable-v1",)
 
 
 class NoPE(Encoding):
-    """No positional encoding: only the causal mask tells positions apart (Haviv et al. 2022; Kazemnejad et al. 2024); nothing does in
-    an encoder, to which a text is a bag of words."""
+    """No positional encoding: only the causal mask depends on positions.
+
+    Source: Haviv et al. 2022; Kazemnejad et al. 2024
+    """
 
     names = ("nope",)
 
 
 class ALiBi(WeightedDecay):
-    """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H, interleaved as published where H is no power of two (Press et al. 2021): the
-    weighted fall of S = -pos, g = m."""
+    """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H.
+
+    Interleaved as published if H is not a power of two. A WeightedDecay with S = -pos, g = m.
+    Source: Press et al. 2021
+    """
 
     names = ("alibi",)
 
@@ -407,21 +415,20 @@ class ALiBi(WeightedDecay):
         super().__init__(heads, channels, block_size)
         self.set_slopes(alibi_exponents(heads))
 
-    def set_slopes(self, exponents):
-        """2^(-exponents), (H,) float64."""
-        self.register_buffer(
-            "slopes", torch.exp2(-exponents).float()[None, :, None], persistent=False
-        )  # (1, H, 1)
+    def set_slopes(self, exponents: Tensor) -> None:
+        """Set the slopes to 2^(-exponents), exponents (H,) float64."""
+        slopes = torch.exp2(-exponents).float()[None, :, None]  # (1, H, 1)
+        self.register_buffer("slopes", slopes, persistent=False)
 
-    def features(self, x, pos, last=None):
+    def features(self, x, pos, previous=None):
         s = -pos.float()[None, None]  # (1, 1, T)
         return (s, self.slopes), (s,)
 
 
 class DistanceBias(Encoding):
-    """The family of biases that depend on the distance d = i - j and the head alone."""
+    """Base class of biases of the distance alone: subclasses define only `distance_bias`."""
 
-    def features(self, x, pos, last=None):
+    def features(self, x, pos, previous=None):
         p = pos.float()[None, None]  # (1, 1, T)
         return (p,), (p,)
 
@@ -430,15 +437,15 @@ class DistanceBias(Encoding):
         return self.distance_bias(d.clamp(min=0) if self.causal else d, h)
 
     def triton_bias(self, q_features, k_features, h):
-        return "distance", {
-            "table": self.distance_bias(
-                distances(k_features[0].size(-1), self.causal, h.device), h[:, None]
-            )
-        }
+        d = distances(k_features[0].size(-1), self.causal, h.device)
+        return "distance", {"table": self.distance_bias(d, h[:, None])}
 
 
 class Kerple(DistanceBias):
-    """-r1 log(1 + r2 d), r1 ~ U(0, 2), r2 ~ U(0, 1), both kept >= 0.01 (Chi et al. 2022, the logarithmic variant)."""
+    """-r1 log(1 + r2 d), r1 ~ U(0, 2) and r2 ~ U(0, 1) learnable per head, both >= 0.01.
+
+    Source: Chi et al. 2022 (KERPLE), logarithmic variant
+    """
 
     names = ("kerple",)
 
@@ -458,7 +465,10 @@ class Kerple(DistanceBias):
 
 
 class KerplePower(DistanceBias):
-    """-r1 d^r2, r1 ~ U(0, 1) kept >= 0.01, r2 ~ U(0, 2) kept in [0.01, 2] (Chi et al. 2022, the power variant)."""
+    """-r1 d^r2, r1 ~ U(0, 1), >= 0.01, and r2 ~ U(0, 2), in [0.01, 2], learnable per head.
+
+    Source: Chi et al. 2022 (KERPLE), power variant
+    """
 
     names = ("kerple-power",)
 
@@ -478,10 +488,10 @@ class KerplePower(DistanceBias):
 
 
 class T5(DistanceBias):
-    """r_h[bucket(d)]: T5's buckets, exact up to half of them, then logarithmic up to max_distance (Raffel et al. 2020).
+    """r_h[bucket(d)], buckets exact up to half of them, then logarithmic up to max_distance.
 
-    Learned, r ~ N(0, 0.02), one table for all layers, as in T5. Both ways: half of the buckets for keys after the query, as in T5's
-    encoder.
+    All layers share r ~ N(0, 0.02). Bidirectional: half of the buckets are for later keys.
+    Source: Raffel et al. 2020 (T5)
     """
 
     names = ("t5",)
@@ -489,29 +499,29 @@ class T5(DistanceBias):
 
     def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
         super().__init__(heads, channels, block_size)
-        self.buckets, self.max_distance = buckets, max_distance
         if buckets < 4 or max_distance <= buckets // 2:
             raise InputError(
-                f"t5: with buckets {buckets} and max_distance {max_distance} there is no logarithmic bucket: give at least 4 "
-                "buckets, and a max_distance above half of them"
+                f"t5: buckets={buckets},max_distance={max_distance} leaves no logarithmic bucket: "
+                "use at least 4 buckets and a max_distance above half of them"
             )
+        self.buckets, self.max_distance = buckets, max_distance
         self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
 
     def distance_bias(self, d, h):
         buckets = self.buckets if self.causal else self.buckets // 2
-        exact, after, d = buckets // 2, d < 0, d.abs()
-        far = exact + (d.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (
-            buckets - exact
-        )
-        return self.table[
-            h,
-            torch.where(d < exact, d, far.floor().clamp(max=buckets - 1)).long() + buckets * after,
-        ]
+        exact = buckets // 2
+        distance = d.abs()
+        log_ratio = (distance.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact)
+        logarithmic = (exact + log_ratio * (buckets - exact)).floor().clamp(max=buckets - 1)
+        bucket = torch.where(distance < exact, distance, logarithmic).long()
+        return self.table[h, bucket + buckets * (d < 0)]
 
 
 class T5Clip(DistanceBias):
-    """r_h[min(d, k)], a learned bias for every distance: the CABLE paper's wording of T5's bias, where distances beyond the
-    training length take the last one's; and DIET-REL (Chen et al. 2021, eq. 3). r ~ N(0, 0.02); k is block_size - 1 unless given.
+    """r_h[min(d, k)], one learnable bias per distance; k = L - 1 by default.
+
+    The CABLE paper's description of T5's bias, and DIET-REL. r ~ N(0, 0.02).
+    Source: Veisi et al. 2025 (CABLE), T5-bias; Chen et al. 2021 (DIET-REL), eq. 3
     """
 
     names = ("t5-clip", "diet-rel")
@@ -526,108 +536,107 @@ class T5Clip(DistanceBias):
 
 
 class FIRE(Encoding):
-    """f(psi(d) / psi(max(L, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H with ReLU (Li et al. 2024, eqs. 5-7).
+    """f(psi(d) / psi(max(threshold, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H.
 
-    Learned: f, c from 0.1 on, and L as a multiple of `threshold`, from 1 on. No function of distance alone: beyond L, a
-    query's own position stretches the scale; both ways, that of the later one of query and key.
+    f has a ReLU; c starts at 0.1; `threshold` is multiplied by a learnable factor that starts at 1.
+    Not a function of the distance alone. Bidirectional: max(i, j) replaces i.
+    Source: Li et al. 2024 (FIRE), eqs. 5-7
     """
 
     names = ("fire",)
+    features = DistanceBias.features
 
     def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
         super().__init__(heads, channels, block_size)
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(0.1))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
-        # The MLP starts as torch's Linear does: with small weights and no biases, half of its units would never fire.
-        self.w1, self.b1 = (nn.Parameter(torch.empty(width).uniform_(-1, 1)) for _ in range(2))
-        self.w2, self.b2 = (
-            nn.Parameter(torch.empty(*shape).uniform_(-1, 1) / width**0.5)
-            for shape in ((heads, width), (heads,))
-        )
-
-    def features(self, x, pos, last=None):
-        p = pos.float()[None, None]  # (1, 1, T)
-        return (p,), (p,)
+        # Like torch.nn.Linear. With N(0, 0.02) and zero biases, half of the units would be dead.
+        self.w1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
+        self.b1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
+        self.w2 = nn.Parameter(torch.empty(heads, width).uniform_(-1, 1) / width**0.5)
+        self.b2 = nn.Parameter(torch.empty(heads).uniform_(-1, 1) / width**0.5)
 
     def bias(self, q_features, k_features, h):
         (i,), (j,) = q_features, k_features
-        ratio = self.stretch((i - j).abs()) / self.longest(torch.maximum(i, j))
+        ratio = self.psi((i - j).abs()) / self.normalizer(torch.maximum(i, j))
         hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
         heads = h.flatten()
         return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
 
-    def stretch(self, x):
-        """psi: of distances, or of the longest one."""
+    def psi(self, x: Tensor) -> Tensor:
+        """Return log(|c| x + 1)."""
         return (self.c.abs() * x).log1p()
 
-    def longest(self, i):
-        """psi(max(L, i)), what distances are divided by where i is the later one of query and key."""
-        return self.stretch(torch.maximum(i, (self.threshold * self.multiplier).abs()))
+    def normalizer(self, i: Tensor) -> Tensor:
+        """Return psi(max(threshold, i)), i the later position of query and key."""
+        return self.psi(torch.maximum(i, (self.threshold * self.multiplier).abs()))
 
     def triton_bias(self, q_features, k_features, h):
         d = distances(k_features[0].size(-1), self.causal, h.device).abs()
         return "pieces", {
-            "table": self.stretch(d)[None],
-            "g": 1 / self.longest(q_features[0]),
-            "pieces": self.pieces(),
+            "table": self.psi(d)[None],
+            "g": 1 / self.normalizer(q_features[0]),
+            "pieces": self.linear_pieces(),
         }
 
-    def pieces(self):
-        """f as a function of straight pieces: (H, 3, K), K a power of two above its units. First the K - 1 ascending
-        places where a unit turns, or infinity, then slopes and intercepts of the pieces before, between and after them.
+    def linear_pieces(self) -> Tensor:
+        """Return f as a piecewise linear function, (H, 3, K), K a power of two above `width`.
+
+        [:, 0]: the ascending breakpoints (where a unit switches), padded with infinity to K;
+        [:, 1] and [:, 2]: slopes and intercepts of the pieces before, between and after them.
         """
         count = 1 << len(self.w1).bit_length()
         with torch.no_grad():
-            turns, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
-            rank = order.argsort()  # a unit is active after its turn, or up to it
-            active = torch.where(
-                self.w1 > 0,
-                torch.arange(count, device=rank.device)[:, None] > rank,
-                torch.arange(count, device=rank.device)[:, None] <= rank,
-            )  # (K, width)
+            breakpoints, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
+            rank = order.argsort()  # of each unit's breakpoint
+            piece = torch.arange(count, device=rank.device)[:, None]
+            active = torch.where(self.w1 > 0, piece > rank, piece <= rank)  # (K, width)
             active = torch.where(self.w1 == 0, self.b1 > 0, active).to(self.w1.dtype)
         slopes = (self.w2 * self.w1) @ active.T  # (H, K)
         intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
-        ends = F.pad(turns, (0, count - len(turns)), value=torch.inf).expand(len(slopes), count)
-        return torch.stack([ends, slopes, intercepts], 1)
+        breakpoints = F.pad(breakpoints, (0, count - len(breakpoints)), value=torch.inf)
+        return torch.stack([breakpoints.expand_as(slopes), slopes, intercepts], 1)
 
 
 class RoPE(Encoding):
-    """Rotates the pair (q[i], q[i + D/2]) by the angle pos * base^(-2i/D), keys likewise (Su et al. 2024, eq. 34; base 10,000).
+    """Rotates the pair (q[n], q[n + D/2]) by the angle pos base^(-2n/D), n < D/2; keys likewise.
 
-    The logit then depends on distance alone. Pairs are half a head apart, as in Llama and GPT-NeoX.
+    The logit of a query and a key then depends on their positions through the distance alone. Pairs
+    are half a head apart, as in Llama and GPT-NeoX.
+    Source: Su et al. 2024 (RoFormer), eq. 34
     """
 
     names = ("rope",)
-    stretch = 1.0
-    """of queries and keys"""
+    attention_factor = 1.0  # scale of queries and keys; YaRN changes it
 
     def __init__(self, heads, channels, block_size, *, base: int = 10_000):
         super().__init__(heads, channels, block_size)
         self.base = base
 
     def frequencies(self, width: int, device: torch.device) -> Tensor:
-        """By which angle each pair turns from token to token, for heads of `width` columns: (D/2,) float64, the fastest first."""
+        """Return radians per token of each pair of a head with `width` columns: (D/2,) float64."""
         return frequencies(width, self.base, device)
 
     def rotate(self, q, k, pos):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
-        sin, cos = (x[:, None] for x in sin_cos(angle, self.stretch))  # (T, 1, D/2)
+        sin, cos = sin_cos(angle, self.attention_factor)
+        sin, cos = sin[:, None], cos[:, None]  # (T, 1, D/2)
 
-        def turn(
-            x,
-        ):  # as the layer has it, (B, T, H, D) in memory, which its attention then keeps: no copy of what that returns
+        def rotate_pairs(x: Tensor) -> Tensor:
+            # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.
             a, b = x.transpose(1, 2).float().chunk(2, -1)
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype).transpose(1, 2)
+            rotated = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+            return rotated.to(x.dtype).transpose(1, 2)
 
-        return turn(q), turn(k)
+        return rotate_pairs(q), rotate_pairs(k)
 
 
 class Learnable(Encoding):
-    """x + P[pos], P a trained table of block_size rows ~ N(0, 0.02): GPT-2's own (Radford et al. 2019).
+    """x + P[pos], P a learnable table with L rows.
 
-    Past its last row it is undefined: a longer sequence is an error, "—" in tables.
+    GPT-2's own encoding, P ~ N(0, 0.02). Longer sequences raise an error; tables print "—".
+    Source: Radford et al. 2019 (GPT-2)
     """
 
     names = ("learnable",)
@@ -643,9 +652,10 @@ class Learnable(Encoding):
 
 
 class Sinusoidal(Encoding):
-    """sqrt(C) x + [sin, cos](pos / 10000^(2i/C)), i < C/2 (Vaswani et al. 2017, sections 3.4 and 3.5).
+    """sqrt(C) x + [sin, cos](pos / 10000^(2n/C)), n < C/2.
 
-    The sqrt(C) is theirs, and needed: GPT-2's embeddings start at 0.02 and would drown in sines of size 1.
+    Without sqrt(C), embeddings that start at 0.02 would be negligible next to the sines.
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5
     """
 
     names = ("sinusoidal",)
@@ -656,83 +666,85 @@ class Sinusoidal(Encoding):
 
 
 def alibi_exponents(heads: int) -> Tensor:
-    """Of ALiBi's slopes 2^-x, (H,) float64: 8n/H, n = 1..H; for H no power of two those of the power of two below H, then every other one
-    of twice that power."""
+    """Return exponents x of ALiBi's slopes 2^-x, (H,) float64. If H is not a power of two: those
+    of the power of two below H, then every other one of the power of two above H."""
     below = 1 << heads.bit_length() - 1
-    n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
+    interleaved = torch.arange(0.5, below)[: heads - below]
+    n = torch.cat([torch.arange(1, below + 1), interleaved])
     return 8 * n.double() / below
 
 
 def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
-    """All that there are between so many tokens, ascending, negative ones only where not causal: (N,) float32."""
-    return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
+    """Return all distances between `keys` tokens, ascending, negative ones only if not causal."""
+    first = 0 if causal else 1 - keys
+    return torch.arange(first, keys, device=device, dtype=torch.float32)
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2i/width), i < width/2, (width/2,) float64."""
+    """Return base^(-2n/width), n < width/2: (width/2,) float64."""
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 def angles(pos: Tensor, width: int) -> Tensor:
-    """pos / 10000^(2i/width), i < width/2, for pos (...,) -> (..., width/2) float64: float32 is off by 0.01 rad at 131,072."""
+    """Return pos / 10000^(2n/width), n < width/2, (..., width/2), in float64 for far positions."""
     return pos.double()[..., None] * frequencies(width, 10_000, pos.device)
 
 
 def sinusoids(pos: Tensor, width: int) -> Tensor:
-    """[sin, cos](pos / 10000^(2i/width)), i < width/2, for pos (...,) -> (..., width) float64."""
+    """Return [sin, cos](pos / 10000^(2n/width)), n < width/2: (..., width) float64."""
     angle = angles(pos, width)
     return torch.cat([angle.sin(), angle.cos()], -1)
 
 
 def running_sum(x: Tensor) -> Tensor:
-    """x.cumsum(-1) as PyTorch itself computes it, compiled or not.
+    """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
 
-    On a GPU torch.compile would split a row among programs that add up whichever sums of others are there first: not the same bits
-    every time. And torch 2.11 fails to compile a scan of what a broadcast bias was added to. A single number is its own sum.
+    torch.compile's GPU kernel adds partial sums in the order in which programs finish, so it is not
+    deterministic. Also, torch 2.11 fails to compile a scan of a sum with a broadcast bias.
     """
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
 def sin_cos(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
-    """radius times sines and cosines of angles (..., T, N) float64, which need no gradient -> two of that shape, float32.
+    """Return radius times sines and cosines of angles (..., T, N) float64, as float32; no gradient.
 
-    torch.compile would work them out in float64 for every number that they are multiplied by: all heads of all sequences, in
-    arithmetic that GPUs are slow at. One token is left to it.
+    torch.compile would recompute them in float64, slow on GPUs, for every number that they are
+    multiplied by: all heads of all sequences. A single token is left to it.
     """
     if angle.size(-2) > 1:
         return torch.ops.posenc.circle(angle, radius)
     return (angle.sin() * radius).float(), (angle.cos() * radius).float()
 
 
-def _two_like(angle, radius):
-    return [
-        torch.empty_like(angle, dtype=torch.float32, memory_format=torch.contiguous_format)
-        for _ in range(2)
-    ]
+def _empty_sin_cos(angle, radius):
+    like = {"dtype": torch.float32, "memory_format": torch.contiguous_format}
+    return [torch.empty_like(angle, **like), torch.empty_like(angle, **like)]
 
 
 def _sin_cos(angle, radius):
-    found = [
-        function(angle, out=out)
-        for function, out in zip((torch.sin, torch.cos), _two_like(angle, radius))
-    ]
-    return found if radius == 1 else [x.mul_(radius) for x in found]
+    sin, cos = _empty_sin_cos(angle, radius)
+    torch.sin(angle, out=sin)
+    torch.cos(angle, out=cos)
+    return [sin, cos] if radius == 1 else [sin.mul_(radius), cos.mul_(radius)]
 
 
-def _operator(name, function, schema, fake):
-    """None where it is there already: exported models bring copies of this file, and to register it again would end the first."""
+def _register_operator(name, schema, function, fake, backward=None):
+    """Register the operator posenc::name, unless a copy of this file in an exported model did."""
     if hasattr(torch.ops.posenc, name):
-        return None
+        return
     operator = torch.library.custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)
     operator.register_fake(fake)
-    return operator
+    if backward is not None:
+        operator.register_autograd(backward)
 
 
-_operator("circle", _sin_cos, "(Tensor angle, float radius) -> (Tensor, Tensor)", _two_like)
-if _sums := _operator(
+_register_operator(
+    "circle", "(Tensor angle, float radius) -> (Tensor, Tensor)", _sin_cos, _empty_sin_cos
+)
+_register_operator(
     "running_sum",
-    lambda x: x.cumsum(-1),
     "(Tensor x) -> Tensor",
-    functools.partial(torch.empty_like, memory_format=torch.contiguous_format),
-):
-    _sums.register_autograd(lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1))
+    lambda x: x.cumsum(-1),
+    lambda x: torch.empty_like(x, memory_format=torch.contiguous_format),
+    lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1),
+)

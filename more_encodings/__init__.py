@@ -1,6 +1,6 @@
 """Positional encodings in addition to those of posenc.py, one module per family.
 
-Importing this package registers them all.
+Importing the package registers them. To add a family, add a module and list it here.
 """
 
 from more_encodings import (  # noqa: F401

@@ -1,4 +1,8 @@
-"""Sinusoidal embeddings with random positions during training: SHAPE and CAPE."""
+"""Sinusoidal embeddings with random positions during training: SHAPE and CAPE.
+
+In evaluation mode both are `sinusoidal`. Random numbers are drawn per rank, so results depend on
+the world size.
+"""
 
 import torch
 
@@ -6,8 +10,12 @@ from posenc import Sinusoidal
 
 
 class SHAPE(Sinusoidal):
-    """`sinusoidal` with positions shifted, while it trains, by a number from 0 to `shift` drawn for each sequence (Kiyono et al. 2021): the
-    network cannot but go by differences, and comes to know positions beyond its training length."""
+    """`sinusoidal` at pos + s during training, s in 0..`shift` drawn for each sequence.
+
+    The network learns to use differences of positions, and sees positions beyond its training
+    length.
+    Source: Kiyono et al. 2021 (SHAPE)
+    """
 
     names = ("shape",)
 
@@ -22,8 +30,12 @@ class SHAPE(Sinusoidal):
 
 
 class CAPE(Sinusoidal):
-    """`sinusoidal` with positions (pos + G + U) s while it trains: for each sequence G uniform in +-`shift` and ln s in +-ln(1 +
-    percent/100), for each token U in +-1/2, which keeps the order (Likhomanenko et al. 2021, section 3.1, as for text: not centred)."""
+    """`sinusoidal` at (pos + G + U) s during training, with random shift G, jitter U and scale s.
+
+    Per sequence: G uniform in +-`shift`, ln s uniform in +-ln(1 + percent/100). Per token: U
+    uniform in +-1/2, which keeps the order. Positions are not centered, as in the paper for text.
+    Source: Likhomanenko et al. 2021 (CAPE), section 3.1
+    """
 
     names = ("cape",)
 
@@ -33,10 +45,10 @@ class CAPE(Sinusoidal):
 
     def embed(self, x, pos):
         if self.training:
-            shift, jitter, stretch = (
-                torch.rand(len(x), n, device=x.device) * 2 - 1 for n in (1, len(pos), 1)
-            )
-            pos = (pos + self.shift * shift + jitter / 2) * (
-                1 + self.percent / 100
-            ) ** stretch  # (B, T)
+            # Uniform in [-1, 1): one number per sequence, per token, per sequence.
+            shift = torch.rand(len(x), 1, device=x.device) * 2 - 1
+            jitter = torch.rand(len(x), len(pos), device=x.device) * 2 - 1
+            log_scale = torch.rand(len(x), 1, device=x.device) * 2 - 1
+            scale = (1 + self.percent / 100) ** log_scale
+            pos = (pos + self.shift * shift + jitter / 2) * scale  # (B, T)
         return super().embed(x, pos)

@@ -1,4 +1,8 @@
-"""RoPE with other frequencies: p-RoPE, position interpolation, NTK-aware, YaRN."""
+"""RoPE with other frequencies: p-RoPE, position interpolation, NTK-aware scaling and YaRN.
+
+All are variants of `rope` without parameters of their own, so that a trained `rope` can be
+evaluated or fine-tuned with them (train_gpt.py --init_from).
+"""
 
 import math
 
@@ -8,8 +12,11 @@ from posenc import RoPE, frequencies
 
 
 class PRoPE(RoPE):
-    """RoPE of the fastest pairs alone, `percent` of them; the others do not turn: they carry meaning, whatever the distance (p-RoPE of
-    Barbero et al. 2025)."""
+    """`rope` that rotates only the fastest `percent` of the pairs.
+
+    The other pairs carry content independent of the distance.
+    Source: Barbero et al. 2025 (p-RoPE)
+    """
 
     names = ("p-rope",)
 
@@ -18,13 +25,15 @@ class PRoPE(RoPE):
         self.percent = percent
 
     def frequencies(self, width, device):
-        turning = torch.arange(width // 2, device=device) < width // 2 * self.percent // 100
-        return super().frequencies(width, device) * turning
+        rotated = torch.arange(width // 2, device=device) < width // 2 * self.percent // 100
+        return super().frequencies(width, device) * rotated
 
 
 class PositionInterpolation(RoPE):
-    """RoPE with positions `factor` times as close together, for texts as many times as long as those trained on (Chen et al. 2023,
-    eq. 4)."""
+    """`rope` at positions pos / factor, for texts `factor` times as long as in training.
+
+    Source: Chen et al. 2023 (position interpolation), eq. 4
+    """
 
     names = ("rope-pi",)
 
@@ -37,8 +46,10 @@ class PositionInterpolation(RoPE):
 
 
 class NTKAware(PositionInterpolation):
-    """RoPE with the base times factor^(D/(D-2)): the slowest pair turns as with `rope-pi`, the fastest as ever, so that neighbours stay
-    apart (Peng et al. 2024, section 3.1)."""
+    """`rope` with base * factor^(D/(D-2)): the slowest pair as in `rope-pi`, the fastest unchanged.
+
+    Source: Peng et al. 2024 (YaRN), section 3.1
+    """
 
     names = ("rope-ntk",)
 
@@ -47,12 +58,13 @@ class NTKAware(PositionInterpolation):
 
 
 class YaRN(PositionInterpolation):
-    """RoPE for texts `factor` times as long: pairs that turn at least 32 times within the training length go on as they are, those that
-    turn less than once are slowed down by the factor, those between by a mean, weighted linearly by their turns; queries and keys become
-    0.1 ln(factor) + 1 times as long, which sharpens attention (Peng et al. 2024, sections 3.2 and 3.4; the code that they released weighs
-    by the pairs' numbers instead).
+    """`rope-pi` for slow pairs only; queries and keys are multiplied by 0.1 ln(factor) + 1.
 
-    length: the training length that is meant, where it is not that of this run.
+    Pairs with at least 32 rotations within the training length are unchanged, pairs with less than
+    one are interpolated by `factor`, pairs between by a mean weighted linearly by their rotations.
+    (The authors' released code weighs by the pairs' indices instead.) Set `length` if the training
+    length to scale from is not that of this run.
+    Source: Peng et al. 2024 (YaRN), sections 3.2 and 3.4
     """
 
     names = ("yarn",)
@@ -69,9 +81,10 @@ class YaRN(PositionInterpolation):
     ):
         super().__init__(heads, channels, block_size, factor=factor, base=base)
         self.length = length or block_size
-        self.stretch = 0.1 * math.log(factor) + 1
+        self.attention_factor = 0.1 * math.log(factor) + 1
 
     def frequencies(self, width, device):
-        as_ever = frequencies(width, self.base, device)
-        kept = ((self.length * as_ever / (2 * math.pi) - 1) / (32 - 1)).clamp(0, 1)
-        return as_ever * (kept + (1 - kept) / self.factor)
+        original = frequencies(width, self.base, device)
+        rotations = self.length * original / (2 * math.pi)  # within the training length
+        kept = ((rotations - 1) / (32 - 1)).clamp(0, 1)
+        return original * (kept + (1 - kept) / self.factor)

@@ -1,13 +1,18 @@
-"""Sandwich (Chi et al. 2023) and the ALiBi variants of the same paper."""
+"""Sandwich, and the variants of ALiBi from the same paper."""
 
 import torch
+from torch import Tensor
 
 from posenc import ALiBi, DistanceBias, angles
 
 
 class Sandwich(DistanceBias):
-    """(sum_i cos(d / 10000^(2i/D')) - D'/2) / h, i < D'/2, h = 8n/H, D' = 128 (Chi et al. 2023, eq. 6): inner products of sinusoidal
-    embeddings, 0 at the query's own place. Nothing is learned. `dimension` is D'."""
+    """(sum_n cos(d / 10000^(2n/D')) - D'/2) / h, n < D'/2, h = 8m/H for head m = 1..H.
+
+    Inner products of sinusoidal embeddings of dimension D' (option `dimension`), shifted to 0 at
+    d = 0.
+    Source: Chi et al. 2023 (Sandwich), eq. 6
+    """
 
     names = ("sandwich",)
     min_option_value = 2
@@ -23,7 +28,10 @@ class Sandwich(DistanceBias):
 
 
 class SandwichSmoothed(Sandwich):
-    """8/h (-0.825 log(1 + d) - 0.8), h = 8n/H: the curve fitted to Sandwich at h = 8 (Chi et al. 2023, section 6.2)."""
+    """8/h (-0.825 log(1 + d) - 0.8), h = 8m/H for head m = 1..H: a fit to Sandwich at h = 8.
+
+    Source: Chi et al. 2023 (Sandwich), section 6.2
+    """
 
     names = ("sandwich-smoothed",)
 
@@ -35,8 +43,11 @@ class SandwichSmoothed(Sandwich):
 
 
 class ALiBiShift(ALiBi):
-    """-d 2^(-(8n/H + shift)), n = 1..H (Chi et al. 2023, section 4.1, its Delta): where H is a power of two, ALiBi with all slopes gentler,
-    or steeper; elsewhere ALiBi interleaves its slopes, and this does not."""
+    """-d 2^(-(8m/H + shift)) for head m = 1..H: ALiBi with smaller or larger slopes.
+
+    A positive `shift` makes slopes smaller. Unlike ALiBi's, they are never interleaved.
+    Source: Chi et al. 2023 (Sandwich), section 4.1 (shift is Delta there)
+    """
 
     names = ("alibi-shift",)
     min_option_value = -8
@@ -47,7 +58,10 @@ class ALiBiShift(ALiBi):
 
 
 class ALiBiEqual(ALiBi):
-    """-d 2^(-h), the same in all heads (Chi et al. 2023, section 4.2)."""
+    """-d 2^(-h), the same slope in all heads.
+
+    Source: Chi et al. 2023 (Sandwich), section 4.2
+    """
 
     names = ("alibi-equal",)
     min_option_value = -8
@@ -57,6 +71,6 @@ class ALiBiEqual(ALiBi):
         self.set_slopes(torch.full((heads,), h, dtype=torch.float64))
 
 
-def compression_ratios(heads: int) -> torch.Tensor:
-    """Sandwich's h = 8n/H, n = 1..H, (H,) float64."""
+def compression_ratios(heads: int) -> Tensor:
+    """Return Sandwich's h = 8m/H, m = 1..H: (H,) float64."""
     return 8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads

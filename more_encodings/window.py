@@ -4,8 +4,11 @@ from posenc import Encoding
 
 
 class Window(Encoding):
-    """Keys with |d| < w alone are seen (Chi et al. 2023, section 3.3; Beltagy et al. 2020). Positions show at the window's end only; biases
-    go with it, as in `window:w=64+alibi`."""
+    """Attention only to keys with |d| < w.
+
+    Positions show only at the end of the window. Combine it with a bias: `window:w=64+alibi`.
+    Source: Chi et al. 2023 (Sandwich), section 3.3; Beltagy et al. 2020 (Longformer)
+    """
 
     names = ("window",)
 

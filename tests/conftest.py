@@ -41,9 +41,9 @@ class Drift(posenc.Encoding):
         self.gate = nn.Linear(channels, heads)
         self.r = nn.Parameter(torch.ones(heads))
 
-    def features(self, x, pos, last=None):
+    def features(self, x, pos, previous=None):
         s = F.sigmoid(self.gate(x)).mT.cumsum(-1)
-        s = s if last is None else s + last[0]
+        s = s if previous is None else s + previous[0]
         return (s,), (s,)
 
     def bias(self, q_features, k_features, h):
@@ -59,7 +59,7 @@ class Salience(posenc.Encoding):
         super().__init__(heads, channels, block_size)
         self.a, self.b = nn.Linear(channels, heads), nn.Linear(channels, heads)
 
-    def features(self, x, pos, last=None):
+    def features(self, x, pos, previous=None):
         return (self.a(x).mT,), (self.b(x).mT,)
 
     def bias(self, q_features, k_features, h):

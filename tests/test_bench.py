@@ -311,7 +311,7 @@ def test_refusals(source, refused, trained, tmp_path):
         in refused(main, "generate", "--objective", "mlm")[0]
     )
     assert (
-        "cope knows keys before the query only"
+        "cope supports decoders only"
         in refused(main, "train", "--objective", "mlm", "--encodings", "cope")[0]
     )
     assert "'speed' is not measured here: choose from train" in refused(main, "speed")[0]

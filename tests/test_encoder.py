@@ -476,6 +476,6 @@ def test_wrong_settings_are_told(refused, data_dir, tmp_path):
     )
     assert lines == [
         "error: mask_rate is 0.0: it must be above 0 and below 1",
-        "error: cope knows keys before the query only: choose another encoding for an encoder",
+        "error: cope supports decoders only: use another encoding for an encoder",
     ]
     assert not (tmp_path / "run").exists()

@@ -296,7 +296,7 @@ def test_bias_both_ways_is_that_of_the_formula(pe):
 def test_an_encoder_knows_keys_on_both_sides():
     with pytest.raises(
         InputError,
-        match="cope knows keys before the query only: choose another encoding for an encoder",
+        match="cope supports decoders only: use another encoding for an encoder",
     ):
         posenc.build("cope+alibi", H, C, 64, layers=1, causal=False)
     assert not any(

@@ -798,8 +798,8 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
         "n_head is 0" in lines("--n_head", 0)[0]
         and "attn_scale is 0.0: it must be above 0" in lines("--attn_scale", 0)[0]
     )
-    assert "there is no logarithmic bucket" in lines("--pe", "t5:max_distance=16")[0]
-    assert "there is no logarithmic bucket" in lines("--pe", "t5:buckets=1")[0]
+    assert "leaves no logarithmic bucket" in lines("--pe", "t5:max_distance=16")[0]
+    assert "leaves no logarithmic bucket" in lines("--pe", "t5:buckets=1")[0]
     assert (
         lines("--stepz", 4, "--learning_rate", 1)[0]
         == "error: flag --stepz is unknown: did you mean steps?"
