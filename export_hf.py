@@ -1,17 +1,18 @@
-"""Hands a trained model over to Hugging Face's transformers: a folder that it loads, generates and evaluates with.
+"""Export a run to a folder that Hugging Face transformers loads.
 
     pip install transformers
     python export_hf.py runs/cable --out_dir exported/cable
 
     model = AutoModelForCausalLM.from_pretrained("exported/cable", trust_remote_code=True)
-    lm_eval --model hf --model_args pretrained=exported/cable,trust_remote_code=True --tasks hellaswag
+    lm_eval --model hf --tasks hellaswag \\
+        --model_args pretrained=exported/cable,trust_remote_code=True
 
-or, of an encoder,
+or, for an encoder (AutoModel returns the hidden states of its last layer),
 
-    model = AutoModelForMaskedLM.from_pretrained("exported/bert", trust_remote_code=True)       # or AutoModel, for its last layer
+    model = AutoModelForMaskedLM.from_pretrained("exported/bert", trust_remote_code=True)
 
-The folder holds weights, configuration, tokenizer, the modules of this repository that compute the network, and a README.md.
-Embeddings of tokens that pad the vocabulary are left out.
+The folder holds weights, configuration, tokenizer, a README.md and the modules of this repository
+that compute the network. Embeddings that only pad the vocabulary are left out.
 """
 
 import ast
@@ -23,6 +24,7 @@ import torch
 
 import posenc
 from errors import InputError
+from hf_interop.tokenizer import build_tokenizer
 from runtime import cli
 from runtime.checkpoints import checkpoint_path, load_model, recipe_hash, sha256_of
 from runtime.files import atomic_folder
@@ -49,8 +51,9 @@ MODULES = (
 )
 README = """# {name}
 
-GPT-2 with the positional encoding `{pe}`: {description}, trained at {block_size} tokens, step {step}.
-{tokenizer} tokens; checkpoint sha256 {sha256}.
+GPT-2 with the positional encoding `{pe}`: {description},
+trained at {block_size} tokens, step {step}.
+{tokenizer} tokens; checkpoint SHA-256 {sha256}.
 
 ```python
 from transformers import {auto}, AutoTokenizer
@@ -61,7 +64,7 @@ model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 Made with transformers {transformers}. {limit}
-`dtype=torch.bfloat16` works; the weights of encoding and norms stay float32.
+`dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
 
 ## Citation
 
@@ -70,24 +73,39 @@ Made with transformers {transformers}. {limit}
 """
 
 
-# Of decoders and encoders: the class for language modeling, all classes, the first lines of code to try, and what else is to be known.
-DECODER = (
-    "AutoModelForCausalLM",
-    {"AutoModelForCausalLM": "modeling.PosencForCausalLM"},
-    """\
-inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")  # documents began with <|endoftext|> in training
+@dataclass
+class ExportKind:
+    """What differs between exported decoders and encoders."""
+
+    auto_class: str
+    """class of transformers for language modeling"""
+    classes: dict[str, str]
+    """auto_map: class of transformers -> class of hf_interop/modeling.py"""
+    example: str
+    """lines of Python for the exported README"""
+    note: str
+    """sentence for the exported README"""
+
+
+DECODER = ExportKind(
+    auto_class="AutoModelForCausalLM",
+    classes={"AutoModelForCausalLM": "modeling.PosencForCausalLM"},
+    example="""\
+# In training, every document began with <|endoftext|>.
+inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
-    (
-        "`generate` keeps keys and values in transformers' cache; a batch with padding is read anew for every token."
-    ),
+    note="`generate` uses transformers' KV cache; a padded batch is read again for every token.",
 )
-ENCODER = (
-    "AutoModelForMaskedLM",
-    {"AutoModel": "modeling.PosencModel", "AutoModelForMaskedLM": "modeling.PosencForMaskedLM"},
-    """\
+ENCODER = ExportKind(
+    auto_class="AutoModelForMaskedLM",
+    classes={
+        "AutoModel": "modeling.PosencModel",
+        "AutoModelForMaskedLM": "modeling.PosencForMaskedLM",
+    },
+    example="""\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
-    "`AutoModel` gives the last layer, for embeddings of texts.",
+    note="`AutoModel` returns the hidden states of the last layer, for embeddings of texts.",
 )
 
 
@@ -111,74 +129,74 @@ def main(argv=None):
         import transformers
 
         from hf_interop import modeling
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            "a folder for transformers is written by transformers 5: pip install transformers"
+            f"exporting needs transformers 5 ({error}): pip install -r requirements-retrieval.txt"
         ) from None
     run, out = config.run[0], Path(config.out_dir)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"{out} holds other files: choose another --out_dir")
-    ours, checkpoint = load_model(run, torch.device("cpu"), causal=None)
+    trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
+    gpt_config = trained.config
     encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
-    for cls, _ in posenc.parse(ours.config.pe):
+    for cls, _ in posenc.parse(gpt_config.pe):
         if cls.__module__ not in MODULES:
             raise InputError(
                 f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
                 "exported: move its class to a module of more_encodings/"
             )
 
-    auto, classes, use, further = DECODER if ours.config.causal else ENCODER
-    tokens = encoding.n_vocab + (not ours.config.causal)  # and <|mask|>
-    limit = {} if ours.max_context is None else {"max_position_embeddings": ours.max_context}
-    model = getattr(modeling, classes[auto].removeprefix("modeling."))(
-        modeling.PosencConfig(
-            **{**dataclasses.asdict(ours.config), "vocab_size": tokens},
-            **limit,
-            dtype="float32",
-            recipe=recipe_hash(checkpoint),
-            step=checkpoint["step"],
-            auto_map={"AutoConfig": "modeling.PosencConfig", **classes},
-        )
+    kind = DECODER if gpt_config.causal else ENCODER
+    vocab_size = encoding.n_vocab
+    if not gpt_config.causal:
+        vocab_size += 1  # <|mask|>
+    settings = {**dataclasses.asdict(gpt_config), "vocab_size": vocab_size, "dtype": "float32"}
+    if trained.max_context is not None:
+        settings["max_position_embeddings"] = trained.max_context
+    hf_config = modeling.PosencConfig(
+        **settings,
+        recipe=recipe_hash(checkpoint),
+        step=checkpoint["step"],
+        auto_map={"AutoConfig": "modeling.PosencConfig", **kind.classes},
     )
-    weights = ours.state_dict()
-    model.model.load_state_dict({**weights, "wte.weight": weights["wte.weight"][:tokens]})
-    if ours.config.causal:
+    model = getattr(modeling, flat_name(kind.classes[kind.auto_class]))(hf_config)
+    weights = trained.state_dict()
+    weights["wte.weight"] = weights["wte.weight"][:vocab_size]
+    model.model.load_state_dict(weights)
+    if gpt_config.causal:
         end = encoding.eot_token
         model.generation_config = transformers.GenerationConfig(
             bos_token_id=end, eos_token_id=end, pad_token_id=end
         )
+
+    if trained.max_context is not None:
+        limit = f"Contexts of up to {trained.max_context} tokens. "
+    elif gpt_config.causal:
+        limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
+    else:
+        limit = "Any context length. "
     readme = README.format(
         name=out.resolve().name,
-        auto=auto,
-        use=use,
-        pe=ours.config.pe,
+        auto=kind.auto_class,
+        use=kind.example,
+        pe=gpt_config.pe,
         description=model.model.describe().split(";")[0],
-        block_size=ours.config.block_size,
+        block_size=gpt_config.block_size,
         step=checkpoint["step"],
         tokenizer=encoding.name,
         sha256=sha256_of(checkpoint_path(run)),
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        limit=(
-            f"Contexts up to {ours.max_context} tokens. "
-            if limit
-            else "Any context length. "
-            if not ours.config.causal
-            else "Any context length; lm_eval cuts at 2,048 tokens unless told max_length.\n"
-        )
-        + further,
+        limit=limit + kind.note,
     )
-
     transformers.utils.logging.disable_progress_bar()
-    with atomic_folder(out) as partial:
-        model.save_pretrained(partial)
-        tokenizer_of(encoding, masks=not ours.config.causal).save_pretrained(partial)
+    with atomic_folder(out) as folder:
+        model.save_pretrained(folder)
+        build_tokenizer(encoding, has_mask=not gpt_config.causal).save_pretrained(folder)
         for module in MODULES:
-            source = source_path(module).read_text(encoding="utf-8")
-            (partial / f"{flat_name(module)}.py").write_text(
-                flatten_imports(source), encoding="utf-8"
-            )
-        (partial / "README.md").write_text(readme, encoding="utf-8")
+            source = flatten_imports(source_path(module).read_text(encoding="utf-8"))
+            (folder / f"{flat_name(module)}.py").write_text(source, encoding="utf-8")
+        (folder / "README.md").write_text(readme, encoding="utf-8")
     print(f"{out}: {model.model.describe()}")
 
 
@@ -217,40 +235,6 @@ def flatten_imports(source: str) -> str:
             continue
         lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
     return "\n".join(lines)
-
-
-def tokenizer_of(encoding, masks: bool = False):
-    """transformers' GPT-2 tokenizer with the tokens of a tiktoken encoding: bytes, the pairs that were merged, <|endoftext|>; masks:
-    and <|mask|>, the number after them (data.py)."""
-    from transformers import GPT2Tokenizer
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    ranks = {
-        encoding.decode_single_token_bytes(token): token for token in range(encoding.eot_token)
-    }
-    printable = bytes_to_unicode()  # tokenizers know characters only
-
-    def text(token):
-        return "".join(printable[byte] for byte in token)
-
-    merges = [tuple(map(text, pair_of(token, ranks))) for token in ranks if len(token) > 1]
-    vocabulary = {text(token): rank for token, rank in ranks.items()} | {
-        "<|endoftext|>": encoding.eot_token
-    }
-    mask = {"mask_token": "<|mask|>"} if masks else {}
-    vocabulary |= {token: encoding.n_vocab for token in mask.values()}
-    return GPT2Tokenizer(vocab=vocabulary, merges=merges, pad_token="<|endoftext|>", **mask)
-
-
-def pair_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two tokens whose merge made this one: what BPE leaves of it by the earlier merges alone."""
-    parts = [bytes([byte]) for byte in token]
-    while len(parts) > 2:
-        at = min(
-            range(len(parts) - 1), key=lambda i: ranks.get(parts[i] + parts[i + 1], len(ranks))
-        )
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
-    return tuple(parts)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""What is our network to Hugging Face's transformers? A model it loads and generates with; export_hf.py puts this file into a folder.
+"""The network as models of Hugging Face transformers.
 
     model = AutoModelForCausalLM.from_pretrained("exported", trust_remote_code=True)
     logits = model(tokens).logits       # (B, T) int64 -> (B, T, V)
-    model.generate(tokens)              # through the KV cache of transformers
+    model.generate(tokens)              # with transformers' KV cache
 
-and of an encoder
+and for an encoder
 
     model = AutoModel.from_pretrained("exported", trust_remote_code=True)
-    model(tokens).last_hidden_state     # (B, T, C); AutoModelForMaskedLM gives logits
+    model(tokens).last_hidden_state     # (B, T, C); AutoModelForMaskedLM returns logits
 
-Written for transformers 5. Legend: as in model.py.
+export_hf.py copies this file into the exported folder. Written for transformers 5.
+
+Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 """
 
 import contextlib
@@ -26,8 +28,11 @@ from model import GPT, GPTConfig
 
 
 class PosencConfig(PreTrainedConfig):
-    """The fields of GPTConfig, in config.json; beside them max_position_embeddings, where the encoding has a longest context, and the
-    recipe and the step of the run that was exported."""
+    """The fields of GPTConfig, stored in config.json.
+
+    Exports add max_position_embeddings, if the encoding supports a limited number of positions, and
+    the recipe hash and step of the exported run.
+    """
 
     model_type = "posenc-gpt"
     attribute_map = {
@@ -39,78 +44,87 @@ class PosencConfig(PreTrainedConfig):
 
 
 class PosencPreTrained(PreTrainedModel):
-    """GPT, with what transformers asks of a model. Weights of encodings and norms stay float32 when those of
-    matrix products are loaded as bfloat16."""
+    """GPT wrapped as a transformers model.
+
+    Parameters of encodings and norms stay float32 when a model is loaded as bfloat16.
+    """
 
     config_class = PosencConfig
     _keep_in_fp32_modules_strict = ["posenc", "ln_1", "ln_2", "ln_f"]
 
     def __init__(self, config: PosencConfig):
         super().__init__(config)
-        self.model = GPT(
-            GPTConfig(**{f.name: getattr(config, f.name) for f in dataclasses.fields(GPTConfig)})
-        )
-        first = {}  # parameter -> its first name; an encoding of scope "model" is one and the same in all layers
-        self._tied_weights_keys = {
-            name: first[parameter]
-            for name, parameter in self.named_parameters(remove_duplicate=False)
-            if first.setdefault(parameter, name) != name
-        }
+        names = [field.name for field in dataclasses.fields(GPTConfig)]
+        self.model = GPT(GPTConfig(**{name: getattr(config, name) for name in names}))
+        # An encoding of scope "model" is one instance in all layers: its parameters are tied.
+        first_name = {}
+        self._tied_weights_keys = {}
+        for name, parameter in self.named_parameters(remove_duplicate=False):
+            if first_name.setdefault(parameter, name) != name:
+                self._tied_weights_keys[name] = first_name[parameter]
         self.post_init()
 
     def _init_weights(self, module):
-        """Weights start as GPT starts them. But transformers builds a model without memory before it loads one: an encoding's
-        buffers, which lie in no file, are made again here.
+        """Compute an encoding's buffers again.
+
+        transformers builds the model on the meta device before loading, and non-persistent buffers
+        are in no file. Parameters keep the values that GPT gave them.
         """
         c = self.config
         fresh = posenc.build(c.pe, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
-        for ours, new in zip(self.model.posenc.modules(), fresh.modules()):
-            if ours is module:
+        for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
+            if own is module:
                 for name, buffer in new.named_buffers(recurse=False):
-                    getattr(ours, name).copy_(buffer)
+                    getattr(own, name).copy_(buffer)
 
     def get_input_embeddings(self):
         return self.model.wte
 
     def autocast(self, device: torch.device):
+        """Return autocast to the dtype of the embedding, or a null context for float32."""
         dtype = self.model.wte.weight.dtype
-        return (
-            contextlib.nullcontext()
-            if dtype == torch.float32
-            else torch.autocast(device.type, dtype)
-        )
+        if dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, dtype)
+
+    def lm_loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Return transformers' loss of logits (B, T, V), or None without labels."""
+        if labels is None:
+            return None
+        return self.loss_function(logits, labels, self.config.vocab_size)
 
 
 class PosencModel(PosencPreTrained):
-    """An encoder, for what is made of its last layer."""
+    """Encoder that returns the hidden states of its last layer."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, return_dict: bool = True
     ):
-        """What the last LayerNorm gives, (B, T, C) float32.
+        """Return the output of the last LayerNorm, (B, T, C) float32.
 
-        attention_mask: (B, T), 0 for padding, on either side; the rows of a padded batch are what each gives alone. Raises ValueError
-        for padding between tokens.
+        attention_mask: (B, T), 0 at padding, which may be on either side. A row of a padded batch
+        gives what it gives alone. Raises ValueError for padding between tokens.
         """
         output = BaseModelOutput(last_hidden_state=self.encode(input_ids, attention_mask))
         return output if return_dict else output.to_tuple()
 
-    def encode(self, input_ids, attention_mask):
-        if not input_ids.size(
-            1
-        ):  # empty texts alone, whose mean then is 0; padded beside others, it is, too
+    def encode(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the hidden states (B, T, C) float32."""
+        if input_ids.size(1) == 0:  # empty texts: their mean over tokens is 0
             return self.model.wte(input_ids).float()
-        lengths, back = None, None
-        if attention_mask is not None and not bool(attention_mask.all()):
-            input_ids, back = to_the_right(input_ids, attention_mask)
+        lengths, original_index = None, None
+        if is_padded(attention_mask):
+            input_ids, original_index = pad_right(input_ids, attention_mask)
             lengths = attention_mask.long().sum(1)
         with self.autocast(input_ids.device):
             hidden = self.model.hidden(input_ids, lengths=lengths).float()
-        return hidden if back is None else hidden.gather(1, back[..., None].expand_as(hidden))
+        if original_index is None:
+            return hidden
+        return hidden.gather(1, original_index[..., None].expand_as(hidden))
 
 
 class PosencForMaskedLM(PosencModel):
-    """An encoder, for the tokens that stand where <|mask|> does."""
+    """Encoder that predicts the tokens at <|mask|>."""
 
     def forward(
         self,
@@ -119,18 +133,19 @@ class PosencForMaskedLM(PosencModel):
         labels: Tensor | None = None,
         return_dict: bool = True,
     ):
-        """Logits (B, T, V) float32. attention_mask: as of PosencModel. labels: as input_ids, -100 where there is no loss."""
+        """Return logits (B, T, V) float32 and, with labels, the loss.
+
+        attention_mask: see PosencModel. labels: as input_ids, -100 at tokens without a loss.
+        """
         with self.autocast(input_ids.device):
-            logits = (self.encode(input_ids, attention_mask) @ self.model.wte.weight.T).float()
-        loss = (
-            None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
-        )
-        output = MaskedLMOutput(loss=loss, logits=logits)
+            hidden = self.encode(input_ids, attention_mask)
+            logits = (hidden @ self.model.wte.weight.T).float()
+        output = MaskedLMOutput(loss=self.lm_loss(logits, labels), logits=logits)
         return output if return_dict else output.to_tuple()
 
 
 class PosencForCausalLM(PosencPreTrained, GenerationMixin):
-    """A decoder, which continues texts."""
+    """Decoder that predicts the next token."""
 
     def forward(
         self,
@@ -142,34 +157,34 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         logits_to_keep: int = 0,
         return_dict: bool = True,
     ):
-        """Logits (B, T, V) float32, of the last `logits_to_keep` tokens only where that is not 0.
+        """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        attention_mask: (B, T), 0 for padding, on either side; the rows of a padded batch are what each gives alone. labels: as
-        input_ids, -100 where there is no loss. Raises ValueError for padding between tokens, and for a padded batch with a cache.
+        attention_mask: (B, T), 0 at padding, which may be on either side. A row of a padded batch
+        gives what it gives alone. labels: as input_ids, -100 at tokens without a loss.
+        logits_to_keep: return the logits of that many last tokens; 0: of all. Raises ValueError for
+        padding between tokens, and for a padded batch with a cache.
         """
-        moved = attention_mask is not None and not bool(attention_mask.all())
-        if moved:
+        padded = is_padded(attention_mask)
+        if padded:
             if past_key_values is not None:
-                raise ValueError(
-                    "a padded batch cannot be read piece by piece: leave past_key_values out"
-                )
+                raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
             use_cache = False
-            input_ids, back = to_the_right(input_ids, attention_mask)  # where no token sees it
+            # With padding on the right, no token of a decoder attends to it.
+            input_ids, original_index = pad_right(input_ids, attention_mask)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        past = None if past_key_values is None else Past(past_key_values, self.config.n_layer)
-        with (
-            self.autocast(input_ids.device),
-            torch.set_grad_enabled(torch.is_grad_enabled() and past is None),
-        ):
-            hidden = self.model.hidden(input_ids, past)
-            if moved:
-                hidden = hidden.gather(1, back[..., None].expand_as(hidden))
+        cache = None
+        if past_key_values is not None:
+            cache = CacheAdapter(past_key_values, self.config.n_layer)
+        needs_grad = torch.is_grad_enabled() and cache is None
+        with self.autocast(input_ids.device), torch.set_grad_enabled(needs_grad):
+            hidden = self.model.hidden(input_ids, cache)
+            if padded:
+                hidden = hidden.gather(1, original_index[..., None].expand_as(hidden))
             logits = (hidden[:, -logits_to_keep:] @ self.model.wte.weight.T).float()
-        loss = (
-            None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        output = CausalLMOutputWithPast(
+            loss=self.lm_loss(logits, labels), logits=logits, past_key_values=past_key_values
         )
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
         return output if return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(
@@ -181,9 +196,11 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         logits_to_keep=0,
         **_,
     ):
-        """What forward needs for the next token: the tokens that the cache has not seen; all of them for a padded batch."""
-        padded = attention_mask is not None and not bool(attention_mask.all())
-        if padded or past_key_values is None:
+        """Return the inputs of `forward` for the next token.
+
+        With a cache: the tokens that it does not hold yet. A padded batch is read from the start.
+        """
+        if past_key_values is None or is_padded(attention_mask):
             return {
                 "input_ids": input_ids,
                 "attention_mask": attention_mask,
@@ -198,33 +215,42 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         }
 
 
-def to_the_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens (B, T) with padding at the left moved to the right, and where each place's result then is, (B, T)."""
-    shift, steps = (
-        attention_mask.long().argmax(-1, keepdim=True),
-        torch.arange(input_ids.size(1), device=input_ids.device),
-    )
-    there, back = (steps + shift) % len(steps), (steps - shift) % len(steps)  # (B, T)
-    if (attention_mask.long().gather(1, there).diff() > 0).any():
-        raise ValueError("attention_mask has padding between tokens: pad at one side")
-    return input_ids.gather(1, there), back
+def is_padded(attention_mask: Tensor | None) -> bool:
+    """Return whether an attention mask (B, T) marks any padding."""
+    return attention_mask is not None and not bool(attention_mask.all())
 
 
-class Past:
-    """A cache of transformers in the role of cache.Cache: it grows as it is filled."""
+def pad_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Move padding on the left to the right.
+
+    Returns the tokens (B, T), and an index (B, T) that gathers results back into the original
+    order. Raises ValueError for padding between tokens.
+    """
+    length = input_ids.size(1)
+    steps = torch.arange(length, device=input_ids.device)
+    left_padding = attention_mask.long().argmax(-1, keepdim=True)  # (B, 1)
+    moved_index = (steps + left_padding) % length  # (B, T)
+    original_index = (steps - left_padding) % length  # (B, T)
+    if (attention_mask.long().gather(1, moved_index).diff() > 0).any():
+        raise ValueError("attention_mask has padding between tokens: pad on one side")
+    return input_ids.gather(1, moved_index), original_index
+
+
+class CacheAdapter:
+    """A transformers cache with the interface of kv_cache.Cache. It grows as it is filled."""
 
     capacity, position = math.inf, None
 
     def __init__(self, cache, layers: int):
-        self.layers, self.length = (
-            [PastLayer(cache, layer) for layer in range(layers)],
-            cache.get_seq_length(),
-        )
+        self.layers = [LayerCacheAdapter(cache, layer) for layer in range(layers)]
+        self.length = cache.get_seq_length()
 
 
-class PastLayer:
-    """One layer of it in the role of cache.LayerCache. What the encoding keeps of each token lies beside its key, as further columns,
-    so that beams, crops and whatever else transformers does to a cache take it along.
+class LayerCacheAdapter:
+    """One layer of a transformers cache with the interface of kv_cache.LayerCache.
+
+    The encoding's per-token features are stored as additional columns of the keys, so that
+    everything that transformers does to a cache (beam search, cropping) applies to them too.
     """
 
     position = window = None
@@ -233,18 +259,20 @@ class PastLayer:
         self.cache, self.layer = cache, layer
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        columns = [state.expand(k.shape[:3])[..., None] for state in k_features]
-        keys, values = self.cache.update(
-            torch.cat([k, *columns], -1), v, self.layer
-        )  # all float32 where there are states
-        features = keys[..., k.size(-1) :].unbind(-1)
-        features = (
-            full[: state.size(0), : state.size(1)] for full, state in zip(features, k_features)
-        )
+        """Append k, v (B, H, T, D) and features (B|1, H|1, T); return those of all tokens."""
+        columns = [feature.expand(k.shape[:3])[..., None] for feature in k_features]
+        # Features are float32, so with features the stored keys are float32 too.
+        keys, values = self.cache.update(torch.cat([k, *columns], -1), v, self.layer)
+        stored = keys[..., k.size(-1) :].unbind(-1)
+        features = [
+            full[: feature.size(0), : feature.size(1)]
+            for full, feature in zip(stored, k_features, strict=True)
+        ]
         return [keys[..., : k.size(-1)].to(k.dtype), values.to(v.dtype), *features]
 
     def last(self) -> tuple[Tensor, ...] | None:
+        """Return the features of the latest token, or None if the cache is empty."""
         if not self.cache.get_seq_length(self.layer):
             return None
-        held = self.cache.layers[self.layer]
-        return held.keys[:, :, -1:, held.values.size(-1) :].unbind(-1)
+        stored = self.cache.layers[self.layer]
+        return stored.keys[:, :, -1:, stored.values.size(-1) :].unbind(-1)

@@ -1,4 +1,4 @@
-"""An exported encoder, loaded by transformers in a process that knows nothing of this repository, is the encoder that was exported."""
+"""Exported encoders, loaded by transformers in a process outside the repository."""
 
 import os
 import subprocess
@@ -31,29 +31,32 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 results = {}
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    model, report = AutoModel.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+    model, report = AutoModel.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True)
     masked = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
     texts = ["1: line <|mask|> of 49", "12"]
     result = results[folder.name] = {"report": {key: list(found) for key, found in report.items()}}
     result["tokens"] = [tokenizer(text)["input_ids"] for text in texts]
     with torch.no_grad():
-        result["alone"] = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+        result["alone"] = [
+            model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
         for side in ("left", "right"):
             batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
             hidden = model(**batch).last_hidden_state
             result[side] = [row[mask.bool()] for row, mask in zip(hidden, batch["attention_mask"])]
         result["logits"] = masked(**tokenizer(texts[0], return_tensors="pt")).logits[0]
-        half = AutoModel.from_pretrained(folder, trust_remote_code=True, dtype=torch.bfloat16)
-        result["half"] = half(**tokenizer(texts[0], return_tensors="pt")).last_hidden_state[0]
+        bf16 = AutoModel.from_pretrained(folder, trust_remote_code=True, dtype=torch.bfloat16)
+        result["bf16"] = bf16(**tokenizer(texts[0], return_tensors="pt")).last_hidden_state[0]
     inputs = tokenizer(texts[0], return_tensors="pt")
-    result["loss"] = masked(**inputs, labels=torch.where(inputs["input_ids"] == tokenizer.mask_token_id, 66, -100)).loss.item()
+    labels = torch.where(inputs["input_ids"] == tokenizer.mask_token_id, 66, -100)
+    result["loss"] = masked(**inputs, labels=labels).loss.item()
 torch.save(results, sys.argv[2])
 """
 
 
 @pytest.fixture(scope="module")
 def exports(data_dir, tmp_path_factory):
-    """(folder of runs, what a process without this repository found in the folders made of them)"""
+    """(root folder, results of a process outside the repository, by encoding)"""
     import train_gpt
 
     root = tmp_path_factory.mktemp("encoders")
@@ -86,26 +89,26 @@ def exports(data_dir, tmp_path_factory):
 
 
 @pytest.mark.parametrize("pe", EXPORTED)
-def test_the_encoder_that_was_exported(pe, exports):
+def test_loaded_folder_has_the_hidden_states_of_the_run(pe, exports):
     root, results = exports
     model, _ = checkpoints.load_model(root / "runs" / pe, torch.device("cpu"), causal=False)
-    found = results[pe]
-    assert not any(found["report"].values())
-    assert found["tokens"] == [[*b"1: line ", 257, *b" of 49"], [*b"12"]]
-    for n, tokens in enumerate(found["tokens"]):
+    result = results[pe]
+    assert not any(result["report"].values())
+    assert result["tokens"] == [[*b"1: line ", 257, *b" of 49"], [*b"12"]]
+    for n, tokens in enumerate(result["tokens"]):
         ours = model.hidden(torch.tensor([tokens]))[0].detach()
         for how in ("alone", "left", "right"):  # padding on either side
             torch.testing.assert_close(
-                found[how][n], ours, rtol=1e-4, atol=1e-5, msg=lambda text: f"{how}: {text}"
+                result[how][n], ours, rtol=1e-4, atol=1e-5, msg=lambda text: f"{how}: {text}"
             )
-    logits = model(torch.tensor([found["tokens"][0]]))[0, :, :258].detach()
-    torch.testing.assert_close(found["logits"], logits, rtol=1e-4, atol=1e-5)
-    assert found["loss"] == pytest.approx(-logits.log_softmax(-1)[8, 66].item(), rel=1e-5)
-    torch.testing.assert_close(found["half"], found["alone"][0], rtol=0.1, atol=0.1)
-    assert found["half"].dtype == torch.float32
+    logits = model(torch.tensor([result["tokens"][0]]))[0, :, :258].detach()
+    torch.testing.assert_close(result["logits"], logits, rtol=1e-4, atol=1e-5)
+    assert result["loss"] == pytest.approx(-logits.log_softmax(-1)[8, 66].item(), rel=1e-5)
+    torch.testing.assert_close(result["bf16"], result["alone"][0], rtol=0.1, atol=0.1)
+    assert result["bf16"].dtype == torch.float32
 
 
-def test_its_readme_is_of_an_encoder(exports):
+def test_exported_readme_describes_an_encoder(exports):
     text = (exports[0] / "exported" / "cable" / "README.md").read_text()
     assert (
         "AutoModelForMaskedLM" in text

@@ -1,4 +1,4 @@
-"""An exported folder, loaded by transformers in a process that knows nothing of this repository, is the model that was exported."""
+"""Exported decoders, loaded by transformers in a process outside the repository."""
 
 import ast
 import json
@@ -17,6 +17,7 @@ from test_sampling import likeliest
 import eval_hellaswag
 import export_hf
 from errors import InputError
+from hf_interop.tokenizer import build_tokenizer
 from runtime import checkpoints
 from text_data import tokenization
 
@@ -27,14 +28,15 @@ import logging, pathlib, sys
 import torch, transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-said = []
+warnings = []
 logging.getLogger("transformers").addHandler(handler := logging.Handler())
-handler.emit = lambda record: said.append(record.getMessage())
+handler.emit = lambda record: warnings.append(record.getMessage())
 transformers.logging.set_verbosity_warning()
 results = {}
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
-    model, report = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     result = results[folder.name] = {"report": {key: list(found) for key, found in report.items()}}
     prompt = tokenizer("<|endoftext|>1: line", return_tensors="pt")
@@ -42,42 +44,55 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     with torch.no_grad():
         result["logits"] = model(tokens).logits
         cache = DynamicCache(config=model.config)
-        parts = [model(part, past_key_values=cache, use_cache=True).logits for part in tokens.split((1, 6, 1, 8), 1)]
-        result["in parts"] = torch.cat(parts, 1)
+        parts = [model(part, past_key_values=cache, use_cache=True).logits
+                 for part in tokens.split((1, 6, 1, 8), 1)]
+        result["cached"] = torch.cat(parts, 1)
         result["last"] = model(tokens, logits_to_keep=2).logits
-        shapes = []
+        steps = []
         forward = model.model.hidden
-        model.model.hidden = lambda read, *rest: shapes.append(read.shape[1]) or forward(read, *rest)
+        model.model.hidden = lambda x, *rest: steps.append(x.shape[1]) or forward(x, *rest)
         result["text"] = model.generate(**prompt, max_new_tokens=8)[0].tolist()
-        result["read"], model.model.hidden = shapes, forward
-        result["text, no cache"] = model.generate(**prompt, max_new_tokens=8, use_cache=False)[0].tolist()
-        result["beams"], result["beams, no cache"] = (
-            model.generate(**prompt, max_new_tokens=6, num_beams=3, use_cache=use)[0].tolist() for use in (True, False))
+        result["tokens per step"], model.model.hidden = steps, forward
+        uncached = model.generate(**prompt, max_new_tokens=8, use_cache=False)
+        result["text, no cache"] = uncached[0].tolist()
+        for key, use_cache in (("beams", True), ("beams, no cache", False)):
+            beams = model.generate(**prompt, max_new_tokens=6, num_beams=3, use_cache=use_cache)
+            result[key] = beams[0].tolist()
+        texts = ["<|endoftext|>", "<|endoftext|>12: l"]
         rows = [[256], [256, *b"12: l"]]
-        batch = tokenizer(["<|endoftext|>", "<|endoftext|>12: l"], return_tensors="pt", padding=True, padding_side="left")
+        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
         result["batch"] = [row[-7:].tolist() for row in model.generate(**batch, max_new_tokens=7)]
-        result["alone"] = [model.generate(torch.tensor([row]), max_new_tokens=7)[0, len(row):].tolist() for row in rows]
+        result["alone"] = []
+        for row in rows:
+            output = model.generate(torch.tensor([row]), max_new_tokens=7)
+            result["alone"].append(output[0, len(row):].tolist())
         for side in ("left", "right"):
-            batch = tokenizer(["<|endoftext|>", "<|endoftext|>12: l"], return_tensors="pt", padding=True, padding_side=side)
-            logits = model(**batch).logits
-            result[f"padded {side}"] = [logits[i][batch["attention_mask"][i].bool()] for i in range(2)]
+            batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
+            logits, mask = model(**batch).logits, batch["attention_mask"].bool()
+            result[f"padded {side}"] = [logits[i][mask[i]] for i in range(2)]
         result["unpadded"] = [model(torch.tensor([row])).logits[0] for row in rows]
     result["end"] = model.generation_config.eos_token_id
     result["loss"] = model(tokens, labels=tokens).loss.item()
-    again = folder.with_name(folder.name + " again")  # what fine-tuning does
-    model.save_pretrained(sys.argv[2] + "/" + again.name)
-    result["again"] = AutoModelForCausalLM.from_pretrained(sys.argv[2] + "/" + again.name, trust_remote_code=True)(tokens).logits.detach()
-    half = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dtype=torch.bfloat16)
-    result["half"], result["dtypes"] = half(tokens).logits.detach(), sorted({str(p.dtype) for p in half.parameters()})
-    result["half text"] = half.generate(**prompt, max_new_tokens=3).shape[1]
-    result["said"], said[:] = list(said), []
+    saved = f"{sys.argv[2]}/{folder.name} saved"  # as fine-tuning does
+    model.save_pretrained(saved)
+    reloaded = AutoModelForCausalLM.from_pretrained(saved, trust_remote_code=True)
+    result["saved"] = reloaded(tokens).logits.detach()
+    bf16 = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, dtype=torch.bfloat16)
+    result["bf16"] = bf16(tokens).logits.detach()
+    result["dtypes"] = sorted({str(p.dtype) for p in bf16.parameters()})
+    result["bf16 tokens"] = bf16.generate(**prompt, max_new_tokens=3).shape[1]
+    result["warnings"], warnings[:] = list(warnings), []
 torch.save(results, sys.argv[2] + "/results.pt")
 """
 
 
 @pytest.fixture(scope="session")
 def folders(trained, tmp_path_factory):
-    """(folder of runs, folder of exports), one for each encoding; weights that make no ties, and padding that would win."""
+    """(folder of runs, folder of exports), one per encoding.
+
+    Weights are large enough to avoid ties, and padding tokens would win if they took part.
+    """
     root = tmp_path_factory.mktemp("export")
     for pe in EXPORTED:
         folder = shutil.copytree(trained(pe), root / "runs" / pe)
@@ -88,7 +103,7 @@ def folders(trained, tmp_path_factory):
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=0.3)
-        model.wte.weight.data[256] = 0  # never the end
+        model.wte.weight.data[256] = 0  # never <|endoftext|>
         model.wte.weight.data[257:] *= 10
         torch.save({**checkpoint, "model": model.state_dict()}, path)
         export_hf.main([str(folder), "--out_dir", str(root / "exports" / pe)])
@@ -97,7 +112,7 @@ def folders(trained, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def loaded(folders, tmp_path_factory):
-    """What a process outside the repository found, by encoding."""
+    """Results of a process outside the repository, by encoding."""
     away = tmp_path_factory.mktemp("away")
     done = subprocess.run(
         [sys.executable, "-c", LOADED, str(folders[1]), str(away)],
@@ -116,41 +131,41 @@ def loaded(folders, tmp_path_factory):
 
 
 @pytest.mark.parametrize("pe", EXPORTED)
-def test_a_loaded_folder_is_the_model(pe, folders, loaded):
+def test_loaded_folder_has_the_logits_of_the_run(pe, folders, loaded):
     model, result = checkpoints.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
     tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
     with torch.no_grad():
         logits = model(tokens)[..., :257]
-    for found in ("logits", "in parts", "again"):
-        assert torch.allclose(result[found], logits, rtol=1e-5, atol=1e-5), found
+    for key in ("logits", "cached", "saved"):
+        assert torch.allclose(result[key], logits, rtol=1e-5, atol=1e-5), key
     assert torch.allclose(result["last"], logits[:, -2:], rtol=1e-5, atol=1e-5)
     assert not any(result["report"].values()) and not [
-        line for line in result["said"] if "initialized" in line
+        line for line in result["warnings"] if "initialized" in line
     ], result
     assert result["end"] == 256
     assert result["loss"] == pytest.approx(
         torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5
     )
-    assert (result["half"] - logits).abs().max() < 0.05 * logits.abs().max()
-    assert "torch.bfloat16" in result["dtypes"] and result["half text"] == len(PROMPT) + 3
+    assert (result["bf16"] - logits).abs().max() < 0.05 * logits.abs().max()
+    assert "torch.bfloat16" in result["dtypes"] and result["bf16 tokens"] == len(PROMPT) + 3
 
 
 @pytest.mark.parametrize("pe", EXPORTED)
-def test_generate_writes_the_likeliest_tokens(pe, folders, loaded):
+def test_generate_returns_the_likeliest_tokens(pe, folders, loaded):
     model, result = checkpoints.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
     expected = PROMPT + likeliest(model, PROMPT, 8)
     assert result["prompt"] == [PROMPT] and result["text"] == result["text, no cache"] == expected
-    assert result["read"] == [len(PROMPT)] + [1] * 7  # a token at a time: the cache works
+    assert result["tokens per step"] == [len(PROMPT)] + [1] * 7  # the cache holds the rest
     assert result["beams"] == result["beams, no cache"]
     assert result["batch"] == result["alone"]
     for side in ("left", "right"):
         assert all(
             torch.allclose(a, b, atol=1e-5)
-            for a, b in zip(result[f"padded {side}"], result["unpadded"])
+            for a, b in zip(result[f"padded {side}"], result["unpadded"], strict=True)
         ), side
 
 
-def test_padding_that_cannot_be_read_is_refused(folders):
+def test_unsupported_padding_is_refused(folders):
     from hf_interop import modeling
 
     model, tokens = (
@@ -159,7 +174,7 @@ def test_padding_that_cannot_be_read_is_refused(folders):
     )
     with pytest.raises(ValueError, match="padding between tokens"):
         model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]]))
-    with torch.no_grad(), pytest.raises(ValueError, match="cannot be read piece by piece"):
+    with torch.no_grad(), pytest.raises(ValueError, match="cannot use a cache"):
         model(
             tokens,
             attention_mask=torch.tensor([[0, 1, 1, 1]]),
@@ -167,7 +182,7 @@ def test_padding_that_cannot_be_read_is_refused(folders):
         )
 
 
-def test_copies_import_nothing_of_the_repository(folders):
+def test_exported_modules_import_nothing_of_the_repository(folders):
     names = {path.stem for path in ROOT.glob("*.py")}
     names |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"triton_attention"}
     for path in (folders[1] / "cable").glob("*.py"):
@@ -182,27 +197,26 @@ def test_copies_import_nothing_of_the_repository(folders):
                 assert (folders[1] / "cable" / f"{node.module}.py").exists()
 
 
-def test_readme_of_the_export_loads_it(folders):
+def test_exported_readme_is_complete(folders):
     text = (folders[1] / "alibi" / "README.md").read_text()
     assert (
-        "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters, trained at 16 tokens, step 6"
-        in text
+        "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters,\n"
+        "trained at 16 tokens, step 6" in text
     )
     assert (ROOT / "CITATION.cff").read_text() in text and "Any context length" in text
     assert "up to 16 tokens" in (folders[1] / "learnable" / "README.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
     compile(code, "README.md", "exec")
-    assert (
-        code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2
-    )  # otherwise transformers stops to ask
+    # Without trust_remote_code, transformers asks a question.
+    assert code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2
 
 
-def test_gpt2_tokenizer_is_tiktokens():
+def test_gpt2_tokenizer_equals_tiktoken():
     try:
         gpt2 = tokenization.tiktoken_encoding("gpt2")
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
-    theirs = export_hf.tokenizer_of(gpt2)
+    theirs = build_tokenizer(gpt2)
     text = (
         (ROOT / "README.md").read_text()
         + (ROOT / "posenc.py").read_text()
@@ -215,8 +229,8 @@ def test_gpt2_tokenizer_is_tiktokens():
     assert len(theirs) == gpt2.n_vocab and theirs.encode("<|endoftext|>") == [50256]
 
 
-def test_tokenizer_of_bytes():
-    theirs = export_hf.tokenizer_of(tokenization.tiktoken_encoding("bytes"))
+def test_byte_tokenizer():
+    theirs = build_tokenizer(tokenization.tiktoken_encoding("bytes"))
     text = "naïve  é😀中\x00\n\t 's <|endoftext|>"
     assert (
         theirs.encode(text) == [*text[:-13].encode(), 256]
@@ -224,7 +238,7 @@ def test_tokenizer_of_bytes():
     )
 
 
-def test_refusals(refused, folders, tmp_path, monkeypatch, trained):
+def test_invalid_input_is_refused(refused, folders, tmp_path, monkeypatch, trained):
     main, run, out = export_hf.main, folders[0] / "cable", ("--out_dir", tmp_path / "out")
     assert "name one run" in refused(main, *out)[0]
     assert "holds no checkpoint" in refused(main, tmp_path, *out)[0]
@@ -237,13 +251,13 @@ def test_refusals(refused, folders, tmp_path, monkeypatch, trained):
         in refused(main, trained("test-drift"), *out)[0]
     )
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in refused(main, run, *out)[0]
+    assert "pip install -r requirements-retrieval.txt" in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
 
 
 @pytest.mark.parametrize("pe", ["rope+cable", "fire"])
-def test_lm_eval_finds_what_eval_hellaswag_finds(pe, folders, tmp_path, monkeypatch):
-    """The harness's own task on a local file and an exported folder."""
+def test_lm_eval_agrees_with_eval_hellaswag(pe, folders, tmp_path, monkeypatch):
+    """lm-evaluation-harness runs its own task on a local file and an exported folder."""
     lm_eval = pytest.importorskip(
         "lm_eval", reason="needs lm-evaluation-harness: pip install lm_eval accelerate"
     )
