@@ -1,10 +1,12 @@
-"""Brings the weights of others into a run's folder, so that every program here works on models that the whole field knows.
+"""Import pretrained weights as a run, for evaluation, fine-tuning and export.
 
     pip install transformers
-    python import_pretrained.py gpt2 --out_dir runs/gpt2                  # or gpt2-medium, gpt2-large, gpt2-xl, or a local folder
-    python import_pretrained.py axiomlaborg/Cable --file NAME.pt --out_dir runs/authors       # or the path of such a file
+    python import_pretrained.py gpt2 --out_dir runs/gpt2
+    python import_pretrained.py axiomlaborg/Cable --file NAME.pt --out_dir runs/authors
 
-The second is what the authors of CABLE trained, `cable-v1`, each trained at 512 or at 1,024 tokens: its file does not tell, give
+The first argument is gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder saved by transformers; or
+the CABLE authors' repository on the hub (or the path of one of its files), whose checkpoints are
+`cable-v1`. These were trained at 512 or 1,024 tokens, which the file does not record: pass
 --block_size.
 """
 
@@ -27,13 +29,13 @@ class Config:
     """Settings of an import."""
 
     model: list[str] = field(default_factory=list)
-    """name on the hub, a folder that transformers saved, or a file by the CABLE authors' code"""
+    """name on the hub, folder saved by transformers, or file of the CABLE authors"""
     file: str | None = None
-    """which file of axiomlaborg/Cable"""
+    """file of axiomlaborg/Cable on the hub"""
     block_size: int | None = None
-    """training length of a CABLE checkpoint, in tokens; null: 1024"""
+    """CABLE checkpoint: training length in tokens (null: 1024)"""
     attn_scale: float | None = None
-    """what a CABLE checkpoint multiplies q k by; null: 1, as its authors' training code does"""
+    """CABLE checkpoint: factor of q k^T (null: 1, as in the authors' training code)"""
     out_dir: str = "runs/pretrained"
     """folder of the run"""
 
@@ -43,7 +45,7 @@ def main(argv=None):
         Config,
         argv,
         __doc__,
-        positional=("model", "name on the hub, a folder of transformers, or a file"),
+        positional=("model", "name on the hub, folder of transformers, or file"),
     )
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
@@ -58,11 +60,12 @@ def main(argv=None):
         raise InputError(*problems)
     if config.file and Path(config.model[0]).exists():
         raise InputError(
-            f"{config.model[0]} lies on this disk, --file is one of the hub's: leave it out"
+            f"{config.model[0]} is a local path, and --file names a file on the hub: remove --file"
         )
-    if given and not pretrained.of_cable(config.model[0], config.file):
+    if given and not pretrained.is_cable(config.model[0], config.file):
         raise InputError(
-            f"{config.model[0]} is a GPT-2, which tells them itself: leave out --{' and --'.join(given)}"
+            f"{config.model[0]} is a GPT-2, whose config.json has these settings: remove "
+            f"--{' and --'.join(given)}"
         )
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
@@ -70,7 +73,8 @@ def main(argv=None):
     model = GPT.from_pretrained(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
         raise InputError(
-            f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,}, not GPT-2's {GPT2_VOCABULARY:,}: name another"
+            f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,} tokens, not "
+            f"GPT-2's {GPT2_VOCABULARY:,}: name another model"
         )
     run.config |= {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
     run.begin(torch.device("cpu"))

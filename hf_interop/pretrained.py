@@ -1,9 +1,9 @@
-"""How do the weights of others become those of our network?
+"""Pretrained weights: GPT-2 of Hugging Face, and checkpoints of the CABLE authors.
 
-    settings, weights = pretrained.read("gpt2")                                     # from the hub, or a folder of transformers
-    settings, weights = pretrained.read("axiomlaborg/Cable", "NAME.pt")             # or the path of such a file
+    settings, weights = pretrained.read("gpt2")                           # or a folder
+    settings, weights = pretrained.read("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
 
-settings: fields of GPTConfig; weights: what model.GPT's load_state_dict takes.
+settings: fields of GPTConfig; weights: a state_dict of model.GPT.
 """
 
 import os
@@ -13,71 +13,72 @@ import torch
 
 from errors import InputError
 
-CABLE = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
-GPT2 = {
+CABLE_REPOSITORY = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
+# Settings of GPT-2 variants that model.GPT implements.
+SUPPORTED_GPT2 = {
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "layer_norm_epsilon": (1e-5,),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
     "tie_word_embeddings": (True,),
-}  # of those that we can be
+}
+# Conv1D of GPT-2 stores its matrix transposed.
+TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
 def read(name: str, file: str | None = None) -> tuple[dict, dict]:
-    """Settings and weights of a GPT-2 of transformers, or of a checkpoint by the CABLE authors' code: see GPT.from_pretrained.
+    """Return the settings and weights of a GPT-2 or of a checkpoint of the CABLE authors.
 
-    Raises InputError where there is no such model, or it is another, or the library that reads it is missing.
+    name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" or a folder saved by transformers; or
+    "axiomlaborg/Cable" with the name of a `file` there, or the path of such a file. Raises
+    InputError if there is no such model, it is not supported, or transformers is missing.
     """
-    if of_cable(name, file):
-        return _cable_v1(name if os.path.isfile(name) else _fetched(name, file))
-    return _gpt2(name)
+    if is_cable(name, file):
+        return _read_cable_v1(name if os.path.isfile(name) else _download(name, file))
+    return _read_gpt2(name)
 
 
-def of_cable(name: str, file: str | None) -> bool:
-    """Whether these name a checkpoint by the CABLE authors' code, not a GPT-2."""
-    return name == CABLE or file is not None or os.path.isfile(name)
+def is_cable(name: str, file: str | None) -> bool:
+    """Return whether the arguments name a checkpoint of the CABLE authors rather than a GPT-2."""
+    return name == CABLE_REPOSITORY or file is not None or os.path.isfile(name)
 
 
-def _gpt2(name: str) -> tuple[dict, dict]:
-    """Settings and weights of a GPT-2 of transformers."""
+def _read_gpt2(name: str) -> tuple[dict, dict]:
+    """Return the settings and weights of a GPT-2 of transformers."""
     try:
         from safetensors import SafetensorError
         from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            "GPT-2's weights are read by transformers: pip install transformers"
+            f"reading GPT-2's weights needs transformers ({error}): pip install transformers"
         ) from None
     try:
         c = GPT2Config.from_pretrained(name)
         problems = [
-            f"'{name}' has {key} {getattr(c, key)}, our network {' or '.join(map(str, values))}: name another model"
-            for key, values in GPT2.items()
+            f"'{name}' has {key} {getattr(c, key)}, but only {' or '.join(map(str, values))} is "
+            "supported: name another model"
+            for key, values in SUPPORTED_GPT2.items()
             if getattr(c, key) not in values
         ]
-        theirs, found = (
-            (None, {})
-            if problems
-            else GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
-        )
+        if problems:
+            raise InputError(*problems)
+        gpt2, loading_info = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+    except InputError:
+        raise
     except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise InputError(
-            f"no GPT-2 model at '{name}' ({' '.join(str(error).split())[:120]}): name a folder with config.json and "
-            "model.safetensors, or gpt2, gpt2-medium, gpt2-large or gpt2-xl with a network at hand"
+            f"no GPT-2 model at '{name}' ({_one_line(error)}): name a folder with config.json and "
+            "model.safetensors, or, with internet access, gpt2, gpt2-medium, gpt2-large or gpt2-xl"
         ) from None
-    if missing := sorted(found.get("missing_keys", ())):  # which transformers makes up
-        problems.append(
-            f"the weights of '{name}' are not all there ({', '.join(missing)[:120]}): save them again, or name another model"
+    # transformers initializes missing weights at random.
+    if missing := sorted(loading_info.get("missing_keys", ())):
+        raise InputError(
+            f"weights of '{name}' are missing ({', '.join(missing)[:120]}): save the model again, "
+            "or name another"
         )
-    if problems:
-        raise InputError(*problems)
-    conv1d = (
-        "c_attn.weight",
-        "c_proj.weight",
-        "c_fc.weight",
-    )  # which holds its matrix the other way round
     weights = {
-        key: weight.T if key.endswith(conv1d) else weight
-        for key, weight in theirs.transformer.state_dict().items()
+        key: weight.T if key.endswith(TRANSPOSED) else weight
+        for key, weight in gpt2.transformer.state_dict().items()
     }
     table = weights.pop("wpe.weight")
     settings = {
@@ -91,54 +92,66 @@ def _gpt2(name: str) -> tuple[dict, dict]:
     return settings, weights | {f"posenc.{layer}.table.weight": table for layer in range(c.n_layer)}
 
 
-def _cable_v1(path: str) -> tuple[dict, dict]:
-    """Settings and weights of a checkpoint by the CABLE authors' code: their h_attn is our gate, -Softplus(z) being log sigmoid(-z)."""
+def _read_cable_v1(path: str) -> tuple[dict, dict]:
+    """Return the settings and weights of a checkpoint of the CABLE authors.
+
+    Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) = log sigmoid(-z).
+    """
     try:
-        theirs = torch.load(path, map_location="cpu", weights_only=True)
-        theirs = {
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        source = {
             key.replace("_orig_mod.", "").removeprefix("transformer."): weight
-            for key, weight in theirs.get("model", theirs).items()
+            for key, weight in checkpoint.get("model", checkpoint).items()
         }
-        (vocabulary, width), heads = theirs["wte.weight"].shape, len(theirs["h.0.attn.h_attn.bias"])
+        vocab_size, width = source["wte.weight"].shape
+        heads = len(source["h.0.attn.h_attn.bias"])
     except (AttributeError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise InputError(
-            f"{path} is no checkpoint by the CABLE authors' code ({' '.join(str(error).split())[:120]}): name one that "
-            "holds transformer.wte.weight and transformer.h.0.attn.h_attn.bias"
+            f"{path} is not a checkpoint of the CABLE authors ({_one_line(error)}): name one with "
+            "transformer.wte.weight and transformer.h.0.attn.h_attn.bias"
         ) from None
     weights = {}
-    for key, weight in theirs.items():
+    for key, weight in source.items():
         if ".h_attn." in key:
-            weights[f"posenc.{key.split('.')[1]}.gate.{key.rpartition('.')[2]}"] = -weight.float()
-        elif key != "lm_head.weight" and not key.endswith(
-            ".attn.mask"
-        ):  # wte.weight again, and a constant
+            layer, parameter = key.split(".")[1], key.rpartition(".")[2]
+            weights[f"posenc.{layer}.gate.{parameter}"] = -weight.float()
+        # lm_head.weight is wte.weight, and the mask is a constant.
+        elif key != "lm_head.weight" and not key.endswith(".attn.mask"):
             weights[key] = weight.float()
-    return {
+    settings = {
         "pe": "cable-v1",
-        "vocab_size": vocabulary,
-        "n_layer": sum(key.endswith("h_attn.bias") for key in theirs),
+        "vocab_size": vocab_size,
+        "n_layer": sum(key.endswith("h_attn.bias") for key in source),
         "n_head": heads,
         "n_embd": width,
-    }, weights
+    }
+    return settings, weights
 
 
-def _fetched(repository: str, file: str | None) -> str:
-    """The path of a file of weights from the hub; of its only one, where none is named."""
+def _download(repository: str, file: str | None) -> str:
+    """Download a file of weights from the hub and return its path.
+
+    file: may be None if the repository has only one.
+    """
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
 
     try:
-        there = [
-            name
-            for name in huggingface_hub.list_repo_files(repository)
-            if name.endswith((".pt", ".pth", ".bin"))
-        ]
-        if file not in there and not (file is None and len(there) == 1):
+        names = huggingface_hub.list_repo_files(repository)
+        names = [name for name in names if name.endswith((".pt", ".pth", ".bin"))]
+        if file is None and len(names) == 1:
+            file = names[0]
+        if file not in names:
             raise InputError(
-                f"{repository} holds {', '.join(there) or 'no weights'}: name one of them as file"
+                f"{repository} holds {', '.join(names) or 'no weights'}: pass one of them as --file"
             )
-        return huggingface_hub.hf_hub_download(repository, file or there[0])
+        return huggingface_hub.hf_hub_download(repository, file)
     except (ConnectionError, HFValidationError, HTTPError, LocalEntryNotFoundError) as error:
         raise InputError(
-            f"{repository} cannot be fetched ({' '.join(str(error).split())[:120]}): connect, or name a file"
+            f"cannot download from {repository} ({_one_line(error)}): connect to the internet, or "
+            "name a local file"
         ) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

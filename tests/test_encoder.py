@@ -60,7 +60,10 @@ def masked(folder, length=50, rate=0.3, mask_seed=(1,)):
 def test_a_share_of_the_tokens_is_to_be_restored(folder, length, rate, count):
     windows, inputs, targets, places = masked(folder, length, rate)
     tokens = data_loader.Windows(windows.shards, length).batch(range(len(windows)))[0]
-    assert targets.shape == places.shape == (len(windows), count) and count == windows.targets_per_window
+    assert (
+        targets.shape == places.shape == (len(windows), count)
+        and count == windows.targets_per_window
+    )
     assert (places.diff() > 0).all()  # no place twice
     assert torch.equal(targets, tokens.gather(1, places))
     elsewhere = torch.ones_like(tokens, dtype=torch.bool).scatter(1, places, False)

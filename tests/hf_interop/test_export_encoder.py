@@ -98,9 +98,7 @@ def test_loaded_folder_has_the_hidden_states_of_the_run(pe, exports):
     for n, tokens in enumerate(result["tokens"]):
         ours = model.hidden(torch.tensor([tokens]))[0].detach()
         for how in ("alone", "left", "right"):  # padding on either side
-            torch.testing.assert_close(
-                result[how][n], ours, rtol=1e-4, atol=1e-5, msg=lambda text: f"{how}: {text}"
-            )
+            torch.testing.assert_close(result[how][n], ours, rtol=1e-4, atol=1e-5)
     logits = model(torch.tensor([result["tokens"][0]]))[0, :, :258].detach()
     torch.testing.assert_close(result["logits"], logits, rtol=1e-4, atol=1e-5)
     assert result["loss"] == pytest.approx(-logits.log_softmax(-1)[8, 66].item(), rel=1e-5)

@@ -1,4 +1,7 @@
-"""A GPT-2 of transformers, imported, evaluates here to the loss that it has there; a checkpoint of the CABLE authors gives their logits."""
+"""Imported models give the losses and logits that they have elsewhere.
+
+GPT-2 is compared with transformers, checkpoints of the CABLE authors with the paper's equations.
+"""
 
 import json
 import os
@@ -21,7 +24,7 @@ from text_data import shards
 
 
 @pytest.fixture
-def theirs(tmp_path):
+def gpt2(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -32,7 +35,7 @@ def theirs(tmp_path):
     return model
 
 
-def test_evaluation_of_an_imported_model(theirs, tmp_path):
+def test_imported_gpt2_has_the_loss_of_transformers(gpt2, tmp_path):
     tokens = np.random.default_rng(0).integers(0, 50257, 400)
     meta = shards.Meta(
         tmp_path / "toy",
@@ -60,14 +63,17 @@ def test_evaluation_of_an_imported_model(theirs, tmp_path):
     )
     lengths = json.loads(evaluation(tmp_path / "run").read_text())["lengths"]
     windows = torch.from_numpy(np.stack([tokens[i : i + 33] for i in range(0, 399 - 32, 32)]))
-    logits = theirs(windows[:, :-1]).logits.double()
+    logits = gpt2(windows[:, :-1]).logits.double()
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
     assert lengths["32"]["loss"] == pytest.approx(expected.item(), rel=1e-5)
-    assert lengths["64"] is None  # past its last position
+    assert lengths["64"] is None  # beyond its last position
 
 
-def test_an_imported_model_is_trained_on(theirs, tmp_path):
-    """Its vocabulary stays 50,257, not padded: a row of zeros, or at random, would be a likely token of a model that has learned."""
+def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path):
+    """Its vocabulary stays 50,257 without padding.
+
+    A padding row of zeros or of random numbers would be a likely token for a trained model.
+    """
     data = write_shards(
         tmp_path / "toy", [np.random.default_rng(0).integers(0, 50257, 400)], vocab_size=50257
     )
@@ -100,19 +106,19 @@ def test_an_imported_model_is_trained_on(theirs, tmp_path):
             "--dtype",
             "float32",
             "--out_dir",
-            str(tmp_path / "on"),
+            str(tmp_path / "trained"),
         ]
     )
     tokens = torch.from_numpy(shards.Shards(data, "val").tokens[0].astype(np.int64))
     windows = torch.stack(
         [tokens[start : start + 33] for start in (32 * int(n * 12 / 10) for n in range(10))]
     )
-    logits = theirs(windows[:, :-1]).logits.double()
+    logits = gpt2(windows[:, :-1]).logits.double()
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-    assert log_of(tmp_path / "on")[-1]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert log_of(tmp_path / "trained")[-1]["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_refusals(refused, theirs, tmp_path):
+def test_invalid_input_is_refused(refused, gpt2, tmp_path):
     main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
     assert "name one model" in refused(main, *out)[0]
     assert "no GPT-2 model at" in refused(main, tmp_path, *out)[0]
@@ -124,7 +130,7 @@ def test_refusals(refused, theirs, tmp_path):
         ("layer_norm_epsilon", 1e-6),
     ):
         settings.write_text(json.dumps({**before, key: other}))
-        assert f"has {key} {other}, our network" in refused(main, tmp_path / "gpt2", *out)[0]
+        assert f"has {key} {other}, but only" in refused(main, tmp_path / "gpt2", *out)[0]
     settings.write_text(json.dumps(before))
     for flags in (
         ("--block_size", "16"),
@@ -132,17 +138,18 @@ def test_refusals(refused, theirs, tmp_path):
         ("--block_size", "16", "--attn_scale", "0.5"),
     ):
         assert refused(main, tmp_path / "gpt2", *flags, *out) == [
-            f"error: {tmp_path / 'gpt2'} is a GPT-2, which tells them itself: leave out {' and '.join(flags[::2])}"
+            f"error: {tmp_path / 'gpt2'} is a GPT-2, whose config.json has these settings: "
+            f"remove {' and '.join(flags[::2])}"
         ]
     assert (
-        "lies on this disk, --file is one of the hub's: leave it out"
+        "is a local path, and --file names a file on the hub: remove --file"
         in refused(main, tmp_path / "gpt2", "--file", "a.pt", *out)[0]
     )
-    type(theirs)(
-        type(theirs.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)
+    type(gpt2)(
+        type(gpt2.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)
     ).save_pretrained(tmp_path / "small")
     with pytest.raises(
-        InputError, match="has a vocabulary of 300, not GPT-2's 50,257: name another"
+        InputError, match="has a vocabulary of 300 tokens, not GPT-2's 50,257: name another"
     ):
         main([str(tmp_path / "small"), *map(str, out)])
     assert not (tmp_path / "run").exists()
@@ -152,7 +159,7 @@ def test_refusals(refused, theirs, tmp_path):
     assert "pass --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
 
 
-def test_weights_that_are_not_there_are_not_made_up(refused, theirs, tmp_path):
+def test_missing_or_corrupt_weights_are_refused(refused, gpt2, tmp_path):
     from safetensors.torch import load, save_file
 
     path, out = tmp_path / "gpt2" / "model.safetensors", ("--out_dir", tmp_path / "run")
@@ -164,7 +171,7 @@ def test_weights_that_are_not_there_are_not_made_up(refused, theirs, tmp_path):
     )
     with pytest.raises(
         InputError,
-        match=rf"the weights of '.*gpt2' are not all there \({lost}\): save them again, or name another model",
+        match=rf"weights of '.*gpt2' are missing \({lost}\): save the model again, or name another",
     ):
         import_pretrained.main([str(tmp_path / "gpt2"), *map(str, out)])
     save_file({**weights, lost: torch.zeros(3, 3)}, path, {"format": "pt"})
@@ -180,8 +187,10 @@ def test_weights_that_are_not_there_are_not_made_up(refused, theirs, tmp_path):
 
 
 def authors_logits(weights, tokens, heads):
-    """The forward pass of CABLE's first version with attention scale 1, in float64 NumPy, from the paper's equations 2 to 4 and the
-    published names of its weights: (T,) -> (T, V)."""
+    """Return the logits (T, V) of CABLE's version 1 with attention scale 1, for tokens (T,).
+
+    Float64 NumPy, from the paper's equations 2 to 4 and the published names of its weights.
+    """
     w = {name: value.double().numpy() for name, value in weights.items()}
 
     def linear(x, name):
@@ -201,8 +210,8 @@ def authors_logits(weights, tokens, heads):
             part.reshape(len(tokens), heads, -1).transpose(1, 0, 2)
             for part in np.split(linear(y, f"{block}.attn.c_attn"), 3, -1)
         )
-        fallen = np.cumsum(-np.log1p(np.exp(linear(y, f"{block}.attn.h_attn"))), 0).T  # (H, T)
-        scores = q @ k.transpose(0, 2, 1) + fallen[:, :, None] - fallen[:, None, :]
+        decay = np.cumsum(-np.log1p(np.exp(linear(y, f"{block}.attn.h_attn"))), 0).T  # (H, T)
+        scores = q @ k.transpose(0, 2, 1) + decay[:, :, None] - decay[:, None, :]
         scores = np.exp(np.where(future, -np.inf, scores - scores.max(-1, keepdims=True)))
         y = scores / scores.sum(-1, keepdims=True) @ v
         x = x + linear(y.transpose(1, 0, 2).reshape(x.shape), f"{block}.attn.c_proj")
@@ -216,7 +225,10 @@ def authors_logits(weights, tokens, heads):
 
 @pytest.fixture
 def authors(tmp_path):
-    """Random weights under the names and in the shapes of the CABLE authors' checkpoints: 2 layers, 2 heads, width 8."""
+    """Random weights with the names and shapes of the CABLE authors' checkpoints.
+
+    2 layers, 2 heads, width 8.
+    """
     torch.manual_seed(0)
     shapes = {
         "transformer.wte.weight": (50304, 8),
@@ -247,8 +259,11 @@ def authors(tmp_path):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_checkpoint_of_the_authors_gives_their_logits(authors, tmp_path, compiled):
-    """As their training saves it, and as their notebook reads it: in "model", its names marked by torch.compile."""
+def test_authors_checkpoint_gives_the_logits_of_the_paper(authors, tmp_path, compiled):
+    """As their training code saves it, and as their notebook reads it.
+
+    The latter is under "model", with the prefix of torch.compile in its names.
+    """
     if compiled:
         torch.save(
             {"model": {f"_orig_mod.{name}": value for name, value in authors.items()}, "step": 5},
@@ -269,16 +284,12 @@ def test_a_checkpoint_of_the_authors_gives_their_logits(authors, tmp_path, compi
     np.testing.assert_allclose(ours, authors_logits(authors, tokens, heads=2), rtol=1e-4, atol=1e-4)
 
 
-def test_refused_checkpoints_of_the_authors(refused, authors, tmp_path, monkeypatch):
+def test_invalid_authors_checkpoints_are_refused(refused, authors, tmp_path, monkeypatch):
     main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
     torch.save({"wte": 1}, tmp_path / "other.pt")
-    assert (
-        "no checkpoint by the CABLE authors' code" in refused(main, tmp_path / "other.pt", *out)[0]
-    )
+    assert "not a checkpoint of the CABLE authors" in refused(main, tmp_path / "other.pt", *out)[0]
     (tmp_path / "text.pt").write_text("no weights")
-    assert (
-        "no checkpoint by the CABLE authors' code" in refused(main, tmp_path / "text.pt", *out)[0]
-    )
+    assert "not a checkpoint of the CABLE authors" in refused(main, tmp_path / "text.pt", *out)[0]
     torch.save(authors | {"transformer.h.0.mlp.c_fc.bias": torch.zeros(3)}, tmp_path / "shapes.pt")
     assert "another model" in refused(main, tmp_path / "shapes.pt", *out)[0]
     assert (
@@ -289,7 +300,7 @@ def test_refused_checkpoints_of_the_authors(refused, authors, tmp_path, monkeypa
         huggingface_hub, "list_repo_files", lambda repository: ["README.md", "a.pt", "b.pt"]
     )
     assert (
-        "axiomlaborg/Cable holds a.pt, b.pt: name one of them"
+        "axiomlaborg/Cable holds a.pt, b.pt: pass one of them as --file"
         in refused(main, "axiomlaborg/Cable", *out)[0]
     )
     monkeypatch.setattr(
@@ -301,16 +312,26 @@ def test_refused_checkpoints_of_the_authors(refused, authors, tmp_path, monkeypa
     assert checkpoints.checkpoint_path(tmp_path / "run").is_file()
 
 
-def test_the_hub_out_of_reach(refused, tmp_path):
-    at_once = "import time, import_pretrained; from runtime import cli; time.sleep = lambda seconds: None; cli.run(import_pretrained.main)"  # without patience
-    reached = subprocess.run(
-        [sys.executable, "-c", at_once, "axiomlaborg/Cable", "--out_dir", str(tmp_path / "run")],
+def test_unreachable_hub_is_reported(refused, tmp_path):
+    without_waiting = (
+        "import time, import_pretrained; from runtime import cli; "
+        "time.sleep = lambda seconds: None; cli.run(import_pretrained.main)"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            without_waiting,
+            "axiomlaborg/Cable",
+            "--out_dir",
+            str(tmp_path / "run"),
+        ],
         cwd=ROOT,
         env=os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"},
         text=True,
         capture_output=True,
     )
     assert (
-        reached.returncode == 2
-        and "axiomlaborg/Cable cannot be fetched" in reached.stderr.splitlines()[-1]
+        done.returncode == 2
+        and "cannot download from axiomlaborg/Cable" in done.stderr.splitlines()[-1]
     )

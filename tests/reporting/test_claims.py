@@ -121,7 +121,10 @@ def test_networks_of_several_training_lengths_are_judged_apart():
     assert [
         (verdict.claim.split(":")[0], verdict.holds)
         for verdict in claims.judge(tables.columns(records))
-    ] == [("quickstart, trained with 256 tokens", True), ("quickstart, trained with 512 tokens", False)]
+    ] == [
+        ("quickstart, trained with 256 tokens", True),
+        ("quickstart, trained with 512 tokens", False),
+    ]
 
 
 PRINTED = Table(
@@ -201,7 +204,8 @@ def test_whatever_the_training_length():
     theirs[1]["lengths"]["512"]["perplexity"] = 4.9
     assert claims.judge(tables.columns(ours + theirs))[-1].holds is False
     assert not any(
-        "every pair of training lengths" in verdict.claim for verdict in claims.judge(tables.columns(ours + theirs[:1]))
+        "every pair of training lengths" in verdict.claim
+        for verdict in claims.judge(tables.columns(ours + theirs[:1]))
     )
 
 

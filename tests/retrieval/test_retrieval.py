@@ -752,8 +752,7 @@ def test_the_report_sets_the_papers_numbers_beside(tuned, task, tmp_path, capsys
     printed = capsys.readouterr().out
     assert (
         "nDCG@10 in percent on toy (test), 12 queries and 40 documents truncated to the context; "
-        "models trained with 16 tokens of context."
-        in printed
+        "models trained with 16 tokens of context." in printed
     )
     report.main(
         [
