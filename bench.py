@@ -53,7 +53,7 @@ from benchmarking import cases
 from errors import InputError
 from model import GPT, GPTConfig
 from reporting import tables
-from runtime import checkpoints, cli, devices
+from runtime import cli, devices, loading, provenance
 from runtime.files import write_json
 from text_data import shards, text_sources, tokenization
 
@@ -154,9 +154,9 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if any(name in cases.BENCHMARKS for name in config.what):
         device, dtype = devices.select_device(config.device, config.dtype)
-    trained = checkpoints.load_model(config.run, device, dtype, causal=None) if config.run else None
+    trained = loading.load_model(config.run, device, dtype, causal=None) if config.run else None
     record = {
-        **checkpoints.provenance(device),
+        **provenance.provenance(device),
         "processor": devices.processor(),
         "cores": os.cpu_count(),
     }

@@ -42,7 +42,8 @@ from evaluation.records import (
 )
 from reporting import tables
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint, load_model
+from runtime.checkpoints import load_checkpoint
+from runtime.loading import load_model
 from text_data.data_loader import (
     BATCH_TOKENS,
     Windows,

@@ -27,7 +27,9 @@ from evaluation.records import existing_record, record_identity, record_path, ru
 from model import GPT, cross_entropies
 from reporting import tables
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint, load_model, provenance
+from runtime.checkpoints import load_checkpoint
+from runtime.loading import load_model
+from runtime.provenance import provenance
 from runtime.files import write_json
 from text_data import text_sources, tokenization
 from text_data.data_loader import BATCH_TOKENS

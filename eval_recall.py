@@ -27,7 +27,8 @@ from errors import InputError
 from evaluation.records import record_identity, record_path, shards_for_run, update_record
 from reporting import tables
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint, load_model
+from runtime.checkpoints import load_checkpoint
+from runtime.loading import load_model
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 

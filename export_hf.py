@@ -26,7 +26,9 @@ import posenc
 from errors import InputError
 from hf_interop.tokenizer import build_tokenizer
 from runtime import cli
-from runtime.checkpoints import checkpoint_path, load_model, recipe_hash, sha256_of
+from runtime.checkpoints import checkpoint_path, recipe_hash
+from runtime.loading import load_model
+from runtime.provenance import sha256_of
 from runtime.files import atomic_folder
 from text_data import tokenization
 

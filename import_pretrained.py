@@ -20,7 +20,7 @@ from errors import InputError
 from hf_interop import pretrained
 from model import GPT
 from runtime import cli
-from runtime.checkpoints import Run
+from runtime.run_folder import Run
 from text_data.shards import GPT2_VOCABULARY
 
 
@@ -69,7 +69,7 @@ def main(argv=None):
         )
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
-    run.find(resume=False, defaults={})
+    run.find_checkpoint(resume=False, defaults={})
     model = GPT.from_pretrained(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
         raise InputError(
@@ -77,7 +77,7 @@ def main(argv=None):
             f"GPT-2's {GPT2_VOCABULARY:,}: name another model"
         )
     run.config |= {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
-    run.begin(torch.device("cpu"))
+    run.start(torch.device("cpu"))
     run.save(
         model=model.state_dict(),
         optimizer={},

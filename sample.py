@@ -18,7 +18,7 @@ from errors import InputError
 from generation.sampling import Sampling, generate
 from model import GPT
 from runtime import cli, devices
-from runtime.checkpoints import load_model
+from runtime.loading import load_model
 from text_data import tokenization
 
 

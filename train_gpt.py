@@ -30,8 +30,10 @@ from evaluation import bias_statistics
 from evaluation.records import perplexity
 from model import GPT, GPTConfig
 from runtime import cli, devices, distributed
-from runtime.checkpoints import Run, initialize_from, load_checkpoint, load_weights
+from runtime.checkpoints import load_checkpoint
+from runtime.loading import initialize_from, load_weights
 from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from runtime.run_folder import Run
 from text_data.data_loader import (
     MaskedWindows,
     Sampler,
@@ -334,9 +336,9 @@ def train(config: Config, processes: distributed.Processes) -> None:
         data,
         config.keep_checkpoints,
         config.wandb_project,
-        writes=processes.rank == 0,
+        is_writer=processes.rank == 0,
     )
-    checkpoint = run.find(
+    checkpoint = run.find_checkpoint(
         config.resume, {field.name: field.default for field in dataclasses.fields(Config)}
     )
     if any(
@@ -404,7 +406,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         f"{config.tokens_per_step:,} tokens = {processes.world_size} processes x {accumulation} x {micro_batch} sequences, from step {step}"
     )
     processes.run_on_all_ranks(
-        lambda: run.begin(
+        lambda: run.start(
             device,
             processes=processes.world_size,
             parameters=model.parameter_count(),
@@ -505,7 +507,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
         elif (
             step
             and step % config.val_every == 0
-            and processes.any(run.writes and not run.validated)
+            and processes.any(run.is_writer and not run.is_validated)
         ):
             validate()  # which a signal had no time for
         while step < config.steps and not stop:
@@ -578,7 +580,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
             bar.update()
     if stop and not last:
         print(f"stopped by a signal after step {step}, which is saved: --resume goes on")
-    run.end()
+    run.finish()
 
 
 if __name__ == "__main__":

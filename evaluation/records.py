@@ -17,7 +17,8 @@ import torch
 
 from errors import InputError
 from model import GPT
-from runtime.checkpoints import checkpoint_path, provenance, recipe_hash, sha256_of
+from runtime.checkpoints import checkpoint_path, recipe_hash
+from runtime.provenance import provenance, sha256_of
 from runtime.files import read_json, write_json
 from text_data.shards import Shards
 
@@ -25,7 +26,7 @@ from text_data.shards import Shards
 def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     """Return the part of a record that identifies the checkpoint and how its numbers are computed.
 
-    checkpoint: the content of the checkpoint file (checkpoints.load_model returns it);
+    checkpoint: the content of the checkpoint file (`load_model` and `load_checkpoint` return it);
     dtype: of the matrix products.
     """
     identity = {

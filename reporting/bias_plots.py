@@ -20,7 +20,7 @@ from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import shards_for_run
 from runtime import cli, devices
-from runtime.checkpoints import load_model
+from runtime.loading import load_model
 from runtime.files import atomic
 from text_data import tokenization
 

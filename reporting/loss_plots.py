@@ -13,7 +13,7 @@ from typing import Literal
 
 from errors import InputError
 from reporting import figures
-from runtime import checkpoints, cli
+from runtime import cli, run_folder
 from runtime.files import atomic, read_json
 
 
@@ -68,7 +68,7 @@ def losses_of(run: Path, kind: str) -> list[tuple[int, float]]:
         )
     return [
         (entry["step"], entry["loss"])
-        for entry in checkpoints.read_log(run)
+        for entry in run_folder.read_log(run)
         if entry["kind"] == kind
     ]
 

@@ -23,7 +23,7 @@ from evaluation.records import update_record
 from reporting import tables
 from retrieval import tasks
 from runtime import cli, devices
-from runtime.checkpoints import sha256_of
+from runtime.provenance import sha256_of
 from runtime.files import read_json
 from text_data.data_loader import BATCH_TOKENS
 

@@ -26,7 +26,7 @@ import torch
 
 from errors import InputError
 from runtime import cli, devices
-from runtime.checkpoints import provenance, sha256_of, short_hash
+from runtime.provenance import provenance, sha256_of, short_hash
 from runtime.files import read_json, write_json, writing
 from text_data import text_sources
 

@@ -185,7 +185,7 @@ train_from() {
 # highest is the best, try its double. Sets $lr to the rate of the lowest validation loss.
 tune_learning_rate() {
     local tried=() rates=("${@:3}") best
-    local lowest='import sys; from runtime.checkpoints import validation_loss
+    local lowest='import sys; from runtime.run_folder import validation_loss
 print(min(sys.argv[1:], key=validation_loss))'
     while [ ${#rates[@]} -gt 0 ]; do
         for lr in "${rates[@]}"; do

@@ -14,7 +14,7 @@ import bench
 from benchmarking import cases
 from errors import InputError
 from model import GPT, GPTConfig
-from runtime import checkpoints, devices
+from runtime import devices, loading
 from text_data import data_loader, shards, text_sources
 
 SMALL = (
@@ -350,7 +350,7 @@ def test_refusals(source, refused, trained, tmp_path):
 
 def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     """What is timed is what every layer of the trained model computes while it reads its validation text."""
-    model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
+    model, checkpoint = loading.load_model(trained("cable"), torch.device("cpu"))
     made, attend = [], attention.attend
     monkeypatch.setattr(
         attention,

@@ -14,7 +14,7 @@ from test_train_gpt import digest
 
 from errors import InputError
 from model import GPT, GPTConfig
-from runtime import checkpoints
+from runtime import checkpoints, loading, run_folder
 from runtime.files import read_json
 from text_data import data_loader, shards
 
@@ -254,7 +254,7 @@ def test_every_encoding_trains(pe, encoder):
     values = [record["loss"] for record in log_of(encoder(pe)) if record["kind"] == "train"]
     assert len(values) == 3 and all(math.isfinite(value) for value in values)
     assert (
-        checkpoints.load_model(encoder(pe), torch.device("cpu"), causal=None)[0].posenc[0].causal
+        loading.load_model(encoder(pe), torch.device("cpu"), causal=None)[0].posenc[0].causal
         is False
     )
 
@@ -288,7 +288,7 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
     import train_gpt
 
     flags = [*MLM, "--data", str(data_dir), "--pe", "cable", "--out_dir", str(tmp_path / "run")]
-    save, stopped = checkpoints.Run.save, []
+    save, stopped = run_folder.Run.save, []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
         def save_and_stop(self, **checkpoint):
@@ -296,7 +296,7 @@ def test_resumed_it_equals_never_having_stopped(encoder, data_dir, tmp_path):
             stopped.append(checkpoint["step"])
             raise KeyboardInterrupt
 
-        patch.setattr(checkpoints.Run, "save", save_and_stop)
+        patch.setattr(run_folder.Run, "save", save_and_stop)
         train_gpt.main(flags)
     train_gpt.main([*flags, "--resume"])
     assert stopped == [2]
@@ -391,7 +391,7 @@ def test_perplexity_of_the_masked_tokens(encoder, data_dir, tmp_path, length):
     )
     record = read_json(evaluation(folder), "")
     entry = record["lengths"][str(length)]
-    model, _ = checkpoints.load_model(folder, torch.device("cpu"), causal=False)
+    model, _ = loading.load_model(folder, torch.device("cpu"), causal=False)
     val, found, at = shards.Shards(data_dir, "val"), [], []
     for start in range(0, val.total - length, length):
         inputs, targets, places = data_loader.read_masked_windows(val, [(0, start)], length, 0.15)
@@ -456,10 +456,10 @@ def test_programs_for_decoders_say_so(encoder, trained, refused, tmp_path):
     import sample
 
     assert refused(sample.main, encoder("cable"), "--prompt", "a") == [
-        f"error: {encoder('cable')} is an encoder, which continues no text: name a run with --objective clm"
+        f"error: {encoder('cable')} is an encoder and cannot continue text: use a run with --objective clm"
     ]
-    with pytest.raises(InputError, match="is a decoder: name a run with --objective mlm"):
-        checkpoints.load_model(trained("cable"), torch.device("cpu"), causal=False)
+    with pytest.raises(InputError, match="is a decoder: use a run with --objective mlm"):
+        loading.load_model(trained("cable"), torch.device("cpu"), causal=False)
 
 
 def test_wrong_settings_are_told(refused, data_dir, tmp_path):

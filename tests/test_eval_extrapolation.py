@@ -11,7 +11,7 @@ import torch
 from conftest import ENCODINGS, LIMITED, evaluation, write_shards
 
 import eval_extrapolation
-from runtime import checkpoints
+from runtime import checkpoints, loading, provenance
 from text_data import shards
 
 
@@ -37,7 +37,7 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
     evaluate(folder, "--lengths", length)
     entry = record_of(folder)["lengths"][str(length)]
 
-    model, _ = checkpoints.load_model(folder, torch.device("cpu"))
+    model, _ = loading.load_model(folder, torch.device("cpu"))
     tokens = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
     per_window, by_position = [], []
     for start in range(0, len(tokens) - length, length):
@@ -60,7 +60,7 @@ def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
 
 def token_losses(folder, tokens, start, length):
     """The loss of each target of one window, from a forward pass of its own."""
-    model, _ = checkpoints.load_model(folder, torch.device("cpu"))
+    model, _ = loading.load_model(folder, torch.device("cpu"))
     with torch.no_grad():
         logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
     return (-logits[torch.arange(length), tokens[start + 1 : start + length + 1]]).numpy()
@@ -259,7 +259,7 @@ def test_record_says_where_it_comes_from(run, data_dir):
         6,
         16,
     )
-    assert record["checkpoint_sha256"] == checkpoints.sha256_of(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == provenance.sha256_of(folder / "checkpoint_0000006.pt")
     assert record["data"] == {
         "dataset": "toy",
         "split": "val",
@@ -436,7 +436,7 @@ def test_dense_path_gives_the_same(run):
 def test_refusals(refused, run, tmp_path):
     folder, main = run("cable"), eval_extrapolation.main
     assert "no run named" in refused(main)[0]
-    assert "holds no checkpoint: train first" in refused(main, tmp_path)[0]
+    assert "contains no checkpoint: train first" in refused(main, tmp_path)[0]
     assert "give token counts or multiples" in refused(main, folder, "--lengths", "16,many")[0]
     assert "give token counts or multiples" in refused(main, folder, "--lengths", "0")[0]
     assert "too few for one window of 4096 + 1" in refused(main, folder, "--lengths", 4096)[0]
@@ -452,7 +452,7 @@ def test_refusals(refused, run, tmp_path):
     assert "runs/typo does not exist" in refused(main, folder, "runs/typo", "--lengths", "16")[0]
     (tmp_path / "perplexity.md").write_text("")
     assert (
-        "is damaged or no checkpoint"
+        "is corrupt or not a checkpoint"
         in refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")[0]
     )
     assert not [*folder.glob("eval_*")]

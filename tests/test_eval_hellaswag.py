@@ -9,7 +9,7 @@ from conftest import ENCODINGS
 
 import eval_hellaswag
 from errors import InputError
-from runtime import checkpoints
+from runtime import checkpoints, loading, provenance
 from text_data import tokenization
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def plain(model, context, ending):
 def test_log_likelihoods_are_those_of_single_sequences(pe, run, source, monkeypatch):
     """Of different lengths in one batch, and in batches of one."""
     folder, expected = run(pe), []
-    model, _ = checkpoints.load_model(folder, CPU)
+    model, _ = loading.load_model(folder, CPU)
     for row in EXAMPLES:
         context = f"Lines: {row['ctx_a']}"
         expected.append(
@@ -255,7 +255,7 @@ def test_record_says_where_it_comes_from(run, source):
     evaluate(folder, "--source", source)
     record = record_of(folder)
     assert (record["run"], record["pe"], record["step"]) == ("cable", "cable", 6)
-    assert record["checkpoint_sha256"] == checkpoints.sha256_of(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == provenance.sha256_of(folder / "checkpoint_0000006.pt")
     assert (
         record["data"].keys() == {"dataset", "split", "tokenizer", "sha256"}
         and record["data"]["split"] == "scenes"
@@ -273,7 +273,7 @@ def test_refusals(refused, run, source, tmp_path):
     folder, main, bad = run("cable"), eval_hellaswag.main, tmp_path / "bad.jsonl"
     assert "no run named" in refused(main)[0]
     assert "max_examples is 0" in refused(main, folder, "--max_examples", 0)[0]
-    assert "holds no checkpoint: train first" in refused(main, tmp_path, "--source", source)[0]
+    assert "contains no checkpoint: train first" in refused(main, tmp_path, "--source", source)[0]
     assert (
         "is no .jsonl or .parquet file"
         in refused(main, folder, "--source", tmp_path / "none.jsonl")[0]

@@ -12,7 +12,7 @@ from conftest import write_shards
 
 import eval_recall
 import report
-from runtime import checkpoints
+from runtime import loading
 from text_data.data_loader import Windows
 from text_data.shards import Shards
 
@@ -136,7 +136,7 @@ def test_records_go_on_and_become_a_table(run, data_dir, tmp_path, capsys):
         and before[0]["lengths"]["16"] is None
     )
 
-    model, _ = checkpoints.load_model(
+    model, _ = loading.load_model(
         folders[1], torch.device("cpu")
     )  # each trial by itself, from the logits
     windows = Windows(Shards(data_dir, "val"), 32)
@@ -191,7 +191,7 @@ def test_refusals(run, trained, refused):
     ):
         assert line in refused(eval_recall.main, folder, *CPU, *flags)[0]
     assert (
-        "is an encoder, which continues no text"
+        "is an encoder and cannot continue text"
         in refused(eval_recall.main, trained("alibi", "--objective", "mlm"), *CPU)[0]
     )
     assert not [*folder.glob("eval_recall*")]

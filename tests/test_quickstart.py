@@ -56,7 +56,7 @@ def start(folder):
 
 def test_quickstart(tmp_path):
     first = start(tmp_path)
-    while not checkpoints.checkpoints(tmp_path / "runs" / "alibi"):
+    while not checkpoints.list_checkpoints(tmp_path / "runs" / "alibi"):
         assert first.poll() is None, first.stdout.read()
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)

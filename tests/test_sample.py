@@ -52,7 +52,7 @@ def test_characters_of_several_bytes_are_whole(trained, capsys, monkeypatch):
 def test_refusals(refused, trained, tmp_path):
     run = trained("cable")
     assert "name one run" in refused(sample.main)[0]
-    assert "holds no checkpoint" in refused(sample.main, tmp_path)[0]
+    assert "contains no checkpoint" in refused(sample.main, tmp_path)[0]
     assert refused(sample.main, run, "--temperature", -1, "--top_k", 0) == [
         "error: temperature is -1.0: it must be at least 0",
         "error: top_k is 0: it must be at least 1",

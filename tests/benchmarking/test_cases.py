@@ -17,7 +17,7 @@ import posenc
 import train_gpt
 from benchmarking import cases
 from model import GPT
-from runtime import checkpoints
+from runtime import loading
 from runtime.optimizer import make_optimizer
 from text_data import data_loader, shards
 
@@ -42,7 +42,7 @@ def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
             objective,
         ]
     )
-    theirs, _ = checkpoints.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
+    theirs, _ = loading.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
     torch.manual_seed(1)
     model = GPT(copy.deepcopy(theirs.config))
     config = train_gpt.Config(

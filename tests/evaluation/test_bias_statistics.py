@@ -7,14 +7,12 @@ import torch
 from numpy.testing import assert_allclose
 
 from evaluation import bias_statistics
-from runtime import checkpoints
+from runtime import loading
 
 
 @pytest.fixture
 def model(trained):
-    return lambda pe: checkpoints.load_model(trained(pe), torch.device("cpu"))[0].requires_grad_(
-        False
-    )
+    return lambda pe: loading.load_model(trained(pe), torch.device("cpu"))[0].requires_grad_(False)
 
 
 def test_bias_is_the_encodings(model):

@@ -6,7 +6,7 @@ import torch
 from conftest import ENCODINGS, LIMITED
 
 from generation import sampling
-from runtime import checkpoints
+from runtime import checkpoints, loading
 from text_data import tokenization
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def model(trained):
     """model("cable"): a trained model whose likeliest tokens are far from a tie and vary."""
 
     def load(pe):
-        model, _ = checkpoints.load_model(trained(pe), CPU)
+        model, _ = loading.load_model(trained(pe), CPU)
         torch.manual_seed(1)
         for parameter in model.parameters():
             if parameter.ndim == 2:

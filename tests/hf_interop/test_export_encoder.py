@@ -9,7 +9,7 @@ import torch
 from conftest import TINY
 
 import export_hf
-from runtime import checkpoints
+from runtime import loading
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 EXPORTED = [
@@ -91,7 +91,7 @@ def exports(data_dir, tmp_path_factory):
 @pytest.mark.parametrize("pe", EXPORTED)
 def test_loaded_folder_has_the_hidden_states_of_the_run(pe, exports):
     root, results = exports
-    model, _ = checkpoints.load_model(root / "runs" / pe, torch.device("cpu"), causal=False)
+    model, _ = loading.load_model(root / "runs" / pe, torch.device("cpu"), causal=False)
     result = results[pe]
     assert not any(result["report"].values())
     assert result["tokens"] == [[*b"1: line ", 257, *b" of 49"], [*b"12"]]

@@ -18,7 +18,7 @@ import eval_hellaswag
 import export_hf
 from errors import InputError
 from hf_interop.tokenizer import build_tokenizer
-from runtime import checkpoints
+from runtime import checkpoints, loading
 from text_data import tokenization
 
 EXPORTED = [pe for pe in ENCODINGS if "test-" not in pe]
@@ -98,7 +98,7 @@ def folders(trained, tmp_path_factory):
         folder = shutil.copytree(trained(pe), root / "runs" / pe)
         path = checkpoints.checkpoint_path(folder)
         checkpoint = torch.load(path, weights_only=True)
-        model, _ = checkpoints.load_model(folder, torch.device("cpu"))
+        model, _ = loading.load_model(folder, torch.device("cpu"))
         torch.manual_seed(1)
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -132,7 +132,7 @@ def loaded(folders, tmp_path_factory):
 
 @pytest.mark.parametrize("pe", EXPORTED)
 def test_loaded_folder_has_the_logits_of_the_run(pe, folders, loaded):
-    model, result = checkpoints.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
+    model, result = loading.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
     tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
     with torch.no_grad():
         logits = model(tokens)[..., :257]
@@ -152,7 +152,7 @@ def test_loaded_folder_has_the_logits_of_the_run(pe, folders, loaded):
 
 @pytest.mark.parametrize("pe", EXPORTED)
 def test_generate_returns_the_likeliest_tokens(pe, folders, loaded):
-    model, result = checkpoints.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
+    model, result = loading.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
     expected = PROMPT + likeliest(model, PROMPT, 8)
     assert result["prompt"] == [PROMPT] and result["text"] == result["text, no cache"] == expected
     assert result["tokens per step"] == [len(PROMPT)] + [1] * 7  # the cache holds the rest
@@ -241,7 +241,7 @@ def test_byte_tokenizer():
 def test_invalid_input_is_refused(refused, folders, tmp_path, monkeypatch, trained):
     main, run, out = export_hf.main, folders[0] / "cable", ("--out_dir", tmp_path / "out")
     assert "name one run" in refused(main, *out)[0]
-    assert "holds no checkpoint" in refused(main, tmp_path, *out)[0]
+    assert "contains no checkpoint" in refused(main, tmp_path, *out)[0]
     assert "holds other files: choose another --out_dir" in refused(main, run, "--out_dir", run)[0]
     (tmp_path / "file").write_text("x")
     assert "holds other files" in refused(main, run, "--out_dir", tmp_path / "file")[0]

@@ -19,7 +19,7 @@ import eval_extrapolation
 import import_pretrained
 import train_gpt
 from errors import InputError
-from runtime import checkpoints
+from runtime import checkpoints, loading
 from text_data import shards
 
 
@@ -272,7 +272,7 @@ def test_authors_checkpoint_gives_the_logits_of_the_paper(authors, tmp_path, com
     import_pretrained.main(
         [str(tmp_path / "model_19072.pt"), "--block_size", "16", "--out_dir", str(tmp_path / "run")]
     )
-    model, checkpoint = checkpoints.load_model(tmp_path / "run", torch.device("cpu"))
+    model, checkpoint = loading.load_model(tmp_path / "run", torch.device("cpu"))
     assert (
         checkpoint["gpt"]["pe"] == "cable-v1"
         and checkpoint["gpt"]["block_size"] == 16

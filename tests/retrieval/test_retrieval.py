@@ -16,7 +16,7 @@ from conftest import TINY
 import report
 from errors import InputError
 from retrieval import tasks
-from runtime import checkpoints
+from runtime import loading
 from runtime.files import read_json
 
 st = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -323,7 +323,7 @@ def test_the_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     ]
     finetune.main([*flags, "--out_dir", str(tmp_path / "run")])
     ((_, loss),) = read_json(tmp_path / "run" / "finetune.json", "")["losses"]
-    model, _ = checkpoints.load_model(
+    model, _ = loading.load_model(
         exported("alibi").with_name("alibi-run"), torch.device("cpu"), causal=False
     )
 
@@ -559,7 +559,7 @@ def test_ranking_by_hand(pe, exported, tuned, task, tmp_path):
         read_json(folder / "eval_retrieval_toy_test.json", ""),
         tasks.load(str(task), "test"),
     )
-    model, _ = checkpoints.load_model(
+    model, _ = loading.load_model(
         exported(pe).with_name(f"{pe}-run"), torch.device("cpu"), causal=False
     )
     model.load_state_dict(

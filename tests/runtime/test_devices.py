@@ -182,8 +182,9 @@ def test_freed_memory_is_kept():
     """In a process of its own: 64 MB made and freed twenty times. In the end the system's pages are not asked for any more; without,
     16,384 of them each time."""
     code = """
-import resource, sys, torch, device
-if sys.argv[1] == "keep": device.keep_freed_memory()
+import resource, sys, torch
+from runtime import devices
+if sys.argv[1] == "keep": devices.keep_freed_memory()
 for again in range(20):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(1 << 24)

@@ -101,9 +101,13 @@ def noisy(data_dir, tmp_path_factory):
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
     late = """
-        import time, runs
-        find = runs.Run.find
-        runs.Run.find = lambda *a, **k: (time.sleep(rank), find(*a, **k))[1]  # process 0 must not take the folder before all looked
+        import time
+        from runtime.run_folder import Run
+        find = Run.find_checkpoint
+        def find_late(*args, **options):  # rank 0 must not lock the folder before all looked
+            time.sleep(rank)
+            return find(*args, **options)
+        Run.find_checkpoint = find_late
     """
     results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", code=late)
     assert f"{count} processes x {4 // count} x 4 sequences" in succeeded(results)
@@ -120,7 +124,9 @@ def test_compiled_they_train_the_same(alone, data_dir, tmp_path):
 
 
 THREADS = """
-    import contextlib, distributed
+    import contextlib
+    from errors import InputError
+    from runtime import distributed
     def threads():
         found = 0
         for thread in os.listdir("/proc/self/task"):
@@ -168,11 +174,11 @@ def test_a_mistake_ends_the_group_too():
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         model(torch.ones(2, 4)).sum().backward()
         model.cycle = [model]  # which only the garbage collector ends
-        raise distributed.InputError(f"{threads() > 0}")
+        raise InputError(f"{threads() > 0}")
     try:
         with distributed.process_group() as processes:
             fail(processes)
-    except distributed.InputError as error:
+    except InputError as error:
         print(*error.problems, threads(), file=sys.stderr)
     sys.exit(7)
 """,
@@ -206,7 +212,7 @@ def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    while not checkpoints.checkpoints(run):
+    while not checkpoints.list_checkpoints(run):
         assert started.poll() is None, started.stderr.read()
         time.sleep(0.05)
     os.killpg(started.pid, signal.SIGINT)
@@ -225,7 +231,7 @@ def test_a_signal_to_any_process_saves_the_step_and_ends_all(noisy, data_dir, tm
     assert "stopped by a signal after step 7, which is saved: --resume goes on" in succeeded(
         stopped
     )
-    assert [path.name for path in checkpoints.checkpoints(run)] == [
+    assert [path.name for path in checkpoints.list_checkpoints(run)] == [
         "checkpoint_0000004.pt",
         "checkpoint_0000007.pt",
     ]
@@ -320,7 +326,7 @@ def test_a_loss_that_is_no_number_stops_all_and_is_traced(data_dir, tmp_path):
         f"error: the loss of step 7 is no finite number, in the micro-batch with {places}: the checkpoints, up to "
         "step 4, are untouched; train again with a lower --lr"
     )
-    assert [path.name for path in checkpoints.checkpoints(run)] == ["checkpoint_0000004.pt"]
+    assert [path.name for path in checkpoints.list_checkpoints(run)] == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4
     assert all(x.isfinite().all() for x in weights(run, 4).values())
 
@@ -343,7 +349,7 @@ def test_a_gradient_that_is_no_number_stops_too(data_dir, tmp_path, refused):
     assert len(lines) == 1 and re.search(
         r"the (loss|gradient norm) of step \d is no finite number", lines[0]
     )
-    assert not checkpoints.checkpoints(tmp_path / "run")
+    assert not checkpoints.list_checkpoints(tmp_path / "run")
 
 
 def test_mistakes_are_told_once(data_dir, tmp_path):
@@ -368,8 +374,8 @@ def test_all_go_on_from_the_same_checkpoint(noisy, data_dir, tmp_path):
     shutil.copytree(noisy, tmp_path / "run")
     stale = """
         from runtime import checkpoints
-        checkpoints = runs.checkpoints
-        runs.checkpoints = lambda folder: checkpoints(folder)[: None if rank == 0 else -1]
+        listed = checkpoints.list_checkpoints
+        checkpoints.list_checkpoints = lambda folder: listed(folder)[: None if rank == 0 else -1]
     """
     results = ranks(
         2,

@@ -22,7 +22,7 @@ from errors import InputError
 from evaluation import bias_statistics
 from generation.kv_cache import Cache
 from model import GPT, GPTConfig
-from runtime import checkpoints
+from runtime import loading
 
 pytest.importorskip("triton", reason="triton is not installed")
 import triton.language as tl  # noqa: E402
@@ -780,7 +780,7 @@ def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch, small_tile
     train_gpt.main([*NETWORK, "--data", str(data_dir), "--out_dir", str(tmp_path)])
     monkeypatch.setattr(cases.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
     setting = cases.Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
-    setting.layers, found = cases.reads(setting, *checkpoints.load_model(tmp_path, setting.device))
+    setting.layers, found = cases.reads(setting, *loading.load_model(tmp_path, setting.device))
     assert 0 < found["left_out"][0] < 1
     grads, grad = [], torch.autograd.grad
     monkeypatch.setattr(

@@ -1,0 +1,58 @@
+"""Provenance: who made a file, with which code, versions and hardware; hashes of files and values."""
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from runtime import devices
+
+
+def provenance(device: torch.device) -> dict:
+    """Return the command, commit, versions, hardware and time, for a record or a log."""
+    now = datetime.datetime.now(datetime.UTC)
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": devices.describe(device),
+        "time": now.isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of this code, "-dirty" if files changed; None outside a git checkout."""
+    folder = Path(__file__).parent.parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"],
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            check=True,
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def sha256_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def short_hash(value) -> str:
+    """Return 12 hexadecimal digits that identify a JSON value; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
