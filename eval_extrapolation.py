@@ -1,30 +1,40 @@
-"""How does perplexity change with the length of context, far beyond the training length?
+"""Evaluate perplexity against context length, far beyond the training length.
 
-    python eval_extrapolation.py runs/quickstart/cable runs/quickstart/rope --lengths 256,512,1024,2048,4096
+    python eval_extrapolation.py runs/quickstart/cable runs/quickstart/rope --lengths 256,1024,4096
     python eval_extrapolation.py runs/medium/cable --lengths 1x,128x --stride 512 --windows 20
     python eval_extrapolation.py runs/medium/cable --protocol same-targets --windows 500
     python eval_extrapolation.py runs/medium/cable --lengths 131072 --cache_window 4096
 
-Protocols, each with its text chosen before anything is computed:
+Protocols. L is one of --lengths: the number of input tokens of a window. All predictions use
+teacher forcing: a token is predicted from the true tokens before it in its window.
 
-    segments        the CABLE paper's: the split is cut into windows of L inputs, consecutive and not overlapping, each predicted
-                    from its own start on; the mean is over all tokens. --stride S < L: windows begin S tokens apart, and every token
-                    is predicted once, from at least L - S tokens before it (but for those at a shard's beginning).
-    same-targets    the last --targets tokens of windows as long as the longest context, predicted from the last L tokens of them:
-                    the targets never change, only the context grows. --targets 1 --windows 1000: the Sandwich paper's protocol.
+    segments      The CABLE paper's protocol. The split is cut into consecutive windows of L
+                  inputs. The n-th prediction of a window has n tokens of context, from 1 to L.
+                  The loss is the mean over all predictions.
+                  --stride S, with S <= L, makes it a sliding window: windows start S tokens
+                  apart, and only the last S predictions of each count. Every token is predicted
+                  once, from more than L - S tokens of context, except at the start of a shard.
+    same-targets  The targets are the last --targets tokens of windows as long as the longest of
+                  --lengths. They are predicted from the last L inputs of the window. The targets
+                  are the same at all lengths; only the context grows.
+                  --targets 1 --windows 1000 is the Sandwich paper's protocol.
 
-An encoder (--objective mlm) is asked for the tokens that are masked in each window of segments, as in training.
+Encoders (--objective mlm) are evaluated with `segments` only: in each window, tokens are masked as
+in training, and the masked tokens are predicted from the whole window.
 
---max_tokens and --windows take windows of the longest context, their starts evenly spaced over the split, and all lengths are tested
-on the text in them, but for an end that is less than the length. --cache_window W: nothing further back than W tokens is seen, and memory does not grow with the context.
-Every checkpoint gets a JSON record beside it for each text and protocol, renewed after each length; lengths that it holds already are
-not computed again. Of a run it is the newest checkpoint's: that of an earlier one, of another dtype or path of attention is replaced.
+--max_tokens and --windows limit the text to windows of the longest length, evenly spaced over the
+split. All lengths are evaluated on the text of these windows, except for a remainder of less than L
+inputs at the end of each. --cache_window W is sliding-window attention, as with a KV cache of W
+tokens: each token attends to the last W tokens, itself included, and memory does not grow with L.
+
+Each run gets one JSON record for each text and protocol, next to its checkpoints and written after
+each length; recorded lengths are skipped. The record of a run folder is of its newest checkpoint.
+It replaces a record of an older checkpoint, another dtype or another attention implementation.
 """
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,17 +43,12 @@ from tqdm import tqdm
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation import bias_statistics
-from evaluation.records import (
-    perplexity,
-    record_identity,
-    record_path,
-    shards_for_run,
-    update_record,
-)
+from evaluation.records import perplexity, shards_for_run
+from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
+from model import GPT
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.loading import load_model
 from text_data.data_loader import (
     BATCH_TOKENS,
     Windows,
@@ -54,298 +59,354 @@ from text_data.data_loader import (
 )
 from text_data.shards import Shards
 
-BINS = 256  # of the loss by position
-BLOCKS = 1024  # of neighbouring windows, whose mean losses are kept: for the standard error, and to compare checkpoints
+MAX_BINS = 256  # of the loss by position in the window
+MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps
 
 
 @dataclass
-class Config:
-    """Settings of an evaluation."""
+class Config(TextEvaluationConfig):
+    """Settings of the length extrapolation evaluation."""
 
-    runs: list[str] = field(default_factory=list)
-    """folders of runs, or checkpoints"""
-    data: str | None = None
-    """folder of the shards; null: the one that the run was trained on"""
-    split: str = "val"
-    """which split of it"""
-    lengths: str = "512,1024,2048,4096,8192,15360"
-    """contexts in tokens, separated by commas; 1x,2x,... are multiples of the training length"""
-    protocol: Literal["segments", "same-targets"] = "segments"
-    """what is predicted from what"""
-    stride: int | None = None
-    """segments: tokens between the starts of windows; null: their length"""
-    targets: int = 256
-    """same-targets: how many tokens at the end of a window are predicted"""
-    max_tokens: int | None = None
-    """take as many windows of the longest context as have so many tokens together; null: all there are"""
-    windows: int | None = None
-    """take so many windows of the longest context; same-targets: they overlap where the split is too short"""
-    cache_window: int | None = None
-    """how many tokens each sees, itself included, as from a key-value cache of that size; null: all"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
-    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
-    """how attention is computed (attention.py)"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
     skip_tolerance: float = SKIP_TOLERANCE
-    """the share of a query's weight that --attention triton may leave out with far keys; 0: nothing"""
+    """fraction of each query's attention weight that --attention triton may skip; 0: nothing"""
+    lengths: str = "512,1024,2048,4096,8192,15360"
+    """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
+    length"""
+    protocol: Literal["segments", "same-targets"] = "segments"
+    """which tokens are predicted from which context"""
+    stride: int | None = None
+    """segments: tokens between the starts of windows; null: the context length"""
+    targets: int = 256
+    """same-targets: number of tokens predicted at the end of each window"""
+    max_tokens: int | None = None
+    """take as many windows of the longest length as fit into this number of tokens; null: all"""
+    windows: int | None = None
+    """take this number of windows of the longest length; null: all. With same-targets, windows
+    overlap if the split is too short"""
+    cache_window: int | None = None
+    """number of tokens that each token attends to, itself included, as with a KV cache of this
+    size; null: all"""
 
-    def __post_init__(self):
-        problems = cli.check_minimums(
+    def problems(self) -> list[str]:
+        problems = super().problems()
+        problems += cli.check_minimums(
             self, stride=1, targets=1, max_tokens=1, windows=1, cache_window=1
         )
         if self.stride and self.protocol != "segments":
-            problems.append("--stride belongs to the protocol segments: leave it out")
-        if problems:
-            raise InputError(*problems)
+            problems.append("--stride applies to the protocol segments only: remove it")
+        return problems
+
+
+class Region(NamedTuple):
+    """A stretch of text on which all lengths are evaluated."""
+
+    shard: int
+    start: int  # offset of its first token in the shard
+    inputs: int  # number of input tokens; targets are one further
+
+
+class Window(NamedTuple):
+    """A sequence of inputs, predicted in one forward pass."""
+
+    shard: int
+    start: int  # offset of its first token in the shard
+    counted: int  # number of predictions that count: the last ones, or those of masked tokens
+
+
+@dataclass(kw_only=True)
+class ExtrapolationPlan(Plan):
+    """The text of one run's evaluation and how it is cut into windows."""
+
+    config: Config
+    regions: list[Region]
+    mask_rate: float | None  # fraction of masked tokens; None for a decoder
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
-    )
-    if not config.runs:
-        raise InputError("no run named: python eval_extrapolation.py runs/NAME ...")
-    device, dtype = devices.select_device(config.device, config.dtype)
-    plans = [
-        plan(run, config) for run in config.runs
-    ]  # all can be carried out, or nothing is computed
-    records = [
-        evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)
-    ]
+    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
+    options = {"skip_tolerance": config.skip_tolerance, "causal": None}
+    records = run_evaluation(config, plan, measure, config.dtype, **options)
     print(f"\n{tables.summary(records)}")
 
 
-def plan(run: str, config: Config) -> tuple[Shards, list[int], dict, list[tuple[int, int, int]]]:
-    """What a checkpoint is asked: the text, the lengths, and what `regions_of` returns."""
+def plan(run: str, config: Config) -> ExtrapolationPlan:
+    """Return what to evaluate on one run. Raises InputError if the settings do not fit the run."""
     checkpoint = load_checkpoint(run, weights=False)
-    mask_rate = None if checkpoint["gpt"].get("causal", True) else checkpoint["config"]["mask_rate"]
+    causal = checkpoint["gpt"].get("causal", True)
+    mask_rate = None if causal else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
         raise InputError(
-            f"{run} is an encoder, which restores masked tokens in segments: "
-            "leave out --protocol, --stride and --cache_window"
+            f"{run} is an encoder, which predicts the masked tokens of segments: "
+            "remove --protocol, --stride and --cache_window"
         )
     shards = shards_for_run(run, checkpoint, config.data, config.split)
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    protocol, regions = regions_of(shards, lengths, config)
-    return shards, lengths, protocol | ({"mask_rate": mask_rate} if mask_rate else {}), regions
-
-
-def evaluate(
-    run: str,
-    shards: Shards,
-    lengths: list[int],
-    protocol: dict,
-    regions: list[tuple[int, int, int]],
-    config: Config,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> dict:
-    """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(
-        run, device, dtype, config.attention, config.skip_tolerance, causal=None
+    protocol, regions = select_text(shards, lengths, config)
+    if mask_rate:
+        protocol["mask_rate"] = mask_rate
+    return ExtrapolationPlan(
+        run=run,
+        shards=shards,
+        lengths=lengths,
+        protocol=protocol,
+        identity={"cache_window": config.cache_window},
+        record_name=record_name(shards, protocol, config),
+        config=config,
+        regions=regions,
+        mask_rate=mask_rate,
     )
-    parts = [
-        "eval",
-        shards.meta["dataset"],
-        config.split,
-        *([f"same-targets{config.targets}"] if protocol["targets"] else []),
-        *([f"stride{config.stride}"] if config.stride else []),
-        *([f"cache{config.cache_window}"] if config.cache_window else []),
-        *([f"{protocol['spans']}x{protocol['span']}"] if protocol["span"] else []),
-    ]
-    path = record_path(run, *parts)
-    identity = {
-        **record_identity(run, model, checkpoint, dtype),
-        "data": shards.identity,
-        "protocol": protocol,
-        "cache_window": config.cache_window,
-    }
-
-    def at(length):
-        if length > (model.max_context or length):
-            return None  # past the end of a learned table
-        windows = windows_of(regions, length, config, protocol.get("mask_rate"))
-        return measure(
-            model, shards, windows, length, protocol, config, device, dtype, Path(run).name
-        )
-
-    return update_record(run, path, identity, lengths, at, device)
 
 
-def regions_of(
-    shards: Shards, lengths: list[int], config: Config
-) -> tuple[dict, list[tuple[int, int, int]]]:
-    """What the record says of the protocol, and the stretches of text that all lengths share: (shard, first token, inputs).
+def record_name(shards: Shards, protocol: dict, config: Config) -> list[str]:
+    """Return the words of the record's file name: one record for each text and protocol."""
+    words = [shards.meta["dataset"], config.split]
+    if protocol["targets"]:
+        words.append(f"same-targets{config.targets}")
+    if config.stride:
+        words.append(f"stride{config.stride}")
+    if config.cache_window:
+        words.append(f"cache{config.cache_window}")
+    if protocol["span"]:
+        words.append(f"{protocol['spans']}x{protocol['span']}")
+    return words
 
-    These are windows of the longest context, evenly spaced, or, where nothing caps the work of `segments`, the whole split.
+
+def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dict, list[Region]]:
+    """Return the record's description of the protocol and the text that all lengths share.
+
+    The text is all of the split, or windows of the longest length, evenly spaced: for same-targets,
+    or if --max_tokens or --windows limits it. Raises InputError for settings that do not fit.
     """
-    longest, same_targets = lengths[-1], config.protocol == "same-targets"
-    whole = Windows(shards, longest)
-    problems = [
-        f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
-    ] * (config.max_tokens is not None and config.max_tokens < longest)
-    problems += [
-        f"targets {config.targets} is more than the context {lengths[0]}: lower --targets or leave out that length"
-    ] * (same_targets and config.targets > lengths[0])
-    problems += [
-        f"stride {config.stride} is more than the context {lengths[0]}: lower --stride"
-    ] * ((config.stride or 0) > lengths[0])
-    if problems:
-        raise InputError(*problems)
+    longest = lengths[-1]
+    windows = Windows(shards, longest)  # raises InputError if the split is too short for one
+    check_lengths(lengths, config)
+    same_targets = config.protocol == "same-targets"
     protocol = {
         "name": config.protocol,
         "stride": config.stride,
         "targets": config.targets if same_targets else None,
     }
     if not same_targets and config.max_tokens is None and config.windows is None:
-        return protocol | {"span": None, "spans": None, "overlap": 0.0}, [
-            (shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)
-        ]
-    count = min(
-        config.windows or len(whole),
-        config.max_tokens // longest if config.max_tokens else math.inf,
-    )
+        regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
+        return protocol | {"span": None, "spans": None, "overlap": 0.0}, regions
+
+    count = config.windows or len(windows)
+    if config.max_tokens:
+        count = min(count, config.max_tokens // longest)
     if same_targets:
-        sizes = np.cumsum(
-            [0, *(max(0, len(tokens) - longest) for tokens in shards.tokens)]
-        )  # starts there are, by shard
-        starts = evenly_spaced(int(sizes[-1]), int(count))
-        in_shard = np.searchsorted(sizes, starts, "right") - 1
-        places = [(int(shard), int(start - sizes[shard])) for shard, start in zip(in_shard, starts)]
-        spacing = sizes[-1] / len(places)
+        starts, spacing = overlapping_starts(shards, longest, count)
     else:
-        places = [whole.locate(number) for number in evenly_spaced(len(whole), int(count))]
+        starts = [windows.locate(number) for number in evenly_spaced(len(windows), count)]
         spacing = longest
-    return protocol | {
+    protocol |= {
         "span": longest,
-        "spans": len(places),
+        "spans": len(starts),
         "overlap": max(0.0, float(1 - spacing / longest)),
-    }, [(shard, offset, longest) for shard, offset in places]
+    }
+    return protocol, [Region(shard, start, longest) for shard, start in starts]
 
 
-def windows_of(
-    regions: list[tuple[int, int, int]], length: int, config: Config, mask_rate: float | None
-) -> list[tuple[int, int, int]]:
-    """(shard, first token, how many targets count: of the last inputs, or of masked ones) of every window of `length` inputs."""
-    if config.protocol == "same-targets":
-        return [
-            (shard, offset + inputs - length, config.targets) for shard, offset, inputs in regions
-        ]
-    stride, found = config.stride or length, []
-    for shard, offset, inputs in regions:
-        first = max(0, offset + stride - length)  # what it sees before the region is not counted
-        found += [
-            (shard, start, stride if start > first else first + length - offset)
-            for start in range(first, offset + inputs - length + 1, stride)
-        ]
-    return (
-        [(shard, start, masked_count(length, mask_rate)) for shard, start, _ in found]
-        if mask_rate
-        else found
-    )
+def check_lengths(lengths: list[int], config: Config) -> None:
+    """Raise InputError if --max_tokens, --targets or --stride do not fit the lengths."""
+    shortest, longest = lengths[0], lengths[-1]
+    problems = []
+    if config.max_tokens is not None and config.max_tokens < longest:
+        problems.append(
+            f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
+        )
+    if config.protocol == "same-targets" and config.targets > shortest:
+        problems.append(
+            f"targets {config.targets} is more than the context length {shortest}: "
+            "lower --targets or remove that length"
+        )
+    if config.stride is not None and config.stride > shortest:
+        problems.append(
+            f"stride {config.stride} is more than the context length {shortest}: lower --stride"
+        )
+    if problems:
+        raise InputError(*problems)
 
 
-def measure(model, shards, windows, length, protocol, config, device, dtype, name) -> dict:
-    """Loss over the windows at one length: float64 sums of every counted token's cross-entropy in nats.
+def overlapping_starts(
+    shards: Shards, length: int, count: int
+) -> tuple[list[tuple[int, int]], float]:
+    """Return the starts (shard, offset) of windows, and their mean spacing in tokens.
 
-    loss_se is the standard error over blocks of neighbouring windows, of one window each where these are few and do not overlap, and
-    none of a single one;
-    by_position: the mean loss of equal stretches of the window, from position `first` on; none where nothing was masked. left_out: of
-    the first window, by layer.
+    The starts are evenly spaced over all offsets at which a window of `length` inputs can start, at
+    most `count` of them. Windows overlap if the spacing is less than `length`.
     """
+    starts_per_shard = [max(0, len(tokens) - length) for tokens in shards.tokens]
+    first = np.cumsum([0, *starts_per_shard])  # number of the first start of each shard
+    total = int(first[-1])
+    numbers = evenly_spaced(total, count)
+    shard_numbers = np.searchsorted(first, numbers, "right") - 1
+    starts = [
+        (int(shard), int(number - first[shard]))
+        for shard, number in zip(shard_numbers, numbers, strict=True)
+    ]
+    return starts, total / len(starts)
+
+
+def list_windows(plan: ExtrapolationPlan, length: int) -> list[Window]:
+    """Return all windows of `length` inputs."""
+    if plan.config.protocol == "same-targets":
+        return [
+            Window(shard, start + inputs - length, plan.config.targets)
+            for shard, start, inputs in plan.regions
+        ]
+    stride = plan.config.stride or length
+    windows = []
+    for shard, region_start, inputs in plan.regions:
+        # The first window ends `stride` tokens into the region, if the shard has enough tokens
+        # before the region. Predictions before the region do not count.
+        first = max(0, region_start + stride - length)
+        last = region_start + inputs - length
+        for start in range(first, last + 1, stride):
+            counted = first + length - region_start if start == first else stride
+            windows.append(Window(shard, start, counted))
+    if plan.mask_rate:
+        masked = masked_count(length, plan.mask_rate)
+        windows = [Window(shard, start, masked) for shard, start, _ in windows]
+    return windows
+
+
+def measure(
+    model: GPT, plan: ExtrapolationPlan, length: int, device: torch.device, dtype: torch.dtype
+) -> dict:
+    """Return the loss at one context length, in nats per token, and the perplexity.
+
+    loss: mean over all predictions that count, summed in float64.
+    loss_se: its standard error over blocks of windows; None if there is a single block.
+    blocks, block_tokens: mean loss and number of predictions of each block, for compare.py.
+    by_position: mean losses of the bins of `width` positions, from position `first` of the window
+    on; None for a bin without predictions.
+    left_out: with Triton, the fraction of the work that is skipped, by layer, on the first window.
+    """
+    windows = list_windows(plan, length)
+    counts = np.array([window.counted for window in windows])
+    sums, by_position = sum_losses(model, plan, windows, length, device, dtype)
+    mean = sums.sum() / counts.sum()
+
+    blocks = split_into_blocks(plan, len(windows), length)
+    block_tokens = np.array([counts[block].sum() for block in blocks])
+    block_means = np.array([sums[block].sum() for block in blocks]) / block_tokens
+    entry = {
+        "loss": float(mean),
+        "loss_se": standard_error(block_means, block_tokens, mean),
+        "perplexity": perplexity(mean),
+        "windows": len(windows),
+        "tokens": int(counts.sum()),
+        "blocks": block_means.tolist(),
+        "block_tokens": block_tokens.tolist(),
+        "by_position": by_position,
+    }
+    if model.path == "triton" and plan.config.cache_window is None:
+        inputs, _ = read_windows(plan.shards, [windows[0][:2]], length)
+        with devices.autocast(device, dtype):
+            entry["left_out"] = bias_statistics.left_out(model, inputs.to(device))
+    return entry
+
+
+def sum_losses(
+    model: GPT,
+    plan: ExtrapolationPlan,
+    windows: list[Window],
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[np.ndarray, dict]:
+    """Return the sum of the losses of each window, (windows,) float64, and by_position (measure).
+
+    The windows of a batch have the same number of predictions that count.
+    """
+    counts = np.array([window.counted for window in windows])
     per_batch = max(1, BATCH_TOKENS // length)
-    sums, counts = np.zeros(len(windows)), np.array([counted for _, _, counted in windows])
-    by_position, seen = np.zeros(length), np.zeros(length)
+    sums = np.zeros(len(windows))
+    position_sums, position_counts = np.zeros(length), np.zeros(length)
     with tqdm(
         total=int(counts.sum()),
-        desc=f"{name} at {length:,}",
+        desc=f"{plan.label} at {length:,}",
         unit="token",
         unit_scale=True,
         disable=None,
     ) as bar:
         for counted in np.unique(counts):
-            for batch in np.array_split(
-                same := np.flatnonzero(counts == counted), -(-len(same) // per_batch)
-            ):
-                inputs, targets, at = asked(
-                    shards,
-                    [windows[n][:2] for n in batch],
-                    length,
-                    counted,
-                    protocol.get("mask_rate"),
-                )
+            same_count = np.flatnonzero(counts == counted)
+            for batch in np.array_split(same_count, -(-len(same_count) // per_batch)):
+                starts = [windows[number][:2] for number in batch]
+                inputs, targets, positions = read_batch(plan, starts, length, counted)
+                masked_positions = None if model.config.causal else positions.to(device)
                 with devices.autocast(device, dtype):
-                    loss = (
-                        model.losses(
-                            inputs.to(device),
-                            targets.to(device),
-                            None if model.config.causal else at.to(device),
-                            config.cache_window,
-                        )
-                        .double()
-                        .cpu()
-                        .numpy()
-                    )  # (n, counted)
-                sums[batch] = loss.sum(1)
-                np.add.at(by_position, at.numpy(), loss)
-                np.add.at(seen, at.numpy(), 1)
-                bar.update(loss.size)
-    overlapping = (
-        math.ceil(1 / (1 - protocol["overlap"]))
-        if protocol["targets"]
-        else -(-length // (config.stride or length))
-    )
-    blocks = np.array_split(
-        np.arange(len(windows)), min(BLOCKS, max(1, len(windows) // overlapping))
-    )
-    tokens = np.array(
-        [counts[block].sum() for block in blocks]
-    )  # not the same for all where the windows do not divide
-    means = np.array([sums[block].sum() for block in blocks]) / tokens
-    mean, first, width = sums.sum() / counts.sum(), int((seen > 0).argmax()), -(-length // BINS)
-    scatter = ((means - mean) * tokens / tokens.mean()).std(ddof=1) if len(blocks) > 1 else None
-    error = None if scatter is None else float(scatter / math.sqrt(len(blocks)))
-    parts = [slice(start, start + width) for start in range(first, length, width)]
-    bins = [
-        float(by_position[part].sum() / seen[part].sum()) if seen[part].any() else None
-        for part in parts
-    ]
-    entry = {
-        "loss": float(mean),
-        "loss_se": error,
-        "perplexity": perplexity(mean),
-        "windows": len(windows),
-        "tokens": int(counts.sum()),
-        "blocks": means.tolist(),
-        "block_tokens": tokens.tolist(),
-        "by_position": {"first": first, "width": width, "loss": bins},
-    }
-    if model.path == "triton" and config.cache_window is None:
-        with devices.autocast(device, dtype):
-            entry["left_out"] = bias_statistics.left_out(
-                model, read_windows(shards, [windows[0][:2]], length)[0].to(device)
-            )
-    return entry
+                    losses = model.losses(
+                        inputs.to(device),
+                        targets.to(device),
+                        masked_positions,
+                        plan.config.cache_window,
+                    )
+                losses = losses.double().cpu().numpy()  # (B, counted)
+                sums[batch] = losses.sum(1)
+                np.add.at(position_sums, positions.numpy(), losses)
+                np.add.at(position_counts, positions.numpy(), 1)
+                bar.update(losses.size)
+    return sums, bin_positions(position_sums, position_counts)
 
 
-def asked(
-    shards: Shards,
-    places: list[tuple[int, int]],
-    length: int,
-    counted: int,
-    mask_rate: float | None,
-) -> tuple[torch.Tensor, ...]:
-    """Inputs (n, length), the `counted` targets of each that count, (n, counted), and where in the window they are predicted, likewise."""
-    if mask_rate:
-        return read_masked_windows(shards, places, length, mask_rate)
-    inputs, targets = read_windows(shards, places, length)
-    return (
-        inputs,
-        targets[:, -counted:],
-        torch.arange(length - counted, length).expand(len(places), counted),
-    )
+def read_batch(
+    plan: ExtrapolationPlan, starts: list[tuple[int, int]], length: int, counted: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the windows that begin at `starts` (shard, offset).
+
+    Returns inputs (B, length), targets that count (B, counted), and the positions in the window at
+    which they are predicted (B, counted); all int64.
+    """
+    if plan.mask_rate:
+        return read_masked_windows(plan.shards, starts, length, plan.mask_rate)
+    inputs, targets = read_windows(plan.shards, starts, length)
+    positions = torch.arange(length - counted, length).expand(len(starts), counted)
+    return inputs, targets[:, -counted:], positions
+
+
+def bin_positions(sums: np.ndarray, counts: np.ndarray) -> dict:
+    """Return mean losses by position, in at most MAX_BINS bins of equal width.
+
+    sums, counts: (length,) sum of the losses and number of predictions at each position.
+    """
+    length = len(sums)
+    first = int((counts > 0).argmax())
+    width = -(-length // MAX_BINS)
+    losses = []
+    for start in range(first, length, width):
+        bin_ = slice(start, start + width)
+        known = counts[bin_].any()
+        losses.append(float(sums[bin_].sum() / counts[bin_].sum()) if known else None)
+    return {"first": first, "width": width, "loss": losses}
+
+
+def split_into_blocks(plan: ExtrapolationPlan, windows: int, length: int) -> list[np.ndarray]:
+    """Return the numbers of the windows of each block of neighboring windows.
+
+    A block has at least as many windows as overlap at one token, so that blocks are nearly
+    independent: one window if windows do not overlap and there are at most MAX_BLOCKS.
+    """
+    if plan.protocol["targets"]:
+        overlapping = math.ceil(1 / (1 - plan.protocol["overlap"]))
+    else:
+        overlapping = -(-length // (plan.config.stride or length))
+    count = min(MAX_BLOCKS, max(1, windows // overlapping))
+    return np.array_split(np.arange(windows), count)
+
+
+def standard_error(block_means: np.ndarray, block_tokens: np.ndarray, mean: float) -> float | None:
+    """Return the standard error of the mean over all tokens; None for a single block.
+
+    Blocks may differ in their number of tokens, so that the mean is a ratio of two sums.
+    """
+    if len(block_means) == 1:
+        return None
+    deviations = (block_means - mean) * block_tokens / block_tokens.mean()
+    return float(deviations.std(ddof=1) / math.sqrt(len(block_means)))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
-"""How far back does a model make use of what it has read?
+"""Measure how far back a model uses what it has read.
 
     python eval_recall.py runs/quickstart/cable runs/quickstart/rope
     python eval_recall.py runs/medium/* --distances 256,1x,4x,16x --trials 500
 
-A model reads a passage, then unrelated text, and, so many tokens after its beginning, the passage once more. The recall is what the first
-reading was good for: by how many percent it lowers the perplexity of the second half of the passage, read again. 0 where the first
-reading is forgotten, near 100 where the model copies. It is compared with the same where another passage, of no relation either, was
-read first; the two sequences differ in nothing else.
+In each trial, the model reads a passage, then unrelated filler text, then the passage again. The
+second copy starts `distance` tokens after the first. The baseline sequence starts with another,
+unrelated passage and is otherwise the same. Losses are computed with teacher forcing.
 
-Perplexity that does not rise on texts longer than any in training (eval_extrapolation.py) may be that of a model that makes no use of
-what is far back; this tells them apart. The texts begin at windows evenly spaced over the split, passages, others and what is between a
-third of it apart: all distances ask for the same tokens. Every checkpoint gets a JSON record beside it, renewed after each distance;
-distances that it holds already are not computed again.
+Recall is the percentage by which the first copy lowers the perplexity of the second half of the
+second copy. It is 0 if the model makes no use of the first copy, and near 100 if it copies it.
+
+Flat perplexity beyond the training length (eval_extrapolation.py) does not show that a model uses
+distant text; recall does.
+
+Trials start at windows evenly spaced over the split. The other passage and the filler of a trial
+are taken from the windows of two other trials. All distances use the same passages. Each run gets
+a JSON record next to its checkpoints, written after each distance; recorded distances are skipped.
 """
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -24,161 +27,134 @@ import torch
 from tqdm import tqdm
 
 from errors import InputError
-from evaluation.records import record_identity, record_path, shards_for_run, update_record
+from evaluation.records import shards_for_run
+from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
+from model import GPT
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.loading import load_model
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 
 @dataclass
-class Config:
-    """Settings of an evaluation."""
+class Config(TextEvaluationConfig):
+    """Settings of the recall evaluation."""
 
-    runs: list[str] = field(default_factory=list)
-    """folders of runs, or checkpoints"""
-    data: str | None = None
-    """folder of the shards; null: the one that the run was trained on"""
-    split: str = "val"
-    """which split of it"""
-    distances: str = "64,128,256,512,1024,2048,4096"
-    """tokens between the beginnings of the two readings, separated by commas; 1x,2x,... are multiples of the training length"""
-    passage: int = 64
-    """tokens of the passage"""
-    trials: int = 250
-    """passages; fewer where the split has no more windows"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
-    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
-    """how attention is computed (attention.py)"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it, else float32"""
+    distances: str = "64,128,256,512,1024,2048,4096"
+    """tokens from the start of the passage's first copy to the start of its second, separated by
+    commas; 1x,2x,... are multiples of the training length"""
+    passage: int = 64
+    """length of the passage in tokens"""
+    trials: int = 250
+    """number of passages; fewer if the split has fewer windows of the longest distance"""
 
-    def __post_init__(self):
-        problems = cli.check_minimums(self, passage=2, trials=3)
-        if problems:
-            raise InputError(*problems)
+    def problems(self) -> list[str]:
+        return super().problems() + cli.check_minimums(self, passage=2, trials=3)
+
+
+@dataclass(kw_only=True)
+class RecallPlan(Plan):
+    """The trials of one run: trial n begins at window `numbers[n]`."""
+
+    windows: Windows
+    numbers: np.ndarray  # (trials,) int
+    passage: int  # tokens
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
-    )
-    if not config.runs:
-        raise InputError("no run named: python eval_recall.py runs/NAME ...")
-    device, dtype = devices.select_device(config.device, config.dtype)
-    plans = [
-        plan(run, config) for run in config.runs
-    ]  # all can be carried out, or nothing is computed
-    records = [
-        evaluate(run, *asked, config, device, dtype) for run, asked in zip(config.runs, plans)
-    ]
+    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
+    records = run_evaluation(config, plan, measure, config.dtype)
     print(f"\n{tables.summary(records)}")
 
 
-def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
-    """What a checkpoint is asked: the distances, the windows of the text, and the numbers of those that are the trials'."""
+def plan(run: str, config: Config) -> RecallPlan:
+    """Return the trials of one run. Raises InputError if its text is too short for them."""
     checkpoint = load_checkpoint(run, causal=True, weights=False)
     shards = shards_for_run(run, checkpoint, config.data, config.split)
     distances = cli.parse_lengths(config.distances, checkpoint["gpt"]["block_size"])
     if distances[0] < config.passage:
         raise InputError(
-            f"distance {distances[0]} is less than the {config.passage} tokens of the passage: leave it out, or lower "
-            "--passage"
+            f"distance {distances[0]} is less than the {config.passage} tokens of the passage: "
+            "remove it or lower --passage"
         )
     windows = Windows(shards, distances[-1])
     numbers = evenly_spaced(len(windows), config.trials)
     if len(numbers) < 3:
         raise InputError(
-            f"{shards.folder} ({config.split}) has text for {len(numbers)} windows of {windows.length:,} tokens, of three "
-            "that it takes: lower --distances"
+            f"{shards.folder} ({config.split}) has {len(numbers)} windows of {windows.length:,} "
+            "tokens, but recall needs three: lower --distances"
         )
-    return distances, windows, numbers
-
-
-def evaluate(
-    run: str,
-    distances: list[int],
-    windows: Windows,
-    numbers: np.ndarray,
-    config: Config,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> dict:
-    """The record of one checkpoint, with every distance asked for."""
-    model, checkpoint = load_model(run, device, dtype, config.attention)
-    shards = windows.shards
-    path = record_path(
-        run,
-        "eval",
-        "recall",
-        shards.meta["dataset"],
-        config.split,
-        f"{config.passage}of{len(numbers)}x{windows.length}",
+    trials = f"{config.passage}of{len(numbers)}x{windows.length}"
+    return RecallPlan(
+        run=run,
+        shards=shards,
+        lengths=distances,
+        protocol={"passage": config.passage, "trials": len(numbers), "span": windows.length},
+        identity={"metric": tables.RECALL.name},
+        record_name=["recall", shards.meta["dataset"], config.split, trials],
+        extra_inputs=config.passage - 1,
+        windows=windows,
+        numbers=numbers,
+        passage=config.passage,
     )
-    identity = {
-        **record_identity(run, model, checkpoint, dtype),
-        "data": shards.identity,
-        "protocol": {"passage": config.passage, "trials": len(numbers), "span": windows.length},
-        "metric": tables.RECALL.name,
-    }
-
-    def at(distance):
-        if distance + config.passage - 1 > (model.max_context or math.inf):
-            return None  # past the end of a learned table
-        return measure(
-            model, windows, numbers, distance, config.passage, device, dtype, Path(run).name
-        )
-
-    return update_record(run, path, identity, distances, at, device)
 
 
-def readings(
-    windows: Windows, numbers: np.ndarray, chosen: np.ndarray, distance: int, passage: int
-) -> torch.Tensor:
-    """Tokens (2 n, distance + passage) of the trials `chosen`: n that begin with another passage, and n with the one that they end with.
+def trial_sequences(plan: RecallPlan, trials: np.ndarray, distance: int) -> torch.Tensor:
+    """Return the token sequences of some trials, (2n, distance + passage) int64.
 
-    Of the windows with these numbers, all trials' together: passages are their beginnings, what is between is the rest of one.
+    trials: (n,) indices into plan.numbers. The first n sequences are the baselines, which start
+    with another passage; the last n start with the passage that they end with.
     """
-    third = len(numbers) // 3
-    asked, other, between = (
-        windows.batch(numbers[(chosen + n * third) % len(numbers)])[0] for n in range(3)
-    )
-    asked, other, between = asked[:, :passage], other[:, :passage], between[:, passage:distance]
-    return torch.cat([torch.cat([first, between, asked], 1) for first in (other, asked)])
+    third = len(plan.numbers) // 3
+
+    def texts(shift: int) -> torch.Tensor:
+        """The windows of the trials `shift` further on, (n, window length)."""
+        numbers = plan.numbers[(trials + shift) % len(plan.numbers)]
+        return plan.windows.batch(numbers)[0]
+
+    passage = texts(0)[:, : plan.passage]
+    other_passage = texts(third)[:, : plan.passage]
+    filler = texts(2 * third)[:, plan.passage : distance]
+    baseline = torch.cat([other_passage, filler, passage], 1)
+    repeated = torch.cat([passage, filler, passage], 1)
+    return torch.cat([baseline, repeated])
 
 
 def measure(
-    model,
-    windows: Windows,
-    numbers: np.ndarray,
-    distance: int,
-    passage: int,
-    device,
-    dtype,
-    name: str,
+    model: GPT, plan: RecallPlan, distance: int, device: torch.device, dtype: torch.dtype
 ) -> dict:
-    """recall: percent of the perplexity saved; recall_se: its standard error over trials. loss, loss_without: means over trials, in nats,
-    of the second half of the passage, after it was read and after another was. by_trial: the nats saved in each."""
-    per_batch, found = max(1, BATCH_TOKENS // (2 * (distance + passage))), []
+    """Return the recall at one distance.
+
+    recall: percent. recall_se: its standard error over trials.
+    loss, loss_without: mean loss in nats of the second half of the passage's second copy, after the
+    passage and after the other passage. by_trial: loss_without - loss of each trial.
+    """
+    trials = len(plan.numbers)
+    per_batch = max(1, BATCH_TOKENS // (2 * (distance + plan.passage)))
+    targets = plan.passage // 2
+    losses = []
     with tqdm(
-        total=len(numbers), desc=f"{name}, {distance:,} tokens back", unit="trial", disable=None
+        total=trials,
+        desc=f"{plan.label} at distance {distance:,}",
+        unit="trial",
+        disable=None,
     ) as bar:
-        for chosen in np.array_split(np.arange(len(numbers)), -(-len(numbers) // per_batch)):
-            tokens = readings(windows, numbers, chosen, distance, passage).to(device)
+        for batch in np.array_split(np.arange(trials), -(-trials // per_batch)):
+            tokens = trial_sequences(plan, batch, distance).to(device)
             with devices.autocast(device, dtype):
-                losses = model.losses(tokens[:, :-1], tokens[:, -(passage // 2) :])
-            found.append(losses.double().mean(1).view(2, -1).cpu().numpy())
-            bar.update(len(chosen))
-    without, after = np.concatenate(found, 1)
-    saved = without - after
-    left = math.exp(-saved.mean())
+                token_losses = model.losses(tokens[:, :-1], tokens[:, -targets:])  # (2n, targets)
+            losses.append(token_losses.double().mean(1).view(2, -1).cpu().numpy())
+            bar.update(len(batch))
+    baseline, repeated = np.concatenate(losses, 1)  # (trials,) each
+    saved = baseline - repeated
+    perplexity_ratio = math.exp(-saved.mean())
     return {
-        "recall": 100 * (1 - left),
-        "recall_se": float(100 * left * saved.std(ddof=1) / math.sqrt(len(saved))),
-        "loss": float(after.mean()),
-        "loss_without": float(without.mean()),
+        "recall": 100 * (1 - perplexity_ratio),
+        "recall_se": float(100 * perplexity_ratio * saved.std(ddof=1) / math.sqrt(trials)),
+        "loss": float(repeated.mean()),
+        "loss_without": float(baseline.mean()),
         "by_trial": saved.tolist(),
     }
 

@@ -1,26 +1,29 @@
-"""How far back does a prediction reach?
+"""Measure how far back a prediction depends on the text: the receptive field.
 
     python eval_receptive_field.py runs/quickstart/cable runs/quickstart/rope
     python eval_receptive_field.py runs/medium/* --lengths 1x,4x --windows 500
 
-The cumulative normalized gradient of Chi et al. 2023, section 5.1: of the gradient of the last token's loss, which share belongs to the
-embeddings of the n tokens before it? Each token's is the norm of its gradient over the sum of all. The receptive field is the smallest n
-that holds more than 99%: by that paper a model reads texts longer than in training well where its training length covers that, and its
-perplexity grows where it does not.
+The measure is the cumulative normalized gradient of Chi et al. 2023, section 5.1. The loss of the
+last token is differentiated with respect to the token embeddings. Each token's fraction is the norm
+of its gradient over the sum of all norms. The receptive field is the smallest n such that the last
+n tokens hold more than 99% of the gradient. The paper predicts that perplexity stays flat beyond
+the training length if the training length covers the receptive field, and grows if it does not.
 
-Unlike what a bias shuts out (`train_gpt.py` logs it), it counts what reaches the prediction by way of other tokens, layer by layer; unlike
-recall (eval_recall.py), it does not ask whether that is of any use. All in float32: in bf16 the fused kernel's gradient of a gate's sum
-is rounded by an amount that spreads over the whole text, and a field of 23 tokens (`fox`, 1,024 of context) became one of 440.
+The bias that `train_gpt.py` logs covers one layer; the receptive field includes what reaches the
+prediction through other tokens, layer by layer. Unlike recall (eval_recall.py), it does not measure
+whether the distant text improves the prediction.
 
-The texts are windows of the longest context, evenly spaced over the
-split, and all contexts end with the same token. Every checkpoint gets a JSON record beside it, renewed after each length; lengths that it
-holds already are not computed again.
+Everything is computed in float32. In bfloat16, the fused kernel rounds the gradient of a gate's
+cumulative sum by an error that spreads over the whole text: a field of 23 tokens (`fox` at 1,024
+tokens of context) became 440.
+
+The texts are windows of the longest context, evenly spaced over the split. All contexts end with
+the same token. Each run gets a JSON record next to its checkpoints, written after each length;
+recorded lengths are skipped.
 """
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,151 +32,131 @@ from torch import Tensor
 from tqdm import tqdm
 
 from errors import InputError
+from evaluation.records import shards_for_run
+from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
-from evaluation.records import record_identity, record_path, shards_for_run, update_record
 from reporting import tables
-from runtime import cli, devices
+from runtime import cli
 from runtime.checkpoints import load_checkpoint
-from runtime.loading import load_model
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
-HELD = 0.99  # the share of the gradient that the receptive field holds: the paper's
-STEPS = 4  # of the recorded curve, to each doubling of n
+FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
+POINTS_PER_DOUBLING = 4  # of the recorded cumulative curve
 
 
 @dataclass
-class Config:
-    """Settings of an evaluation."""
+class Config(TextEvaluationConfig):
+    """Settings of the receptive field evaluation."""
 
-    runs: list[str] = field(default_factory=list)
-    """folders of runs, or checkpoints"""
-    data: str | None = None
-    """folder of the shards; null: the one that the run was trained on"""
-    split: str = "val"
-    """which split of it"""
     lengths: str = "1x,2x,4x"
-    """contexts in tokens, separated by commas; 1x,2x,... are multiples of the training length"""
+    """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
+    length"""
     windows: int = 100
-    """predictions, each of a window of its own; fewer where the split has no more"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
-    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
-    """how attention is computed (attention.py)"""
+    """number of predictions, each from a window of its own; fewer if the split has fewer"""
 
-    def __post_init__(self):
-        problems = cli.check_minimums(self, windows=2)
-        if problems:
-            raise InputError(*problems)
+    def problems(self) -> list[str]:
+        return super().problems() + cli.check_minimums(self, windows=2)
+
+
+@dataclass(kw_only=True)
+class ReceptiveFieldPlan(Plan):
+    """The windows of one run."""
+
+    windows: Windows
+    numbers: np.ndarray  # (n,) int, numbers of the windows that are evaluated
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
-    )
-    if not config.runs:
-        raise InputError("no run named: python eval_receptive_field.py runs/NAME ...")
-    device, _ = devices.select_device(config.device, "float32")
-    plans = [
-        plan(run, config) for run in config.runs
-    ]  # all can be carried out, or nothing is computed
-    records = [evaluate(run, *asked, config, device) for run, asked in zip(config.runs, plans)]
+    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
+    records = run_evaluation(config, plan, measure, "float32")
     print(f"\n{tables.summary(records)}")
 
 
-def plan(run: str, config: Config) -> tuple[list[int], Windows, np.ndarray]:
-    """What a checkpoint is asked: the lengths, the windows of the text, and the numbers of those that are taken."""
+def plan(run: str, config: Config) -> ReceptiveFieldPlan:
+    """Return the windows of one run. Raises InputError if the text is too short for two."""
     checkpoint = load_checkpoint(run, causal=True, weights=False)
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    windows = Windows(shards_for_run(run, checkpoint, config.data, config.split), lengths[-1])
+    shards = shards_for_run(run, checkpoint, config.data, config.split)
+    windows = Windows(shards, lengths[-1])
     numbers = evenly_spaced(len(windows), config.windows)
     if len(numbers) < 2:
         raise InputError(
-            f"{windows.shards.folder} ({config.split}) has text for a single window of {windows.length:,} tokens, of two that "
-            "it takes: lower --lengths"
+            f"{shards.folder} ({config.split}) has a single window of {windows.length:,} tokens, "
+            "but the standard error needs two: lower --lengths"
         )
-    return lengths, windows, numbers
-
-
-def evaluate(
-    run: str,
-    lengths: list[int],
-    windows: Windows,
-    numbers: np.ndarray,
-    config: Config,
-    device: torch.device,
-) -> dict:
-    """The record of one checkpoint, with every length asked for."""
-    model, checkpoint = load_model(run, device, attention=config.attention)
-    model.requires_grad_(False)
-    model.activation_checkpointing = True  # the memory of one layer, however long the text
-    shards = windows.shards
-    path = record_path(
-        run,
-        "eval",
-        "receptive-field",
-        shards.meta["dataset"],
-        config.split,
-        f"{len(numbers)}x{windows.length}",
+    text = [shards.meta["dataset"], config.split, f"{len(numbers)}x{windows.length}"]
+    return ReceptiveFieldPlan(
+        run=run,
+        shards=shards,
+        lengths=lengths,
+        protocol={"windows": len(numbers), "span": windows.length, "held": FIELD_FRACTION},
+        identity={"metric": tables.RECEPTIVE_FIELD.name},
+        record_name=["receptive-field", *text],
+        windows=windows,
+        numbers=numbers,
     )
-    identity = {
-        **record_identity(run, model, checkpoint, torch.float32),
-        "data": shards.identity,
-        "protocol": {"windows": len(numbers), "span": windows.length, "held": HELD},
-        "metric": tables.RECEPTIVE_FIELD.name,
-    }
-
-    def at(length):
-        if length > (model.max_context or math.inf):
-            return None  # past the end of a learned table
-        return measure(model, windows, numbers, length, device, Path(run).name)
-
-    return update_record(run, path, identity, lengths, at, device)
 
 
-def shares(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Each token's share of the gradient of the last one's loss: tokens (B, T), targets (B,) int64 -> (B, T) float64, rows of sum 1.
+def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Return each token's fraction of the gradient of the last prediction's loss.
 
-    The model's parameters need no gradient.
+    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow. Returns (B, T) float64; each
+    row sums to 1. The model's parameters must not require gradients.
     """
-    embedded = []
+    embeddings = []
 
-    def note(module, arguments, output):
-        embedded.append(output.requires_grad_())
+    def require_gradient(module, arguments, output):
+        embeddings.append(output.requires_grad_())
         return output
 
-    hook = model.wte.register_forward_hook(note)
-    hidden = model.hidden(tokens)[:, -1]
+    hook = model.wte.register_forward_hook(require_gradient)
+    hidden = model.hidden(tokens)[:, -1]  # (B, C)
     hook.remove()
     loss = F.cross_entropy(hidden @ model.wte.weight.T, targets, reduction="sum")
-    norms = torch.autograd.grad(loss, embedded)[0].double().norm(dim=-1)  # (B, T)
+    (gradient,) = torch.autograd.grad(loss, embeddings)  # (B, T, C)
+    norms = gradient.double().norm(dim=-1)  # (B, T)
     return norms / norms.sum(1, keepdim=True)
 
 
 def measure(
-    model: GPT, windows: Windows, numbers: np.ndarray, length: int, device, name: str
+    model: GPT, plan: ReceptiveFieldPlan, length: int, device: torch.device, dtype: torch.dtype
 ) -> dict:
-    """receptive_field: in tokens, mean over the windows, and its standard error. cumulative: which share of the gradient the last n tokens
-    hold, mean over the windows."""
-    per_batch, cumulative = (
-        max(1, BATCH_TOKENS // length),
-        [],
-    )  # of every window (length,), from its end on
-    with tqdm(total=len(numbers), desc=f"{name} at {length:,}", unit="window", disable=None) as bar:
-        for batch in np.array_split(numbers, -(-len(numbers) // per_batch)):
-            inputs, targets = (x[:, -length:].to(device) for x in windows.batch(batch))
-            cumulative.append(shares(model, inputs, targets[:, -1]).flip(1).cumsum(1).cpu().numpy())
+    """Return the receptive field at one context length.
+
+    receptive_field: in tokens, mean over the windows. receptive_field_se: its standard error.
+    cumulative: the fraction ("share") of the gradient in the last n tokens, mean over the windows.
+    """
+    model.requires_grad_(False)
+    model.activation_checkpointing = True  # memory of one layer, however long the text
+    per_batch = max(1, BATCH_TOKENS // length)
+    batches = np.array_split(plan.numbers, -(-len(plan.numbers) // per_batch))
+    curves = []  # of each batch (windows, length): fraction of the last 1, 2, ... tokens
+    with tqdm(
+        total=len(plan.numbers), desc=f"{plan.label} at {length:,}", unit="window", disable=None
+    ) as bar:
+        for batch in batches:
+            inputs, targets = (x[:, -length:].to(device) for x in plan.windows.batch(batch))
+            fractions = gradient_fractions(model, inputs, targets[:, -1])
+            curves.append(fractions.flip(1).cumsum(1).cpu().numpy())
             bar.update(len(batch))
-    cumulative = np.concatenate(cumulative)
-    fields = (cumulative <= HELD).sum(1) + 1
-    at = sorted(
-        {round(2 ** (step / STEPS)) for step in range(int(STEPS * math.log2(length)) + 1)}
-        | {length}
-    )
+    cumulative = np.concatenate(curves)
+    fields = (cumulative <= FIELD_FRACTION).sum(1) + 1
+    points = curve_points(length)
     return {
         "receptive_field": float(fields.mean()),
         "receptive_field_se": float(fields.std(ddof=1) / math.sqrt(len(fields))),
-        "cumulative": {"tokens": at, "share": cumulative[:, np.array(at) - 1].mean(0).tolist()},
+        "cumulative": {
+            "tokens": points,
+            "share": cumulative[:, np.array(points) - 1].mean(0).tolist(),
+        },
     }
+
+
+def curve_points(length: int) -> list[int]:
+    """Return the numbers of tokens at which the cumulative curve is recorded, up to `length`."""
+    steps = range(int(POINTS_PER_DOUBLING * math.log2(length)) + 1)
+    points = {round(2 ** (step / POINTS_PER_DOUBLING)) for step in steps}
+    return sorted(points | {length})
 
 
 if __name__ == "__main__":

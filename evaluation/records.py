@@ -18,8 +18,8 @@ import torch
 from errors import InputError
 from model import GPT
 from runtime.checkpoints import checkpoint_path, recipe_hash
-from runtime.provenance import provenance, sha256_of
 from runtime.files import read_json, write_json
+from runtime.provenance import provenance, sha256_of
 from text_data.shards import Shards
 
 

@@ -1,4 +1,4 @@
-"""The segments protocol against a plain loop over the tokens, records that are not computed twice, and refusals."""
+"""Tests of eval_extrapolation.py: protocols against plain loops over tokens, records, errors."""
 
 import json
 import math
@@ -14,56 +14,25 @@ import eval_extrapolation
 from runtime import checkpoints, loading, provenance
 from text_data import shards
 
+CPU = torch.device("cpu")
+
 
 def evaluate(*flags):
+    """Run the program in float32 on the CPU."""
     eval_extrapolation.main(
         [str(flag) for flag in (*flags, "--device", "cpu", "--dtype", "float32")]
     )
 
 
-def record_of(run):
-    return json.loads(evaluation(run).read_text())
+def read_record(run, name="toy_val"):
+    """The record of `run`, the newest of those with this name."""
+    return json.loads(evaluation(run, name).read_text())
 
 
 @pytest.fixture
 def run(trained, tmp_path):
-    """run("cable"): a copy of a finished run, to evaluate."""
+    """run("cable"): a copy of a finished run."""
     return lambda pe: shutil.copytree(trained(pe), tmp_path / pe)
-
-
-@pytest.mark.parametrize("length", [16, 40])
-def test_segments_is_the_mean_over_windows_of_all_tokens(run, data_dir, length):
-    folder = run("alibi")
-    evaluate(folder, "--lengths", length)
-    entry = record_of(folder)["lengths"][str(length)]
-
-    model, _ = loading.load_model(folder, torch.device("cpu"))
-    tokens = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
-    per_window, by_position = [], []
-    for start in range(0, len(tokens) - length, length):
-        logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
-        losses = [-logits[i, tokens[start + i + 1]].item() for i in range(length)]
-        per_window.append(sum(losses) / length)
-        by_position.append(losses)
-    assert entry["windows"] == len(per_window) and entry["tokens"] == len(per_window) * length
-    assert entry["loss"] == pytest.approx(np.mean(per_window), abs=1e-5)
-    assert entry["loss_se"] == pytest.approx(
-        np.std(per_window, ddof=1) / math.sqrt(len(per_window)), rel=1e-3
-    )
-    assert entry["perplexity"] == pytest.approx(math.exp(np.mean(per_window)), rel=1e-5)
-    assert entry["by_position"] == {
-        "first": 0,
-        "width": 1,
-        "loss": pytest.approx(np.mean(by_position, 0), abs=1e-5),
-    }
-
-
-def token_losses(folder, tokens, start, length):
-    """The loss of each target of one window, from a forward pass of its own."""
-    model, _ = loading.load_model(folder, torch.device("cpu"))
-    with torch.no_grad():
-        logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
-    return (-logits[torch.arange(length), tokens[start + 1 : start + length + 1]]).numpy()
 
 
 @pytest.fixture
@@ -71,53 +40,78 @@ def val_tokens(data_dir):
     return torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
 
 
-def error_of(blocks):
-    """Standard error of the mean of all losses in them: a ratio, of their sums to their counts."""
+def token_losses(model, tokens, start, length):
+    """The loss of each prediction of one window, by a forward pass of its own."""
+    with torch.no_grad():
+        logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
+    targets = tokens[start + 1 : start + length + 1]
+    return (-logits[torch.arange(length), targets]).numpy()
+
+
+def load(folder):
+    return loading.load_model(folder, CPU)[0]
+
+
+def ratio_error(blocks):
+    """Standard error of the mean of all losses in the blocks, which is a ratio of two sums."""
     mean, count = np.concatenate(blocks).mean(), len(blocks)
-    rest = sum((block.sum() - mean * len(block)) ** 2 for block in blocks)
-    return math.sqrt(rest * count / (count - 1)) / sum(map(len, blocks))
+    squares = sum((block.sum() - mean * len(block)) ** 2 for block in blocks)
+    return math.sqrt(squares * count / (count - 1)) / sum(map(len, blocks))
 
 
-def test_a_stride_scores_every_token_once_with_more_before_it(run, val_tokens):
+def join_blocks(losses, blocks):
+    """The losses of windows, joined into so many blocks of neighboring windows."""
+    return [
+        np.concatenate([losses[n] for n in block])
+        for block in np.array_split(np.arange(len(losses)), blocks)
+    ]
+
+
+@pytest.mark.parametrize("length", [16, 40])
+def test_segments_is_the_mean_over_consecutive_windows(run, val_tokens, length):
+    folder = run("alibi")
+    evaluate(folder, "--lengths", length)
+    entry = read_record(folder)["lengths"][str(length)]
+
+    model = load(folder)
+    starts = range(0, len(val_tokens) - length, length)
+    losses = np.array([token_losses(model, val_tokens, start, length) for start in starts])
+    window_means = losses.mean(1)
+    assert entry["windows"] == len(losses) and entry["tokens"] == losses.size
+    assert entry["loss"] == pytest.approx(losses.mean(), abs=1e-5)
+    error = np.std(window_means, ddof=1) / math.sqrt(len(window_means))
+    assert entry["loss_se"] == pytest.approx(error, rel=1e-3)
+    assert entry["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+    by_position = pytest.approx(losses.mean(0), abs=1e-5)
+    assert entry["by_position"] == {"first": 0, "width": 1, "loss": by_position}
+
+
+def test_a_stride_counts_every_token_once_with_more_context(run, val_tokens):
     folder = run("rope")
     evaluate(folder, "--lengths", 48, "--stride", 20)
-    entry = json.loads(evaluation(folder, "toy_val_stride20").read_text())["lengths"]["48"]
-    expected, by_position = [], [[] for _ in range(48)]
+    entry = read_record(folder, "toy_val_stride20")["lengths"]["48"]
+
+    model = load(folder)
+    losses, by_position = [], [[] for _ in range(48)]
     for start in range(0, len(val_tokens) - 48, 20):
         counted = 20 if start else 48
-        losses = token_losses(folder, val_tokens, start, 48)[-counted:]
-        expected.append(losses)
-        for position, loss in zip(range(48 - counted, 48), losses):
+        losses.append(token_losses(model, val_tokens, start, 48)[-counted:])
+        for position, loss in zip(range(48 - counted, 48), losses[-1], strict=True):
             by_position[position].append(loss)
-    assert (entry["windows"], entry["tokens"]) == (len(expected), sum(map(len, expected)))
-    assert entry["loss"] == pytest.approx(np.concatenate(expected).mean(), abs=1e-5)
-    assert entry["by_position"]["loss"] == pytest.approx(
-        [np.mean(losses) for losses in by_position], abs=1e-5
-    )
-    blocks = np.array_split(
-        np.arange(len(expected)), len(expected) // 3
-    )  # 48 / 20: windows three apart share nothing
-    assert entry["loss_se"] == pytest.approx(
-        error_of([np.concatenate([expected[n] for n in block]) for block in blocks]), rel=1e-3
-    )
+    assert (entry["windows"], entry["tokens"]) == (len(losses), sum(map(len, losses)))
+    assert entry["loss"] == pytest.approx(np.concatenate(losses).mean(), abs=1e-5)
+    assert entry["by_position"]["loss"] == pytest.approx([*map(np.mean, by_position)], abs=1e-5)
+    blocks = join_blocks(losses, len(losses) // 3)  # 48 / 20: every third window is disjoint
+    assert entry["loss_se"] == pytest.approx(ratio_error(blocks), rel=1e-3)
 
 
 @pytest.mark.parametrize("targets", [1, 7])
-def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
-    """100 windows of 64 from 3,001 tokens overlap: they begin 29.37 tokens apart, 2,937 starts in all."""
+def test_same_targets_at_every_context_length(run, val_tokens, targets):
+    """100 windows of 64 from 3,001 tokens overlap: 2,937 starts, 29.37 tokens apart."""
     folder = run("cable")
-    evaluate(
-        folder,
-        "--lengths",
-        "8,64",
-        "--protocol",
-        "same-targets",
-        "--targets",
-        targets,
-        "--windows",
-        100,
-    )
-    record = json.loads(evaluation(folder, f"toy_val_same-targets{targets}").read_text())
+    flags = ["--protocol", "same-targets", "--targets", targets, "--windows", 100]
+    evaluate(folder, "--lengths", "8,64", *flags)
+    record = read_record(folder, f"toy_val_same-targets{targets}")
     assert record["protocol"] == {
         "name": "same-targets",
         "stride": None,
@@ -126,122 +120,189 @@ def test_the_same_targets_whatever_the_context(run, val_tokens, targets):
         "spans": 100,
         "overlap": pytest.approx(1 - 29.37 / 64),
     }
+    model = load(folder)
     starts = [int(29.37 * n) for n in range(100)]
     for length in (8, 64):
-        expected = [
-            token_losses(folder, val_tokens, start + 64 - length, length)[-targets:]
+        losses = [
+            token_losses(model, val_tokens, start + 64 - length, length)[-targets:]
             for start in starts
         ]
         entry = record["lengths"][str(length)]
         assert (entry["windows"], entry["tokens"]) == (100, 100 * targets)
-        assert entry["loss"] == pytest.approx(np.mean(expected), abs=1e-5)
-        assert (
-            entry["by_position"]["first"] == length - targets
-            and len(entry["by_position"]["loss"]) == targets
-        )
-        blocks = [
-            np.concatenate([expected[n] for n in block])
-            for block in np.array_split(np.arange(100), 100 // 3)
-        ]
+        assert entry["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+        assert entry["by_position"]["first"] == length - targets
+        assert len(entry["by_position"]["loss"]) == targets
+        blocks = join_blocks(losses, 100 // 3)
         assert entry["blocks"] == pytest.approx([*map(np.mean, blocks)], abs=1e-5)
-        assert entry["block_tokens"] == [*map(len, blocks)] and entry["loss_se"] == pytest.approx(
-            error_of(blocks), rel=1e-3
-        )
-
-
-def test_no_more_windows_than_there_are_starts_or_tokens_allow(run):
-    """2,985 starts of windows of 16: as many windows, each a token on; and --max_tokens holds beside --windows."""
-    folder = run("cable")
-    for flags, spans in (
-        (["--windows", 10**6], 2985),
-        (["--windows", 50, "--max_tokens", 320], 20),
-    ):
-        evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
-        record = json.loads(evaluation(folder, "toy_val_same-targets1").read_text())
-        assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == spans
-
-
-def test_capped_all_lengths_see_the_same_text_from_the_whole_split(run, val_tokens, monkeypatch):
-    """Three windows of 100 out of thirty, and shorter ones within them."""
-    folder, seen = run("alibi"), {}
-    read_windows = eval_extrapolation.read_windows
-    monkeypatch.setattr(
-        eval_extrapolation,
-        "read_windows",
-        lambda shards, places, length: (
-            seen.setdefault(length, []).extend(places) or read_windows(shards, places, length)
-        ),
-    )
-    evaluate(folder, "--lengths", "25,40,100", "--windows", 3)
-    assert seen[100] == [(0, 0), (0, 1000), (0, 2000)]
-    assert seen[25] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 25, 50, 75)]
-    assert seen[40] == [(0, start + n) for start in (0, 1000, 2000) for n in (0, 40)]
+        assert entry["block_tokens"] == [*map(len, blocks)]
+        assert entry["loss_se"] == pytest.approx(ratio_error(blocks), rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    "flags, ending",
+    "flags, windows", [(["--windows", 10**6], 2985), (["--windows", 50, "--max_tokens", 320], 20)]
+)
+def test_windows_are_limited_by_starts_and_by_max_tokens(run, flags, windows):
+    """The split has 2,985 starts of windows of 16 inputs."""
+    folder = run("cable")
+    evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
+    record = read_record(folder, "toy_val_same-targets1")
+    assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == windows
+
+
+def test_limited_text_is_spread_over_the_split_and_shared_by_all_lengths(run, monkeypatch):
+    """Three windows of 100 out of thirty, and shorter windows inside of them."""
+    folder, starts_read = run("alibi"), {}
+    read_windows = eval_extrapolation.read_windows
+
+    def note_starts(shards, starts, length):
+        starts_read.setdefault(length, []).extend(starts)
+        return read_windows(shards, starts, length)
+
+    monkeypatch.setattr(eval_extrapolation, "read_windows", note_starts)
+    evaluate(folder, "--lengths", "25,40,100", "--windows", 3)
+    regions = (0, 1000, 2000)
+    assert starts_read[100] == [(0, start) for start in regions]
+    assert starts_read[25] == [(0, start + n) for start in regions for n in (0, 25, 50, 75)]
+    assert starts_read[40] == [(0, start + n) for start in regions for n in (0, 40)]
+
+
+@pytest.mark.parametrize("stride", [3, 16])
+def test_a_stride_within_limited_text(run, val_tokens, stride):
+    """Every token of three regions of 40 counts once, at every length.
+
+    Windows may begin before their region, except at the start of the split.
+    """
+    folder, regions = run("rope"), (0, 1000, 2000)
+    evaluate(folder, "--lengths", "16,40", "--windows", 3, "--stride", stride)
+    record, model = read_record(folder, f"toy_val_stride{stride}"), load(folder)
+    for length in (16, 40):
+        losses = {}  # by the position of the last context token in the split
+        for region in regions:
+            counted_to = region
+            first_end = region + stride if region else length
+            for end in range(first_end, region + 41, stride):
+                window = token_losses(model, val_tokens, end - length, length)
+                losses |= {n: window[n - end] for n in range(counted_to, end)}
+                counted_to = end
+        entry = record["lengths"][str(length)]
+        assert entry["tokens"] == len(losses)
+        assert entry["loss"] == pytest.approx(np.mean([*losses.values()]), abs=1e-5)
+        for region in regions[1:]:
+            counted = {n - region for n in losses if region <= n < region + 40}
+            assert counted == set(range(40 // stride * stride))
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--protocol", "same-targets", "--targets", "4", "--windows", "12"]]
+)
+def test_windows_do_not_cross_shards(flags, run, data_dir, tmp_path):
+    """Three shards of 110, 110 and 80 tokens."""
+    val = shards.Shards(data_dir, "val").tokens[0][:300]
+    folder, many = run("rope"), write_shards(tmp_path / "many", [val], shard_tokens=110)
+    evaluate(folder, "--data", many, "--split", "train", "--lengths", "16,32", *flags)
+    parts = shards.Shards(many, "train").tokens
+    parts = [torch.from_numpy(tokens.astype(np.int64)) for tokens in parts]
+    assert [len(part) for part in parts] == [110, 110, 80]
+    entries = json.loads(max(folder.glob("eval_toy_train*")).read_text())["lengths"]
+    model = load(folder)
+    for length in (16, 32):
+        if flags:
+            starts = [(part, start) for part in parts for start in range(len(part) - 32)]
+            starts = [starts[int(n * len(starts) / 12)] for n in range(12)]
+            losses = [
+                token_losses(model, part, start + 32 - length, length)[-4:]
+                for part, start in starts
+            ]
+        else:
+            losses = [
+                token_losses(model, part, start, length)
+                for part in parts
+                for start in range(0, len(part) - length, length)
+            ]
+        losses = np.concatenate(losses)
+        assert entries[str(length)]["tokens"] == len(losses)
+        assert entries[str(length)]["loss"] == pytest.approx(losses.mean(), abs=1e-5)
+
+
+def set_steep_gates(folder):
+    """Raise CABLE's gates, so that its bias decays by hundreds of nats within 24 tokens."""
+    path = checkpoints.checkpoint_path(folder)
+    checkpoint = torch.load(path, weights_only=True)
+    for name, value in checkpoint["model"].items():
+        if name.endswith("step.bias"):
+            value += 30.0
+    torch.save(checkpoint, path)
+
+
+@pytest.mark.parametrize(
+    "flags, suffix",
     [
         ([], ""),
         (["--stride", 8], "_stride8"),
         (["--protocol", "same-targets", "--targets", 9], "_same-targets9"),
     ],
 )
-def test_a_cache_window_changes_nothing_where_nothing_further_is_seen(run, flags, ending):
-    """A model whose bias falls by hundreds within 24 tokens, and one that sees everything."""
-    steep, even = run("cable"), run("nope")
-    for folder in (steep, even):
-        path = checkpoints.checkpoint_path(folder)
-        checkpoint = torch.load(path, weights_only=True)
-        for name, value in checkpoint["model"].items():
-            if name.endswith("step.bias"):
-                value += 30.0
-        torch.save(checkpoint, path)
-        for more, name in (([], ""), (["--cache_window", 24], "_cache24")):
-            evaluate(folder, "--lengths", "16,200", *flags, *more)
-    for folder, equal in ((steep, True), (even, False)):
-        without, with_ = (
-            json.loads(evaluation(folder, f"toy_val{ending}{name}").read_text())
-            for name in ("", "_cache24")
-        )
-        assert (without["cache_window"], with_["cache_window"]) == (None, 24)
-        assert with_["lengths"]["16"]["loss"] == pytest.approx(
-            without["lengths"]["16"]["loss"], abs=1e-6
-        )
-        assert (
-            abs(with_["lengths"]["200"]["loss"] - without["lengths"]["200"]["loss"]) < 1e-6
-        ) == equal
+@pytest.mark.parametrize("pe, same", [("cable", True), ("nope", False)])
+def test_a_cache_window_changes_only_models_that_attend_further(run, pe, same, flags, suffix):
+    folder = run(pe)
+    if pe == "cable":
+        set_steep_gates(folder)
+    evaluate(folder, "--lengths", "16,200", *flags)
+    evaluate(folder, "--lengths", "16,200", *flags, "--cache_window", 24)
+    full = read_record(folder, f"toy_val{suffix}")
+    cached = read_record(folder, f"toy_val{suffix}_cache24")
+    assert (full["cache_window"], cached["cache_window"]) == (None, 24)
+    full, cached = (
+        {length: entry["loss"] for length, entry in record["lengths"].items()}
+        for record in (full, cached)
+    )
+    assert cached["16"] == pytest.approx(full["16"], abs=1e-6)
+    assert (abs(cached["200"] - full["200"]) < 1e-6) == same
 
 
-def test_captions_tell_the_protocol(run, capsys):
-    folder = run("cable")
-    same_targets = ["--protocol", "same-targets", "--targets", 4, "--windows", 200]
-    for flags, told in (
+def test_a_cache_window_equals_window_attention(run, tmp_path):
+    folder, window = run("nope"), tmp_path / "window"
+    evaluate(folder, "--lengths", "64", "--cache_window", 24)
+    checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
+    checkpoint["gpt"]["pe"] = "window:w=24"
+    window.mkdir()
+    torch.save(checkpoint, window / "checkpoint_0000006.pt")
+    evaluate(window, "--lengths", "64")
+    cached = read_record(folder, "toy_val_cache24")["lengths"]["64"]["loss"]
+    masked = read_record(window)["lengths"]["64"]["loss"]
+    assert cached == pytest.approx(masked, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "flags, text",
+    [
         (["--stride", 8], "Protocol: segments with a stride of 8 tokens, "),
         (
-            same_targets,
+            ["--protocol", "same-targets", "--targets", 4, "--windows", 200],
             "Protocol: same-targets, the last 4 tokens of 200 windows that overlap by 54%, "
             "800 tokens per length",
         ),
-    ):
-        evaluate(folder, "--lengths", "16,32", *flags)
-        assert told in capsys.readouterr().out
-    evaluate(folder, "--lengths", "16,32", "--cache_window", 8)
-    assert "| context | cable, cache 8 |" in capsys.readouterr().out
+        (["--cache_window", 8], "| context | cable, cache 8 |"),
+    ],
+)
+def test_table_names_protocol_and_cache(run, capsys, flags, text):
+    evaluate(run("cable"), "--lengths", "16,32", *flags)
+    assert text in capsys.readouterr().out
 
 
-def test_positions_are_binned_where_there_are_many(run):
+def test_long_windows_have_bins_of_positions(run):
     folder = run("rope")
     evaluate(folder, "--lengths", 1000)
-    entry = record_of(folder)["lengths"]["1000"]
+    entry = read_record(folder)["lengths"]["1000"]
     assert entry["by_position"]["width"] == 4 and len(entry["by_position"]["loss"]) == 250
     assert np.mean(entry["by_position"]["loss"]) == pytest.approx(entry["loss"])
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_every_encoding_goes_as_far_as_it_can(pe, run, capsys):
+def test_every_encoding_up_to_its_longest_context(pe, run, capsys):
     folder = run(pe)
     evaluate(folder, "--lengths", "1x,4x", "--max_tokens", 640)
-    lengths = record_of(folder)["lengths"]
+    lengths = read_record(folder)["lengths"]
     assert lengths["16"]["tokens"] == 640
     if pe in LIMITED:
         assert lengths["64"] is None and "—" in capsys.readouterr().out
@@ -249,16 +310,12 @@ def test_every_encoding_goes_as_far_as_it_can(pe, run, capsys):
         assert lengths["64"]["windows"] == 10 and 1 < lengths["64"]["perplexity"] < 500
 
 
-def test_record_says_where_it_comes_from(run, data_dir):
+def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     folder = run("cable")
     evaluate(folder, "--lengths", "16", "--max_tokens", 640)
-    record = record_of(folder)
-    assert (record["run"], record["pe"], record["step"], record["block_size"]) == (
-        "cable",
-        "cable",
-        6,
-        16,
-    )
+    record = read_record(folder)
+    identity = [record[key] for key in ("run", "pe", "step", "block_size")]
+    assert identity == ["cable", "cable", 6, 16]
     assert record["checkpoint_sha256"] == provenance.sha256_of(folder / "checkpoint_0000006.pt")
     assert record["data"] == {
         "dataset": "toy",
@@ -277,57 +334,28 @@ def test_record_says_where_it_comes_from(run, data_dir):
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
-@pytest.mark.parametrize(
-    "flags", [[], ["--protocol", "same-targets", "--targets", "4", "--windows", "12"]]
-)
-def test_a_split_of_several_shards(flags, run, data_dir, tmp_path):
-    """Windows lie in one shard each: 110, 110 and 80 tokens."""
-    val = shards.Shards(data_dir, "val").tokens[0][:300]
-    folder, many = run("rope"), write_shards(tmp_path / "many", [val], shard_tokens=110)
-    evaluate(folder, "--data", many, "--split", "train", "--lengths", "16,32", *flags)
-    parts = [
-        torch.from_numpy(tokens.astype(np.int64)) for tokens in shards.Shards(many, "train").tokens
-    ]
-    assert [len(part) for part in parts] == [110, 110, 80]
-    entries = json.loads(max(folder.glob("eval_toy_train*")).read_text())["lengths"]
-    for length in (16, 32):
-        if flags:
-            starts = [(part, start) for part in parts for start in range(len(part) - 32)]
-            places = [starts[int(n * len(starts) / 12)] for n in range(12)]
-            losses = [
-                token_losses(folder, part, start + 32 - length, length)[-4:]
-                for part, start in places
-            ]
-        else:
-            losses = [
-                token_losses(folder, part, start, length)
-                for part in parts
-                for start in range(0, len(part) - length, length)
-            ]
-        losses = np.concatenate(losses)
-        assert entries[str(length)]["tokens"] == len(losses) and entries[str(length)][
-            "loss"
-        ] == pytest.approx(losses.mean(), abs=1e-5)
-
-
-def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
+def test_only_missing_lengths_are_computed(run, capsys, monkeypatch):
     folder, computed = run("cable"), []
     measure = eval_extrapolation.measure
-    monkeypatch.setattr(
-        eval_extrapolation, "measure", lambda *a: computed.append(a[3]) or measure(*a)
-    )
+
+    def note_length(model, plan, length, device, dtype):
+        computed.append(length)
+        return measure(model, plan, length, device, dtype)
+
+    monkeypatch.setattr(eval_extrapolation, "measure", note_length)
     evaluate(folder, "--lengths", "32,16")
     evaluate(folder, "--lengths", "16,64")
-    assert computed == [16, 32, 64] and list(record_of(folder)["lengths"]) == ["16", "32", "64"]
+    assert computed == [16, 32, 64]
+    assert list(read_record(folder)["lengths"]) == ["16", "32", "64"]
     evaluate(folder, "--lengths", "16,64")
-    assert computed == [16, 32, 64] and "already evaluated" in capsys.readouterr().out
-    evaluate(folder, "--lengths", "16", "--max_tokens", 160)  # another protocol
-    assert computed == [16, 32, 64, 16] and list(record_of(folder)["lengths"]) == ["16"]
-    evaluate(folder, "--lengths", "16", "--max_tokens", 320)  # of a longer text
+    assert computed == [16, 32, 64] and "is already evaluated" in capsys.readouterr().out
+    evaluate(folder, "--lengths", "16", "--max_tokens", 160)  # another text: another record
+    assert computed == [16, 32, 64, 16] and list(read_record(folder)["lengths"]) == ["16"]
+    evaluate(folder, "--lengths", "16", "--max_tokens", 320)
     capsys.readouterr()
     evaluate(folder / "checkpoint_0000004.pt", "--lengths", "16")
     assert "checkpoint_0000004.pt has been trained for 4 of 6 steps" in capsys.readouterr().out
-    evaluate(folder, "--lengths", "16,64")  # both records are there still
+    evaluate(folder, "--lengths", "16,64")  # the record of the whole split is still there
     assert computed == [16, 32, 64, 16, 16, 16]
     assert {path.name for path in folder.glob("eval_*")} == {
         "eval_toy_val.json",
@@ -337,131 +365,99 @@ def test_only_what_is_missing_is_computed(run, capsys, monkeypatch):
     }
 
 
-def test_one_window_tells_no_error(run, capsys):
+def test_a_single_window_has_no_standard_error(run, capsys):
     evaluate(run("rope"), "--lengths", "16,64", "--windows", 1)
+    caption = capsys.readouterr().out.rstrip()
     assert re.search(
-        r"error over windows at most \d+\.\d%, unknown for a single window\.$",
-        capsys.readouterr().out.rstrip(),
+        r"error over windows at most \d+\.\d%, unknown for a single window\.$", caption
     )
-    evaluate(folder := run("cable"), "--lengths", "64", "--windows", 1)
-    assert (
-        capsys.readouterr()
-        .out.rstrip()
-        .endswith("64 tokens per length; standard error over windows unknown.")
-    )
-    assert record_of(folder)["lengths"]["64"]["loss_se"] is None
-    evaluate(run("learnable"), "--lengths", "64")  # which ends before
+    folder = run("cable")
+    evaluate(folder, "--lengths", "64", "--windows", 1)
+    caption = capsys.readouterr().out.rstrip()
+    assert caption.endswith("64 tokens per length; standard error over windows unknown.")
+    assert read_record(folder)["lengths"]["64"]["loss_se"] is None
+    evaluate(run("learnable"), "--lengths", "64")  # supports at most 16 positions
     assert "64 |         — |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("stride", [3, 16])
-def test_a_stride_in_windows_of_the_split(run, val_tokens, stride):
-    """Every token of three regions of 40 once, at every length the same ones, from what stands before the region too."""
-    folder = run("rope")
-    evaluate(folder, "--lengths", "16,40", "--windows", 3, "--stride", stride)
-    record, starts = (
-        json.loads(evaluation(folder, f"toy_val_stride{stride}").read_text()),
-        (0, 1000, 2000),
-    )
-    for length in (16, 40):
-        losses = {}
-        for region in starts:
-            done = region
-            for end in range(
-                region + stride if region else length, region + 41, stride
-            ):  # the split's beginning: all that is there
-                found = token_losses(folder, val_tokens, end - length, length)
-                losses |= {place: found[place - end] for place in range(done, end)}
-                done = end
-        entry = record["lengths"][str(length)]
-        assert entry["tokens"] == len(losses) and entry["loss"] == pytest.approx(
-            np.mean([*losses.values()]), abs=1e-5
-        )
-        covered = {
-            place - region
-            for region in starts[1:]
-            for place in losses
-            if region <= place < region + 40
-        }
-        assert covered == set(range(40 // stride * stride))
-
-
-def test_one_table_for_several_checkpoints(run, capsys):
+def test_one_table_for_several_runs(run, capsys):
     folders = [run(pe) for pe in ("rope", "learnable", "cable")]
     evaluate(*folders, "--lengths", "1x,2x", "--max_tokens", 320)
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [cell.strip() for cell in table[0].strip("|").split("|")] == [
-        "context",
-        "cable",
-        "rope",
-        "learnable",
-    ]
+    header = [cell.strip() for cell in table[0].strip("|").split("|")]
+    assert header == ["context", "cable", "rope", "learnable"]
     assert len(table) == 4 and table[3].endswith("— |")
 
 
-def test_a_cache_window_sees_as_many_as_it_says(run, tmp_path):
-    folder, window = run("nope"), tmp_path / "window"
-    evaluate(folder, "--lengths", "64", "--cache_window", 24)
-    checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
-    checkpoint["gpt"]["pe"] = "window:w=24"
-    window.mkdir()
-    torch.save(checkpoint, window / "checkpoint_0000006.pt")
-    evaluate(window, "--lengths", "64")
-    cached, masked = (
-        json.loads(evaluation(*where).read_text())["lengths"]["64"]["loss"]
-        for where in ((folder, "toy_val_cache24"), (window,))
-    )
-    assert cached == pytest.approx(masked, abs=1e-6)
-
-
-def test_another_dtype_is_another_record(run):
+def test_another_dtype_replaces_the_record(run):
     folder = run("cable")
     evaluate(folder, "--lengths", "16")
-    eval_extrapolation.main(
-        [str(folder), "--lengths", "16", "--device", "cpu", "--dtype", "bfloat16"]
-    )
-    assert record_of(folder)["dtype"] == "bfloat16"
+    flags = ["--lengths", "16", "--device", "cpu", "--dtype", "bfloat16"]
+    eval_extrapolation.main([str(folder), *flags])
+    assert read_record(folder)["dtype"] == "bfloat16"
 
 
-def test_dense_path_gives_the_same(run):
+def test_dense_attention_gives_the_same_loss(run):
     folder = run("cable")
     evaluate(folder, "--lengths", "64")
-    fused = record_of(folder)
+    fused = read_record(folder)
     evaluate(folder, "--lengths", "64", "--attention", "dense")
-    dense = record_of(folder)
+    dense = read_record(folder)
     assert (fused["attention"], dense["attention"]) == ("sdpa", "dense")
     assert dense["lengths"]["64"]["loss"] == pytest.approx(fused["lengths"]["64"]["loss"], abs=1e-5)
 
 
-def test_refusals(refused, run, tmp_path):
-    folder, main = run("cable"), eval_extrapolation.main
-    assert "no run named" in refused(main)[0]
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--lengths", "16,many"], "give token counts or multiples"),
+        (["--lengths", "0"], "give token counts or multiples"),
+        (["--lengths", 4096], "too few for one window of 4096 + 1"),
+        (
+            ["--lengths", "16,32", "--max_tokens", 20],
+            "max_tokens 20 is less than one window of 32: raise it",
+        ),
+        (
+            ["--lengths", "16,32", "--stride", 17],
+            "stride 17 is more than the context length 16: lower --stride",
+        ),
+        (
+            ["--lengths", 16, "--protocol", "same-targets", "--targets", 17],
+            "targets 17 is more than the context length 16: lower --targets",
+        ),
+        (
+            ["--protocol", "same-targets", "--stride", 8],
+            "--stride applies to the protocol segments only: remove it",
+        ),
+        (["--split", "test"], "has no split 'test': choose one of train val"),
+        (["--data", "nowhere"], "data folder nowhere does not exist"),
+        (["runs/typo", "--lengths", "16"], "runs/typo does not exist"),
+    ],
+)
+def test_invalid_input_is_refused_before_anything_is_written(flags, message, refused, trained):
+    folder = trained("cable")
+    before = [*folder.glob("eval_*")]
+    assert message in refused(eval_extrapolation.main, folder, *flags)[0]
+    assert [*folder.glob("eval_*")] == before
+
+
+def test_missing_and_corrupt_checkpoints_are_refused(refused, trained, tmp_path):
+    folder, main = trained("cable"), eval_extrapolation.main
+    before = [*folder.glob("eval_*")]
+    assert "no run given" in refused(main)[0]
     assert "contains no checkpoint: train first" in refused(main, tmp_path)[0]
-    assert "give token counts or multiples" in refused(main, folder, "--lengths", "16,many")[0]
-    assert "give token counts or multiples" in refused(main, folder, "--lengths", "0")[0]
-    assert "too few for one window of 4096 + 1" in refused(main, folder, "--lengths", 4096)[0]
-    assert (
-        "max_tokens 20 is less than one window of 32"
-        in refused(main, folder, "--lengths", "16,32", "--max_tokens", 20)[0]
-    )
-    assert (
-        "has no split 'test': choose one of train val"
-        in refused(main, folder, "--split", "test")[0]
-    )
-    assert "data folder nowhere does not exist" in refused(main, folder, "--data", "nowhere")[0]
-    assert "runs/typo does not exist" in refused(main, folder, "runs/typo", "--lengths", "16")[0]
     (tmp_path / "perplexity.md").write_text("")
-    assert (
-        "is corrupt or not a checkpoint"
-        in refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")[0]
-    )
-    assert not [*folder.glob("eval_*")]
-    evaluate(folder, "--lengths", 16, "--windows", 2)
+    lines = refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")
+    assert "is corrupt or not a checkpoint" in lines[0]
+    assert [*folder.glob("eval_*")] == before
+
+
+def test_a_record_of_another_text_is_not_replaced(refused, run):
+    folder, flags = run("cable"), ["--lengths", 16, "--windows", 2]
+    evaluate(folder, *flags)
     path = evaluation(folder)
     other = path.read_text().replace('"dataset": "toy"', '"dataset": "tiny"')
     path.write_text(other)
-    assert (
-        f"{path} is a record of another text: rename it"
-        in refused(main, folder, "--lengths", 16, "--windows", 2)[0]
-    )
+    lines = refused(eval_extrapolation.main, folder, *flags)
+    assert f"{path} is a record of another text: rename it" in lines[0]
     assert path.read_text() == other

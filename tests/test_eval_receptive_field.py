@@ -1,7 +1,8 @@
-"""Gradients against finite differences, fields that are known, records, tables, plots and verdicts, and refusals."""
+"""Tests of eval_receptive_field.py: gradients, known fields, records, tables, verdicts, errors."""
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,211 +17,194 @@ from text_data.data_loader import Windows
 from text_data.shards import Shards
 
 
-def network(pe, layers=2, width=8, seed=0):
-    torch.manual_seed(seed)
-    model = GPT(
-        GPTConfig(
-            size="custom",
-            n_layer=layers,
-            n_head=2,
-            n_embd=width,
-            vocab_size=50,
-            block_size=16,
-            pe=pe,
-        )
+def make_model(pe):
+    """A model of two layers whose attention is far from uniform."""
+    torch.manual_seed(0)
+    config = GPTConfig(
+        size="custom", n_layer=2, n_head=2, n_embd=8, vocab_size=50, block_size=16, pe=pe
     )
-    for p in model.parameters():
-        p.data += 0.3 * torch.randn_like(p)  # far from the start, where attention is nearly uniform
+    model = GPT(config)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
     model.activation_checkpointing = True
     return model.requires_grad_(False).eval()
 
 
 @pytest.mark.parametrize("pe", ["fox", "sinusoidal", "kerple"])
-def test_shares_are_those_of_finite_differences(pe):
-    model = network(pe).double()
-    model.posenc.float()  # as states are computed
+def test_gradient_fractions_agree_with_finite_differences(pe):
+    model = make_model(pe).double()
+    model.posenc.float()  # per-token features are float32
     tokens, target = torch.randint(50, (1, 6)), torch.tensor([7])
-    found = eval_receptive_field.shares(model, tokens, target)[0]
+    fractions = eval_receptive_field.gradient_fractions(model, tokens, target)[0]
 
-    def loss(place, column, step):
-        def moved(module, arguments, output):
+    def loss(position, channel, step):
+        """The loss if one channel of one embedding is changed by `step`."""
+
+        def change_embedding(module, arguments, output):
             output = output.clone()
-            output[0, place, column] += step
+            output[0, position, channel] += step
             return output
 
-        hook = model.wte.register_forward_hook(moved)
+        hook = model.wte.register_forward_hook(change_embedding)
         logits = model(tokens)[0, -1]
         hook.remove()
         return (logits.logsumexp(0) - logits[target[0]]).item()
 
-    gradient = np.array(
-        [
-            [(loss(place, column, 1e-3) - loss(place, column, -1e-3)) / 2e-3 for column in range(8)]
-            for place in range(6)
-        ]
-    )
+    gradient = np.zeros((6, 8))
+    for position, channel in np.ndindex(6, 8):
+        difference = loss(position, channel, 1e-3) - loss(position, channel, -1e-3)
+        gradient[position, channel] = difference / 2e-3
     norms = np.linalg.norm(gradient, axis=1)
-    assert np.allclose(found, norms / norms.sum(), rtol=2e-3)
-    assert found.sum().item() == pytest.approx(1, abs=1e-12)
+    assert np.allclose(fractions, norms / norms.sum(), rtol=2e-3)
+    assert fractions.sum().item() == pytest.approx(1, abs=1e-12)
 
 
-def test_no_field_is_wider_than_windows_reach():
-    """Three tokens in each of two layers reach five in all, and the last of them counts: it is hidden by neither."""
-    model, tokens = network("window:w=3"), torch.randint(50, (4, 16))
-    found = eval_receptive_field.shares(model, tokens, torch.tensor([1, 2, 3, 4]))
-    assert (found[:, :11] == 0).all() and (found[:, 11:] > 0).all()
+def test_two_layers_with_windows_of_three_reach_five_tokens():
+    model, tokens = make_model("window:w=3"), torch.randint(50, (4, 16))
+    targets = torch.tensor([1, 2, 3, 4])
+    fractions = eval_receptive_field.gradient_fractions(model, tokens, targets)
+    assert (fractions[:, :11] == 0).all() and (fractions[:, 11:] > 0).all()
 
 
 @pytest.fixture
 def windows(tmp_path):
+    """40 windows of 16 tokens."""
     tokens = np.random.default_rng(0).integers(50, size=40 * 16 + 1)
     return Windows(Shards(write_shards(tmp_path / "toy", [tokens], 10**6, 50), "train"), 16)
 
 
-def test_fields_and_curve_of_known_shares(windows, monkeypatch):
-    """All of the gradient on the last token, in every second window; as much of it on each of eight, in the others."""
+def test_field_and_curve_of_known_gradient_fractions(windows, monkeypatch):
+    """In even windows the last token has all of the gradient, in odd ones each of eight an eighth.
 
-    def known(model, tokens, targets):
-        assert torch.equal(tokens, expected[: len(tokens), -8:]) and torch.equal(
-            targets, following[: len(tokens)]
-        )
-        rows = torch.zeros(len(tokens), 8, dtype=torch.float64)
-        rows[::2, -1], rows[1::2] = 1, 1 / 8
-        return rows
-
+    The receptive fields are 1 and 8.
+    """
     inputs, targets = windows.batch(range(20))
-    expected, following = inputs, targets[:, -1]
-    monkeypatch.setattr(eval_receptive_field, "shares", known)
-    entry = eval_receptive_field.measure(
-        None, windows, np.arange(20), 8, torch.device("cpu"), "known"
-    )
-    assert entry["receptive_field"] == 4.5 and entry["receptive_field_se"] == pytest.approx(
-        3.5 * math.sqrt(20 / 19) / math.sqrt(20)
-    )
-    curve = dict(zip(entry["cumulative"]["tokens"], entry["cumulative"]["share"]))
-    assert curve == pytest.approx(
-        {
-            1: 0.5 + 1 / 16,
-            2: 0.5 + 2 / 16,
-            3: 0.5 + 3 / 16,
-            4: 0.5 + 4 / 16,
-            5: 0.5 + 5 / 16,
-            6: 0.5 + 6 / 16,
-            7: 0.5 + 7 / 16,
-            8: 1,
-        }
-    )
+
+    def known_fractions(model, tokens, last_targets):
+        assert torch.equal(tokens, inputs[:, -8:])
+        assert torch.equal(last_targets, targets[:, -1])
+        fractions = torch.zeros(20, 8, dtype=torch.float64)
+        fractions[::2, -1] = 1
+        fractions[1::2] = 1 / 8
+        return fractions
+
+    monkeypatch.setattr(eval_receptive_field, "gradient_fractions", known_fractions)
+    model = SimpleNamespace(requires_grad_=lambda requires_grad: None)
+    plan = SimpleNamespace(windows=windows, numbers=np.arange(20), label="test")
+    entry = eval_receptive_field.measure(model, plan, 8, torch.device("cpu"), torch.float32)
+    assert entry["receptive_field"] == 4.5
+    assert entry["receptive_field_se"] == pytest.approx(3.5 * math.sqrt(20 / 19) / math.sqrt(20))
+    curve = dict(zip(entry["cumulative"]["tokens"], entry["cumulative"]["share"], strict=True))
+    assert curve == pytest.approx({n: 1 / 2 + n / 16 for n in range(1, 9)})
 
 
-def test_as_a_user(trained, tmp_path, capsys):
-    """A record, not computed twice; beside a record of perplexity a table, two plots and verdicts."""
-    run = str(trained("window:w=8"))
-    ask = [run, "--lengths", "1x,2x", "--windows", "3", "--device", "cpu"]
-    eval_receptive_field.main(ask)
-    path = next(
-        line.removeprefix("record: ")
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("record: ")
-    )
-    eval_receptive_field.main(ask)
+def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, capsys):
+    flags = [str(trained("window:w=8")), "--lengths", "1x,2x", "--windows", "3", "--device", "cpu"]
+    eval_receptive_field.main(flags)
+    printed = capsys.readouterr().out.splitlines()
+    (path,) = [line.removeprefix("record: ") for line in printed if line.startswith("record: ")]
+    eval_receptive_field.main(flags)
     assert "is already evaluated" in capsys.readouterr().out
-    record = json.loads(open(path).read())
-    assert (
-        record["metric"] == "Receptive field"
-        and record["dtype"] == "float32"
-        and len(record["lengths"]) == 2
-    )
-    report.main([path, "--out_dir", str(tmp_path / "out")])
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {
-        *(f"receptive_field{suffix}" for suffix in (".md", ".csv", ".tex", ".png")),
-        "cumulative_gradient.png",
+    with open(path) as file:
+        record = json.load(file)
+    assert record["metric"] == "Receptive field"
+    assert record["dtype"] == "float32"
+    assert len(record["lengths"]) == 2
+
+    out = tmp_path / "out"
+    report.main([path, "--out_dir", str(out)])
+    tables_ = {f"receptive_field{suffix}" for suffix in (".md", ".csv", ".tex", ".png")}
+    assert {file.name for file in out.iterdir()} == tables_ | {"cumulative_gradient.png"}
+    text = (out / "receptive_field.md").read_text()
+    assert "| context | window:w=8 |" in text
+    assert "**not measured**" in text
+    assert "99% of the gradient" in text
+
+
+def make_column(pe, key, values):
+    """A table column of one run that was trained at 100 tokens, with {length: value}."""
+    record = {
+        "pe": pe,
+        "size": "small",
+        "block_size": 100,
+        "recipe": "r",
+        "run": pe,
+        "lengths": {str(length): {key: value} for length, value in values.items()},
     }
-    text = (tmp_path / "out" / "receptive_field.md").read_text()
-    assert (
-        "| context | window:w=8 |" in text
-        and "**not measured**" in text
-        and "99% of the gradient" in text
-    )
+    if key == "receptive_field":
+        record["metric"] = "Receptive field"
+    return tables.Column(pe, pe, [record])
 
 
-def column(pe, key, values, block_size=100):
-    lengths = {str(length): {key: value} for length, value in values.items()}
-    metric = {"metric": "Receptive field"} if key == "receptive_field" else {}
-    return tables.Column(
-        pe,
-        pe,
-        [
-            {
-                "pe": pe,
-                "size": "small",
-                "block_size": block_size,
-                "recipe": "r",
-                "run": pe,
-                "lengths": lengths,
-            }
-            | metric
-        ],
-    )
+FIELDS = {  # at 4 times the training length
+    "window:w=4": 40,
+    "window:w=8": 99,
+    "window:w=16": 120,
+    "alibi": 200,
+    "sandwich": 5,  # no window: not part of the claims
+}
+GROWTH = {  # of perplexity from the training length to 16 times of it
+    "window:w=4": 1.0,
+    "window:w=8": 1.06,
+    "window:w=16": 1.5,
+    "alibi": 2.0,
+    "sandwich": 9.0,
+}
 
 
-def test_verdicts():
-    fields = [
-        column(pe, "receptive_field", {100: field / 2, 400: field})
-        for pe, field in (
-            ("window:w=4", 40),
-            ("window:w=8", 99),
-            ("window:w=16", 120),
-            ("alibi", 200),
-            ("sandwich", 5),
-        )
+def field_columns():
+    return [
+        make_column(pe, "receptive_field", {100: field / 2, 400: field})
+        for pe, field in FIELDS.items()
     ]
-    grown = [
-        column(pe, "perplexity", {100: 10.0, 1600: 10 * growth})
-        for pe, growth in (
-            ("window:w=4", 1.0),
-            ("window:w=8", 1.06),
-            ("window:w=16", 1.5),
-            ("alibi", 2.0),
-            ("sandwich", 9.0),
-        )
+
+
+def perplexity_columns():
+    return [
+        make_column(pe, "perplexity", {100: 10.0, 1600: 10 * growth})
+        for pe, growth in GROWTH.items()
     ]
-    small, eight, large, together = claims.judge_receptive_fields(fields, [grown])
-    assert (
-        small.holds
-        and "1.000, receptive field 0.40 training lengths" in str(small)
-        and "<= 1.05, because its receptive field is shorter" in small.claim
-    )
-    assert (
-        eight.holds is False
-        and large.holds
-        and "> 1.05, because its receptive field is longer" in large.claim
-    )
-    assert together.holds and "1.00 over 4" in together.measured  # sandwich is none of them
-    for field, at in (
-        (fields[1], 99),
-        (fields[2], 60),
-    ):  # another seed, read no further than 100: it is the mean there that counts
-        longest, shorter = field.records[0]["lengths"]["400"], {"100": {"receptive_field": at}}
-        seeds = tables.Column(
-            field.label,
-            field.pe,
-            [*field.records, field.records[0] | {"seed": 2, "lengths": shorter}],
-        )
-        verdict = claims.judge_receptive_fields([seeds], [grown])[0]
-        assert f"{(longest['receptive_field'] / 2 + at) / 200:.2f} training lengths" in str(verdict)
-    grown[0], grown[3] = (
-        column("window:w=4", "perplexity", {100: 1.0, 1600: 3.0}),
-        column("alibi", "perplexity", {100: 1.0, 1500: 1.0}),
-    )
-    assert claims.judge_receptive_fields(fields, [grown])[-1].holds is False
-    assert all(verdict.holds is None for verdict in claims.judge_receptive_fields(fields, []))
 
 
-def test_refusals(trained, refused):
-    run = trained("window:w=8")
-    assert "no run named" in refused(eval_receptive_field.main)[0]
-    assert "windows" in refused(eval_receptive_field.main, run, "--windows", "1")[0]
-    assert (
-        "has text for a single window"
-        in refused(eval_receptive_field.main, run, "--lengths", "2000")[0]
-    )
+def test_verdicts_compare_fields_with_the_growth_of_perplexity():
+    verdicts = claims.judge_receptive_fields(field_columns(), [perplexity_columns()])
+    small, eight, large, together = verdicts
+    assert small.holds
+    assert "1.000, receptive field 0.40 training lengths" in str(small)
+    assert "<= 1.05, because its receptive field is shorter" in small.claim
+    assert eight.holds is False
+    assert large.holds
+    assert "> 1.05, because its receptive field is longer" in large.claim
+    assert together.holds
+    assert "1.00 over 4" in together.measured
+
+
+@pytest.mark.parametrize("number, field", [(1, 99), (2, 60)])
+def test_verdicts_use_the_longest_length_of_all_seeds(number, field):
+    """A second seed is measured at 100 tokens only: the mean over seeds at 100 counts."""
+    column = field_columns()[number]
+    first_seed = column.records[0]
+    second_seed = first_seed | {"seed": 2, "lengths": {"100": {"receptive_field": field}}}
+    column.records.append(second_seed)
+    verdict = claims.judge_receptive_fields([column], [perplexity_columns()])[0]
+    mean = (first_seed["lengths"]["100"]["receptive_field"] + field) / 2
+    assert f"{mean / 100:.2f} training lengths" in str(verdict)
+
+
+def test_verdict_fails_without_a_rank_correlation():
+    grown = perplexity_columns()
+    grown[0] = make_column("window:w=4", "perplexity", {100: 1.0, 1600: 3.0})
+    grown[3] = make_column("alibi", "perplexity", {100: 1.0, 1500: 1.0})
+    assert claims.judge_receptive_fields(field_columns(), [grown])[-1].holds is False
+
+
+def test_verdicts_need_perplexities():
+    verdicts = claims.judge_receptive_fields(field_columns(), [])
+    assert all(verdict.holds is None for verdict in verdicts)
+
+
+def test_invalid_settings_are_refused(trained, refused):
+    run, main = trained("window:w=8"), eval_receptive_field.main
+    assert "no run given" in refused(main)[0]
+    assert "windows is 1: it must be at least 2" in refused(main, run, "--windows", "1")[0]
+    assert "has a single window of 2,000 tokens" in refused(main, run, "--lengths", "2000")[0]

@@ -1,0 +1,130 @@
+"""Common settings and runner of the evaluation programs.
+
+A program defines its config, a plan of what to measure on one run, and the measurement:
+
+    @dataclass
+    class Config(TextEvaluationConfig): ...
+    def plan(run: str, config: Config) -> Plan: ...
+    def measure(model, plan, length, device, dtype) -> dict: ...
+
+    records = run_evaluation(config, plan, measure, config.dtype)
+
+All runs are planned before anything is computed, so that invalid input costs no computing time.
+Each run gets one record (records.py), which is written after each length.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from errors import InputError
+from evaluation.records import record_identity, record_path, update_record
+from model import GPT
+from runtime import devices
+from runtime.loading import load_model
+from text_data.shards import Shards
+
+RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
+
+
+@dataclass
+class EvaluationConfig:
+    """Settings of every evaluation program."""
+
+    runs: list[str] = field(default_factory=list)
+    """run folders or checkpoint files"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
+    """attention implementation (see attention.py)"""
+
+    def __post_init__(self):
+        if problems := self.problems():
+            raise InputError(*problems)
+
+    def problems(self) -> list[str]:
+        """Return one line for each invalid setting; subclasses add their own."""
+        return [] if self.runs else ["no run given: pass run folders, for example runs/NAME"]
+
+
+@dataclass
+class TextEvaluationConfig(EvaluationConfig):
+    """Settings of the programs that evaluate runs on a text."""
+
+    data: str | None = None
+    """data folder; null: the data that the run was trained on"""
+    split: str = "val"
+    """split of the data"""
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What to measure on one run. A program adds its own fields."""
+
+    run: str  # run folder or checkpoint file
+    shards: Shards  # the text
+    lengths: list[int]  # ascending; the record has one entry for each
+    protocol: dict  # part of the record's identity
+    identity: dict  # further entries of the record's identity
+    record_name: list[str]  # words of the record's file name, after "eval"
+    extra_inputs: int = 0  # input tokens of a forward pass in addition to the length
+
+    @property
+    def label(self) -> str:
+        """The run's name in progress bars."""
+        return Path(self.run).name
+
+
+def run_evaluation(
+    config: EvaluationConfig,
+    plan_run: Callable[..., Plan],
+    measure: Callable[..., dict],
+    dtype: str,
+    **load_options,
+) -> list[dict]:
+    """Evaluate every run of the config; return the records with the planned lengths.
+
+    plan_run(run, config): returns the run's Plan. Raises InputError if the run cannot be evaluated.
+    measure(model, plan, length, device, dtype): returns the record's entry for one length.
+    dtype: of matrix products, as select_device takes it. load_options: passed to load_model.
+    """
+    device, torch_dtype = devices.select_device(config.device, dtype)
+    plans = [plan_run(run, config) for run in config.runs]
+    return [
+        _evaluate(plan, measure, config.attention, device, torch_dtype, load_options)
+        for plan in plans
+    ]
+
+
+def _evaluate(
+    plan: Plan,
+    measure: Callable[..., dict],
+    attention: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    load_options: dict,
+) -> dict:
+    """Update the record of one run and return it with the planned lengths."""
+    model, checkpoint = load_model(plan.run, device, dtype, attention, **load_options)
+    identity = {
+        **record_identity(plan.run, model, checkpoint, dtype),
+        "data": plan.shards.identity,
+        "protocol": plan.protocol,
+        **plan.identity,
+    }
+
+    def measure_length(length: int) -> dict | None:
+        if not supports(model, length + plan.extra_inputs):
+            return None
+        return measure(model, plan, length, device, dtype)
+
+    path = record_path(plan.run, "eval", *plan.record_name)
+    return update_record(plan.run, path, identity, plan.lengths, measure_length, device)
+
+
+def supports(model: GPT, inputs: int) -> bool:
+    """Return whether the model's encoding supports so many input tokens."""
+    return model.max_context is None or inputs <= model.max_context
