@@ -1,4 +1,4 @@
-"""Provenance: who made a file, with which code, versions and hardware; hashes of files and values."""
+"""Provenance: command, code, versions and hardware that made a file; hashes of files and values."""
 
 import datetime
 import hashlib
@@ -20,7 +20,7 @@ def provenance(device: torch.device) -> dict:
     """Return the command, commit, versions, hardware and time, for a record or a log."""
     now = datetime.datetime.now(datetime.UTC)
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([*_program(), *sys.argv[1:]]),
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -28,6 +28,14 @@ def provenance(device: torch.device) -> dict:
         "device": devices.describe(device),
         "time": now.isoformat(timespec="seconds"),
     }
+
+
+def _program() -> list[str]:
+    """Return how the program was started: a file name, or python -m and a module's name."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None:  # started as a file
+        return [Path(sys.argv[0]).name]
+    return ["python", "-m", spec.name.removesuffix(".__main__")]
 
 
 def _commit() -> str | None:
@@ -54,5 +62,5 @@ def sha256_of(path: str | Path) -> str:
 
 
 def short_hash(value) -> str:
-    """Return 12 hexadecimal digits that identify a JSON value; the order of keys does not matter."""
+    """Return 12 hexadecimal digits that identify a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -14,11 +14,13 @@ run.save(**checkpoint)
 run.finish()
 """
 
+import functools
 import json
 import math
 import os
 import uuid
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -80,15 +82,8 @@ class Run:
         `resume` is False.
         """
         has_checkpoint = bool(list_checkpoints(self.folder))
-        if not has_checkpoint and not (self.folder / CONFIG).exists():
-            if self._has_other_files():
-                raise InputError(f"{self.folder} contains other files: use another --out_dir")
-            return None
-        if not resume:
-            raise InputError(
-                f"{self.folder} already contains a run: pass --resume to continue it, "
-                "or use another --out_dir"
-            )
+        has_run = has_checkpoint or (self.folder / CONFIG).exists()
+        check_folder(self.folder, has_run, resume)
         if not has_checkpoint:
             return None
         checkpoint = load_checkpoint(self.folder)
@@ -96,27 +91,14 @@ class Run:
         self.step = checkpoint["step"]
         return checkpoint
 
-    def _has_other_files(self) -> bool:
-        """Return whether the folder contains more than an interrupted start leaves behind."""
-        if not self.folder.is_dir():
-            return False
-        return any(
-            path.name != "wandb" and path.suffix != ".partial" for path in self.folder.iterdir()
-        )
-
     def _check_settings(self, checkpoint: dict, defaults: dict) -> None:
         """Raise InputError if a setting or the data differ from those of the checkpoint."""
-        remedy = "use the same, or another --out_dir"
-        old_config = {**defaults, **checkpoint["config"]}
-        problems = []
-        for name, value in self.config.items():
-            old_value = old_config.get(name)
-            if name not in MAY_CHANGE_ON_RESUME and old_value != value:
-                problems.append(f"was trained with {name} {old_value}, not {value}: {remedy}")
+        problems = changed_settings(
+            {**defaults, **checkpoint["config"]}, self.config, MAY_CHANGE_ON_RESUME
+        )
         if checkpoint["data"] != self.data:
-            problems.append(f"was not trained on the data in {self.config['data']}: {remedy}")
-        if problems:
-            raise InputError(*(f"--resume: {self.folder} {problem}" for problem in problems))
+            problems.append(f"not trained on the data in {self.config['data']}")
+        check_unchanged(self.folder, problems)
 
     def start(self, device: torch.device, **facts) -> None:
         """Lock the folder, write the config, and open the log with a "start" record.
@@ -126,7 +108,7 @@ class Run:
         """
         if not self.is_writer:
             return
-        self._lock()
+        weakref.finalize(self, lock_folder(self.folder))
         lines = self._truncate_log()
         run_id = json.loads(lines[0])["id"] if lines else uuid.uuid4().hex[:8]
         records = [json.loads(line) for line in lines]
@@ -142,24 +124,6 @@ class Run:
             self._log = open(self.folder / LOG, "a", encoding="utf-8")  # noqa: SIM115
         self.log("start", max(0, self.step), id=run_id, **facts, **provenance(device))
         self.wandb = wandb
-
-    def _lock(self) -> None:
-        """Keep other processes out of the folder for as long as this object exists."""
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        if fcntl is None:
-            return
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another process trains in {self.folder}: wait until it ends, "
-                "or use another --out_dir"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
 
     def _truncate_log(self) -> list[str]:
         """Truncate the log to the checkpoint's step and return its lines.
@@ -214,6 +178,60 @@ class Run:
         """Close the connection to Weights & Biases, if there is one."""
         if self.wandb:
             self.wandb.finish()
+
+
+def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
+    """Raise InputError if the folder has a run and `resume` is False, or if it has other files.
+
+    Files that an interrupted start leaves behind are ignored.
+    """
+    if has_run and not resume:
+        raise InputError(
+            f"{folder} already contains a run: pass --resume to continue it, "
+            "or use another --out_dir"
+        )
+    if has_run or not folder.is_dir():
+        return
+    if any(path.name != "wandb" and path.suffix != ".partial" for path in folder.iterdir()):
+        raise InputError(f"{folder} contains other files: use another --out_dir")
+
+
+def changed_settings(old: dict, new: dict, may_change: set[str]) -> list[str]:
+    """Return "trained with NAME OLD, not NEW" for each setting that must not change on resume."""
+    return [
+        f"trained with {name} {old.get(name)}, not {value}"
+        for name, value in new.items()
+        if name not in may_change and old.get(name) != value
+    ]
+
+
+def check_unchanged(folder: Path, problems: list[str]) -> None:
+    """Raise InputError if there are differences between a run and how it is resumed."""
+    remedy = "use the same, or another --out_dir"
+    if problems:
+        raise InputError(*(f"--resume: {folder} was {problem}: {remedy}" for problem in problems))
+
+
+def lock_folder(folder: Path) -> Callable[[], None]:
+    """Create the folder, keep other processes from locking it, and return the function to unlock.
+
+    The lock also ends with the process. Raises InputError if another process has it.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        return lambda: None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            f"another process trains in {folder}: wait until it ends, or use another --out_dir"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    return functools.partial(os.close, descriptor)
 
 
 def _import_wandb():
