@@ -1,20 +1,24 @@
-"""How often does a model find the ending of a short scene that makes sense? HellaSwag (Zellers et al. 2019).
+"""Evaluate multiple-choice accuracy on HellaSwag (Zellers et al. 2019).
 
-    python eval_hellaswag.py runs/cable runs/alibi                      # the 10,042 validation examples, from the hub
-    python eval_hellaswag.py runs/cable --source hellaswag_val.jsonl    # or from a file with the same fields
+    python eval_hellaswag.py runs/cable runs/alibi                      # hub: 10,042 examples
+    python eval_hellaswag.py runs/cable --source hellaswag_val.jsonl    # a file in the same format
 
-acc: the ending of the highest log-likelihood is right; acc_norm: the same, each divided by the ending's length in characters. Texts,
-tokens and scores are those of lm-evaluation-harness (EleutherAI), task hellaswag, zero examples in the prompt. As there, a context
-stands at the beginning, without the <|endoftext|> that opened documents in training. Every checkpoint gets a JSON record beside it,
-eval_hellaswag_validation.json, or eval_hellaswag_{FILE}.json, renewed every few hundred examples; interrupted, it goes on from there.
+Each example is a context and four endings, one of which is right. acc is the percentage of examples
+whose right ending has the highest log-likelihood. acc_norm divides each log-likelihood by the
+length of the ending in characters. Text, tokenization and scores follow lm-evaluation-harness
+(EleutherAI), task hellaswag, zero-shot. As there, contexts are not preceded by <|endoftext|>,
+although documents were in training.
+
+Each run gets a JSON record next to its checkpoints, eval_hellaswag_validation.json or
+eval_hellaswag_{FILE}.json. It is written every few hundred examples; an interrupted evaluation
+resumes there.
 """
 
 import hashlib
-import itertools
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,132 +28,131 @@ from tqdm import tqdm
 
 from errors import InputError
 from evaluation.records import existing_record, record_identity, record_path, run_labels
+from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, supports
 from model import GPT, cross_entropies
 from reporting import tables
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
+from runtime.files import write_json
 from runtime.loading import load_model
 from runtime.provenance import provenance
-from runtime.files import write_json
 from text_data import text_sources, tokenization
 from text_data.data_loader import BATCH_TOKENS
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
-BLOCK = 256  # examples between two writings of the record
+BLOCK = 256  # examples between two writes of the record
+
+Pair = tuple[list[int], list[int]]  # tokens of a context and of one ending
 
 
 @dataclass
-class Config:
-    """Settings of an evaluation."""
+class Config(EvaluationConfig):
+    """Settings of the HellaSwag evaluation."""
 
-    runs: list[str] = field(default_factory=list)
-    """folders of runs, or checkpoints"""
     source: str | None = None
-    """.jsonl or .parquet file of examples (activity_label, ctx_a, ctx_b, endings, label); null: the hub's validation split"""
+    """.jsonl or .parquet file of examples (activity_label, ctx_a, ctx_b, endings, label); null:
+    the validation split from the hub"""
     max_examples: int | None = None
-    """look at the first so many examples only"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
+    """evaluate only this number of examples, the first ones; null: all"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
-    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
-    """how attention is computed (attention.py)"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
-    def __post_init__(self):
-        if not self.runs:
-            raise InputError("no run named: python eval_hellaswag.py runs/NAME ...")
-        if problems := cli.check_minimums(self, max_examples=1):
-            raise InputError(*problems)
+    def problems(self) -> list[str]:
+        return super().problems() + cli.check_minimums(self, max_examples=1)
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("runs", "folders of runs, or checkpoints")
-    )
+    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
     device, dtype = devices.select_device(config.device, config.dtype)
     for run in config.runs:
-        load_checkpoint(run, causal=True, weights=False)  # is there, or nothing need be fetched
+        load_checkpoint(run, causal=True, weights=False)  # raises before anything is downloaded
     examples = load_examples(config.source)
-    records = tables.in_order(
-        [evaluate(run, examples, config, device, dtype) for run in config.runs]
-    )
+    records = [evaluate(run, examples, config, device, dtype) for run in config.runs]
+    records = tables.in_order(records)
+    data = records[0]["data"]
     print()
     print(tables.aligned(tables.accuracy(records)))
     print(
-        f"HellaSwag ({records[0]['data']['split']}), percent right ± standard error, as lm-evaluation-harness counts; "
-        f"{records[0]['data']['tokenizer']} tokens, no <|endoftext|> before the context; chance is 25."
+        f"HellaSwag ({data['split']}): accuracy in percent ± standard error, computed as in "
+        f"lm-evaluation-harness; {data['tokenizer']} tokens, no <|endoftext|> before the context; "
+        "chance is 25."
     )
 
 
 def load_examples(source: str | None) -> list[dict]:
-    """[{"context", "endings", "label"}], texts as the harness has them. Raises InputError for examples that are none."""
+    """Return [{"context", "endings", "label"}] from a file, or from the hub if `source` is None.
+
+    Texts are preprocessed as in the harness. Raises InputError for a source that is not HellaSwag.
+    """
     import datasets
 
     datasets.disable_progress_bars()
-    if source is not None and not (
-        Path(source).is_file() and text_sources.table_format(Path(source))
-    ):
+    if source is None:
+        name, arguments = HUB["path"], HUB
+    elif Path(source).is_file() and text_sources.table_format(Path(source)):
+        name = source
+        arguments = text_sources.load_arguments([Path(source)]) | {"streaming": True}
+    else:
         raise InputError(
-            f"--source {source} is no .jsonl or .parquet file: name one, or leave it out for the hub's"
+            f"--source {source} is not a .jsonl or .parquet file: "
+            "use one, or remove --source to load the examples from the hub"
         )
-    name, load = (
-        (source, text_sources.load_arguments([Path(source)]) | {"streaming": True})
-        if source
-        else (HUB["path"], HUB)
-    )
     with text_sources.input_errors(name, "repair it, or use another --source"):
-        rows = list(datasets.load_dataset(**load))
-    examples = []
+        rows = list(datasets.load_dataset(**arguments))
+    if not rows:
+        raise InputError(f"{name} holds no examples: use another --source")
     for number, row in enumerate(rows, 1):
-        texts, endings, label = (
-            [row.get(key) for key in ("activity_label", "ctx_a", "ctx_b")],
-            row.get("endings"),
-            str(row.get("label")),
-        )
-        if not (
-            isinstance(endings, list)
-            and all(isinstance(text, str) for text in texts + endings)
-            and label.isdecimal()
-            and int(label) < len(endings)
-        ):
+        if not is_example(row):
             raise InputError(
-                f"{name}: example {number} is none of HellaSwag's: give activity_label, ctx_a, ctx_b, endings, and as label "
-                "the number of the right one, from 0 on (the split test has no labels)"
+                f"{name}: example {number} is not in HellaSwag's format: it needs activity_label, "
+                "ctx_a, ctx_b, endings, and label, the index of the right ending (the split test "
+                "has no labels)"
             )
-        activity, a, b = texts
-        examples.append(
-            {
-                "context": preprocess(f"{activity}: {a} {b.capitalize()}"),
-                "endings": [preprocess(ending) for ending in endings],
-                "label": int(label),
-            }
-        )
-    if not examples:
-        raise InputError(f"{name} holds no examples: name another --source")
-    return examples
+    return [parse_example(row) for row in rows]
+
+
+def is_example(row: dict) -> bool:
+    """Return whether a row has all fields of a HellaSwag example with a label."""
+    endings, label = row.get("endings"), str(row.get("label"))
+    if not isinstance(endings, list):
+        return False
+    texts = [row.get("activity_label"), row.get("ctx_a"), row.get("ctx_b"), *endings]
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    return label.isdecimal() and int(label) < len(endings)
+
+
+def parse_example(row: dict) -> dict:
+    """Return {"context", "endings", "label"} as the harness forms them."""
+    context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
+    return {
+        "context": preprocess(context),
+        "endings": [preprocess(ending) for ending in row["endings"]],
+        "label": int(row["label"]),
+    }
 
 
 def preprocess(text: str) -> str:
-    """The harness's: brackets are what WikiHow's pages left behind."""
+    """Return the text without WikiHow's markup in brackets, as the harness does."""
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
 def evaluate(
     run: str, examples: list[dict], config: Config, device: torch.device, dtype: torch.dtype
 ) -> dict:
-    """The record of one checkpoint, over the examples asked for."""
+    """Return the record of one run over the first config.max_examples examples.
+
+    Raises InputError if an ending alone is longer than the encoding's longest context.
+    """
     model, checkpoint = load_model(run, device, dtype, config.attention)
     encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
     count = min(len(examples), config.max_examples or len(examples))
-    pairs = [
-        [encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]]
-        for example in examples[:count]
-    ]
-    longest = max(len(ending) for _, ending in itertools.chain(*pairs))
-    if longest > (model.max_context or longest):
+    pairs = [encode_example(encoding, example) for example in examples[:count]]
+    longest = max(len(ending) for example in pairs for _, ending in example)
+    if not supports(model, longest):
         raise InputError(
-            f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that {checkpoint['gpt']['pe']} "
-            "takes at most: leave this run out"
+            f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that "
+            f"{checkpoint['gpt']['pe']} supports: remove this run"
         )
 
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
@@ -168,18 +171,15 @@ def evaluate(
     if len(scores) >= count:
         print(f"{run} is already evaluated")
 
-    def record():
+    def make_record() -> dict:
+        """Return the record of the examples scored so far, without their log-likelihoods."""
         done = len(scores[:count])
-        cut = sum(
-            len(context) + len(ending) - 1 > (model.max_context or math.inf)
-            for context, ending in itertools.chain(*pairs[:done])
-        )
         return {
             **run_labels(run),
             **identity,
             "examples": done,
             **accuracies(scores[:done], examples),
-            "truncated_sequences": cut,
+            "truncated_sequences": count_truncated(model, pairs[:done]),
         }
 
     with tqdm(
@@ -191,80 +191,107 @@ def evaluate(
     ) as bar:
         while len(scores) < count:
             block = pairs[len(scores) : min(len(scores) + BLOCK, count)]
-            found = iter(
-                log_likelihoods(
-                    model, list(itertools.chain(*block)), encoding.n_vocab, device, dtype
-                )
-            )
-            scores += [list(itertools.islice(found, len(endings))) for endings in block]
+            scores += score_examples(model, block, encoding.n_vocab, device, dtype)
             bar.update(len(block))
-            write_json(
-                path, {**record(), "log_likelihoods": scores, "provenance": provenance(device)}
-            )
+            record = make_record() | {"log_likelihoods": scores}
+            write_json(path, {**record, "provenance": provenance(device)})
     print(f"record: {path}")
-    return record()
+    return make_record()
 
 
-def encode_pair(encoding, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Tokens of both, split where the harness splits: spaces at the context's end belong to what follows, and the continuation is
-    what the tokens of both together have beyond the number of the context's.
+def encode_example(encoding, example: dict) -> list[Pair]:
+    """Return the tokens of the context and an ending, for each ending."""
+    return [
+        encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]
+    ]
+
+
+def encode_pair(encoding, context: str, continuation: str) -> Pair:
+    """Return the tokens of a context and of its continuation, divided as in the harness.
+
+    Spaces at the end of the context belong to the continuation. The continuation's tokens are those
+    of the whole text after the number of tokens that the context has by itself.
     """
-    bare = context.rstrip()
-    tokens = encoding.encode_ordinary(bare)
+    tokens = encoding.encode_ordinary(context.rstrip())
     return tokens, encoding.encode_ordinary(context + continuation)[len(tokens) :]
+
+
+def count_truncated(model: GPT, pairs: list[list[Pair]]) -> int:
+    """Return the number of sequences that are longer than the encoding's longest context."""
+    lengths = [len(context) + len(ending) for example in pairs for context, ending in example]
+    return sum(not supports(model, length - 1) for length in lengths)
+
+
+def score_examples(
+    model: GPT, pairs: list[list[Pair]], vocab_size: int, device: torch.device, dtype: torch.dtype
+) -> list[list[float]]:
+    """Return the log-likelihoods of the endings of each example, in nats."""
+    flat = [pair for example in pairs for pair in example]
+    scores = iter(log_likelihoods(model, flat, vocab_size, device, dtype))
+    return [[next(scores) for _ in example] for example in pairs]
 
 
 @torch.no_grad()
 def log_likelihoods(
-    model: GPT, pairs: list[tuple[list[int], list[int]]], vocab_size: int, device, dtype
+    model: GPT, pairs: list[Pair], vocab_size: int, device: torch.device, dtype: torch.dtype
 ) -> list[float]:
-    """log p(continuation | context) in nats of each pair, summed over the continuation's tokens.
+    """Return log p(continuation | context) of each pair in nats, summed over its tokens.
 
-    Sequences of similar length share a batch, padded on the right, which no earlier token sees. Of those longer than the encoding's
-    longest context the last tokens stay. The padding of the vocabulary is no token.
+    Batches are formed of sequences of similar length and padded on the right, where causal
+    attention ignores it. Sequences that exceed the encoding's longest context keep their last
+    tokens. Embeddings from `vocab_size` on are padding of the vocabulary and get no probability.
     """
-    keep = 1 + (model.max_context or max(len(context) + len(ending) for context, ending in pairs))
-    sequences = [((context + ending)[-keep:], len(ending)) for context, ending in pairs]
-    order = sorted(range(len(pairs)), key=lambda i: -len(sequences[i][0]))
+    if model.max_context is None:
+        keep = max(len(context) + len(ending) for context, ending in pairs)
+    else:
+        keep = model.max_context + 1  # the last token is a target only
+    sequences = [(context + ending)[-keep:] for context, ending in pairs]
+    counts = [len(ending) for _, ending in pairs]
+    order = sorted(range(len(pairs)), key=lambda i: -len(sequences[i]))
     sums = [0.0] * len(pairs)
     while order:
-        longest = (
-            len(sequences[order[0]][0]) - 1
-        )  # inputs of a row: its last token is predicted only
-        rows = [order.pop(0) for _ in range(min(len(order), max(1, BATCH_TOKENS // longest)))]
-        inputs = torch.zeros(len(rows), longest, dtype=torch.int64)
-        asked = torch.zeros(
-            len(rows), longest, dtype=torch.bool
-        )  # where a token of the ending is predicted
-        for row, (tokens, count) in enumerate(sequences[i] for i in rows):
-            inputs[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
-            asked[row, len(tokens) - 1 - count : len(tokens) - 1] = True
-        targets = torch.tensor(
-            [token for i in rows for token in sequences[i][0][-sequences[i][1] :]]
-        )
+        length = len(sequences[order[0]]) - 1  # inputs of the longest sequence of the batch
+        batch_size = max(1, BATCH_TOKENS // length)
+        batch, order = order[:batch_size], order[batch_size:]
+        inputs = torch.zeros(len(batch), length, dtype=torch.int64)
+        is_ending = torch.zeros(len(batch), length, dtype=torch.bool)  # an ending is predicted here
+        targets = []
+        for row, i in enumerate(batch):
+            tokens, count = sequences[i], counts[i]
+            last = len(tokens) - 1
+            inputs[row, :last] = torch.tensor(tokens[:-1])
+            is_ending[row, last - count : last] = True
+            targets += tokens[len(tokens) - count :]
         with devices.autocast(device, dtype):
-            hidden = model.hidden(inputs.to(device))[asked.to(device)]  # (tokens of all endings, C)
-            losses = cross_entropies(hidden, model.wte.weight[:vocab_size], targets.to(device))
-        for i, part in zip(rows, losses.double().cpu().split([sequences[i][1] for i in rows])):
-            sums[i] = -part.sum().item()
+            hidden = model.hidden(inputs.to(device))[is_ending.to(device)]  # (targets, C)
+            losses = cross_entropies(
+                hidden, model.wte.weight[:vocab_size], torch.tensor(targets).to(device)
+            )
+        ending_losses = losses.double().cpu().split([counts[i] for i in batch])
+        for i, ending in zip(batch, ending_losses, strict=True):
+            sums[i] = -ending.sum().item()
     return sums
 
 
 def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:
-    """Shares of examples whose best ending is the right one; standard errors over examples, None for a single one."""
+    """Return acc, acc_norm (fractions) and their standard errors over examples.
+
+    scores: log-likelihoods of the endings of the first examples. The standard error of a single
+    example is None.
+    """
     result = {}
     for metric in ("acc", "acc_norm"):
         right = []
-        for logs, example in zip(scores, examples):
-            lengths = [
-                max(len(ending), 1e-9) if metric == "acc_norm" else 1
-                for ending in example["endings"]
-            ]  # nothing is never best
-            right.append(np.argmax(np.divide(logs, lengths)) == example["label"])
+        for logs, example in zip(scores, examples, strict=False):
+            weights = np.ones(len(logs))
+            if metric == "acc_norm":
+                # An empty ending has length zero; dividing by almost zero makes it never the best.
+                weights = [max(len(ending), 1e-9) for ending in example["endings"]]
+            right.append(np.argmax(np.divide(logs, weights)) == example["label"])
         result[metric] = float(np.mean(right))
-        result[f"{metric}_se"] = (
-            float(np.std(right, ddof=1) / math.sqrt(len(right))) if len(right) > 1 else None
-        )
+        result[f"{metric}_se"] = None
+        if len(right) > 1:
+            result[f"{metric}_se"] = float(np.std(right, ddof=1) / math.sqrt(len(right)))
     return result
 
 
