@@ -1,0 +1,431 @@
+"""The documentation: links, commands, code blocks, and numbers that are copied from results.
+
+`python tests/test_docs.py` refreshes what is generated: text between `<!-- copy FILE A-B -->` and
+`<!-- end -->` (paragraphs A to B of FILE), and between `<!-- output COMMAND -->` and `<!-- end -->`
+(what the command prints).
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import posenc  # noqa: E402
+import report  # noqa: E402
+from errors import InputError  # noqa: E402
+from runtime import cli  # noqa: E402
+
+RESULTS = ROOT / "results"
+HIDDEN = {".git", ".venv", ".ruff_cache", ".pytest_cache", "__pycache__", "data", "runs"}
+ALL_MARKDOWN = sorted(
+    path
+    for path in ROOT.rglob("*.md")
+    if not HIDDEN & set(path.relative_to(ROOT).parts[:-1]) and path.is_file()
+)
+GENERATED = [path for path in RESULTS.rglob("*.md") if path.name != "README.md"]
+PAGES = [path for path in ALL_MARKDOWN if path not in GENERATED]
+
+COPY = re.compile(r"<!-- copy (\S+) (\d+)-(\d+) -->\n(.*?)<!-- end -->", re.DOTALL)
+OUTPUT = re.compile(r"<!-- output python (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INDENTED_COMMAND = re.compile(
+    r"^ {4,}((?:[A-Z_]+=\S+ )*(?:python|torchrun|bash|sbatch) .*(?:\\\n.*)*)", re.MULTILINE
+)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def each_page(**options):
+    return pytest.mark.parametrize("page", PAGES, ids=name_of, **options)
+
+
+# Length and links
+
+
+@pytest.mark.parametrize("page, most", [("README.md", 150), ("results/README.md", 80)])
+def test_length(page, most):
+    assert len((ROOT / page).read_text().splitlines()) <= most
+
+
+def anchors(path: Path) -> set[str]:
+    """Return GitHub's anchors of the headings of a Markdown file."""
+    text = FENCE.sub("", path.read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", ALL_MARKDOWN, ids=name_of)
+def test_relative_links_exist(page):
+    text = FENCE.sub("", page.read_text())
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", link):
+            continue  # a URL
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{link} does not exist"
+        if anchor:
+            assert anchor in anchors(target), f"{link}: no such heading"
+
+
+def test_map_of_the_readme_is_complete():
+    """The map lists every program and every folder that git tracks, and nothing else."""
+    tree = (ROOT / "README.md").read_text().split("```text\n")[1].split("```")[0]
+    listed = {line.split()[0] for line in tree.splitlines() if line}
+    programs = {path.name for path in ROOT.glob("*.py")}
+    folders = {
+        f"{path.name}/"
+        for path in ROOT.iterdir()
+        if path.is_dir() and not path.name.startswith(".") and path.name not in HIDDEN
+    }
+    assert listed == programs | folders
+
+
+def test_page_of_encodings_lists_the_registry():
+    page = (ROOT / "docs" / "encodings.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([a-z][\w-]*)`", row)}
+    registry = {name for name in posenc.ENCODINGS if not name.startswith("test-")}
+    assert registry <= listed
+
+
+# Commands
+
+
+class Parsed(Exception):
+    """Raised in place of running a program whose command line is valid."""
+
+
+@pytest.fixture
+def stop_after_parsing(monkeypatch):
+    """Make `cli.parse` raise Parsed after it has accepted a command line."""
+    parse = cli.parse
+
+    def parse_and_stop(*arguments, **options):
+        parse(*arguments, **options)
+        raise Parsed
+
+    monkeypatch.setattr(cli, "parse", parse_and_stop)
+    monkeypatch.chdir(ROOT)
+
+
+def command_blocks(text: str) -> list[str]:
+    """Return the shell code of a page: fenced blocks, and indented lines that call a program."""
+    fenced = [code for language, _, code in FENCE.findall(text) if language in ("bash", "sh")]
+    return fenced + INDENTED_COMMAND.findall(FENCE.sub("", text))
+
+
+def commands(code: str) -> list[list[str]]:
+    """Split shell code into commands, each a list of words."""
+    found = []
+    for line in code.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        words = [[]]
+        for word in lexer:
+            if set(word) <= set(";&|"):
+                words.append([])
+            else:
+                words[-1].append("cable" if word == "$pe" else word.replace("$pe", "cable"))
+        found += words
+    return [command for command in found if command]
+
+
+def check_command(words: list[str]) -> None:
+    """Raise AssertionError or InputError if a documented command cannot be valid."""
+    environment = {}
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        name, _, environment[name] = words.pop(0).partition("=")
+    if not words:
+        return
+    program, *arguments = words
+    if program in ("do", "then"):
+        check_command(arguments)
+    elif program in ("python", "python3"):
+        check_python(arguments)
+    elif program == "torchrun":
+        start = next(number for number, word in enumerate(arguments) if word.endswith(".py"))
+        check_python(arguments[start:])
+    elif program in ("bash", "sbatch"):
+        check_script(arguments, environment)
+    elif program == "pip":
+        files = [word for word in arguments if word.startswith("requirements")]
+        assert all((ROOT / file).is_file() for file in files)
+    else:
+        assert program in KNOWN, f"unknown command {program}: is it a typo?"
+
+
+KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "ruff", "pre-commit", "lm_eval"}
+
+
+def check_python(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        _, module, *flags = arguments
+        if module == "pytest":
+            check_pytest(flags)
+        if module in ("pytest", "venv"):
+            return
+    else:
+        assert (ROOT / arguments[0]).is_file(), f"{arguments[0]} does not exist"
+        module, *flags = arguments
+        if module.startswith("tests/"):
+            return
+        module = module.removesuffix(".py")
+    with pytest.raises(Parsed):
+        importlib.import_module(module).main(flags)
+
+
+def check_pytest(arguments: list[str]) -> None:
+    for word in arguments:
+        if word.startswith("tests"):
+            assert (ROOT / word.partition("::")[0]).exists(), f"{word} does not exist"
+
+
+def check_script(arguments: list[str], environment: dict[str, str]) -> None:
+    path, *flags = arguments
+    assert (ROOT / path).is_file(), f"{path} does not exist"
+    text = (ROOT / path).read_text() + (ROOT / "scripts" / "common.sh").read_text()
+    for name in environment:
+        assert re.search(rf"\b{name}\b", text), f"{path} has no setting {name}"
+    for spec in environment.get("ENCODINGS", "").split():
+        posenc.parse(spec)
+    assert environment.get("SCALE", "full") in ("full", "small", "smoke")
+    name = Path(path).name
+    if name in ("slurm.sh", "quickstart.sh"):
+        check_python(["train_gpt.py", *flags])
+    elif name == "test.sh":
+        check_pytest(flags)
+    elif name == "test_gpu.sh":
+        assert all(f" {part}) " in text for part in flags)
+    elif flags:
+        check_command(flags)  # a script that runs another command
+
+
+@each_page()
+def test_commands_are_valid(page, stop_after_parsing):
+    problems = []
+    for code in command_blocks(page.read_text()):
+        for command in commands(code):
+            try:
+                check_command(list(command))
+            except (AssertionError, InputError, pytest.fail.Exception) as error:
+                problems.append(f"{' '.join(command)}: {error}")
+    assert not problems, "\n".join(problems)
+
+
+def test_an_invalid_command_is_found(stop_after_parsing):
+    """The check above refuses unknown flags, files, settings and programs."""
+    for line in (
+        "python train_gpt.py --stepz 3",
+        "python train_gpt.py --pe cabel",
+        "python nothing.py",
+        "torchrun --standalone train_gpt.py --config configs/nothing.yaml",
+        "python plot.py nothing",
+        "python -m retrieval.finetune exported/cable --nothing 1",
+        "bash scripts/nothing.sh",
+        "SCALES=small bash scripts/table1_wikitext.sh",
+        "ENCODINGS='cable cabel' bash scripts/table1_wikitext.sh",
+        "pythn train_gpt.py",
+    ):
+        with pytest.raises((AssertionError, InputError, pytest.fail.Exception)):
+            check_command(commands(line)[0])
+
+
+# Code that is run
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """Return a copy of the repository to run documented code in."""
+    target = tmp_path_factory.mktemp("copy") / "repository"
+    ignored = shutil.ignore_patterns(*HIDDEN, "results", "tests")
+    shutil.copytree(ROOT, target, ignore=ignored)
+    (target / "results").symlink_to(RESULTS)
+    return target
+
+
+def marked_blocks() -> list:
+    """Return the blocks fenced as `bash test`, with their pages."""
+    return [
+        pytest.param(code, id=f"{name_of(page)}-{number}")
+        for page in PAGES
+        for number, (language, mark, code) in enumerate(FENCE.findall(page.read_text()))
+        if language == "bash" and mark.strip() == "test"
+    ]
+
+
+def run(command: list[str], folder: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "INSTALLED": "1",
+    }
+    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("code", marked_blocks())
+def test_marked_blocks_run(code, copy):
+    run(["bash", "-euo", "pipefail", "-c", code], copy)
+
+
+def python_blocks() -> list:
+    """Return Python code that is a whole program: it starts with an import."""
+    return [
+        pytest.param(code, id=f"{name_of(page)}-{number}")
+        for page in PAGES
+        for number, (language, _, code) in enumerate(FENCE.findall(page.read_text()))
+        if language == "python" and re.match(r"(#.*\n)*(import|from) ", code)
+    ]
+
+
+@pytest.mark.parametrize("code", python_blocks())
+def test_python_blocks_run(code, copy):
+    run([sys.executable, "-c", code], copy)
+
+
+# Numbers
+
+
+def paragraphs(path: Path, first: int, last: int) -> str:
+    """Return paragraphs `first` to `last`, counted from 1, of a generated file."""
+    found = path.read_text().strip().split("\n\n")
+    assert last <= len(found), f"{path} has {len(found)} paragraphs"
+    return "\n\n".join(found[first - 1 : last]) + "\n"
+
+
+def printed_by(command: str) -> str:
+    """Return what a program of the repository prints, run in a folder without data."""
+    script, *flags = shlex.split(command)
+    flags = [str(ROOT / flag) if flag.startswith("configs/") else flag for flag in flags]
+    program = importlib.import_module(script.removesuffix(".py"))
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.chdir(ROOT / "tests"):
+        program.main(flags)
+    return f"```text\n{text.getvalue()}```\n"
+
+
+@each_page()
+def test_copied_tables_are_current(page):
+    for file, first, last, shown in COPY.findall(page.read_text()):
+        assert shown == paragraphs(ROOT / file, int(first), int(last)), (
+            f"{file} changed: run python tests/test_docs.py"
+        )
+
+
+@each_page()
+def test_tables_of_results_are_copied_from_generated_files(page):
+    """A table against context or distance is one of those that report.py wrote."""
+    generated = "\n".join(path.read_text() for path in GENERATED)
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
+        if re.match(r"\| +(context|distance|training lengths) \|.*\n\|-+:", table):
+            assert table in generated
+
+
+@each_page()
+def test_printed_output_is_current(page):
+    for command, shown in OUTPUT.findall(page.read_text()):
+        assert shown == printed_by(command)
+
+
+TABLES = [
+    ("quickstart", ["perplexity"], ["quickstart/*.json"], None),
+    ("long_context", ["perplexity"], ["long_context/*.json"], None),
+    ("encoders/masked", ["perplexity"], ["encoders/masked/*.json"], None),
+    (
+        "encoders/retrieval",
+        ["retrieval"],
+        ["encoders/retrieval/*.json"],
+        "cable_table3_mldr_ndcg10_bert",
+    ),
+    (
+        "reproduction",
+        ["perplexity"],
+        ["reproduction/*.json"],
+        "cable_table1_wikitext-103_tiny",
+    ),
+    ("reproduction/older", ["perplexity"], ["reproduction/older/*.json"], None),
+    (
+        "reproduction/rows",
+        ["perplexity"],
+        ["reproduction/rows/*.json", "reproduction/cable.json", "reproduction/kerple.json"],
+        "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512",
+    ),
+    ("reproduction/wikitext103", ["perplexity"], ["reproduction/wikitext103/*.json"], None),
+    ("rope_extended/as_it_is", ["perplexity"], ["rope_extended/as_it_is/*.json"], None),
+    ("rope_extended/trained_on", ["perplexity"], ["rope_extended/trained_on/*.json"], None),
+    ("recall", ["recall"], ["recall/*.json"], None),
+    ("receptive_field", ["receptive_field"], ["receptive_field/*.json"], None),
+    (
+        "sandwich/slopes_and_windows",
+        ["perplexity", "receptive_field"],
+        ["sandwich/slopes_and_windows/*.json"],
+        None,
+    ),
+    ("sandwich/trained_longer", ["perplexity"], ["sandwich/trained_longer/*.json"], None),
+    (
+        "sandwich/encodings",
+        ["perplexity", "receptive_field"],
+        ["sandwich/encodings/*.json"],
+        "sandwich_table3_arxiv",
+    ),
+    ("sandwich/cache", ["perplexity"], ["sandwich/cache/*.json"], "sandwich_table5_arxiv"),
+    ("bench/figure3", ["train", "generate", "eval"], ["bench/figure3.json"], None),
+]
+
+
+@pytest.mark.parametrize("folder, kinds, records, paper", TABLES, ids=[row[0] for row in TABLES])
+def test_tables_are_made_of_the_records(folder, kinds, records, paper, tmp_path):
+    """Committed tables are what report.py makes of the committed records today."""
+    paths = [str(path) for pattern in records for path in sorted(RESULTS.glob(pattern))]
+    flags = ["--paper", str(RESULTS / "paper" / f"{paper}.csv")] if paper else []
+    report.main([*paths, *flags, "--out_dir", str(tmp_path)])
+    for kind in kinds:
+        made = (tmp_path / f"{kind}.md").read_text()
+        assert made == (RESULTS / folder / f"{kind}.md").read_text()
+
+
+@pytest.mark.parametrize("folder, kinds", [row[:2] for row in TABLES], ids=[r[0] for r in TABLES])
+def test_every_generated_table_is_shown_in_a_page(folder, kinds):
+    pages = "\n".join(page.read_text() for page in PAGES)
+    for kind in kinds:
+        table = paragraphs(RESULTS / folder / f"{kind}.md", 1, 1)
+        assert table in pages or f"results/{folder}/{kind}.md" in pages
+
+
+def refresh() -> None:
+    """Rewrite the generated parts of all pages."""
+    for page in PAGES:
+        old = page.read_text()
+        text = COPY.sub(
+            lambda part: (
+                f"<!-- copy {part[1]} {part[2]}-{part[3]} -->\n"
+                f"{paragraphs(ROOT / part[1], int(part[2]), int(part[3]))}<!-- end -->"
+            ),
+            old,
+        )
+        text = OUTPUT.sub(
+            lambda part: f"<!-- output python {part[1]} -->\n{printed_by(part[1])}<!-- end -->",
+            text,
+        )
+        if text != old:
+            page.write_text(text)
+            print(f"updated: {name_of(page)}")
+
+
+if __name__ == "__main__":
+    refresh()
