@@ -123,8 +123,12 @@ def stop_after_parsing(monkeypatch):
 
 
 def command_blocks(text: str) -> list[str]:
-    """Return the shell code of a page: fenced blocks, and indented lines that call a program."""
-    fenced = [code for language, _, code in FENCE.findall(text) if language in ("bash", "sh")]
+    """Return the shell code of a page that no test runs: fenced blocks and indented commands."""
+    fenced = [
+        code
+        for language, mark, code in FENCE.findall(text)
+        if language in ("bash", "sh") and mark.strip() != "test"
+    ]
     return fenced + INDENTED_COMMAND.findall(FENCE.sub("", text))
 
 
@@ -184,6 +188,10 @@ def check_python(arguments: list[str]) -> None:
         if module.startswith("tests/"):
             return
         module = module.removesuffix(".py")
+    if "--config" in flags:
+        position = flags.index("--config")
+        if flags[position + 1].startswith("runs/"):
+            del flags[position : position + 2]  # made by an earlier command
     with pytest.raises(Parsed):
         importlib.import_module(module).main(flags)
 
@@ -248,12 +256,13 @@ def test_an_invalid_command_is_found(stop_after_parsing):
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """Return a copy of the repository to run documented code in."""
+def copy(tmp_path_factory, data_dir):
+    """Return a copy of the repository, with a small data/stdlib, to run documented code in."""
     target = tmp_path_factory.mktemp("copy") / "repository"
     ignored = shutil.ignore_patterns(*HIDDEN, "results", "tests")
     shutil.copytree(ROOT, target, ignore=ignored)
     (target / "results").symlink_to(RESULTS)
+    shutil.copytree(data_dir, target / "data" / "stdlib")
     return target
 
 
