@@ -14,9 +14,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+from conftest import TINY
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -38,7 +41,7 @@ PAGES = [path for path in ALL_MARKDOWN if path not in GENERATED]
 
 COPY = re.compile(r"<!-- copy (\S+) (\d+)-(\d+) -->\n(.*?)<!-- end -->", re.DOTALL)
 OUTPUT = re.compile(r"<!-- output python (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
-FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 INDENTED_COMMAND = re.compile(
     r"^ {4,}((?:[A-Z_]+=\S+ )*(?:python|torchrun|bash|sbatch) .*(?:\\\n.*)*)", re.MULTILINE
 )
@@ -48,8 +51,15 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def each_page(**options):
-    return pytest.mark.parametrize("page", PAGES, ids=name_of, **options)
+each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def fences(text: str) -> list[tuple[str, str, str]]:
+    """Return (language, mark, code) of the fenced blocks of a page."""
+    return [
+        (language, mark.strip(), textwrap.dedent(code))
+        for _, language, mark, code in FENCE.findall(text)
+    ]
 
 
 # Length and links
@@ -138,8 +148,8 @@ def command_blocks(text: str) -> list[str]:
     """Return the shell code of a page that no test runs: fenced blocks and indented commands."""
     fenced = [
         code
-        for language, mark, code in FENCE.findall(text)
-        if language in ("bash", "sh") and mark.strip() != "test"
+        for language, mark, code in fences(text)
+        if language in ("bash", "sh") and mark != "test"
     ]
     return fenced + INDENTED_COMMAND.findall(FENCE.sub("", text))
 
@@ -234,7 +244,7 @@ def check_script(arguments: list[str], environment: dict[str, str]) -> None:
         check_command(flags)  # a script that runs another command
 
 
-@each_page()
+@each_page
 def test_commands_are_valid(page, stop_after_parsing):
     problems = []
     for code in command_blocks(page.read_text()):
@@ -283,8 +293,8 @@ def marked_blocks() -> list:
     return [
         pytest.param(code, id=f"{name_of(page)}-{number}")
         for page in PAGES
-        for number, (language, mark, code) in enumerate(FENCE.findall(page.read_text()))
-        if language == "bash" and mark.strip() == "test"
+        for number, (language, mark, code) in enumerate(fences(page.read_text()))
+        if language == "bash" and mark == "test"
     ]
 
 
@@ -310,7 +320,7 @@ def python_blocks() -> list:
     return [
         pytest.param(code, id=f"{name_of(page)}-{number}")
         for page in PAGES
-        for number, (language, _, code) in enumerate(FENCE.findall(page.read_text()))
+        for number, (language, _, code) in enumerate(fences(page.read_text()))
         if language == "python" and re.match(r"(#.*\n)*(import|from) ", code)
     ]
 
@@ -318,6 +328,36 @@ def python_blocks() -> list:
 @pytest.mark.parametrize("code", python_blocks())
 def test_python_blocks_run(code, copy):
     run([sys.executable, "-c", code], copy)
+
+
+def python_code(page: str) -> list[str]:
+    """Return the Python blocks of a page under docs/."""
+    text = (ROOT / "docs" / page).read_text()
+    return [code for language, _, code in fences(text) if language == "python"]
+
+
+def test_an_encoding_in_your_own_model():
+    """The block of encodings.md computes attention on the fused path."""
+    scope = {}
+    exec(next(code for code in python_code("encodings.md") if "posenc.build" in code), scope)
+    assert scope["y"].shape == (2, 8, 300, 64)
+    assert scope["path"] == "sdpa"
+
+
+@pytest.mark.parametrize("variant", ["bias", "distance_bias"])
+def test_the_documented_encoding_trains(variant, data_dir, tmp_path):
+    """The class of adding_an_encoding.md trains, in a process of its own."""
+    blocks = [code for code in python_code("adding_an_encoding.md") if "class Recency" in code]
+    code = next(code for code in blocks if f"def {variant}(" in code)
+    flags = [*TINY, "--steps", "3", "--data", str(data_dir), "--pe", "recency"]
+    flags += ["--out_dir", str(tmp_path / "run")]
+    imports = "import torch\nfrom torch import nn\nfrom posenc import DistanceBias"
+    program = f"{imports}\n{code}\nimport train_gpt\ntrain_gpt.main({flags})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert "recency, attention by dense" in done.stdout
+    weights = torch.load(tmp_path / "run" / "checkpoint_0000003.pt", weights_only=True)["model"]
+    assert (weights["posenc.0.r"] != 1).all()
 
 
 # Numbers
@@ -340,7 +380,7 @@ def printed_by(command: str) -> str:
     return f"```text\n{text.getvalue()}```\n"
 
 
-@each_page()
+@each_page
 def test_copied_tables_are_current(page):
     for file, first, last, shown in COPY.findall(page.read_text()):
         assert shown == paragraphs(ROOT / file, int(first), int(last)), (
@@ -348,7 +388,7 @@ def test_copied_tables_are_current(page):
         )
 
 
-@each_page()
+@each_page
 def test_tables_of_results_are_copied_from_generated_files(page):
     """A table against context or distance is one of those that report.py wrote."""
     generated = "\n".join(path.read_text() for path in GENERATED)
@@ -357,7 +397,7 @@ def test_tables_of_results_are_copied_from_generated_files(page):
             assert table in generated
 
 
-@each_page()
+@each_page
 def test_printed_output_is_current(page):
     for command, shown in OUTPUT.findall(page.read_text()):
         assert shown == printed_by(command)
