@@ -1,4 +1,7 @@
-"""The Triton kernels as machine code, in processes of their own: this one may be that of Triton's interpreter, which compiles nothing."""
+"""Tests of the compiled Triton kernels on a simulated GPU, and of their machine-code statistics.
+
+Triton compiles in processes of its own, because this process may be running Triton's interpreter.
+"""
 
 import json
 import os
@@ -13,28 +16,33 @@ from conftest import ROOT
 
 from errors import InputError
 
-pytest.importorskip("triton", reason="triton is not installed")
+pytest.importorskip("triton", reason="Triton is not installed")
 from gpu_simulation import emulator, machine_code  # noqa: E402
 
 from triton_attention import kernels  # noqa: E402
 
-COMPUTE = """
+RUN_CASES = """
 import json, sys
 import torch
 import test_kernels
 from gpu_simulation import emulator
 from triton_attention import kernels
 
-kernels.runs_on, kernels.SEQUENCES, found = lambda device: True, 2, []
+kernels.runs_on = lambda device: True
+kernels.SEQUENCES = 2
+results = []
 for capability, kind, causal, B, T, D, dtype, *window_size in json.loads(sys.argv[1]):
-    dtype, settings = getattr(torch, dtype), {"causal": causal, **({"window_size": window_size[0]} if window_size else {})}
-    with emulator.gpu(capability) as launched:
-        errors = test_kernels.errors(kind, test_kernels.case(kind, T, T, D, B=B, H=1, causal=causal), dtype, **settings)
-    found.append((errors, {program.name: program.asm["ptx"] for program in launched}))
-print(json.dumps(found))
+    options = {"causal": causal}
+    if window_size:
+        options["window_size"] = window_size[0]
+    inputs = test_kernels.case(kind, T, T, D, B=B, H=1, causal=causal)
+    with emulator.simulated_gpu(capability) as launched:
+        errors = test_kernels.errors(kind, inputs, getattr(torch, dtype), **options)
+    results.append((errors, {program.name: program.asm["ptx"] for program in launched}))
+print(json.dumps(results))
 """
 
-MISSING = """
+RUN_WITHOUT = """
 import re, sys
 import torch
 import test_kernels
@@ -42,27 +50,28 @@ from gpu_simulation import emulator
 from triton_attention import kernels
 
 kernels.runs_on = lambda device: True
-leaves = test_kernels.case("fall", 200, 200, 64, B=1, H=1)
-for what in sys.argv[1:]:
+inputs = test_kernels.case("fall", 200, 200, 64, B=1, H=1)
+for instruction in sys.argv[1:]:
+    def remove(ptx):
+        return re.sub(instruction + r"[^;]*;", "", ptx)
     try:
-        with emulator.gpu(90, mend=lambda ptx: re.sub(what + r"[^;]*;", "", ptx)) as launched:
-            test_kernels.errors("fall", leaves, torch.bfloat16)
+        with emulator.simulated_gpu(90, edit_ptx=remove):
+            test_kernels.errors("fall", inputs, torch.bfloat16)
     except AssertionError as error:
         print(error)
 """
 
 
-def compiling(*command):
-    """What a command prints in a process whose Triton compiles."""
+def run_compiling(*arguments):
+    """Run Python in a process whose Triton compiles and return its standard output."""
+    folders = (".", "tests", "tests/triton_attention")
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "0",
-        "PYTHONPATH": os.pathsep.join(
-            str(ROOT / part) for part in (".", "tests", "tests/triton_attention")
-        ),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders),
     }
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", *command],
+        [sys.executable, "-W", "ignore", *arguments],
         cwd=ROOT,
         text=True,
         capture_output=True,
@@ -72,12 +81,13 @@ def compiling(*command):
     return done.stdout
 
 
-CASES = {  # (GPU, kind, causal, sequences, tokens, head size, dtype, reach)
+# compute capability, kind, causal, sequences, tokens, head dimension, dtype, window size
+CASES = {
     "kinds": [
         (90, kind, True, 3 if kind == "distance" else 1, 200, 64, "bfloat16")
         for kind in kernels.KINDS
     ],
-    "both ways": [
+    "bidirectional": [
         (90, "fall", False, 1, 200, 64, "bfloat16"),
         (90, "pieces", False, 1, 200, 64, "bfloat16"),
         (90, "distance", False, 1, 200, 64, "bfloat16", 70),
@@ -95,50 +105,43 @@ CASES = {  # (GPU, kind, causal, sequences, tokens, head size, dtype, reach)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_they_become_computes_the_formula(name):
-    """Triton needs no GPU to compile for one. What it made of them is carried out on one in NumPy, and held to the formulas in float64.
+def test_compiled_kernels_match_formulas(name):
+    """The compiled kernels agree with the formulas in float64.
 
-    Products run on the tensor cores, but for float32's; tiles are fetched ahead but for FIRE's on Hopper, whose inner loop forbids it;
-    nothing is added atomically.
+    Products use tensor cores, except in float32. Tiles are prefetched, except FIRE's on Hopper,
+    whose inner loop prevents it. Nothing is accumulated with atomics.
     """
-    for case, (errors, programs) in zip(
-        CASES[name], json.loads(compiling("-c", COMPUTE, json.dumps(CASES[name]))), strict=True
-    ):
+    results = json.loads(run_compiling("-c", RUN_CASES, json.dumps(CASES[name])))
+    for case, (errors, programs) in zip(CASES[name], results, strict=True):
         capability, kind, _, _, _, _, dtype, *_ = case
-        bound = torch.finfo(getattr(torch, dtype)).eps * (10 if dtype == "float32" else 1)
-        loose = (
-            {"g": 5, "slopes": 3} if kind == "pieces" else {}
-        )  # what cancels in them is rounded all the same
-        assert all(error < bound * loose.get(name, 1) for name, error in errors.items()), (
-            case,
-            errors,
-        )
-        assert {*programs} == {
-            machine_code.KERNELS[name].fn.__name__ for name in machine_code.names(kind)
-        }
+        tolerance = torch.finfo(getattr(torch, dtype)).eps * (10 if dtype == "float32" else 1)
+        # Terms of these gradients cancel, but their rounding errors do not.
+        factors = {"g": 5, "slopes": 3} if kind == "pieces" else {}
+        for leaf, error in errors.items():
+            assert error < tolerance * factors.get(leaf, 1), (case, leaf, errors)
+        expected = {machine_code.KERNELS[name].fn.__name__ for name in machine_code.names(kind)}
+        assert set(programs) == expected
         for program, ptx in programs.items():
             product = "wgmma.mma_async" if capability == 90 else "mma.sync"
             assert (product in ptx) == (dtype != "float32"), (case, program)
-            assert "cp.async" in ptx or kind == "pieces" and not program.endswith("distances"), (
-                case,
-                program,
-            )
+            if kind != "pieces" or program.endswith("distances"):
+                assert "cp.async" in ptx, (case, program)
             assert not re.search(r"\b(atom|red)\.", ptx), (case, program)
 
 
-def test_what_a_gpu_would_do_in_another_order_is_seen():
-    """Without its barriers, its waiting and its fences the forward pass is no longer the same whichever warp comes first."""
-    missing = "bar.sync", r"cp\.async\.wait_group", r"wgmma\.wait_group", r"fence\.proxy"
-    assert compiling("-c", MISSING, *missing).splitlines() == [
+def test_missing_synchronization_is_detected():
+    """Without a barrier, wait or fence the result of the forward pass depends on the warp order."""
+    removed = "bar.sync", r"cp\.async\.wait_group", r"wgmma\.wait_group", r"fence\.proxy"
+    assert run_compiling("-c", RUN_WITHOUT, *removed).splitlines() == [
         "reads what another warp writes",
         "reads what an asynchronous copy writes",
-        "writes what an asynchronous copy or product is about",
-        "a product reads what no fence has shown it",
+        "writes what an asynchronous copy or product uses",
+        "a product reads what no fence made visible",
     ]
 
 
 @pytest.mark.parametrize(
-    "accesses, told",
+    "accesses, message",
     [
         ("write 0 5, read 1", "reads what another warp writes"),
         ("write 0 5, barrier, read 1, read 0", None),
@@ -150,52 +153,48 @@ def test_what_a_gpu_would_do_in_another_order_is_seen():
         ("write 0 5, write 1 5, read 0", "reads what another warp writes"),
     ],
 )
-def test_what_warps_may_do_between_two_barriers(accesses, told):
-    memory, seen = emulator.Shared(4), None
-    for what, *numbers in (words.split() for words in accesses.split(", ")):
-        places, *numbers = np.array([[2]]), *(np.array([[int(number)]]) for number in numbers)
+def test_race_detection_between_barriers(accesses, message):
+    """Each access is a method of SharedMemory, a warp and, to write, a value; all at one byte."""
+    memory = emulator.SharedMemory(4)
+    raised = None
+    for access in accesses.split(", "):
+        method, *numbers = access.split()
+        arguments = [np.array([[int(number)]]) for number in numbers]
+        if method != "barrier":
+            arguments.insert(0, np.array([[2]]))
         try:
-            getattr(memory, what)(*([] if what == "barrier" else [places, *numbers]))
+            getattr(memory, method)(*arguments)
         except emulator.RaceError as error:
-            seen = str(error)
-    assert seen == told
+            raised = str(error)
+    assert raised == message
 
 
-def test_what_they_issue_is_told(tmp_path):
-    """Each pair takes an exponential and two to four products, at least; a bias costs, and FIRE's and k-cable's the most; what does not
-    learn saves its gradient."""
-    table = compiling(machine_code.__file__, "--out", str(tmp_path / "out.json"))
-    result = json.loads((tmp_path / "out.json").read_text())["instructions"]
-    assert (
-        list(result["kinds"]) == [*kernels.KINDS, "fall, g fixed", "fall, all fixed"]
-        and result["gpu"] == "sm_90"
-    )
+def test_machine_code_statistics(tmp_path):
+    """A biased kernel issues more instructions, and one with fewer gradients issues fewer.
+
+    Each pair of query and key needs an exponential and two to four products at least.
+    """
+    table = run_compiling(machine_code.__file__, "--out", str(tmp_path / "out.json"))
+    record = json.loads((tmp_path / "out.json").read_text())["instructions"]
+    assert list(record["kinds"]) == [*kernels.KINDS, "fall, g fixed", "fall, all fixed"]
+    assert record["gpu"] == "sm_90"
     cycles = {
         kind: {name: code["cycles"] for name, code in codes.items()}
-        for kind, codes in result["kinds"].items()
+        for kind, codes in record["kinds"].items()
     }
+    exponentials = machine_code.PAIRS / 32 / 4  # instructions per warp, on four schedulers
     for name in ("forward", "rows", "columns"):
-        exponentials = machine_code.PAIRS / 32 / 4  # instructions of a warp, to the four schedulers
-        assert (
-            5 * exponentials
-            < cycles["none"][name]
-            < cycles["fall"][name]
-            < cycles["log-fall"][name]
-            < 50 * exponentials
-        )
-    assert (
-        cycles["fall, all fixed"]["rows"] < cycles["fall, g fixed"]["rows"] < cycles["fall"]["rows"]
+        none, decay, log_decay = (cycles[kind][name] for kind in ("none", "fall", "log-fall"))
+        assert 5 * exponentials < none < decay < log_decay < 50 * exponentials
+    both, g_fixed, all_fixed = (
+        cycles[kind] for kind in ("fall", "fall, g fixed", "fall, all fixed")
     )
-    assert (
-        cycles["fall, all fixed"]["columns"]
-        < cycles["fall, g fixed"]["columns"]
-        == cycles["fall"]["columns"]
-    )
-    for codes in result["kinds"].values():
-        assert all(
-            32 < code["registers"] <= 255 and 0 < code["shared"] <= 227 * 1024
-            for code in codes.values()
-        )
+    assert all_fixed["rows"] < g_fixed["rows"] < both["rows"]
+    assert all_fixed["columns"] < g_fixed["columns"] == both["columns"]
+    for codes in record["kinds"].values():
+        for code in codes.values():
+            assert 32 < code["registers"] <= 255
+            assert 0 < code["shared"] <= 227 * 1024
     assert re.search(rf"\| +fall \| +{cycles['fall']['forward']:,.0f} \(\d+\) \|", table)
 
 
@@ -215,8 +214,8 @@ DISASSEMBLY = """
 """
 
 
-def test_loops_are_those_of_the_disassembly():
-    """One in another, whose instructions are its own; jumps forward are no loops."""
+def test_loops_of_disassembly():
+    """An inner loop's instructions are not the outer loop's, and forward branches are no loops."""
     inner, outer = machine_code.loops(DISASSEMBLY)
     assert inner == ["FADD R0, R1, R2", "@P0  BRA `(.L_x_0)"]
     assert outer == [
@@ -226,7 +225,7 @@ def test_loops_are_those_of_the_disassembly():
     ]
 
 
-def test_the_interpreter_compiles_nothing(monkeypatch):
+def test_interpreter_cannot_compile(monkeypatch):
     monkeypatch.setattr(kernels.INTERPRETED, "value", True)
     with pytest.raises(InputError, match="unset TRITON_INTERPRET"):
         machine_code.compile_kernel("fall", "forward")

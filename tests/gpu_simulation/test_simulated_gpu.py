@@ -1,4 +1,7 @@
-"""The GPU that is not there: what it counts, and what it refuses. Asks for gcc and a PyTorch for CUDA on a machine without a GPU."""
+"""Tests of the simulated GPU: what a training step launches and allocates, and what is refused.
+
+They need gcc and a PyTorch for CUDA, on a machine without a GPU.
+"""
 
 import os
 import shutil
@@ -11,11 +14,12 @@ import pytest
 import torch
 from conftest import ROOT
 
+pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is None or torch.cuda.is_available() or not shutil.which("gcc"),
     reason="needs gcc and a PyTorch for CUDA, and no GPU",
 )
-STEP = """
+TRAIN_STEP = """
 import torch
 from model import GPT, GPTConfig
 model = GPT(GPTConfig("quickstart", "cable", 256, 64, attention="triton")).cuda()
@@ -27,16 +31,17 @@ tokens = torch.zeros(2, 64, dtype=torch.int64, device="cuda")
 with torch.autocast("cuda", torch.bfloat16):
     model(tokens, tokens).backward()
 """
-REFUSED = """
+OVERSIZED_LAUNCH = """
 import torch
 from triton_attention import kernels
-kernels.HEADS = 70_000  # what attend would refuse by itself
+kernels.HEADS = 70_000  # so that the kernels' own check passes
 q = torch.zeros(70_000, 1, 16, 16, device="cuda", dtype=torch.bfloat16)
 kernels.attend(q, q, q, kernels.Bias(), 1.0)
 """
 
 
-def run(code, folder):
+def run_simulated(code, folder):
+    """Run Python code on the simulated GPU; its launches are logged to folder/launches.txt."""
     environment = {
         **os.environ,
         "LAUNCHES": str(folder / "launches.txt"),
@@ -53,22 +58,20 @@ def run(code, folder):
     )
 
 
-def test_what_a_step_launches_and_holds(tmp_path):
-    """Each of four layers' attention once forward, once by rows and once by columns."""
-    done = run(STEP, tmp_path)
+def test_training_step_launches_each_kernel_once_per_layer(tmp_path):
+    """Each of four layers launches the kernels for forward, rows and columns once."""
+    done = run_simulated(TRAIN_STEP, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    launched = Counter(
-        line.split("\t")[1]
-        for line in (tmp_path / "launches.txt").read_text().splitlines()
-        if line.startswith("triton")
-    )
-    assert [
-        launched[name]
-        for name in ("_forward", "_backward_rows", "_backward_columns", "_backward_distances")
-    ] == [4, 4, 4, 0]
+    launches = (tmp_path / "launches.txt").read_text().splitlines()
+    launched = Counter(line.split("\t")[1] for line in launches if line.startswith("triton"))
+    assert launched["_forward"] == 4
+    assert launched["_backward_rows"] == 4
+    assert launched["_backward_columns"] == 4
+    assert launched["_backward_distances"] == 0
 
 
-def test_more_programs_than_a_gpu_takes_are_refused(tmp_path):
-    """70,000 sequences times heads along the second side of a grid."""
-    done = run(REFUSED, tmp_path)
-    assert done.returncode and "_forward: a GPU would refuse 1 x 70000 x 1 programs" in done.stderr
+def test_oversized_grid_is_refused(tmp_path):
+    """70,000 heads of all sequences exceed the limit of the grid's second dimension."""
+    done = run_simulated(OVERSIZED_LAUNCH, tmp_path)
+    assert done.returncode != 0
+    assert "_forward: a GPU would refuse 1 x 70000 x 1 programs" in done.stderr
