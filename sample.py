@@ -1,10 +1,11 @@
-"""Continues texts with a trained model, token by token, as far as you like.
+"""Generate text with a trained model.
 
     python sample.py runs/quickstart/cable --prompt "def main(" --max_new_tokens 2000
-    python sample.py runs/quickstart/cable --prompt_file prompts.txt            # a batch: every line is a prompt
-    python sample.py runs/quickstart/cable --interactive true                   # asks for one prompt after another
+    python sample.py runs/quickstart/cable --prompt_file prompts.txt     # a batch, a prompt per
+    line python sample.py runs/quickstart/cable --interactive true            # asks for prompts
 
-One text is printed as it grows, a batch when it is done; the last line tells tokens per second.
+The text may be longer than the training length. A single text is printed while it is generated, a
+batch at its end. The last line, on standard error, is the throughput in tokens per second.
 """
 
 import codecs
@@ -13,6 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import torch
 
 from errors import InputError
 from generation.sampling import Sampling, generate
@@ -24,51 +27,39 @@ from text_data import tokenization
 
 @dataclass
 class Config(Sampling):
-    """Settings of a continuation."""
+    """Settings of text generation."""
 
     run: list[str] = field(default_factory=list)
-    """folder of a run, or a checkpoint"""
+    """run folder or checkpoint file"""
     prompt: str = ""
-    """text to continue; empty: the start of a document"""
+    """text to continue; empty: start of a document"""
     prompt_file: str | None = None
-    """file of prompts to continue together, one a line, instead of --prompt"""
+    """file of prompts, one per line, that are continued as one batch; instead of --prompt"""
     interactive: bool = False
-    """ask for prompts until the input ends"""
+    """ask for prompts until the end of input"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
     def __post_init__(self):
         problems = cli.check_minimums(
             self, max_new_tokens=0, temperature=0, top_k=1, top_p=0, seed=0
         )
         if len(self.run) != 1:
-            problems.append("name one run: python sample.py runs/NAME")
-        if sum((bool(self.prompt), self.prompt_file is not None, self.interactive)) > 1:
-            problems.append(
-                "--prompt, --prompt_file and --interactive exclude each other: choose one"
-            )
+            problems.append("one run is needed: python sample.py runs/NAME")
+        sources = [self.prompt != "", self.prompt_file is not None, self.interactive]
+        if sources.count(True) > 1:
+            problems.append("--prompt, --prompt_file and --interactive exclude each other: use one")
         if problems:
             raise InputError(*problems)
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint")
-    )
+    config = cli.parse(Config, argv, __doc__, positional=("run", "run folder or checkpoint file"))
     prompts = [config.prompt]
     if config.prompt_file is not None:
-        try:
-            prompts = Path(config.prompt_file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"--prompt_file {config.prompt_file} cannot be read ({error}): name a text file"
-            ) from None
-        if not prompts:
-            raise InputError(
-                f"--prompt_file {config.prompt_file} is empty: give it a prompt a line"
-            )
+        prompts = read_prompts(config.prompt_file)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device, dtype)
     encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
@@ -84,31 +75,51 @@ def main(argv=None):
         complete(model, encoding, [prompt], config, device, dtype)
 
 
-def complete(model: GPT, encoding, prompts: list[str], config: Config, device, dtype) -> None:
-    """Prints the prompts with their continuations."""
-    begun, count = time.perf_counter(), 0
+def read_prompts(path: str) -> list[str]:
+    """Return the lines of a text file. Raises InputError if it cannot be read or is empty."""
+    try:
+        prompts = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"--prompt_file {path} cannot be read ({error}): use a text file in UTF-8"
+        ) from None
+    if not prompts:
+        raise InputError(f"--prompt_file {path} is empty: write one prompt per line")
+    return prompts
+
+
+def complete(
+    model: GPT,
+    encoding,
+    prompts: list[str],
+    config: Config,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Print the prompts with their continuations; a single one while it is generated."""
+    start, count = time.perf_counter(), 0
     tokens = [[encoding.eot_token, *encoding.encode_ordinary(prompt)] for prompt in prompts]
-    decoders = [
-        codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in prompts
-    ]  # a character may take several tokens
-    texts, stream = list(prompts), len(prompts) == 1
-    if stream:
+    # A character may take several tokens: an incremental decoder waits for all of its bytes.
+    new_decoder = codecs.getincrementaldecoder("utf-8")
+    decoders = [new_decoder(errors="replace") for _ in prompts]
+    texts = list(prompts)
+    print_at_once = len(prompts) == 1
+    if print_at_once:
         print(prompts[0], end="", flush=True)
-    for step in generate(
-        model, tokens, config, encoding.n_vocab, encoding.eot_token, device, dtype
-    ):
-        for row, token in step.items():
+    steps = generate(model, tokens, config, encoding.n_vocab, encoding.eot_token, device, dtype)
+    for new_tokens in steps:
+        for row, token in new_tokens.items():
             text = decoders[row].decode(encoding.decode_single_token_bytes(token))
             texts[row] += text
             count += 1
-            if stream:
+            if print_at_once:
                 print(text, end="", flush=True)
-    if stream:
+    if print_at_once:
         print()
     else:
         for number, text in enumerate(texts, 1):
             print(f"--- {number}\n{text}")
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     print(f"{count} tokens in {seconds:.1f} s, {count / seconds:,.0f} tokens/s", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Continuations: the likeliest tokens, batches that are what each prompt gives alone, choices that follow the distribution."""
+"""Tests of generation/sampling.py: greedy decoding, batches, long contexts, distributions."""
 
 import numpy as np
 import pytest
@@ -10,31 +10,32 @@ from runtime import checkpoints, loading
 from text_data import tokenization
 
 CPU = torch.device("cpu")
+END = 256  # the byte tokenizer's end of a document
 
 
-def tokens_of(model, prompts, **settings):
-    """The new tokens of every prompt."""
+def generate_tokens(model, prompts, **settings):
+    """The new tokens of each prompt."""
     config = sampling.Sampling(**settings)
     rows = [[] for _ in prompts]
-    for new in sampling.generate(model, prompts, config, 257, 256, CPU, torch.float32):
-        for row, token in new.items():
+    for new_tokens in sampling.generate(model, prompts, config, 257, END, CPU, torch.float32):
+        for row, token in new_tokens.items():
             rows[row].append(token)
     return rows
 
 
-def likeliest(model, prompt, count):
-    """Greedy decoding by one pass over everything for each token."""
+def greedy_tokens(model, prompt, count):
+    """Greedy decoding without a cache: one forward pass over the whole text for each token."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + count:
         tokens.append(int(model(torch.tensor([tokens]))[0, -1, :257].argmax()))
-        if tokens[-1] == 256:
+        if tokens[-1] == END:
             return tokens[len(prompt) : -1]
     return tokens[len(prompt) :]
 
 
 @pytest.fixture
 def model(trained):
-    """model("cable"): a trained model whose likeliest tokens are far from a tie and vary."""
+    """model("cable"): a model whose most likely tokens vary and are far from ties."""
 
     def load(pe):
         model, _ = loading.load_model(trained(pe), CPU)
@@ -48,58 +49,60 @@ def model(trained):
 
 
 @pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe not in LIMITED])
-def test_temperature_zero_takes_the_likeliest_tokens(pe, model):
-    prompt = [256, *b"1: line 7"]
-    expected = likeliest(model(pe), prompt, 40)  # far beyond the training length of 16
-    assert tokens_of(model(pe), [prompt], temperature=0, max_new_tokens=40) == [expected]
+def test_temperature_zero_is_greedy_decoding(pe, model):
+    prompt = [END, *b"1: line 7"]
+    expected = greedy_tokens(model(pe), prompt, 40)  # far beyond the training length of 16
+    assert generate_tokens(model(pe), [prompt], temperature=0, max_new_tokens=40) == [expected]
 
 
-def test_a_longest_context_is_read_again_by_halves(model):
-    """learnable knows 16 positions: when they are full, the last 8 tokens are the new start."""
-    learnable, prompt = model("learnable"), [256, *b"1: line 7"]
-    learnable.wte.weight.data[256] = 0  # never the end
+def test_a_full_context_restarts_from_its_second_half(model):
+    """learnable supports 16 positions: when they are full, the last 8 tokens are the new start."""
+    learnable, prompt = model("learnable"), [END, *b"1: line 7"]
+    learnable.wte.weight.data[END] = 0  # the document never ends
     tokens, start = list(prompt), 0
     for _ in range(30):
         if len(tokens) - start > 16:
             start = len(tokens) - 8
         tokens.append(int(learnable(torch.tensor([tokens[start:]]))[0, -1, :257].argmax()))
-    assert tokens_of(learnable, [prompt], temperature=0, max_new_tokens=30) == [
-        tokens[len(prompt) :]
-    ]
-    assert len(tokens_of(learnable, [prompt * 5], temperature=0, max_new_tokens=30)[0]) == 30
+    settings = {"temperature": 0, "max_new_tokens": 30}
+    assert generate_tokens(learnable, [prompt], **settings) == [tokens[len(prompt) :]]
+    long_prompt = prompt * 5
+    assert len(generate_tokens(learnable, [long_prompt], **settings)[0]) == 30
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope+fox", "kerple"])
-def test_a_batch_is_each_prompt_alone(pe, model):
-    prompts = [[256, *b"12: l"], [256], [256, *b"1: line 7 of 49."]]
-    together = tokens_of(model(pe), prompts, temperature=0, max_new_tokens=20)
-    assert together == [likeliest(model(pe), prompt, 20) for prompt in prompts]
+def test_a_batch_equals_each_prompt_alone(pe, model):
+    prompts = [[END, *b"12: l"], [END], [END, *b"1: line 7 of 49."]]
+    batch = generate_tokens(model(pe), prompts, temperature=0, max_new_tokens=20)
+    assert batch == [greedy_tokens(model(pe), prompt, 20) for prompt in prompts]
 
 
-@pytest.mark.parametrize(
-    "pe", ["rope+cable", "learnable"]
-)  # learnable: read again by halves, more than once
-def test_compiled_it_writes_the_same(pe, model, monkeypatch):
-    prompts = [[256, *b"12: l"], [256, *b"1: line"]]
-    expected = tokens_of(model(pe), prompts, temperature=0, max_new_tokens=40)
-    compiled = torch.compile
+# learnable restarts its context more than once
+@pytest.mark.parametrize("pe", ["rope+cable", "learnable"])
+def test_compiled_generation_gives_the_same_tokens(pe, model, monkeypatch):
+    prompts = [[END, *b"12: l"], [END, *b"1: line"]]
+    settings = {"temperature": 0, "max_new_tokens": 40}
+    expected = generate_tokens(model(pe), prompts, **settings)
+    compile_ = torch.compile
     monkeypatch.setattr(
-        torch, "compile", lambda function, **options: compiled(function, backend="eager", **options)
+        torch, "compile", lambda function, **options: compile_(function, backend="eager", **options)
     )
-    assert tokens_of(model(pe), prompts, temperature=0, max_new_tokens=40, compile=True) == expected
+    assert generate_tokens(model(pe), prompts, **settings, compile=True) == expected
 
 
-def test_long_prompts_are_read_in_pieces(model, monkeypatch):
-    prompt = [256, *b"1: line 7 of 49. 2: line 8"]
-    whole = tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9)
+def test_long_prompts_are_read_in_chunks(model, monkeypatch):
+    prompt = [END, *b"1: line 7 of 49. 2: line 8"]
+    settings = {"temperature": 0, "max_new_tokens": 9}
+    whole = generate_tokens(model("cable"), [prompt], **settings)
     monkeypatch.setattr(sampling, "READ", 4)
-    assert tokens_of(model("cable"), [prompt], temperature=0, max_new_tokens=9) == whole
+    assert generate_tokens(model("cable"), [prompt], **settings) == whole
 
 
-def drawn(logits, **settings):
-    """Shares of the tokens drawn from one row of logits, 20,000 times."""
+def sampled_fractions(logits, **settings):
+    """The frequency of each token in 20,000 samples from one row of logits."""
     config, generator = sampling.Sampling(**settings), torch.Generator().manual_seed(0)
-    tokens = sampling.sample_token(torch.tensor(logits).expand(20_000, -1), config, generator)
+    rows = torch.tensor(logits.astype(np.float32)).expand(20_000, -1)
+    tokens = sampling.sample_token(rows, config, generator)
     return torch.bincount(tokens, minlength=len(logits)).numpy() / 20_000
 
 
@@ -107,54 +110,45 @@ LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
 
 
 @pytest.mark.parametrize(
-    "settings, shares",
+    "settings, expected",
     [
         ({"temperature": 1}, [0.1, 0.4, 0.2, 0.3]),
         ({"temperature": 0.5}, np.square([0.1, 0.4, 0.2, 0.3]) / 0.3),
         ({"temperature": 1, "top_k": 2}, [0, 4 / 7, 0, 3 / 7]),
         ({"temperature": 1, "top_k": 10}, [0.1, 0.4, 0.2, 0.3]),
-        (
-            {"temperature": 1, "top_p": 0.5},
-            [0, 4 / 7, 0, 3 / 7],
-        ),  # 0.4 is not enough, with 0.3 it is
+        # 0.4 is less than 0.5; 0.4 + 0.3 is enough.
+        ({"temperature": 1, "top_p": 0.5}, [0, 4 / 7, 0, 3 / 7]),
         ({"temperature": 1, "top_p": 0.0}, [0, 1, 0, 0]),
-        (
-            {"temperature": 1, "top_k": 3, "top_p": 0.8},
-            [0, 4 / 9, 2 / 9, 3 / 9],
-        ),  # the share of what top_k leaves
-        (
-            {"temperature": 1, "top_k": 3, "top_p": 0.77},
-            [0, 4 / 7, 0, 3 / 7],
-        ),  # 0.77 of 0.9 is less than 0.4 and 0.3
+        # top_p applies to the 0.9 that top_k leaves: 0.8 of it is more than 0.4 + 0.3, ...
+        ({"temperature": 1, "top_k": 3, "top_p": 0.8}, [0, 4 / 9, 2 / 9, 3 / 9]),
+        # ... and 0.77 of it is less.
+        ({"temperature": 1, "top_k": 3, "top_p": 0.77}, [0, 4 / 7, 0, 3 / 7]),
         ({"temperature": 0}, [0, 1, 0, 0]),
     ],
 )
-def test_choices_follow_the_distribution(settings, shares):
-    assert (
-        np.abs(drawn(LOGITS.astype(np.float32), **settings) - shares).max() < 0.012
-    )  # three standard errors
+def test_samples_follow_the_distribution(settings, expected):
+    fractions = sampled_fractions(LOGITS, **settings)
+    assert np.abs(fractions - expected).max() < 0.012  # three standard errors
 
 
-def test_a_temperature_by_which_logits_divided_are_infinite():
-    assert drawn((LOGITS + 100).astype(np.float32), temperature=1e-37).tolist() == [0, 1, 0, 0]
+def test_a_tiny_temperature_does_not_overflow():
+    assert sampled_fractions(LOGITS + 100, temperature=1e-37).tolist() == [0, 1, 0, 0]
 
 
-def test_the_end_of_a_document_ends_it(model):
+def test_the_end_token_finishes_a_row(model):
     cable = model("cable")
-    cable.wte.weight.data[256] = (
-        100 * cable.ln_f.weight.data
-    )  # the likeliest token, wherever the norm's mean is positive
+    # The end token is the most likely one wherever the mean of the last LayerNorm is positive.
+    cable.wte.weight.data[END] = 100 * cable.ln_f.weight.data
     cable.ln_f.bias.data.fill_(1)
-    assert tokens_of(cable, [[256], [256, 65]], temperature=0, max_new_tokens=20) == [[], []]
+    prompts = [[END], [END, 65]]
+    assert generate_tokens(cable, prompts, temperature=0, max_new_tokens=20) == [[], []]
 
 
-def test_vocabulary_padding_is_no_token(model, trained):
+def test_padding_of_the_vocabulary_is_never_sampled(model, trained):
     cable, checkpoint = model("cable"), checkpoints.load_checkpoint(trained("cable"))
-    assert (
-        checkpoint["gpt"]["vocab_size"] == 320
-        and tokenization.tiktoken_encoding("bytes").n_vocab == 257
-    )
-    cable.wte.weight.data[257:] = 100 * cable.ln_f.weight.data  # the padding would win every time
+    assert checkpoint["gpt"]["vocab_size"] == 320
+    assert tokenization.tiktoken_encoding("bytes").n_vocab == 257
+    cable.wte.weight.data[257:] = 100 * cable.ln_f.weight.data  # the highest logits of all
     cable.ln_f.bias.data.fill_(1)
-    (tokens,) = tokens_of(cable, [[256]], max_new_tokens=20)
+    (tokens,) = generate_tokens(cable, [[END]], max_new_tokens=20)
     assert max(tokens, default=0) < 257

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from conftest import ENCODINGS, ROOT
-from test_sampling import likeliest
+from test_sampling import greedy_tokens
 
 import eval_hellaswag
 import export_hf
@@ -153,7 +153,7 @@ def test_loaded_folder_has_the_logits_of_the_run(pe, folders, loaded):
 @pytest.mark.parametrize("pe", EXPORTED)
 def test_generate_returns_the_likeliest_tokens(pe, folders, loaded):
     model, result = loading.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
-    expected = PROMPT + likeliest(model, PROMPT, 8)
+    expected = PROMPT + greedy_tokens(model, PROMPT, 8)
     assert result["prompt"] == [PROMPT] and result["text"] == result["text, no cache"] == expected
     assert result["tokens per step"] == [len(PROMPT)] + [1] * 7  # the cache holds the rest
     assert result["beams"] == result["beams, no cache"]
