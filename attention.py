@@ -1,31 +1,41 @@
-"""Attention: how is softmax(q k^T * scale + bias) v computed, for each kind of bias?
+"""Attention with the additive bias of a positional encoding.
 
-Three paths, one meaning:
+    y = attend(q, k, v, BiasInputs(encoding, q_features, k_features), scale, path)
 
-    dense   the specification. Bias and softmax in float32, written out row by row: queries go in chunks, and each chunk is
-            computed again in backward, so that memory is O(chunk * S) however long the text. On a CPU without gradients, rows
-            that the whole batch shares become the mask of the fused kernel. Encodings that act on whole rows know no other path.
-    sdpa    PyTorch's fused kernel, O(T) memory. A bias that is a short sum of products u_i * w_j is a dot product itself:
-            u is appended to the queries as further columns, w to the keys, and the kernel never knows.
-    triton  kernels.py, on GPUs: the bias of any encoding alone that says how (`in_registers`) is formed in registers. Where it is asked
-            for, and where a record says that on such GPUs it is right and faster.
+computes softmax(q k^T * scale + bias) v. `path` names the implementation:
 
-What is exact in float32 takes care in bf16, where the spacing of numbers near 700 is 4: each appended number is split into
-two bf16 parts that add up to its float32 value, and products of parts get columns of their own. A term that is constant
-along a row (w = 1) cancels in the softmax, yet it stays: the backward pass multiplies the rounding residue of a row by the
-size of the bias, and only with both halves of a difference present does autograd subtract that residue again. Without gradients
-it goes, and a third part takes its columns: what two parts round away shows in texts of 100,000 tokens.
+    dense   The reference. Bias and softmax are float32 and written out row by row. Queries are
+            processed in chunks that are recomputed in backward, so memory is O(chunk * S) for any
+            sequence length. Encodings that act on full rows of logits have no other path. On a CPU
+            without gradients, a bias that the whole batch shares becomes the attn_mask of the
+            fused kernel instead.
+    sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that is a short sum of
+            products u_i * w_j is itself a dot product: u is appended to the queries as extra
+            columns and w to the keys.
 
-What bf16 still costs: the fused kernel rounds the gradient of each token's S, of which a gate's gradient is a running sum, and that of
-its bias a sum of running sums. On random numbers the latter is off by 4% at 256 tokens, by a third at 1,024, by more than itself at
-4,096 (`bench.py attention`, column error); the dense path has none of it, and the Triton kernels less than 2% at 1,024.
+Other modules add paths with `register_path`: triton_attention adds "triton".
 
-Legend: B batch, H heads, T queries, S keys, D head size. Query number t is token `first` + t and sees the keys up to itself, or, where
-the encoding is not causal, all; where `first` is not given, the queries are the last T of the S tokens.
+Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
+is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
+gets its own columns. A term that is constant along a row (w = 1) cancels in the softmax, but it
+stays when gradients are needed: backward multiplies the rounding residue of a row by the size of
+the bias, and autograd subtracts that residue only if both terms of the difference are present.
+Without gradients the term is dropped and its columns hold a third part, because the error of two
+parts is visible in texts of 100,000 tokens.
+
+What remains in bf16: the fused kernel rounds the gradient of each token's S. The gradient of a gate
+is a running sum of these, and the gradient of the gate's bias is a sum of running sums. On random
+numbers the latter is wrong by 4% at 256 tokens, by a third at 1,024 and by more than 100% at 4,096
+(`python bench.py attention`, column "error"). The dense path has no such error, and the Triton
+kernels have less than 2% at 1,024 tokens.
+
+Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,429 +45,465 @@ from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
 
-BACKEND = None  # of PyTorch's fused kernel, where a benchmark pins one; compiled code is guarded by it, and not by PyTorch's own setting
-PATHS = ("auto", "sdpa", "dense", "triton")
-SKIP_TOLERANCE = 2.0**-24  # of a row's weight: what float32 rounds away
-CHUNK_ELEMENTS = 2**23  # logits of one dense chunk on a CPU: 32 MB in float32
-TRANSFORMED = 4  # times as many numbers a pair where rows are transformed
-GPU_CHUNK = 16  # times as many on a GPU: torch.compile takes half a second a chunk, and a block of small would have 49 of them, not 4
+# Backend of PyTorch's fused kernel that a benchmark pins. torch.compile guards on this global, but
+# not on PyTorch's own setting.
+BACKEND = None
+# Fraction of a row's softmax weight that may be skipped: less than float32 resolves.
+SKIP_TOLERANCE = 2.0**-24
+CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
+FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
+# On a GPU chunks are larger. torch.compile takes half a second per chunk, and a block of size
+# "small" would have 49 chunks instead of 4.
+GPU_CHUNK_FACTOR = 16
 
 
 @dataclass(frozen=True)
 class MaskSpec:
-    """Which keys a query sees. causal: none after it; reach: none as far away as that; lengths: (B,) int64, how many tokens each text
-    has, behind which padding begins, that only padding sees.
+    """Mask specification: which keys each query attends to.
+
+    causal:         True: no key after the query.
+    window_size:    only keys at a distance below this many tokens; None: at any distance.
+    lengths:        (B,) int64, the number of tokens in each text, at least 1. The rest is padding,
+                    which only padding attends to. Needs T = S. None: no padding.
+    query_offset:   position of the first query among the keys, int or int64 (1,). None: the queries
+                    are the last T of the S tokens. A tensor gives `attend` fixed shapes: the keys
+                    are a buffer, and whatever it holds after the queries is masked.
+    skip_tolerance: fraction of a row's softmax weight that a path may skip, where a bias makes the
+                    weights of distant keys that small; 0: skip nothing. The Triton path uses it.
     """
 
     causal: bool = True
     window_size: int | None = None
     lengths: Tensor | None = None
+    query_offset: int | Tensor | None = None
+    skip_tolerance: float = SKIP_TOLERANCE
 
-    def shifted(self, first: int) -> "MaskSpec":
-        """The same where keys are counted from that one on."""
-        return (
-            self
-            if self.lengths is None
-            else MaskSpec(self.causal, self.window_size, self.lengths - first)
-        )
+    def offset(self, queries: int, keys: int) -> int | Tensor:
+        """Return the position of the first query among the keys."""
+        return keys - queries if self.query_offset is None else self.query_offset
+
+    def for_chunk(self, first_key: int, query_offset: int) -> "MaskSpec":
+        """Return the specification for a chunk whose keys start at token `first_key`."""
+        lengths = None if self.lengths is None else self.lengths - first_key
+        return MaskSpec(self.causal, self.window_size, lengths, query_offset, self.skip_tolerance)
+
+
+class BiasInputs(NamedTuple):
+    """An encoding and what `encoding.features` returned for these queries and keys."""
+
+    encoding: object
+    q_features: tuple[Tensor, ...]
+    k_features: tuple[Tensor, ...]
 
 
 def mask_spec_of(
-    encoding, window_size: int | None = None, lengths: Tensor | None = None
+    encoding,
+    window_size: int | None = None,
+    lengths: Tensor | None = None,
+    query_offset: int | Tensor | None = None,
+    skip_tolerance: float = SKIP_TOLERANCE,
 ) -> MaskSpec:
-    """What `encoding` lets a query see, no key further away than `reach`, and no padding."""
-    limits = [limit for limit in (encoding.window_size, window_size) if limit is not None]
-    return MaskSpec(encoding.causal, min(limits, default=None), lengths)
+    """Return the mask specification of an encoding, further limited to `window_size` tokens."""
+    sizes = [size for size in (encoding.window_size, window_size) if size is not None]
+    smallest = min(sizes, default=None)
+    return MaskSpec(encoding.causal, smallest, lengths, query_offset, skip_tolerance)
 
 
-def resolve_path(path: str, encoding, q: Tensor | None = None) -> str:
-    """The path that `encoding` takes where the user asked for `path`: "sdpa", "dense" or "triton".
+def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
+    """Return the attention mask, True where a query attends to a key, as in PyTorch.
 
-    q: a tensor with the device, dtype and head size of queries to come; without it "auto" does not look for records of the kernels.
-    Raises InputError for a path that the encoding, or this machine, cannot take.
+    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) if the texts have lengths.
     """
-    rows = encoding.logits_transform is not None
-    fused = (
-        not rows
-        and encoding.window_size is None
-        and (encoding.bias is None or encoding.factors is not None)
-    )
-    if path not in PATHS:
-        raise InputError(f"unknown attention path '{path}': choose one of {' '.join(PATHS)}")
-    if path == "sdpa" and not fused:
-        why = (
-            "which acts on whole rows"
-            if rows
-            else "which hides keys"
-            if encoding.window_size
-            else "whose bias has no factors"
-            if encoding.causal
-            else "whose bias has no factors where later keys are seen"
-        )
-        raise InputError(
-            f"attention: sdpa cannot compute {type(encoding).__name__}, {why}: choose auto or dense"
-        )
-    if path == "triton":
-        if not triton_supports(encoding):
-            raise InputError(
-                f"attention: triton cannot form the bias of {type(encoding).__name__}: choose auto or dense"
-            )
-        _kernels()
-        return path
-    if path == "auto" and q is not None and q.is_cuda and _recorded(encoding, q):
-        return "triton"
-    return "sdpa" if fused and path != "dense" else "dense"
+    i, j = _token_indices(q, k, mask_spec)
+    mask = i >= j if mask_spec.causal else (i >= 0).expand(-1, len(j))
+    if mask_spec.window_size is not None:
+        mask = mask & ((i - j).abs() < mask_spec.window_size)
+    if mask_spec.lengths is not None:
+        lengths = mask_spec.lengths[:, None, None, None]
+        mask = mask & ((i >= lengths) | (j < lengths))
+    return mask
 
 
-def _kernels():
-    """The Triton kernels, imported where they are asked for: nothing else needs triton. InputError where they cannot run."""
-    try:
-        from triton_attention import kernels
-    except ImportError as error:
-        raise InputError(
-            f"attention: triton needs kernels.py and triton, on a GPU ({error}): choose auto, or pip install triton"
-        ) from None
-    if not (torch.cuda.is_available() or kernels.INTERPRETED.value):
-        raise InputError(
-            "attention: triton needs a GPU, or TRITON_INTERPRET=1, which is slow: choose auto"
-        )
-    return kernels
-
-
-def triton_supports(encoding) -> bool:
-    """Whether the Triton kernels can form what the encoding adds."""
-    return encoding.logits_transform is None and (
-        encoding.bias is None or encoding.triton_bias is not None
-    )
-
-
-def _recorded(encoding, q: Tensor) -> bool:
-    try:
-        return (
-            triton_supports(encoding)
-            and encoding.window_size is None
-            and _kernels().recorded(encoding.names, encoding.causal, q)
-        )
-    except InputError:  # there is no triton here
-        return False
+def _token_indices(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> tuple[Tensor, Tensor]:
+    """Return the token indices of the queries (T, 1) and of the keys (S,)."""
+    queries, keys = q.size(2), k.size(2)
+    i = mask_spec.offset(queries, keys) + torch.arange(queries, device=q.device)
+    return i[:, None], torch.arange(keys, device=q.device)
 
 
 def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    encoding,
-    q_features: tuple,
-    k_features: tuple,
+    bias_inputs: BiasInputs,
     scale: float,
     path: str,
-    first: Tensor | None = None,
-    window_size: int | None = None,
-    skip_tolerance: float = SKIP_TOLERANCE,
-    lengths: Tensor | None = None,
-    packed: Tensor | None = None,
+    mask_spec: MaskSpec | None = None,
+    packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Attention with the bias of `encoding`, causal where that is: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
+    """Compute attention with the bias of an encoding.
 
-    q_states, k_states: what encoding.states returned for these queries and keys; path: what `choose` returned.
-    first: int64 (1,), without gradients and for few queries: keys after the queries are there, whatever they hold.
-    reach: without gradients: keys this far back or further are not seen.
-    skip_tolerance: which share of a row's weight the Triton kernels may leave out, where a bias makes far keys that small; 0: nothing.
-    lengths: (B,) int64, T = S: how many tokens each text has, at least 1; padding follows them. Of use where later keys are seen; no
-    fused bias knows of it, so that such a batch is masked row by row, by `dense` where it is given gradients.
-    packed: (B, T, 3 C), of which q, and k and v but for earlier tokens, are the thirds as they lie: the Triton kernels give it its
-    gradient whole, which saves a copy.
+    q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
+
+    scale: factor of q k^T. path: what `resolve_path` returned. mask_spec: default: the encoding's.
+    packed_qkv: (B, T, 3 C), of which q, k and v are views, except for cached tokens of k and v. The
+    Triton kernels return one gradient for it, which saves a copy.
+    A window_size below the encoding's and a tensor as query_offset are for use without gradients.
     """
-    mask_spec = mask_spec_of(encoding, window_size, lengths)
-    if first is not None:
-        rows = _masked_rows if encoding.logits_transform is None else _dense_rows
-        return rows(q, k, v, q_features, k_features, encoding, scale, first, mask_spec)
-    if encoding.logits_transform is not None:
-        return dense(q, k, v, encoding, q_features, k_features, scale, mask_spec)
-    if (mask_spec.window_size is not None or lengths is not None) and not torch.is_grad_enabled():
-        return _in_chunks(_masked_rows, q, k, v, q_features, k_features, encoding, scale, mask_spec)
-    if encoding.bias is None and path == "sdpa":
-        return _sdpa(q, k, v, scale, mask_spec)
-    if lengths is not None:
-        return dense(q, k, v, encoding, q_features, k_features, scale, mask_spec)
-    # One bias for the whole batch, or one query: the rows of the bias are few enough to be a mask of the fused kernel.
-    shared = q.device.type == "cpu" and all(s.size(0) == 1 for s in q_features + k_features)
-    if (
-        not torch.is_grad_enabled()
-        and encoding.bias is not None
-        and (q.size(2) == 1 if path != "dense" else shared)
-    ):
-        return _in_chunks(_masked_rows, q, k, v, q_features, k_features, encoding, scale, mask_spec)
-    if path == "triton":
-        kernels = _kernels()
-        bias = kernels.bias_of(encoding, q_features, k_features, q.size(1))
-        return kernels.attend(
-            q, k, v, bias, scale, mask_spec.causal, mask_spec.window_size, skip_tolerance, packed
-        )
-    if path == "sdpa":
-        return sdpa_with_bias(
-            q, k, v, encoding.factors(q_features, k_features), scale, mask_spec.causal
-        )
-    return dense(q, k, v, encoding, q_features, k_features, scale, mask_spec)
+    encoding, q_features, k_features = bias_inputs
+    if mask_spec is None:
+        mask_spec = mask_spec_of(encoding)
+    shared = all(s.size(0) == 1 for s in q_features + k_features)
+    facts = {
+        "fixed shapes": mask_spec.query_offset is not None,
+        "full rows": encoding.logits_transform is not None,
+        "bias": encoding.bias is not None,
+        "no bias": encoding.bias is None,
+        "window": mask_spec.window_size is not None,
+        "padding": mask_spec.lengths is not None,
+        "inference": not torch.is_grad_enabled(),
+        "one query": q.size(2) == 1,
+        "shared bias on CPU": shared and q.device.type == "cpu",
+        "dense": path == "dense",
+        "not dense": path != "dense",
+        "sdpa": path == "sdpa",
+    }
+    for conditions, compute in EXCEPTIONS:
+        if all(facts[condition] for condition in conditions):
+            return compute(q, k, v, bias_inputs, scale, mask_spec)
+    return _PATHS[path].compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
 
 
 def dense(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    encoding,
-    q_features: tuple,
-    k_features: tuple,
+    bias_inputs: BiasInputs,
     scale: float,
     mask_spec: MaskSpec | None = None,
+    packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """The specification: float32 (float64 for float64 inputs), chunked over queries, recomputed in backward."""
+    """Compute attention by the reference implementation; arguments as in `attend`.
+
+    The arithmetic is float32, or float64 for float64 inputs. packed_qkv is not used.
+    """
     rows = _dense_rows
     if torch.is_grad_enabled():
         rows = functools.partial(checkpoint, rows, use_reentrant=False, preserve_rng_state=False)
-    return _in_chunks(
-        rows, q, k, v, q_features, k_features, encoding, scale, mask_spec or mask_spec_of(encoding)
-    )
+    if mask_spec is None:
+        mask_spec = mask_spec_of(bias_inputs.encoding)
+    return _in_chunks(rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
-def _in_chunks(rows, q, k, v, q_features, k_features, encoding, scale, mask_spec):
-    """What `rows` returns, _dense_rows or _masked_rows, of a few queries at a time.
+def _masked(q, k, v, bias_inputs, scale, mask_spec):
+    """Compute attention by the fused kernel, with the bias as its attn_mask; without gradients."""
+    return _in_chunks(_masked_rows, q, k, v, bias_inputs, scale, mask_spec)
 
-    The last ones, which see the most keys, go first: what they free is large enough for all that follow. The other way round
-    every chunk asks the system for more, and 32,768 tokens under `kerple` took 8 GB. With gradients backward would turn them round again.
+
+def _plain(q, k, v, bias_inputs, scale, mask_spec):
+    """Compute attention without a bias by the fused kernel."""
+    return _sdpa(q, k, v, scale, mask_spec)
+
+
+def _with_factors(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
+    """Compute attention by the fused kernel, with the bias as extra columns of q and k."""
+    encoding, q_features, k_features = bias_inputs
+    factors = encoding.factors(q_features, k_features)
+    return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal)
+
+
+def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
+    """Apply `compute_rows`, which is _dense_rows or _masked_rows, to a few queries at a time.
+
+    Without gradients the last chunk, which attends to the most keys, goes first: the memory that it
+    frees is large enough for all others. In ascending order every chunk needs a larger block than
+    the one before, and 32,768 tokens of `kerple` took 8 GB. With gradients the order is ascending,
+    because backward reverses it.
     """
-    if (
-        encoding.distance_bias is not None and not torch.is_grad_enabled()
-    ):  # a number for each distance, which all chunks share
+    encoding = bias_inputs.encoding
+    gradients = torch.is_grad_enabled()
+    if encoding.distance_bias is not None and not gradients:
+        # One number per distance, which all chunks share.
         with torch.autocast(q.device.type, enabled=False):
-            h, d = (
-                torch.arange(q.size(1), device=q.device),
-                torch.arange(0 if mask_spec.causal else 1 - k.size(2), k.size(2), device=q.device),
-            )
-            rows = functools.partial(rows, table=encoding.distance_bias(d.float(), h[:, None]))
-    chunks = list(
-        _row_chunks(
-            q,
-            k,
-            v,
-            q_features,
-            k_features,
-            mask_spec,
-            1 if encoding.logits_transform is None else TRANSFORMED,
-        )
-    )
-    turn = 1 if torch.is_grad_enabled() else -1
-    return torch.cat(
-        [rows(*chunk, encoding, scale, *place) for chunk, place in chunks[::turn]][::turn], 2
-    )
+            heads = torch.arange(q.size(1), device=q.device)
+            nearest = 0 if mask_spec.causal else 1 - k.size(2)
+            distances = torch.arange(nearest, k.size(2), device=q.device)
+            table = encoding.distance_bias(distances.float(), heads[:, None])
+        compute_rows = functools.partial(compute_rows, table=table)
+    chunks = list(_chunks(q, k, v, bias_inputs, mask_spec))
+    if gradients:
+        return torch.cat([compute_rows(*chunk, scale, spec) for chunk, spec in chunks], 2)
+    outputs = [compute_rows(*chunk, scale, spec) for chunk, spec in reversed(chunks)]
+    return torch.cat(outputs[::-1], 2)
 
 
-def _row_chunks(q, k, v, q_features, k_features, mask_spec=MaskSpec(), numbers=1):
-    """((q, k, v, q_states, k_states), (first, sight)) of a few queries at a time and of the keys that they see; numbers: of a pair and
-    head."""
+def _chunks(q, k, v, bias_inputs, mask_spec):
+    """Yield ((q, k, v, bias_inputs), mask_spec) for a few queries and the keys they attend to."""
+    encoding, q_features, k_features = bias_inputs
     B, H, T, _ = q.shape
     S = k.size(2)
-    rows = max(16, CHUNK_ELEMENTS * (GPU_CHUNK if q.is_cuda else 1) // (B * H * S * numbers))
+    window_size = mask_spec.window_size
+    elements = CHUNK_ELEMENTS * (GPU_CHUNK_FACTOR if q.is_cuda else 1)
+    if encoding.logits_transform is not None:
+        elements //= FULL_ROW_FACTOR
+    rows = max(16, elements // (B * H * S))
     for start in range(0, T, rows):
         stop = min(start + rows, T)
-        begin = max(0, S - T + start - mask_spec.window_size + 1) if mask_spec.window_size else 0
-        end = (
-            S - T + stop
-            if mask_spec.causal
-            else min(S, S - T + stop + mask_spec.window_size - 1)
-            if mask_spec.window_size
-            else S
+        first_query, end_query = S - T + start, S - T + stop
+        first_key, end_key = 0, S
+        if window_size:
+            first_key = max(0, first_query - window_size + 1)
+            end_key = min(S, end_query + window_size - 1)
+        if mask_spec.causal:
+            end_key = end_query
+        queries, keys = slice(start, stop), slice(first_key, end_key)
+        chunk_features = BiasInputs(
+            encoding,
+            tuple(s[..., queries] if s.size(-1) > 1 else s for s in q_features),
+            tuple(s[..., keys] for s in k_features),
         )
-        seen = slice(begin, end)  # by any query of the chunk
-        yield (
-            (
-                q[:, :, start:stop],
-                k[:, :, seen],
-                v[:, :, seen],
-                tuple(s[..., start:stop] if s.size(-1) > 1 else s for s in q_features),
-                tuple(s[..., seen] for s in k_features),
-            ),
-            (S - T + start - begin, mask_spec.shifted(begin)),
-        )
+        chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_features
+        yield chunk, mask_spec.for_chunk(first_key, first_query - first_key)
 
 
-def _dense_rows(q, k, v, q_features, k_features, encoding, scale, first, mask_spec, table=None):
+def _dense_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
+    """Compute attention for all of q at once, in float32 or float64."""
     with torch.autocast(q.device.type, enabled=False):
-        rows = logits(
-            q, k, encoding, q_features, k_features, scale, first, mask_spec, table
-        ).masked_fill(unseen(q, k, first, mask_spec), -torch.inf)
+        mask = attention_mask(q, k, mask_spec)
+        rows = logits(q, k, bias_inputs, scale, mask_spec, table).masked_fill(~mask, -torch.inf)
         return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
 
 
 def logits(
     q: Tensor,
     k: Tensor,
-    encoding,
-    q_features: tuple,
-    k_features: tuple,
+    bias_inputs: BiasInputs,
     scale: float,
-    first: int | Tensor = 0,
-    mask_spec: MaskSpec = MaskSpec(),
+    mask_spec: MaskSpec | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
-    """What the softmax is taken of, where keys are seen; the first query is token `first`; table: see `bias`.
+    """Return the logits q k^T * scale + bias, meaningful where the mask is True.
 
-    -> (B, H, T, S) float32, float64 for float64 inputs.
+    -> (B, H, T, S) float32, float64 for float64 inputs. table: see `bias_matrix`.
     """
+    encoding = bias_inputs.encoding
+    if mask_spec is None:
+        mask_spec = mask_spec_of(encoding)
     with torch.autocast(q.device.type, enabled=False):
         q = q.to(torch.promote_types(q.dtype, torch.float32))
-        found = q @ k.to(q.dtype).mT * scale
+        scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
         if encoding.bias is None and encoding.logits_transform is None:
-            return found
-        added = found.new_zeros(1, 1, 1, 1)
+            return scaled
+        bias = scaled.new_zeros(1, 1, 1, 1)
         if encoding.bias is not None:
-            added = bias_matrix(
-                encoding, q_features, k_features, q.size(1), q.size(2), first, table
-            )
+            query_offset = mask_spec.offset(q.size(2), k.size(2))
+            bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
         if encoding.logits_transform is not None:
-            i, j = _token_indices(q, k, first)
-            added = added + encoding.logits_transform(
-                found, added, q, i - j, unseen(q, k, first, mask_spec)
-            )
-        return found + added
+            i, j = _token_indices(q, k, mask_spec)
+            mask = attention_mask(q, k, mask_spec)
+            bias = bias + encoding.logits_transform(scaled, bias, q, i - j, mask)
+        return scaled + bias
 
 
 def bias_matrix(
-    encoding,
-    q_features: tuple,
-    k_features: tuple,
+    bias_inputs: BiasInputs,
     heads: int,
     queries: int,
-    first: int | Tensor = 0,
+    query_offset: int | Tensor = 0,
     table: Tensor | None = None,
 ) -> Tensor:
-    """The matrix B of `queries` tokens from token `first` on, future keys included: (B|1, H|1, T, S) float32.
+    """Return the bias of `queries` tokens, the first of which has the index `query_offset`.
 
-    A bias of distance alone is computed once for each distance, or found in `table` (H, distances), of all distances there are, in
-    their order; its gradient is summed along diagonals by unfold.
+    -> (B|1, H|1, T, S) float32, future keys included.
+
+    A bias that depends on the distance alone is computed once per distance, or read from `table`
+    (H, distances), which holds all distances in ascending order. Its gradient is summed along the
+    diagonals by unfold.
     """
+    encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
-    if encoding.distance_bias is not None:
-        S = k_features[0].size(-1)
-        last = first + queries - 1
-        d = last - torch.arange(
-            S + queries - 1, device=h.device
-        )  # of the last query, then earlier ones
-        d = d.clamp(min=0) if encoding.causal else d
-        if table is None:
-            line = encoding.distance_bias(d.float(), h[:, None])
-        else:
-            line = table[:, d if encoding.causal else d + table.size(1) // 2]
-        return line.unfold(1, S, 1).flip(1)[None]
-    return encoding.bias(
-        tuple(s[..., None] for s in q_features),
-        tuple(s[..., None, :] for s in k_features),
-        h[:, None, None],
-    )
+    if encoding.distance_bias is None:
+        return encoding.bias(
+            tuple(s[..., None] for s in q_features),
+            tuple(s[..., None, :] for s in k_features),
+            h[:, None, None],
+        )
+    keys = k_features[0].size(-1)
+    last_query = query_offset + queries - 1
+    # Distances of the last query from all keys, then those that only earlier queries have.
+    distances = last_query - torch.arange(keys + queries - 1, device=h.device)
+    if encoding.causal:
+        distances = distances.clamp(min=0)
+    if table is None:
+        line = encoding.distance_bias(distances.float(), h[:, None])
+    elif encoding.causal:
+        line = table[:, distances]
+    else:
+        line = table[:, distances + table.size(1) // 2]  # distance 0 is in the middle
+    return line.unfold(1, keys, 1).flip(1)[None]  # (1, H, T, S)
 
 
-def unseen(
-    q: Tensor, k: Tensor, first: int | Tensor = 0, mask_spec: MaskSpec = MaskSpec()
-) -> Tensor:
-    """Which keys a query does not see: q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) where texts have lengths."""
-    i, j = _token_indices(q, k, first)
-    hidden = i < j if mask_spec.causal else (i < 0).expand(-1, len(j))
-    if mask_spec.window_size is not None:
-        hidden = hidden | ((i - j).abs() >= mask_spec.window_size)
-    if mask_spec.lengths is not None:
-        lengths = mask_spec.lengths[:, None, None, None]
-        hidden = hidden | (i < lengths) & (j >= lengths)
-    return hidden
-
-
-def _token_indices(q, k, first):
-    """Numbers of the queries' tokens (T, 1) and of the keys' (S,)."""
-    i, j = (torch.arange(x.size(2), device=q.device) for x in (q, k))
-    return (first + i)[:, None], j
-
-
-def _masked_rows(q, k, v, q_features, k_features, encoding, scale, first, mask_spec, table=None):
-    """The fused kernel with the rows of the bias as its mask; without gradients."""
+def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
+    """Compute attention for all of q at once by the fused kernel; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
-        hidden = unseen(q, k, first, mask_spec)
-        if encoding.bias is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
-        rows = bias_matrix(
-            encoding, q_features, k_features, q.size(1), q.size(2), first, table
-        ).masked_fill(hidden, -torch.inf)
-        rows = (
-            rows if q.device.type == "cpu" else rows.to(q.dtype)
-        )  # GPU kernels want one dtype, the CPU's takes float32
+        mask = attention_mask(q, k, mask_spec)
+        if bias_inputs.encoding.bias is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        query_offset = mask_spec.offset(q.size(2), k.size(2))
+        rows = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
+        rows = rows.masked_fill(~mask, -torch.inf)
+        if q.device.type != "cpu":
+            rows = rows.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
 
 
 def _sdpa(q, k, v, scale, mask_spec):
-    """The fused kernel; is_causal means the upper left corner, so fewer queries than keys need a mask of their own."""
+    """Compute attention without a bias by the fused kernel.
+
+    is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
+    """
+    causal = mask_spec.causal
     if BACKEND is not None:
         with sdpa_kernel(BACKEND):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=mask_spec.causal, scale=scale)
-    if mask_spec.lengths is None and (q.size(2) == k.size(2) or not mask_spec.causal):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=mask_spec.causal, scale=scale)
-    first = k.size(2) - q.size(2)
-    mask = (
-        ~unseen(q, k, first, mask_spec) if q.size(2) > 1 or mask_spec.lengths is not None else None
-    )
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    padding = mask_spec.lengths is not None
+    if not padding and (q.size(2) == k.size(2) or not causal):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    mask = attention_mask(q, k, mask_spec) if padding or q.size(2) > 1 else None
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
 def sdpa_with_bias(
     q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True
 ) -> Tensor:
-    """SDPA with the bias sum_r u_r[i] w_r[j] as further columns of q and k; factors: pairs (u, w) as of posenc.py."""
+    """Compute attention by the fused kernel, with the bias sum_r u_r[i] w_r[j] as extra columns.
+
+    q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py.
+    """
     B, H, T, D = q.shape
     S = k.size(2)
     with torch.autocast(q.device.type, enabled=False):
-        grad = torch.is_grad_enabled()
-        columns = [
-            column
-            for u, w in factors
-            if grad or w is not None
-            for column in _columns(u / scale, w, q.dtype, 2 if grad else 3)
-        ]
-        of_q, of_k = (
-            [_wide(u, B, H, T) for u, _ in columns],
-            [_wide(w, B, H, S) for _, w in columns],
-        )
-        pad = -(D + sum(x.size(-1) for x in of_q)) % 8  # fused kernels want head sizes in eights
-        q = torch.cat([q, *of_q, q.new_zeros(B, H, T, pad)], -1)
-        k = torch.cat([k, *of_k, k.new_zeros(B, H, S, pad)], -1)
+        gradients = torch.is_grad_enabled()
+        parts = 2 if gradients else 3
+        columns = []
+        for u, w in factors:
+            if w is not None or gradients:
+                columns += _columns(u / scale, w, q.dtype, parts)
+        q_columns = [_wide(u, B, H, T) for u, _ in columns]
+        k_columns = [_wide(w, B, H, S) for _, w in columns]
+        width = D + sum(x.size(-1) for x in q_columns)
+        padding = -width % 8  # fused kernels need head dimensions that are multiples of 8
+        q = torch.cat([q, *q_columns, q.new_zeros(B, H, T, padding)], -1)
+        k = torch.cat([k, *k_columns, k.new_zeros(B, H, S, padding)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
         return _sdpa(q, k, v, scale, MaskSpec(causal))[..., :D]
 
 
 def _wide(x: Tensor, *shape: int) -> Tensor:
-    """One column, or several at once, as (*shape, columns)."""
-    return (x if x.dim() == 4 else x[..., None]).expand(*shape, -1)
+    """Expand one column (B|1, H|1, T), or several (B|1, H|1, T, N), to (*shape, N)."""
+    columns = x if x.dim() == 4 else x[..., None]
+    return columns.expand(*shape, -1)
 
 
 def _columns(
     u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of columns in `dtype` whose products add up to u w, in float32's precision with three parts each, nearly with two.
+    """Return pairs of columns in `dtype` whose products add up to u * w.
 
-    Gradients flow through the leading parts alone, whose partners add up to the whole other factor.
+    Three parts each give the precision of float32, two nearly so. Gradients flow through the
+    leading parts alone, whose partners add up to the whole other factor.
     """
     u_parts = _split(u, dtype, parts)
     if w is None:
-        return [(part, u.new_ones((), dtype=dtype)) for part in u_parts]
+        ones = u.new_ones((), dtype=dtype)
+        return [(part, ones) for part in u_parts]
     w_parts = _split(w, dtype, parts)
     return [(a, b) for i, a in enumerate(u_parts) for j, b in enumerate(w_parts) if i + j < parts]
 
 
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
-    """x as a sum in `dtype`: x itself where it fits, else the rounded value and, detached, what rounding lost, part by part."""
+    """Split x into a sum of `parts` tensors of `dtype`; x itself if the dtype holds it exactly.
+
+    The parts after the first are what rounding lost, detached.
+    """
     if torch.promote_types(dtype, x.dtype) == dtype:
         return [x.to(dtype)]
-    limit = torch.finfo(
-        dtype
-    ).max  # float16 ends at 65,504: a bias as large means "do not look there" all the same
-    found = []
+    # float16 ends at 65,504; a bias of that size means "do not attend" anyway.
+    limit = torch.finfo(dtype).max
+    rounded = []
     for _ in range(parts):
-        found.append(x.clamp(-limit, limit).to(dtype))
-        x = (x - found[-1].to(x.dtype)).detach()
-    return found
+        rounded.append(x.clamp(-limit, limit).to(dtype))
+        x = (x - rounded[-1].to(x.dtype)).detach()
+    return rounded
+
+
+# Calls that are not computed by the function of their path: the first row whose conditions all
+# hold applies. `attend` defines the conditions.
+EXCEPTIONS = (
+    (("fixed shapes", "full rows"), _dense_rows),
+    (("fixed shapes",), _masked_rows),
+    (("full rows",), dense),
+    (("inference", "window"), _masked),
+    (("inference", "padding"), _masked),
+    (("sdpa", "no bias"), _plain),
+    (("padding",), dense),
+    # The rows of the bias are few enough to be the attn_mask of the fused kernel.
+    (("inference", "bias", "not dense", "one query"), _masked),
+    (("inference", "bias", "dense", "shared bias on CPU"), _masked),
+)
+
+
+class _Path(NamedTuple):
+    compute: Callable[..., Tensor]
+    check: Callable[[object], None]
+
+
+_PATHS: dict[str, _Path] = {}
+
+
+def register_path(
+    name: str, compute: Callable[..., Tensor], check: Callable[[object], None]
+) -> None:
+    """Add an attention path.
+
+    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the arguments of `attend`.
+    check(encoding) raises InputError if the path cannot compute this encoding on this machine.
+    """
+    _PATHS[name] = _Path(compute, check)
+
+
+def resolve_path(path: str, encoding) -> str:
+    """Return the path that `attend` takes for an encoding: `path`, or the best one for "auto".
+
+    "auto" is "sdpa" where the encoding allows it, else "dense". Raise InputError for a path that
+    is unknown, or that the encoding or this machine cannot take.
+    """
+    if path == "auto":
+        return "dense" if _reason_against_sdpa(encoding) else "sdpa"
+    if path not in _PATHS:
+        raise InputError(f"unknown attention path '{path}': use one of auto {' '.join(_PATHS)}")
+    _PATHS[path].check(encoding)
+    return path
+
+
+def _reason_against_sdpa(encoding) -> str | None:
+    """Return why PyTorch's fused kernel cannot compute an encoding, None if it can."""
+    if encoding.logits_transform is not None:
+        return "it acts on full rows of logits"
+    if encoding.window_size is not None:
+        return "it has a sliding window"
+    if encoding.bias is None or encoding.factors is not None:
+        return None
+    return "its bias has no factors" + ("" if encoding.causal else " in bidirectional attention")
+
+
+def _check_sdpa(encoding) -> None:
+    if reason := _reason_against_sdpa(encoding):
+        name = type(encoding).__name__
+        raise InputError(
+            f"the sdpa attention path cannot compute {name}, because {reason}: use auto or dense"
+        )
+
+
+register_path("sdpa", _with_factors, _check_sdpa)
+register_path("dense", dense, lambda encoding: None)

@@ -48,7 +48,6 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
-import posenc
 from benchmarking import cases
 from errors import InputError
 from model import GPT, GPTConfig
@@ -65,7 +64,6 @@ COMPANIONS = (
     "sdpa flash",
     "sdpa cudnn",
 )  # those that all take turns with
-RIGHT = 0.03  # error up to which the kernels are chosen; bf16 and float16 round outputs to 0.003 and 0.0003: 0 were no computation
 
 
 @dataclass
@@ -256,8 +254,6 @@ def measure(
                     ) from None
                 print(f"{label} does not fit into the GPU")
             companions = companions or {key: found[key] for key in COMPANIONS if key in found}
-            if name == "attention" and device.type == "cuda" and not trained:
-                result["kernels"] = chosen(result["contexts"], names, device)
             yield result
 
 
@@ -312,29 +308,6 @@ def entry(
         "mfu": rate * turn.flops / peak if peak and turn.flops else None,
         "memory": turn.memory(),
         **{key: of() for key, of in (("error", turn.error), ("left_out", turn.left_out)) if of},
-    }
-
-
-def chosen(contexts: dict[str, dict], names: list[str], device: torch.device) -> dict:
-    """What attention's `auto` takes the Triton kernels for from now on: encodings for which they are right and faster at every context."""
-    from triton_attention import kernels
-
-    def better(entries, pe):
-        ours, theirs = (entries.get(key) for key in (f"{pe} triton", pe))
-        return (
-            bool(ours and theirs)
-            and 0 < ours["error"] <= RIGHT
-            and statistics.median(b / a for a, b in zip(ours["seconds"], theirs["seconds"])) > 1
-        )
-
-    faster = [
-        posenc.build(pe, 1, 2, 2, 1)[0]
-        for pe in names
-        if all(better(entries, pe) for entries in contexts.values())
-    ]
-    return {
-        **kernels.version(device),
-        "faster": [each.names[0] for each in faster if each.names and each.window_size is None],
     }
 
 

@@ -49,6 +49,7 @@ MODULES = (
     "more_encodings",
     *FURTHER_ENCODINGS,
     "hf_interop.pretrained",
+    "triton_attention",
     "errors",
 )
 README = """# {name}

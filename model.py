@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 import more_encodings  # noqa: F401 (registers them)
 import posenc
+import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from generation.kv_cache import Cache, LayerCache
@@ -117,31 +118,27 @@ class Attention(nn.Module):
         past: LayerCache | None,
         lengths: Tensor | None,
     ) -> Tensor:
-        q, k, v, packed = self.qkv(x, pos, encoding)
+        q, k, v, packed_qkv = self.qkv(x, pos, encoding)
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_features, k_features = encoding.features(
                 x.float(), pos, past.last() if past else None
             )
+        window_size = query_offset = None
         if past:
             k, v, *k_features = past.extend(k, v, *k_features)
-            k_features = tuple(k_features)
-        first, window_size = (
-            (pos if past.position is not None else None, past.window) if past else (None, None)
-        )
+            window_size = past.window
+            query_offset = None if past.position is None else pos
         y = attention.attend(
             q,
             k,
             v,
-            encoding,
-            q_features,
-            k_features,
+            attention.BiasInputs(encoding, q_features, tuple(k_features)),
             self.scale,
             path,
-            first,
-            window_size,
-            self.skip_tolerance,
-            lengths,
-            packed,
+            attention.mask_spec_of(
+                encoding, window_size, lengths, query_offset, self.skip_tolerance
+            ),
+            packed_qkv,
         )
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
 
@@ -203,19 +200,11 @@ class GPT(nn.Module):
         )
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
-        self.path = attention.resolve_path(
-            config.attention, self.posenc[0]
-        )  # `place` chooses for a GPU
+        self.path = attention.resolve_path(config.attention, self.posenc[0])
         self.activation_checkpointing = (
             False  # True: blocks are computed again in backward, instead of kept
         )
         self.init_weights()
-
-    def to_device(self, device: torch.device, dtype: torch.dtype) -> "GPT":
-        """Moves to the device, and chooses how attention is computed there in `dtype`."""
-        q = torch.empty(0, self.config.n_embd // self.config.n_head, device=device, dtype=dtype)
-        self.path = attention.resolve_path(self.config.attention, self.posenc[0], q)
-        return self.to(device)
 
     @classmethod
     def from_pretrained(

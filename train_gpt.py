@@ -365,7 +365,7 @@ def train(config: Config, processes: distributed.Processes) -> None:
     elif config.init_from:
         initialize_from(model, config.init_from, source, train_shards.tokenizer)
     del source
-    model.to_device(device, dtype)
+    model.to(device)
     torch.manual_seed(
         config.seed + processes.rank
     )  # from here on each process draws numbers of its own

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend
 
 import attention
 import posenc
+import triton_attention
 from benchmarking import baselines
 from errors import InputError
 from evaluation import bias_statistics
@@ -67,7 +68,7 @@ class Setting:
             and (self.context <= DENSE_CONTEXT or not self.compile)
         ):
             found[" dense"] = "dense"
-        if self.device.type == "cuda" and attention.triton_supports(encoding):
+        if self.device.type == "cuda" and triton_attention.supports(encoding):
             found[" triton"] = "triton"
             if getattr(encoding, "kind", None) == "fall":
                 found[" all tiles"] = "all tiles"
@@ -234,17 +235,17 @@ def attend(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     def encoded(path, encoding, heads, x, projection):
         q, k, v = _qkv(projection, heads)
         rotated = encoding.rotate(q, k, pos)
-        packed = projection if rotated[0] is q and rotated[1] is k else None  # as in model.py
-        inputs = *rotated, v, encoding, *encoding.features(x, pos), q.size(-1) ** -0.5
+        packed_qkv = projection if rotated[0] is q and rotated[1] is k else None  # as in model.py
+        features, scale = encoding.features(x, pos), q.size(-1) ** -0.5
         if path == "flex":
-            return baselines.flex(*inputs, blocks)
+            return baselines.flex(*rotated, v, encoding, *features, scale, blocks)
+        if path == "theirs":
+            return baselines.forgetting(*rotated, v, encoding, *features, scale)
+        inputs = *rotated, v, attention.BiasInputs(encoding, *features), scale
         if path == "all tiles":
-            return attention.attend(*inputs, "triton", skip_tolerance=0.0, packed=packed)
-        return (
-            baselines.forgetting(*inputs)
-            if path == "theirs"
-            else attention.attend(*inputs, path, packed=packed)
-        )
+            mask_spec = attention.mask_spec_of(encoding, skip_tolerance=0.0)
+            return attention.attend(*inputs, "triton", mask_spec, packed_qkv)
+        return attention.attend(*inputs, path, packed_qkv=packed_qkv)
 
     @torch.no_grad()
     def left_out():
@@ -404,7 +405,7 @@ def reads(
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
         found = bias_statistics.summary(model, tokens)
-        if find_spec("triton") and attention.triton_supports(model.posenc[0]):
+        if find_spec("triton") and triton_attention.supports(model.posenc[0]):
             found["left_out"] = bias_statistics.left_out(model, tokens)
         return bias_statistics.layers(model, tokens), found
 

@@ -36,7 +36,7 @@ class Layer:
             None
             if self.encoding.bias is None
             else attention.bias_matrix(
-                self.encoding, *self.features, self.attn.heads, len(self.pos)
+                attention.BiasInputs(self.encoding, *self.features), self.attn.heads, len(self.pos)
             )
         )
 
@@ -44,16 +44,15 @@ class Layer:
         """What the softmax is taken of where keys are seen, q k^T * scale + bias: (B, H, T, T)."""
         return self._logits(self.encoding)
 
-    def unseen(self) -> Tensor:
-        """(T, T) bool: keys after the query, and those that the encoding hides."""
+    def attention_mask(self) -> Tensor:
+        """Return the attention mask (T, T) bool, True where a query attends to a key."""
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.unseen(q, k, mask_spec=attention.mask_spec_of(self.encoding))
+        return attention.attention_mask(q, k, attention.mask_spec_of(self.encoding))
 
     def _logits(self, added):
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.logits(
-            q, k, added, *self.features, self.attn.scale, mask_spec=attention.mask_spec_of(added)
-        )
+        bias_inputs = attention.BiasInputs(added, *self.features)
+        return attention.logits(q, k, bias_inputs, self.attn.scale)
 
     def left_out(self) -> float:
         """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
@@ -120,9 +119,8 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
     def look(layer):
         q_features, k_features = layer.features
         q_features = tuple(s[..., -1:] for s in q_features)
-        row = attention.bias_matrix(
-            layer.encoding, q_features, k_features, layer.attn.heads, 1, first=last
-        )[..., 0, :]  # (B|1, H|1, T)
+        bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
+        row = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)[..., 0, :]
         row = row[..., -(layer.encoding.window_size or row.size(-1)) :]
         weights = row.softmax(-1)
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)

@@ -20,8 +20,8 @@ class CoPE(Encoding):
         super().__init__(heads, channels, block_size)
         self.e = nn.Parameter(torch.zeros(positions, channels // heads))
 
-    def logits_transform(self, logits, bias, q, d, unseen):
-        gates = logits.sigmoid().masked_fill(unseen, 0)
+    def logits_transform(self, logits, bias, q, d, mask):
+        gates = logits.sigmoid().masked_fill(~mask, 0)
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
         of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
         last = len(self.e) - 1  # clamped for the sake of a NaN, which goes on to the output by p

@@ -21,15 +21,13 @@ class DAPE(Encoding):
             nn.Conv2d(width, heads, (1, self.kernel)),
         )
 
-    def logits_transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, mask):
         x = torch.cat([logits, bias.expand_as(logits)], 1)
-        return self.convolve(
-            self.output, F.leaky_relu(self.convolve(self.hidden, x, unseen)), unseen
-        )
+        return self.convolve(self.output, F.leaky_relu(self.convolve(self.hidden, x, mask)), mask)
 
-    def convolve(self, layer, x, unseen):
+    def convolve(self, layer, x, mask):
         """In the precision of x (B, channels, T, S)."""
-        x = x.masked_fill(unseen, 0)
+        x = x.masked_fill(~mask, 0)
         return F.conv2d(
             x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), padding=(0, self.kernel // 2)
         )

@@ -28,7 +28,7 @@ class Shaw(Encoding):
             0.02 * torch.randn(2 * self.k + 1, self.a.size(1))
         )  # the last k of distances -k to -1
 
-    def logits_transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, mask):
         of_rows = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows)
         return of_rows.gather(-1, (d.clamp(-self.k, self.k) % len(self.a)).expand_as(logits))
 
@@ -49,7 +49,7 @@ class TransformerXL(Encoding):
     def rotate(self, q, k, pos):
         return q + self.u.to(q.dtype), k
 
-    def logits_transform(self, logits, bias, q, d, unseen):
+    def logits_transform(self, logits, bias, q, d, mask):
         last = d[-1, 0]  # the longest distance; then all the others, descending
         r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(
             q.dtype

@@ -82,7 +82,7 @@ def main(argv=None):
         drawn, what = bias, "bias added to the attention scores"
         if bias is None or config.scores:
             drawn, what = layer.scores(), "attention scores"
-        drawn = drawn.expand(1, heads, T, T)[0].masked_fill(layer.unseen(), torch.nan)
+        drawn = drawn.expand(1, heads, T, T)[0].masked_fill(~layer.attention_mask(), torch.nan)
         falls = None if falls is None else falls.expand(1, heads, T)[0].numpy()
         if config.mean:
             drawn, falls, what = (

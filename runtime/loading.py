@@ -35,7 +35,7 @@ def load_model(
     settings = checkpoint["gpt"] | {"attention": attention, "skip_tolerance": skip_tolerance}
     model = GPT(GPTConfig(**settings))
     load_weights(model, checkpoint.pop("model"), run)
-    return model.to_device(device, dtype).eval(), checkpoint
+    return model.to(device).eval(), checkpoint
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:

@@ -1,1 +1,66 @@
-"""Triton kernels for attention with a bias, and the tools that inspect them."""
+"""Triton kernels for attention with a bias: the attention path "triton".
+
+Importing this package registers the path and does not import Triton. The kernels are imported when
+the path is used for the first time.
+"""
+
+import torch
+
+import attention
+from errors import InputError
+
+
+def supports(encoding) -> bool:
+    """Return whether the Triton kernels can compute the bias of an encoding."""
+    if encoding.logits_transform is not None:
+        return False
+    return encoding.bias is None or encoding.triton_bias is not None
+
+
+def load_kernels():
+    """Return the kernels module. Raise InputError if it cannot be imported or cannot run here."""
+    if "__path__" not in globals():  # this file is a copy in an exported folder
+        raise InputError("attention: the triton path is not included in exported folders: use auto")
+    try:
+        import triton  # noqa: F401
+
+        from triton_attention import kernels
+    except ImportError as error:
+        raise InputError(
+            f"attention: the triton path needs Triton ({error}): use auto, or pip install triton"
+        ) from error
+    if not (torch.cuda.is_available() or kernels.INTERPRETED.value):
+        raise InputError(
+            "attention: the triton path needs a GPU, or TRITON_INTERPRET=1, which is slow: use auto"
+        )
+    return kernels
+
+
+def check(encoding) -> None:
+    """Raise InputError if the kernels cannot compute an encoding, or cannot run on this machine."""
+    if not supports(encoding):
+        raise InputError(
+            f"attention: triton cannot compute the bias of {type(encoding).__name__}: "
+            "use auto or dense"
+        )
+    load_kernels()
+
+
+def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
+    """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
+    kernels = load_kernels()
+    bias = kernels.bias_of(*bias_inputs, q.size(1))
+    return kernels.attend(
+        q,
+        k,
+        v,
+        bias,
+        scale,
+        mask_spec.causal,
+        mask_spec.window_size,
+        mask_spec.skip_tolerance,
+        packed_qkv,
+    )
+
+
+attention.register_path("triton", compute, check)

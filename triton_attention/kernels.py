@@ -28,9 +28,6 @@ What the inner loops do for every pair of query and key is what a GPU spends its
 first, without a mask; everything is to base 2, constants joined; a column's tile lies on its side; and FIRE asks the corners of a
 tile which pieces meet it. Outputs and gradients of q, k, v lie in memory as (B, T, H, D), as the layers around attention have them.
 
-`attention.choose` takes them by itself where `recorded` finds a measurement by `bench.py attention` that they are right on GPUs of this
-family, and faster; of these very kernels, for the smallest change of this file may be one of what they compute.
-
 Without a GPU the kernels run, slowly, in Triton's interpreter (TRITON_INTERPRET=1 before the first import), which is how the tests
 hold them to `attention.dense` in float64. What they become, compiled, tests/gpu_simulation/emulator.py carries out.
 
@@ -38,12 +35,8 @@ Legend: B batch, H heads, T queries, S keys, D head size; queries are the last T
 """
 
 import contextlib
-import functools
-import hashlib
-import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import triton
@@ -65,7 +58,6 @@ SEQUENCES = 8  # whose gradients of distances one program adds up: more share th
 HEAD_SIZES = 16, 128  # from, to
 ENDS = 1_024  # of FIRE's pieces, which bisection finds
 HEADS = 65_535  # of all sequences: CUDA launches no more programs along that side of a grid
-RECORDS = Path(__file__).parent.parent / "results" / "bench"
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 NONE, FALL, LOG_FALL, DISTANCE, PIECES = (tl.constexpr(number) for number in range(len(KINDS)))
 
@@ -99,36 +91,9 @@ def bias_of(encoding, q_features: tuple, k_features: tuple, heads: int) -> Bias:
     return Bias(kind, **numbers)
 
 
-def version(device: torch.device) -> dict[str, str]:
-    """What a measurement of these kernels is one of: the family of the GPU, as in sm_90, and the SHA-256 of this file."""
-    family = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
-    return {"gpu": family, "sha256": hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}
-
-
 def runs_on(device: torch.device) -> bool:
     """Whether Triton computes there."""
     return device.type == "cuda" or INTERPRETED.value
-
-
-def recorded(names: tuple[str, ...], causal: bool, q: Tensor) -> bool:
-    """Whether a record says that for an encoding of one of these names the kernels are right and faster, on GPUs and in the dtype of q."""
-    return HEAD_SIZES[0] <= q.size(-1) <= HEAD_SIZES[1] and not _faster(
-        q.device, q.dtype, causal
-    ).isdisjoint(names)
-
-
-@functools.cache
-def _faster(device: torch.device, dtype: torch.dtype, causal: bool) -> frozenset[str]:
-    found, objective = set(), "clm" if causal else "mlm"
-    for path in RECORDS.glob("*.json"):
-        result = json.loads(path.read_text()).get("attention", {})
-        measured = result.get("kernels", {})
-        if measured.items() >= version(device).items() and (
-            result["dtype"],
-            result.get("objective", "clm"),
-        ) == (str(dtype).removeprefix("torch."), objective):
-            found |= set(measured["faster"])
-    return frozenset(found)
 
 
 def attend(
@@ -140,13 +105,13 @@ def attend(
     causal: bool = True,
     window_size: int | None = None,
     skip_tolerance: float = SKIP_TOLERANCE,
-    packed: Tensor | None = None,
+    packed_qkv: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k^T scale + bias) v: q (B, H, T, D), k and v (B, H, S, D), bfloat16, float16 or float32 -> (B, H, T, D), dtype of q.
 
     Differentiable in q, k, v and the numbers of the bias. Gradients of `distance` need T = S. skip_tolerance: of a row's weight, 0
     leaves nothing out; biases that need not fall ignore it, and a log-fall, which is slow, one as small as the default.
-    packed: see attention.attend. Raises InputError for what the kernels cannot do.
+    packed_qkv: see attention.attend. Raises InputError for what the kernels cannot do.
     """
     B, H, T, D = q.shape
     S = k.size(2)
@@ -195,8 +160,8 @@ def attend(
         if skips
         else q.new_empty(0, dtype=torch.int32)
     )
-    if packed is not None and T == S:
-        q, k, v = packed.unflatten(-1, (3, H, D)), *[q.new_empty(0)] * 2
+    if packed_qkv is not None and T == S:
+        q, k, v = packed_qkv.unflatten(-1, (3, H, D)), *[q.new_empty(0)] * 2
     return torch.ops.posenc.attention(
         q,
         k,
