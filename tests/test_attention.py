@@ -9,6 +9,8 @@ from numpy.testing import assert_allclose
 
 import attention
 import posenc
+import triton_attention
+from attention import BiasInputs
 from errors import InputError
 
 FALL = posenc.WeightedDecay(
@@ -31,7 +33,7 @@ def results(path, inputs, wide=False):
     q, k, v, f, g = inputs = [(x.double() if wide else x).detach().requires_grad_() for x in inputs]
     s, scale = -f.cumsum(-1), q.size(-1) ** -0.5
     if path == "dense":
-        output = attention.dense(q, k, v, FALL, (s, g), (s,), scale)
+        output = attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), scale)
     else:
         output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), scale)
     output.backward(
@@ -67,7 +69,7 @@ def test_dense_is_the_formula(T, monkeypatch):
     bias = (g.double()[..., None] * (s[..., None] - s[..., None, :])).detach().numpy()
     expected = numpy_attention(*(x.detach().numpy() for x in (q, k, v)), bias, 0.3)
     assert_allclose(
-        attention.dense(q, k, v, FALL, (s, g.double()), (s,), 0.3).detach(),
+        attention.dense(q, k, v, BiasInputs(FALL, (s, g.double()), (s,)), 0.3).detach(),
         expected,
         rtol=1e-9,
         atol=1e-12,
@@ -77,8 +79,9 @@ def test_dense_is_the_formula(T, monkeypatch):
 def test_dense_takes_the_last_queries_of_more_keys():
     q, k, v, f, g = case(40, 8, torch.float64)
     s, g = -f.double().cumsum(-1), g.double()
-    whole = attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
-    tail = attention.dense(q[:, :, 33:], k, v, FALL, (s[..., 33:], g[..., 33:]), (s,), 0.3)
+    whole = attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), 0.3)
+    last = BiasInputs(FALL, (s[..., 33:], g[..., 33:]), (s,))
+    tail = attention.dense(q[:, :, 33:], k, v, last, 0.3)
     assert_allclose(tail.detach(), whole[:, :, 33:].detach(), rtol=1e-12)
 
 
@@ -87,7 +90,7 @@ def test_dense_gradients_are_finite_differences(monkeypatch):
 
     def attend(q, k, v, f, g):
         s = -f.cumsum(-1)
-        return attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
+        return attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), 0.3)
 
     inputs = [x.detach().double().requires_grad_() for x in case(20, 4, torch.float64, H=1, D=4)]
     assert torch.autograd.gradcheck(attend, inputs)
@@ -105,9 +108,9 @@ def test_chunks_are_few_enough_to_compile():
         def __getitem__(self, where):
             return where[2].stop - where[2].start
 
-    rows = [
-        queries for (queries, *_), _ in attention._row_chunks(OnGPU(), OnGPU(), OnGPU(), (), ())
-    ]
+    bias_inputs = BiasInputs(posenc.NoPE(12, 768, 1024), (), ())
+    chunks = attention._chunks(OnGPU(), OnGPU(), OnGPU(), bias_inputs, attention.MaskSpec())
+    rows = [queries for (queries, *_), _ in chunks]
     assert 1 < len(rows) < 5 and sum(rows) == 1024
 
 
@@ -123,7 +126,7 @@ def test_dense_holds_one_chunk_at_a_time(monkeypatch):
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        output = attention.dense(q, k, v, FALL, (s, g), (s,), 0.3)
+        output = attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), 0.3)
     assert (
         output.requires_grad and 0 < sum(kept.values()) < 4 * 2 * 128 * 128 / 2
     )  # less than the logits alone
@@ -180,7 +183,8 @@ def test_factored_output_where_the_sum_has_fallen_far(dtype):
     s = -f.cumsum(-1)
     output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), 0.18)
     s, g = -f.double().cumsum(-1), g.double()
-    exact = attention.dense(q.double(), k.double(), v.double(), FALL, (s, g), (s,), 0.18)
+    bias_inputs = BiasInputs(FALL, (s, g), (s,))
+    exact = attention.dense(q.double(), k.double(), v.double(), bias_inputs, 0.18)
     assert (output - exact).norm() / exact.norm() <= (5e-3 if dtype == torch.bfloat16 else 2e-4)
 
 
@@ -191,9 +195,9 @@ def test_factored_output_without_gradients_in_very_long_texts(dtype):
     s = -f.cumsum(-1)
     with torch.no_grad():
         output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), 0.18)
-    exact = attention.dense(
-        q.double(), k.double(), v.double(), FALL, (s.double(), g.double()), (s.double(),), 0.18
-    )
+    s, g = s.double(), g.double()
+    bias_inputs = BiasInputs(FALL, (s, g), (s,))
+    exact = attention.dense(q.double(), k.double(), v.double(), bias_inputs, 0.18)
     assert (output - exact).norm() / exact.norm() <= 5e-3
 
 
@@ -208,11 +212,12 @@ def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
     x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
     q_features, k_features = encoding.features(x, torch.arange(65))
     q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
-    expected = attention.dense(q, k, v, encoding, q_features, k_features, 0.4).detach()
+    bias_inputs = BiasInputs(encoding, q_features, k_features)
+    expected = attention.dense(q, k, v, bias_inputs, 0.4).detach()
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
             assert_allclose(
-                attention.attend(q, k, v, encoding, q_features, k_features, 0.4, path).detach(),
+                attention.attend(q, k, v, bias_inputs, 0.4, path).detach(),
                 expected,
                 atol=2e-6,
             )
@@ -240,7 +245,8 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
     encoding, x, (q, k, v) = both_ways(pe)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
     q_features, k_features = encoding.features(x, torch.arange(50))
-    far = (torch.arange(50)[:, None] - torch.arange(50)).abs() >= (encoding.window_size or 50)
+    distance = torch.arange(50)[:, None] - torch.arange(50)
+    mask = distance.abs() < (encoding.window_size or 50)
     logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
     if encoding.bias is not None:
         bias = encoding.bias(
@@ -249,15 +255,14 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
             torch.arange(2)[:, None, None],
         )
     if encoding.logits_transform is not None:
-        bias = bias + encoding.logits_transform(
-            logits, bias, q, torch.arange(50)[:, None] - torch.arange(50), far
-        )
-    expected = ((logits + bias).masked_fill(far, -torch.inf).softmax(-1) @ v)[:, :, -T:]
+        bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
+    expected = ((logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v)[:, :, -T:]
     q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
     paths = dict.fromkeys(("dense", attention.resolve_path("auto", encoding)))
     with torch.set_grad_enabled(gradients):
         for path in paths:
-            ours = attention.attend(q, k, v, encoding, q_features, k_features, 0.4, path)
+            bias_inputs = BiasInputs(encoding, q_features, k_features)
+            ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
             assert_allclose(ours.detach(), expected.detach(), atol=1e-5)
             if gradients:
                 for mine, theirs in zip(
@@ -279,14 +284,14 @@ def test_padding_is_not_seen(pe, gradients, monkeypatch):
     lengths = torch.tensor([23, 50])
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
-            padded = attention.attend(
-                *qkv, encoding, *encoding.features(x, torch.arange(50)), 0.4, path, lengths=lengths
-            )
+            bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
+            mask_spec = attention.mask_spec_of(encoding, lengths=lengths)
+            padded = attention.attend(*qkv, bias_inputs, 0.4, path, mask_spec)
             assert padded.isfinite().all()
             for row, length in enumerate(lengths):
                 features = encoding.features(x[row : row + 1, :length], torch.arange(length))
                 alone = attention.dense(
-                    *qkv[:, row : row + 1, :, :length], encoding, *features, 0.4
+                    *qkv[:, row : row + 1, :, :length], BiasInputs(encoding, *features), 0.4
                 )
                 assert_allclose(
                     padded[row : row + 1, :, :length].detach(), alone.detach(), atol=1e-5
@@ -316,7 +321,7 @@ def test_gradients_of_static_biases(pe, monkeypatch):
     weights, parameters = torch.randn(plain.shape), list(encoding.parameters())
     expected = torch.autograd.grad((plain * weights).sum(), parameters)
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    chunked = attention.dense(q, k, v, encoding, (i,), (j,), 0.4)
+    chunked = attention.dense(q, k, v, BiasInputs(encoding, (i,), (j,)), 0.4)
     for ours, theirs in zip(torch.autograd.grad((chunked * weights).sum(), parameters), expected):
         assert ours.abs().max() > 0 or pe == "fire"
         assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -335,16 +340,16 @@ def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
     bias = (
         0
         if encoding.bias is None
-        else attention.bias_matrix(encoding, q_features, k_features, 2, 40)
+        else attention.bias_matrix(BiasInputs(encoding, q_features, k_features), 2, 40)
     )
     distance = torch.arange(40)[:, None] - torch.arange(40)
     masked = (q @ k.mT * 0.4 + bias).masked_fill((distance < 0) | (distance >= 9), -torch.inf)
     expected = (masked.softmax(-1) @ v)[:, :, -T:]
     q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
     with torch.set_grad_enabled(gradients):
-        ours = attention.attend(
-            q, k, v, encoding, q_features, k_features, 0.4, attention.resolve_path("auto", encoding)
-        )
+        bias_inputs = BiasInputs(encoding, q_features, k_features)
+        path = attention.resolve_path("auto", encoding)
+        ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
     assert_allclose(ours.detach(), expected.detach(), atol=2e-6)
     if gradients:
         for mine, theirs in zip(
@@ -373,7 +378,8 @@ def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
             ),
         )
     with torch.no_grad():
-        attention.attend(q, k, v, encoding, *encoding.features(x, torch.arange(40)), 0.4, "dense")
+        bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(40)))
+        attention.attend(q, k, v, bias_inputs, 0.4, "dense")
     assert seen == list(zip([8, 16, 16], keys))
 
 
@@ -387,15 +393,8 @@ def test_without_gradients_distances_are_worked_out_once(pe, path, monkeypatch):
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
-    inputs = (
-        q,
-        k,
-        v,
-        encoding,
-        *encoding.features(x, torch.arange(40)),
-        0.4,
-        attention.resolve_path(path, encoding),
-    )
+    bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(40)))
+    inputs = q, k, v, bias_inputs, 0.4, attention.resolve_path(path, encoding)
     exact, calls = attention.attend(*inputs), []
     if encoding.distance_bias is not None:
         monkeypatch.setattr(
@@ -437,18 +436,20 @@ def test_choose():
         "dense",
     ]
     assert attention.resolve_path("auto", drift) == "dense"
-    with pytest.raises(InputError, match="Drift.*choose auto or dense"):
+    with pytest.raises(InputError, match="Drift.*use auto or dense"):
         attention.resolve_path("sdpa", drift)
     for pe, why in (
-        ("window", "Window, which hides keys"),
-        ("dape", "DAPE, which acts on whole rows"),
-        ("kerple", "no factors"),
+        ("window", "Window, because it has a sliding window"),
+        ("dape", "DAPE, because it acts on full rows of logits"),
+        ("kerple", "because its bias has no factors"),
     ):
         encoding = posenc.build(pe, 2, 12, 16, layers=1)[0]
-        assert attention.resolve_path("auto", encoding) == "dense" and attention.triton_supports(
+        assert attention.resolve_path("auto", encoding) == "dense" and triton_attention.supports(
             encoding
         ) == (pe != "dape")
-        with pytest.raises(InputError, match=f"sdpa cannot compute .*{why}: choose auto or dense"):
+        with pytest.raises(
+            InputError, match=f"sdpa attention path cannot compute .*{why}: use auto or dense"
+        ):
             attention.resolve_path("sdpa", encoding)
     for pe, path in (
         ("cable", "dense"),
@@ -462,8 +463,10 @@ def test_choose():
         )
     with pytest.raises(
         InputError,
-        match="sdpa cannot compute Cable, whose bias has no factors where later keys are seen",
+        match="cannot compute Cable, because its bias has no factors in bidirectional attention",
     ):
         attention.resolve_path("sdpa", posenc.build("cable", 2, 12, 16, layers=1, causal=False)[0])
-    with pytest.raises(InputError, match="unknown attention path 'flash'"):
+    with pytest.raises(
+        InputError, match="unknown attention path 'flash': use one of auto sdpa dense triton"
+    ):
         attention.resolve_path("flash", cable)

@@ -187,9 +187,10 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
     """Chunks of 16 through a cache of `window` tokens, against attention written out with every pair in one matrix."""
     model, tokens, written = lively(pe), torch.randint(V, (2, 70)), []
 
-    def plain(q, k, v, encoding, q_features, k_features, scale, *_):
+    def plain(q, k, v, bias_inputs, scale, *_):
+        encoding, q_features, k_features = bias_inputs
         distance = torch.arange(70)[:, None] - torch.arange(70)
-        unseen = (distance < 0) | (distance >= min(window, encoding.window_size or window))
+        mask = (distance >= 0) & (distance < min(window, encoding.window_size or window))
         logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
         if encoding.bias is not None:
             bias = encoding.bias(
@@ -198,8 +199,8 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
                 torch.arange(3)[:, None, None],
             )
         if encoding.logits_transform is not None:
-            bias = bias + encoding.logits_transform(logits, bias, q, distance, unseen)
-        return (logits + bias).masked_fill(unseen, -torch.inf).softmax(-1) @ v
+            bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
+        return (logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
     monkeypatch.setattr("model.READ", 16)
     monkeypatch.setattr("attention.CHUNK_ELEMENTS", 1)

@@ -30,7 +30,8 @@ def dense_bias(encoding, x, heads=H):
     if encoding.bias is None:
         return None
     q_features, k_features = encoding.features(x, torch.arange(x.size(1)))
-    bias = attention.bias_matrix(encoding, q_features, k_features, heads, x.size(1))
+    bias_inputs = attention.BiasInputs(encoding, q_features, k_features)
+    bias = attention.bias_matrix(bias_inputs, heads, x.size(1))
     return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
 
 
@@ -334,7 +335,7 @@ def test_bias_by_distance_is_the_score_pair_by_pair(pe, causal):
 
 
 def rows(window_size=T):
-    """Logits, biases and queries at random, distances, and which keys a query does not see."""
+    """Logits, biases and queries at random, distances, and the attention mask."""
     torch.manual_seed(1)
     d = torch.arange(T)[:, None] - torch.arange(T)
     return (
@@ -342,16 +343,16 @@ def rows(window_size=T):
         torch.randn(1, H, T, T),
         torch.randn(B, H, T, C // H),
         d,
-        (d < 0) | (d >= window_size),
+        (d >= 0) & (d < window_size),
     )
 
 
 @pytest.mark.parametrize("window_size", [T, 7])
 def test_cope_is_the_formula(window_size):
     """Golovneva et al. 2024, equations 3 to 5, pair by pair; with 7 positions most rows reach the last one."""
-    encoding, (logits, bias, q, d, unseen) = make("cope:positions=7"), rows(window_size)
+    encoding, (logits, bias, q, d, mask) = make("cope:positions=7"), rows(window_size)
     found, e = (
-        encoding.logits_transform(logits, bias, q, d, unseen).detach().numpy(),
+        encoding.logits_transform(logits, bias, q, d, mask).detach().numpy(),
         numbers(encoding.e),
     )
     gates = 1 / (1 + np.exp(-logits.double().numpy()))
@@ -375,11 +376,11 @@ def test_a_logit_that_is_no_number_goes_on(pe):
 
 @pytest.mark.parametrize("pe", ["cope", "dape", "dapev2", "shaw", "transformer-xl"])
 def test_rows_in_float64(pe):
-    encoding, (*numbers, d, unseen) = make(pe), rows()
-    found = encoding.logits_transform(*(x.double() for x in numbers), d, unseen)
+    encoding, (*numbers, d, mask) = make(pe), rows()
+    found = encoding.logits_transform(*(x.double() for x in numbers), d, mask)
     assert (
         found.dtype == torch.float64
-        and (found - encoding.logits_transform(*numbers, d, unseen)).abs().max() < 1e-4
+        and (found - encoding.logits_transform(*numbers, d, mask)).abs().max() < 1e-4
     )
 
 
@@ -387,9 +388,9 @@ def test_rows_in_float64(pe):
 @pytest.mark.parametrize("causal", [True, False])
 def test_shaw_is_the_formula(causal, first):
     """Shaw et al. 2018, equation 4: q_i (k_j + a_clip(j - i)) / sqrt(D), pair by pair, of a text's beginning and of its continuation."""
-    encoding, (logits, bias, q, d, unseen) = make("shaw:k=5", causal=causal), rows()
+    encoding, (logits, bias, q, d, mask) = make("shaw:k=5", causal=causal), rows()
     found, a = (
-        encoding.logits_transform(logits, bias, q, d + first, unseen).detach().numpy(),
+        encoding.logits_transform(logits, bias, q, d + first, mask).detach().numpy(),
         numbers(encoding.a),
     )
     assert a.shape == (6 if causal else 11, C // H)
@@ -407,14 +408,12 @@ def test_shaw_is_the_formula(causal, first):
 @pytest.mark.parametrize("first", [0, 90])
 def test_transformer_xl_is_the_formula(first):
     """Dai et al. 2019, the four terms of section 3.3, keys on both sides of the query; `rotate` gives the third."""
-    encoding, (_, bias, q, d, unseen) = make("transformer-xl"), rows()
+    encoding, (_, bias, q, d, mask) = make("transformer-xl"), rows()
     k = torch.randn(B, H, T, C // H)
     moved, same = encoding.rotate(q, k, torch.arange(T))
     logits = moved @ same.mT / math.sqrt(C // H)
     found = (
-        (logits + encoding.logits_transform(logits, bias, moved, d + first, unseen))
-        .detach()
-        .numpy()
+        (logits + encoding.logits_transform(logits, bias, moved, d + first, mask)).detach().numpy()
     )
     u, v, w = (numbers(parameter) for parameter in (encoding.u[:, 0], encoding.v[:, 0], encoding.w))
     for i in range(T):
@@ -430,9 +429,9 @@ def test_transformer_xl_is_the_formula(first):
 @pytest.mark.parametrize("pe, near", [("dape:width=5", (0,)), ("dapev2:width=5", (-1, 0, 1))])
 def test_dape_is_the_formula(pe, near, window_size):
     """2H -> 5 -> H numbers of a pair, or of three neighbouring keys; what a query does not see is zero, hidden numbers too."""
-    encoding, (logits, bias, q, d, unseen) = make(pe), rows(window_size)
-    found = encoding.logits_transform(logits, bias, q, d, unseen).detach().numpy()
-    seen = np.pad(~unseen.numpy(), ((0, 0), (1, 1)))  # one key more on either side, which is none
+    encoding, (logits, bias, q, d, mask) = make(pe), rows(window_size)
+    found = encoding.logits_transform(logits, bias, q, d, mask).detach().numpy()
+    seen = np.pad(mask.numpy(), ((0, 0), (1, 1)))  # one key more on either side, which is none
 
     def layer(convolution, x):  # (B, channels, T, T + 2) -> the same
         weight, y = numbers(convolution.weight), np.zeros((B, convolution.out_channels, T, T + 2))
@@ -452,7 +451,7 @@ def test_dape_is_the_formula(pe, near, window_size):
     )
     hidden = layer(encoding.hidden, x)
     expected = layer(encoding.output, np.where(hidden > 0, hidden, 0.01 * hidden) * seen)
-    assert_allclose((found * ~unseen.numpy()), (expected * seen)[..., 1:-1], rtol=1e-4, atol=1e-4)
+    assert_allclose((found * mask.numpy()), (expected * seen)[..., 1:-1], rtol=1e-4, atol=1e-4)
 
 
 def test_alibi_shifted_and_equal():
@@ -813,8 +812,10 @@ def test_cable_of_unit_steps_and_alibi_weights_is_alibi_to_the_bit():
     pos = torch.arange(1000)
     s = -torch.ones(1, H, 1000).cumsum(-1)
     g = alibi.slopes.expand(1, H, 1000)
-    expected = attention.bias_matrix(alibi, *alibi.features(torch.randn(1, 1000, C), pos), H, 1000)
-    assert torch.equal(attention.bias_matrix(cable, (s, g), (s,), H, 1000), expected)
+    alibi_inputs = attention.BiasInputs(alibi, *alibi.features(torch.randn(1, 1000, C), pos))
+    expected = attention.bias_matrix(alibi_inputs, H, 1000)
+    cable_inputs = attention.BiasInputs(cable, (s, g), (s,))
+    assert torch.equal(attention.bias_matrix(cable_inputs, H, 1000), expected)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def test_flex_computes_the_same(pe, causal):
             0.2,
             baselines.causal_blocks(8, torch.device("cpu")) if causal else None,
         )
-        torch.testing.assert_close(theirs, attention.dense(q, k, v, encoding, *features, 0.2))
+        bias_inputs = attention.BiasInputs(encoding, *features)
+        torch.testing.assert_close(theirs, attention.dense(q, k, v, bias_inputs, 0.2))
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_forgetting_attention_gets_our_gates(forgetting):
     encoding, (q, k, v), features = states_of("fox")
     torch.testing.assert_close(
         baselines.forgetting(q, k, v, encoding, *features, 0.2),
-        attention.dense(q, k, v, encoding, *features, 0.2),
+        attention.dense(q, k, v, attention.BiasInputs(encoding, *features), 0.2),
     )
 
 

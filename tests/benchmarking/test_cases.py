@@ -141,7 +141,7 @@ def test_a_path_that_computes_something_else_shows(monkeypatch):
     sdpa_with_bias = attention.sdpa_with_bias
     monkeypatch.setattr(
         attention,
-        "factored",
+        "sdpa_with_bias",
         lambda q, k, v, factors, *rest: sdpa_with_bias(
             q, k, v, [(u / 2, w) for u, w in factors], *rest
         ),
@@ -153,7 +153,7 @@ def test_a_path_that_computes_something_else_shows(monkeypatch):
             u.register_hook(lambda grad: grad * math.nan)
         return sdpa_with_bias(q, k, v, factors, *rest)
 
-    monkeypatch.setattr(attention, "factored", without_gradient)
+    monkeypatch.setattr(attention, "sdpa_with_bias", without_gradient)
     assert math.isnan(
         cases.attend(PLAIN, "cable")["cable"].error()
     )  # of gates alone: the output is right

@@ -25,10 +25,10 @@ def test_bias_is_the_encodings(model):
 
 def test_what_is_not_seen(model):
     layer = bias_statistics.layers(model("window:w=2+alibi"), torch.tensor([[5, 6, 7]]))[0]
-    assert layer.unseen().tolist() == [
-        [False, True, True],
-        [False, False, True],
+    assert layer.attention_mask().tolist() == [
         [True, False, False],
+        [True, True, False],
+        [False, True, True],
     ]
 
 

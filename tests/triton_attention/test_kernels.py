@@ -13,10 +13,10 @@ from conftest import ENCODINGS, evaluation
 from torch.testing import assert_close
 
 import attention
-import bench
 import eval_extrapolation
 import posenc
 import train_gpt
+import triton_attention
 from benchmarking import cases
 from errors import InputError
 from evaluation import bias_statistics
@@ -32,7 +32,7 @@ from triton.runtime.errors import OutOfResources  # noqa: E402
 from triton_attention import kernels  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FUSED = [pe for pe in ENCODINGS if attention.triton_supports(posenc.build(pe, 2, 8, 8, 1)[0])]
+FUSED = [pe for pe in ENCODINGS if triton_attention.supports(posenc.build(pe, 2, 8, 8, 1)[0])]
 
 
 def patch_once(patch=interpreter._patch_lang):
@@ -235,7 +235,7 @@ def test_one_tensor_of_all_three_is_the_same(kind, T, causal):
             2
         )  # (B, T, 3 H D)
         thirds = (third.unflatten(-1, (2, 16)).transpose(1, 2) for third in whole.chunk(3, -1))
-        return kernel(kind, x | dict(zip("qkv", thirds)), 0.3, causal, packed=whole)
+        return kernel(kind, x | dict(zip("qkv", thirds)), 0.3, causal, packed_qkv=whole)
 
     apart, together = (
         gradients(compute, leaves, torch.float32)
@@ -375,7 +375,9 @@ def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
     found = {}
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
         features = encoding.features(x[0].float(), torch.arange(1024, device=DEVICE))
-        y = attention.attend(*(y.to(dtype) for y in qkv), encoding, *features, 0.25, path)
+        y = attention.attend(
+            *(y.to(dtype) for y in qkv), attention.BiasInputs(encoding, *features), 0.25, path
+        )
         found[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
     largest = max(exact.norm() for exact in found["dense"])
     for ours, exact in zip(found["triton"], found["dense"]):
@@ -394,7 +396,7 @@ def test_autocast_leaves_the_bias_in_float32():
     )
     with torch.autocast(DEVICE, torch.bfloat16):
         ours, exact = (
-            attention.attend(*inputs, encoding, *features, 0.25, path)
+            attention.attend(*inputs, attention.BiasInputs(encoding, *features), 0.25, path)
             for path in ("triton", "dense")
         )
         assert_close(ours, exact, rtol=1e-5, atol=1e-6)
@@ -800,99 +802,16 @@ def test_attention_of_a_run_is_timed(data_dir, tmp_path, monkeypatch, small_tile
         assert_close(ours, exact, rtol=1e-3, atol=1e-4)
 
 
-class Queries:
-    """What `choose` looks at, on a GPU that need not be there."""
-
-    is_cuda, device, dtype = True, torch.device("cuda"), torch.bfloat16
-
-    def __init__(self, head_size):
-        self.size = (head_size,).__getitem__
-
-
-def test_auto_takes_the_kernels_where_a_record_says_so(tmp_path, monkeypatch):
-    """cable is right and faster at both contexts; k-cable is wrong once, kerple slower once, and fox, off by nothing at all, was never
-    computed: what bench.py keeps is what `auto` reads."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(kernels, "RECORDS", tmp_path)
-
-    def context(cable, kcable, kerple):  # (error, seconds of a turn where the other path takes 2)
-        entries = {"sdpa": {"seconds": [2]}, "rope": {"seconds": [2]}, "t5": None}
-        for pe, (error, seconds) in {
-            "rope+cable": cable,
-            "k-cable": kcable,
-            "kerple": kerple,
-            "t5-clip:k=7": cable,
-            "fox": (0, 1),
-        }.items():
-            entries |= {
-                pe: {"seconds": [2, 2, 2]},
-                f"{pe} triton": {"error": error, "seconds": [seconds, 9, seconds]},
-            }
-        return entries
-
-    contexts = {
-        "1024": context((0.01, 1), (0.01, 1), (0.01, 1)),
-        "4096": context((0.01, 1.9), (0.05, 1), (0.01, 2.1)),
-    }
-    found = bench.chosen(
-        contexts,
-        ["t5", *(pe for pe in contexts["1024"] if f"{pe} triton" in contexts["1024"])],
-        torch.device("cuda"),
-    )
-    assert found["faster"] == ["cable", "t5-clip"] and found["gpu"] == "sm_90"
-
-    def path(pe, head_size=64):
-        kernels._faster.cache_clear()
-        return attention.resolve_path("auto", posenc.build(pe, 2, 8, 8, 1)[0], Queries(head_size))
-
-    def keep(**changes):
-        result = {"kernels": {**found, **changes}, "dtype": changes.pop("dtype", "bfloat16")}
-        (tmp_path / "gpu.json").write_text(json.dumps({"attention": result}))
-
-    assert path("cable") == "sdpa" and path("t5-clip") == "dense"  # nothing was recorded
-    keep()
-    assert path("cable") == path("rope+cable") == path("t5-clip") == path("t5-clip:k=3") == "triton"
-    assert (
-        path("cable", 136) == path("cable-nw") == path("alibi+cable") == "sdpa"
-        and path("kerple") == path("k-cable") == "dense"
-    )
-    assert (
-        attention.resolve_path("auto", posenc.build("cable", 2, 8, 8, 1)[0]) == "sdpa"
-    )  # on no GPU
-    encoder = posenc.build("t5-clip", 2, 8, 8, 1, causal=False)[0]
-    assert (
-        attention.resolve_path("auto", encoder, Queries(64)) == "dense"
-    )  # measured of decoders alone
-    result = json.loads((tmp_path / "gpu.json").read_text())["attention"]
-    (tmp_path / "encoders.json").write_text(
-        json.dumps({"attention": {**result, "objective": "mlm"}})
-    )
-    assert (
-        path("cable-nw") == "sdpa"
-        and attention.resolve_path("auto", encoder, Queries(64)) == "triton"
-    )
-    (tmp_path / "gpu.json").unlink()
-    assert (
-        path("cable") == "sdpa" and attention.resolve_path("auto", encoder, Queries(64)) == "triton"
-    )  # of encoders alone
-    (tmp_path / "encoders.json").unlink()
-    keep(faster=["alibi", "window"])
-    assert (
-        path("alibi") == path("rope+alibi") == "triton"
-        and path("window:w=9+alibi") == path("window") == "dense"
-    )  # other kernels
-    windows = {
-        f"{pe}{added}": entry
-        for pe in ("window:w=9+alibi", "rope+window", "alibi")
-        for added, entry in (("", {"seconds": [2]}), (" triton", {"error": 0.01, "seconds": [1]}))
-    }
-    assert bench.chosen(
-        {"1024": windows}, ["window:w=9+alibi", "rope+window", "alibi"], torch.device("cuda")
-    )["faster"] == ["alibi"]
-    for other in ({"gpu": "sm_80"}, {"sha256": "other kernels"}, {"dtype": "float16"}):
-        keep(**other)
-        assert path("cable") == "sdpa"
+def test_auto_never_selects_triton():
+    for pe, causal, path in (
+        ("cable", True, "sdpa"),
+        ("t5", True, "dense"),
+        ("t5", False, "dense"),
+    ):
+        encoding = posenc.build(pe, 2, 8, 8, 1, causal=causal)[0]
+        assert triton_attention.supports(encoding)
+        assert attention.resolve_path("auto", encoding) == path
+        assert attention.resolve_path("triton", encoding) == "triton"
 
 
 def model(pe, path, causal=True):
@@ -997,7 +916,9 @@ def test_a_model_compiles_to_one_graph(pe, causal):
 
 
 def test_refusals(monkeypatch):
-    with pytest.raises(InputError, match="triton cannot form the bias of Composition"):
+    with pytest.raises(
+        InputError, match="triton cannot compute the bias of Composition: use auto or dense"
+    ):
         model("fire+cable", "triton")
     for kind, T in (("distance", 4), ("pieces", 2)):  # a table for causal attention; fewer queries
         with pytest.raises(
@@ -1059,10 +980,10 @@ def test_refusals(monkeypatch):
         kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
     if DEVICE == "cpu":
         monkeypatch.setattr(kernels.INTERPRETED, "value", False)
-        with pytest.raises(InputError, match="triton needs a GPU, or TRITON_INTERPRET=1"):
+        with pytest.raises(InputError, match="the triton path needs a GPU, or TRITON_INTERPRET=1"):
             model("cable", "triton")
         with pytest.raises(InputError, match="needs a GPU, not cpu"):
             kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
-    monkeypatch.setitem(sys.modules, "triton_attention.kernels", None)
-    with pytest.raises(InputError, match="pip install triton"):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(InputError, match="needs Triton .*sys.modules.*pip install triton"):
         attention.resolve_path("triton", posenc.build("cable", 2, 8, 8, 1)[0])
