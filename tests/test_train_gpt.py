@@ -842,7 +842,7 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
         in lines("--block_size", 4096, "--tokens_per_step", 8192)[0]
     )
     assert (
-        "sdpa cannot compute Drift, whose bias has no factors"
+        "the sdpa attention path cannot compute Drift, because its bias has no factors"
         in lines("--pe", "test-drift", "--attention", "sdpa")[0]
     )
     assert not out.exists()
