@@ -1,12 +1,14 @@
-"""How well does an encoder find long documents, far beyond its training length?
+"""Evaluate how well fine-tuned encoders retrieve long documents, beyond their training length.
 
     pip install -r requirements-retrieval.txt
-    python -m retrieval.evaluate runs/retrieval/cable runs/retrieval/rope               # MLDR in English, from the hub
+    python -m retrieval.evaluate runs/retrieval/cable runs/retrieval/rope   # English MLDR, hub
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine --lengths 1x,4x,16x
 
-Questions and documents are cut at the length asked for and turned into vectors, and the documents are ranked by the cosine: nDCG@10
-in percent, the mean over questions (CABLE, table 3). Runs are folders that retrieval.finetune made; retrieval.py tells what --data
-is. Every run gets a JSON record beside it, renewed after each length; lengths that it holds already are not computed again.
+Queries and documents are truncated to each length and encoded, and the documents are ranked by
+cosine similarity. The metric is the mean nDCG@10 over the queries, in percent (CABLE, table 3).
+
+Runs are folders written by retrieval.finetune; retrieval/tasks.py describes --data. Each run gets
+a JSON record in its folder, written after each length; recorded lengths are skipped.
 """
 
 import math
@@ -23,8 +25,8 @@ from evaluation.records import update_record
 from reporting import tables
 from retrieval import tasks
 from runtime import cli, devices
-from runtime.provenance import sha256_of
 from runtime.files import read_json
+from runtime.provenance import sha256_of
 from text_data.data_loader import BATCH_TOKENS
 
 
@@ -33,56 +35,71 @@ class Config:
     """Settings of an evaluation."""
 
     runs: list[str] = field(default_factory=list)
-    """folders made by retrieval.finetune"""
+    """folders written by retrieval.finetune"""
     data: str | None = None
-    """folder of a task, laid out as BEIR's; null: MLDR in English, from the hub"""
+    """folder of a task in BEIR's layout; default: English MLDR from the hub"""
     split: str = "test"
-    """which of its qrels"""
+    """split of the relevance judgments"""
     lengths: str = "512,1024,2048,4096,8192,16384"
-    """where texts are cut, in tokens, separated by commas; 1x,2x,... are multiples of the training length"""
+    """lengths in tokens to truncate texts to, separated by commas; 1x,2x,... are multiples of the
+    training length"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it, else float32"""
+
+
+@dataclass
+class Plan:
+    """What to evaluate for one run.
+
+    lengths: in tokens, ascending. max_length: the longest that the encoder supports. identity: the
+    part of the record's identity that describes the encoder.
+    """
+
+    lengths: list[int]
+    max_length: float
+    identity: dict
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("runs", "folders made by retrieval.finetune")
-    )
+    positional = ("runs", "folders written by retrieval.finetune")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     if not config.runs:
-        raise InputError("no run named: python -m retrieval.evaluate runs/retrieval/NAME ...")
+        raise InputError("no run given: python -m retrieval.evaluate runs/retrieval/NAME ...")
     try:
         from retrieval import sentence_encoder
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            "retrieval needs sentence-transformers 6: pip install -r requirements-retrieval.txt"
+            f"retrieval needs sentence-transformers 6 ({error}): "
+            "pip install -r requirements-retrieval.txt"
         ) from None
     device, dtype = devices.select_device(config.device, config.dtype)
-    models = [
-        sentence_encoder.load(run, dtype, device) for run in config.runs
-    ]  # all can be evaluated, or nothing is computed
-    plans = [plan(run, sentence_encoder.config_of(run), config) for run in config.runs]
-    task = tasks.load(config.data, config.split)
-    records = [
-        evaluate(run, model, *asked, task, config, device, dtype)
-        for run, model, asked in zip(config.runs, models, plans)
-    ]
+    # Load every model before anything is computed, so that an invalid one costs no time.
+    models = [sentence_encoder.load_finetuned(run, dtype, device) for run in config.runs]
+    plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
+    task = tasks.load_task(config.data, config.split)
+    records = []
+    for run, model, run_plan in zip(config.runs, models, plans, strict=True):
+        records.append(evaluate(run, model, run_plan, task, config.split, device, dtype))
     print(f"\n{tables.summary(records)}")
 
 
-def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:
-    """What an encoder, whose network has these settings, is asked: the lengths, the longest that it can take, and what tells it from
-    others. Raises InputError where it was never fine-tuned."""
-    tuning = read_json(Path(run) / "finetune.json", "name a folder that retrieval.finetune made")
-    longest = settings.get("max_position_embeddings", math.inf)  # of a learned table
-    return (
-        cli.parse_lengths(config.lengths, settings["block_size"]),
-        longest,
-        {
-            **{name: settings[name] for name in ("pe", "size", "block_size")},
-            "seed": tuning["settings"]["seed"],
-            "recipe": tuning.get("recipe"),
+def plan(run: str, settings: dict, config: Config) -> Plan:
+    """Return what to evaluate for an encoder whose network has these settings.
+
+    Raises InputError if the folder has no fine-tuning record.
+    """
+    record = read_json(Path(run) / "finetune.json", "pass a folder that retrieval.finetune wrote")
+    return Plan(
+        lengths=cli.parse_lengths(config.lengths, settings["block_size"]),
+        max_length=settings.get("max_position_embeddings", math.inf),
+        identity={
+            "pe": settings["pe"],
+            "size": settings["size"],
+            "block_size": settings["block_size"],
+            "seed": record["settings"]["seed"],
+            "recipe": record.get("recipe"),
         },
     )
 
@@ -90,68 +107,64 @@ def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, di
 def evaluate(
     run: str,
     model,
-    lengths: list[int],
-    longest: float,
-    encoder: dict,
+    run_plan: Plan,
     task: tasks.Task,
-    config: Config,
+    split: str,
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict:
-    """The record of one encoder, with every length asked for."""
-    path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
+    """Return the record of one encoder with every requested length."""
     identity = {
-        **encoder,
+        **run_plan.identity,
         "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"),
         "dtype": str(dtype).removeprefix("torch."),
         "data": {
             "dataset": task.name,
-            "split": config.split,
+            "split": split,
             "documents": len(task.documents),
-            "questions": len(task.questions),
+            "questions": len(task.queries),
             "sha256": task.sha256,
         },
         "metric": tables.NDCG.name,
     }
-    return update_record(
-        run,
-        path,
-        identity,
-        lengths,
-        lambda length: None if length > longest else measure(run, model, task, length),
-        device,
-    )
+
+    def measure_supported(length):
+        return measure(run, model, task, length) if length <= run_plan.max_length else None
+
+    path = Path(run) / f"eval_retrieval_{task.name}_{split}.json"
+    return update_record(run, path, identity, run_plan.lengths, measure_supported, device)
 
 
 def measure(run: str, model, task: tasks.Task, length: int) -> dict:
-    """nDCG@10 in percent over all questions, its standard error, and that of each question. Raises InputError where the encoder's
-    vectors are not finite."""
+    """Return nDCG@10 in percent at one length: mean, standard error, and values per query.
+
+    Raises InputError if a vector contains NaN or Inf.
+    """
     from sentence_transformers.util import semantic_search
 
     model.max_seq_length = length
 
-    def vectors(texts):
-        found = model.encode(
-            [*texts],
+    def encode(texts):
+        vectors = model.encode(
+            list(texts),
             batch_size=max(1, BATCH_TOKENS // length),
             convert_to_tensor=True,
             normalize_embeddings=True,
             show_progress_bar=sys.stderr.isatty(),
         )
-        if not found.isfinite().all():
+        if not vectors.isfinite().all():
             raise InputError(
-                f"{run}: cut at {length} tokens, texts have vectors that are not finite: fine-tune again with a lower --lr"
+                f"{run}: vectors of texts with {length} tokens contain NaN or Inf: "
+                "fine-tune again with a lower --lr"
             )
-        return found
+        return vectors
 
-    names = [*task.documents]
-    hits = semantic_search(
-        vectors(task.questions.values()), vectors(task.documents.values()), top_k=10
-    )
-    values = [
-        100 * tasks.ndcg([names[hit["corpus_id"]] for hit in of_question], task.relevant[question])
-        for question, of_question in zip(task.questions, hits)
-    ]
+    names = list(task.documents)
+    hits = semantic_search(encode(task.queries.values()), encode(task.documents.values()), top_k=10)
+    values = []
+    for query, query_hits in zip(task.queries, hits, strict=True):
+        ranking = [names[hit["corpus_id"]] for hit in query_hits]
+        values.append(100 * tasks.ndcg(ranking, task.qrels[query]))
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return {"ndcg10": float(np.mean(values)), "ndcg10_se": float(error), "by_question": values}
 

@@ -1,18 +1,21 @@
-"""Teaches an encoder to find texts: contrastive fine-tuning on questions, passages that answer them, and passages that only seem to.
+"""Fine-tune an exported encoder for retrieval, with contrastive loss and hard negatives.
 
     pip install -r requirements-retrieval.txt
     python export_hf.py runs/bert/cable --out_dir exported/cable
     python -m retrieval.finetune exported/cable --out_dir runs/retrieval/cable
-    python -m retrieval.finetune exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine     # or a .parquet file
+    python -m retrieval.finetune exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine
     python -m retrieval.evaluate runs/retrieval/cable
 
-As the CABLE paper does it (section 5.5): one epoch over 1.25M samples of MS MARCO with mined hard negatives, 128 a batch, 5% of
-warm-up, by sentence-transformers. A text is the mean of its tokens' last layer; each question is to find its passage, by the cosine
-times 20, among all passages and hard negatives of the batch. Mini-batches change its memory, not its result. The learning rate is
-that of ModernBERT (Warner et al. 2024), whose recipe it is; the paper prints none.
+The recipe is that of the CABLE paper (section 5.5), trained by sentence-transformers: one epoch
+over 1.25M samples of MS MARCO with mined hard negatives, batch size 128, 5% warmup. The vector of
+a text is the mean of the last layer over its tokens. For each query, the loss is the cross-entropy
+of its passage among all passages and hard negatives of the batch, with 20 times the cosine
+similarity as logits. Mini-batches change the memory, not the result. The paper prints no learning
+rate; the default is that of ModernBERT (Warner et al. 2024), whose recipe it is.
 
-The folder that is written is a model for sentence-transformers, with a record, finetune.json, of settings and losses. --resume goes
-on from the last whole checkpoint, which lies in the folder's checkpoints/ until the training ends.
+The output folder is a sentence-transformers model with a record, finetune.json, of settings and
+losses. --resume continues from the newest complete checkpoint in its folder checkpoints/, which is
+removed at the end.
 """
 
 import dataclasses
@@ -25,9 +28,9 @@ from typing import Literal
 import torch
 
 from errors import InputError
-from runtime import cli, devices
-from runtime.provenance import provenance, sha256_of, short_hash
+from runtime import cli, devices, run_folder
 from runtime.files import read_json, write_json, writing
+from runtime.provenance import provenance, sha256_of, short_hash
 from text_data import text_sources
 
 HUB = {
@@ -35,10 +38,8 @@ HUB = {
     "name": "triplet-hard",
     "split": "train",
 }
-HELD_OUT, SHUFFLED_BY = (
-    1000,
-    12,
-)  # rows that ModernBERT's recipe sets aside, and the seed of the order in which it takes the others
+# ModernBERT's recipe holds these rows out, and shuffles the others with this seed.
+HELD_OUT, SHUFFLE_SEED = 1000, 12
 COLUMNS = ("query", "positive", "negative")
 RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
 MAY_CHANGE_ON_RESUME = {
@@ -49,7 +50,7 @@ MAY_CHANGE_ON_RESUME = {
     "mini_batch",
     "log_every",
     "checkpoint_every",
-}  # where a training goes on
+}
 
 
 @dataclass
@@ -57,35 +58,37 @@ class Config:
     """Settings of a fine-tuning."""
 
     encoder: list[str] = field(default_factory=list)
-    """folder that export_hf.py made of an encoder"""
+    """folder that export_hf.py wrote for an encoder"""
     data: str | None = None
-    """.jsonl or .parquet file with the columns query, positive and negative; null: MS MARCO's, from the hub"""
+    """.jsonl or .parquet file with the columns query, positive and negative;
+    default: MS MARCO from the hub"""
     samples: int = 1_250_000
-    """how many of its rows, the first ones, at most; the hub's are shuffled before, in one order for all seeds"""
+    """use at most this many rows, the first ones; rows of the hub are shuffled once before,
+    in the same order for every seed"""
     max_tokens: int | None = None
-    """texts are cut here; null: at the encoder's training length"""
+    """truncate texts to this many tokens; default: the encoder's training length"""
     batch: int = 128
-    """questions of one optimizer step"""
+    """queries per optimizer step"""
     mini_batch: int = 32
-    """questions, passages or negatives that go through the network at a time"""
+    """texts per forward pass"""
     lr: float = 8e-5
-    """highest learning rate; falls in a straight line"""
+    """highest learning rate, with linear decay"""
     warmup: float = 0.05
-    """the share of steps over which it rises before"""
+    """fraction of the steps with linear warmup"""
     seed: int = 1
-    """of the order of the data"""
+    """seed of the data order"""
     log_every: int = 10
-    """steps between the losses that are kept"""
+    """record the mean loss every n steps"""
     checkpoint_every: int = 500
-    """steps between checkpoints"""
+    """save a checkpoint every n steps"""
     out_dir: str = "runs/retrieval/encoder"
-    """folder of the model"""
+    """folder of the fine-tuned model"""
     resume: bool = False
-    """go on with the training in out_dir, if it holds one"""
+    """resume the fine-tuning in out_dir, if there is one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """cuda is the first GPU that CUDA_VISIBLE_DEVICES names"""
+    """cuda: the first GPU of CUDA_VISIBLE_DEVICES; auto: cuda if available"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """of matrix products; auto: bfloat16 where the hardware has it"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
     def __post_init__(self):
         problems = cli.check_minimums(
@@ -100,147 +103,158 @@ class Config:
             log_every=1,
             checkpoint_every=1,
         )
-        problems += [f"warmup is {self.warmup}: it must be below 1"] * (self.warmup >= 1)
+        if self.warmup >= 1:
+            problems.append(f"warmup is {self.warmup}: it must be below 1")
         if problems:
             raise InputError(*problems)
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("encoder", "folder that export_hf.py made of an encoder")
-    )
+    positional = ("encoder", "folder that export_hf.py wrote for an encoder")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     if len(config.encoder) != 1:
         raise InputError(
-            "name one encoder: python -m retrieval.finetune exported/NAME --out_dir runs/retrieval/NAME"
+            "pass one encoder: "
+            "python -m retrieval.finetune exported/NAME --out_dir runs/retrieval/NAME"
         )
     try:
-        import accelerate  # noqa: F401  the trainer asks for it
+        import accelerate  # noqa: F401  (required by the trainer)
 
         from retrieval import sentence_encoder
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            "fine-tuning needs accelerate and sentence-transformers 6: pip install -r requirements-retrieval.txt"
+            f"fine-tuning needs accelerate and sentence-transformers 6 ({error}): "
+            "pip install -r requirements-retrieval.txt"
         ) from None
     out, encoder = Path(config.out_dir), config.encoder[0]
-    before = begun(out, config)
-    if "losses" in before:
-        return print(f"{out} is fine-tuned already")
+    previous = find_record(out, config)
+    if "losses" in previous:
+        print(f"{out} is already fine-tuned")
+        return
     device, dtype = devices.select_device(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
-        raise InputError(
-            "fine-tuning takes one GPU, of which each batch is one: set CUDA_VISIBLE_DEVICES=0"
-        )
-    model = sentence_encoder.from_export(encoder, config.max_tokens)
-    rows = triplets(config)
+        raise InputError("fine-tuning uses a single GPU: set CUDA_VISIBLE_DEVICES=0")
+    model = sentence_encoder.load_export(encoder, config.max_tokens)
+    rows = read_triplets(config)
     print(
-        f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, {config.batch} a batch"
+        f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, "
+        f"{config.batch} per batch"
     )
-    content = {
-        "data": config.data and sha256_of(config.data),
+    hashes = {
+        "data": sha256_of(config.data) if config.data else None,
         "encoder": sha256_of(Path(encoder) / "model.safetensors"),
     }
-    if changed := [
-        name for name, sha256 in before.get("sha256", content).items() if sha256 != content[name]
-    ]:
-        raise InputError(
-            f"--resume: {out} began with other content of {' and '.join(changed)}: give the same, or choose another --out_dir"
-        )
+    check_content(out, previous, hashes)
     record = {
         "settings": dataclasses.asdict(config),
-        "sha256": content,
-        "recipe": recipe_of(config, content["data"], sentence_encoder.config_of(encoder)),
+        "sha256": hashes,
+        "recipe": recipe_hash(config, hashes["data"], sentence_encoder.read_config(encoder)),
         "provenance": provenance(device),
     }
-    write_json(out / RECORD, record)
-    losses = train(model, rows, config, device, dtype)
-    with writing(out):
-        model.save_pretrained(str(out), create_model_card=False)
-    write_json(out / RECORD, {**record, "losses": losses})
-    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    print(
-        f"{out}: loss {losses[0][1]:.3f} at step {losses[0][0]}, {losses[-1][1]:.3f} at step {losses[-1][0]}"
-    )
+    unlock = run_folder.lock_folder(out)
+    try:
+        write_json(out / RECORD, record)
+        losses = train(model, rows, config, device, dtype)
+        with writing(out):
+            model.save_pretrained(str(out), create_model_card=False)
+        write_json(out / RECORD, {**record, "losses": losses})
+        shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    finally:
+        unlock()
+    (first_step, first_loss), (last_step, last_loss) = losses[0], losses[-1]
+    print(f"{out}: loss {first_loss:.3f} at step {first_step}, {last_loss:.3f} at step {last_step}")
 
 
-def begun(out: Path, config: Config) -> dict:
-    """The record of the training in a folder, with losses where it has ended; empty where there is none. Raises InputError where the
-    folder holds another one, or other files."""
-    if not (out / RECORD).exists():
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise InputError(f"{out} holds other files: choose another --out_dir")
+def find_record(out: Path, config: Config) -> dict:
+    """Return the record of the fine-tuning in a folder, or {} if there is none.
+
+    It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
+    fine-tuning or other files, or if --resume is missing.
+    """
+    has_record = (out / RECORD).exists()
+    run_folder.check_folder(out, has_record, config.resume)
+    if not has_record:
         return {}
     record = read_json(out / RECORD, "remove the folder")
-    if not config.resume:
-        raise InputError(
-            f"{out} already holds a training: go on with it by --resume, or choose another --out_dir"
-        )
-    problems = [
-        f"--resume: {out} began with {name} {before}, not {getattr(config, name)}: give the same, or choose another --out_dir"
-        for name, before in record["settings"].items()
-        if name not in MAY_CHANGE_ON_RESUME and before != getattr(config, name)
-    ]
-    if problems:
-        raise InputError(*problems)
+    settings = dataclasses.asdict(config)
+    old_settings = {**settings, **record["settings"]}
+    changes = run_folder.changed_settings(old_settings, settings, MAY_CHANGE_ON_RESUME)
+    run_folder.check_unchanged(out, changes)
     return record
 
 
-def recipe_of(config: Config, data_sha256: str | None, encoder: dict) -> str:
-    """A hash of all that a fine-tuning learns from, but for its seed: those of the same recipe are seeds of one. data_sha256: of the
-    triplets, None for the hub's; encoder: the settings in its folder."""
-    told = {
-        name: value
-        for name, value in dataclasses.asdict(config).items()
-        if name not in MAY_CHANGE_ON_RESUME | {"seed", "data", "encoder"}
+def check_content(out: Path, previous: dict, hashes: dict) -> None:
+    """Raise InputError if the data or the encoder changed since the fine-tuning started."""
+    old_hashes = previous.get("sha256", hashes)
+    changed = [name for name, sha256 in old_hashes.items() if sha256 != hashes[name]]
+    if changed:
+        names = " and ".join(changed)
+        run_folder.check_unchanged(out, [f"trained with another content of {names}"])
+
+
+def recipe_hash(config: Config, data_sha256: str | None, encoder: dict) -> str:
+    """Return a hash of everything that determines a fine-tuning, except its seed.
+
+    Fine-tunings with the same hash differ in their seed only. data_sha256: of the triplets, None
+    for the hub's. encoder: the settings in its folder.
+    """
+    left_out = MAY_CHANGE_ON_RESUME | {"seed", "data", "encoder"}
+    settings = {
+        name: value for name, value in dataclasses.asdict(config).items() if name not in left_out
     }
-    return short_hash([told, data_sha256, encoder.get("recipe"), encoder.get("step")])
+    return short_hash([settings, data_sha256, encoder.get("recipe"), encoder.get("step")])
 
 
-def triplets(config: Config):
-    """The rows of the data, a datasets.Dataset of COLUMNS. Raises InputError where they are not there."""
+def read_triplets(config: Config):
+    """Return the training rows, a datasets.Dataset with COLUMNS.
+
+    Raises InputError if they cannot be read, or if a text is missing.
+    """
     import datasets
     import pyarrow as pa
 
     datasets.disable_progress_bars()
-    if config.data is not None and not (
-        Path(config.data).is_file() and text_sources.table_format(Path(config.data))
-    ):
-        raise InputError(
-            f"--data {config.data} is no .jsonl or .parquet file: name one, or leave it out for MS MARCO's"
-        )
-    name, load, mend = HUB["path"], HUB, "give a file as --data"
-    if config.data:
-        name, load, mend = (
-            config.data,
-            text_sources.load_arguments([Path(config.data)]),
-            "mend it, or name another --data",
-        )
-    with text_sources.input_errors(name, mend):
+    if config.data is None:
+        name, load, remedy = HUB["path"], HUB, "pass a file as --data"
+    else:
+        path = Path(config.data)
+        if not path.is_file() or not text_sources.table_format(path):
+            raise InputError(
+                f"--data {config.data} is not a .jsonl or .parquet file: "
+                "pass such a file, or remove --data for MS MARCO"
+            )
+        name, load = config.data, text_sources.load_arguments([path])
+        remedy = "repair it, or use another --data"
+    with text_sources.input_errors(name, remedy):
         rows = datasets.load_dataset(**load)
-    if missing := [column for column in COLUMNS if column not in rows.column_names]:
-        raise InputError(f"{name} has no column {' and '.join(missing)}: give {', '.join(COLUMNS)}")
+    missing = [column for column in COLUMNS if column not in rows.column_names]
+    if missing:
+        raise InputError(f"{name} has no column {' and '.join(missing)}: add {', '.join(COLUMNS)}")
     rows = rows.select_columns(list(COLUMNS))
-    texts = dict(
-        zip(COLUMNS, rows.with_format("arrow")[:].columns)
-    )  # as they lie, where looking at all takes no time
-    if other := [
-        column
-        for column in COLUMNS
-        if texts[column].type not in (pa.string(), pa.large_string(), pa.null())
-    ]:
-        raise InputError(f"{name} has no text in {' and '.join(other)}: give each row one")
-    if empty := [column for column in COLUMNS if texts[column].null_count]:
+    # Arrow columns show types and missing values without decoding every row.
+    arrow = dict(zip(COLUMNS, rows.with_format("arrow")[:].columns, strict=True))
+    text_types = (pa.string(), pa.large_string(), pa.null())
+    not_text = [column for column in COLUMNS if arrow[column].type not in text_types]
+    if not_text:
+        raise InputError(f"{name} has no text in {' and '.join(not_text)}: use strings in each row")
+    with_gaps = [column for column in COLUMNS if arrow[column].null_count]
+    if with_gaps:
         raise InputError(
-            f"{name} has rows without {' and '.join(empty)}: leave them out, or give each a text"
+            f"{name} has rows without {' and '.join(with_gaps)}: remove them, or add a text to each"
         )
-    if not config.data:
-        rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLED_BY)["train"]
+    if config.data is None:
+        rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
     return rows.select(range(min(config.samples, len(rows))))
 
 
 def train(
     model, rows, config: Config, device: torch.device, dtype: torch.dtype
 ) -> list[tuple[int, float]]:
-    """One epoch; (step, mean loss since the one before) at each log step. Raises InputError where that is not finite."""
+    """Train for one epoch, or its rest when resuming.
+
+    Returns (step, mean loss since the previous entry) of each log step.
+    Raises InputError if the loss is NaN or Inf.
+    """
     from sentence_transformers import (
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
@@ -248,17 +262,19 @@ def train(
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
     from transformers import TrainerCallback
 
+    checkpoints = Path(config.out_dir) / CHECKPOINTS
+
     class AfterEachStep(TrainerCallback):
         def on_step_end(self, arguments, state, control, **_):
-            model[
-                0
-            ].auto_model.model.clamp_parameters_()  # the encodings' parameters back into their bounds
-            control.should_log |= state.global_step == state.max_steps
+            model[0].auto_model.model.clamp_parameters_()
+            if state.global_step == state.max_steps:
+                control.should_log = True
 
         def on_log(self, arguments, state, control, logs, **_):
             if not math.isfinite(logs.get("loss", 0)):
                 raise InputError(
-                    f"the loss is {logs['loss']} at step {state.global_step}: lower --lr, and choose another --out_dir"
+                    f"the loss is {logs['loss']} at step {state.global_step}: "
+                    "use a lower --lr and another --out_dir"
                 )
 
     class Trainer(SentenceTransformerTrainer):
@@ -266,50 +282,51 @@ def train(
             with writing(checkpoints):
                 super()._save_checkpoint(*arguments)
 
-    checkpoints = Path(config.out_dir) / CHECKPOINTS
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(checkpoints),
+        num_train_epochs=1,
+        per_device_train_batch_size=config.batch,
+        batch_sampler="no_duplicates",
+        learning_rate=config.lr,
+        lr_scheduler_type="linear",
+        warmup_steps=config.warmup,
+        seed=config.seed,
+        data_seed=config.seed,
+        logging_steps=config.log_every,
+        logging_nan_inf_filter=False,  # it would log 0 for a loss that is NaN or Inf
+        save_steps=config.checkpoint_every,
+        save_total_limit=1,
+        report_to="none",
+        use_cpu=device.type == "cpu",
+        bf16=dtype == torch.bfloat16,
+        fp16=dtype == torch.float16,
+    )
     trainer = Trainer(
         model=model,
         train_dataset=rows,
         loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
         callbacks=[AfterEachStep()],
-        args=SentenceTransformerTrainingArguments(
-            output_dir=str(checkpoints),
-            num_train_epochs=1,
-            per_device_train_batch_size=config.batch,
-            batch_sampler="no_duplicates",
-            learning_rate=config.lr,
-            lr_scheduler_type="linear",
-            warmup_steps=config.warmup,
-            seed=config.seed,
-            data_seed=config.seed,
-            logging_steps=config.log_every,
-            logging_nan_inf_filter=False,  # which tells of a loss that is not finite as 0
-            save_steps=config.checkpoint_every,
-            save_total_limit=1,
-            report_to="none",
-            use_cpu=device.type == "cpu",
-            bf16=dtype == torch.bfloat16,
-            fp16=dtype == torch.float16,
-        ),
+        args=arguments,
     )
-    trainer.train(resume_from_checkpoint=newest(checkpoints))
+    trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
     return [
         (entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
     ]
 
 
-def newest(checkpoints: Path) -> str | None:
-    """The folder of the newest checkpoint that was written whole; None where there is none. The trainer writes its state last."""
-    states = [
-        path
+def newest_checkpoint(checkpoints: Path) -> str | None:
+    """Return the folder of the newest complete checkpoint of the trainer, or None.
+
+    The trainer writes trainer_state.json last, so a complete one marks a complete checkpoint.
+    """
+    folders = [
+        path.parent
         for path in checkpoints.glob("checkpoint-*/trainer_state.json")
         if path.read_text(encoding="utf-8").endswith("\n}\n")
     ]
-    return max(
-        (str(path.parent) for path in states),
-        key=lambda folder: int(folder.rpartition("-")[2]),
-        default=None,
-    )
+    if not folders:
+        return None
+    return str(max(folders, key=lambda folder: int(folder.name.removeprefix("checkpoint-"))))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""Makes a retrieval task and triplets to fine-tune on out of any prepared text: which stretch was this sentence taken from?
+"""Prepare a retrieval task and fine-tuning triplets from token shards.
 
-    python -m retrieval.prepare data/stdlib                                         # -> data/stdlib-retrieval
+    python -m retrieval.prepare data/stdlib                    # -> data/stdlib-retrieval
     python -m retrieval.prepare data/fineweb-edu --out_dir data/mine --length 16384
-    python -m retrieval.finetune exported/cable --data data/mine/triplets.jsonl --out_dir runs/retrieval/cable
+    python -m retrieval.finetune exported/cable --data data/mine/triplets.jsonl \
+        --out_dir runs/retrieval/cable
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine
 
-The inverse cloze task (Lee et al. 2019, section 4): a question is a sentence, its answer the stretch of text that it was cut out of.
-The split `val` gives the task, in the layout that retrieval.py tells: stretches of --length characters, some of them with a question
-from anywhere in them. `train` gives the triplets: passages of --passage characters, and as the negative another one of the same
-document. For what the CABLE paper measures, MS MARCO and MLDR, none of this is needed.
+This is the inverse cloze task (Lee et al. 2019, section 4): a query is a sentence, and the
+relevant document is the text that it was removed from.
+
+The task is made from the split `val`, in the layout described in retrieval/tasks.py: documents of
+--length characters, and queries from any position in some of them. The triplets are made from
+`train`: passages of --passage characters, with another passage of the same document as the
+negative. The CABLE paper's MS MARCO and MLDR do not need this program.
 """
 
 import json
@@ -24,9 +28,9 @@ from runtime.files import atomic, atomic_folder
 from text_data import tokenization
 from text_data.shards import Shards
 
-SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")  # what lies between two
-SIZES = 30, 200  # characters of a question
-TRIES = 100  # stretches looked at for each that is wanted
+SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
+MIN_QUERY, MAX_QUERY = 30, 200  # characters
+ATTEMPTS = 100  # passages to try for each triplet
 
 
 @dataclass
@@ -36,19 +40,19 @@ class Config:
     data: list[str] = field(default_factory=list)
     """folder of the shards"""
     out_dir: str | None = None
-    """folder of the task; null: the shards' with -retrieval behind it"""
+    """folder of the task; default: the shards' folder with the suffix -retrieval"""
     triplets: int = 20_000
-    """how many to fine-tune on"""
+    """number of triplets"""
     passage: int = 1000
-    """characters of their passages"""
+    """characters per passage of a triplet"""
     documents: int = 2000
-    """how many the task has, at most"""
+    """highest number of documents in the task"""
     questions: int = 400
-    """how many of them are asked for"""
+    """number of queries, each from another document"""
     length: int = 16_384
-    """characters of a document"""
+    """characters per document"""
     seed: int = 1
-    """of what is chosen"""
+    """seed of all random choices"""
 
     def __post_init__(self):
         problems = cli.check_minimums(
@@ -56,8 +60,8 @@ class Config:
             triplets=1,
             documents=2,
             questions=1,
-            passage=2 * SIZES[1],
-            length=2 * SIZES[1],
+            passage=2 * MAX_QUERY,
+            length=2 * MAX_QUERY,
             seed=0,
         )
         if problems:
@@ -67,121 +71,131 @@ class Config:
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("data", "folder of the shards"))
     if len(config.data) != 1:
-        raise InputError("name one folder of shards: python -m retrieval.prepare data/NAME")
+        raise InputError("pass one folder of shards: python -m retrieval.prepare data/NAME")
     out = Path(config.out_dir or f"{config.data[0].rstrip('/')}-retrieval")
     if out.exists():
-        raise InputError(f"{out} is there already: choose another --out_dir, or remove it")
-    train, val = (
-        Text(Shards(config.data[0], split), generator)
-        for split, generator in zip(("train", "val"), np.random.default_rng(config.seed).spawn(2))
-    )
-    documents, questions = task_of(val, config)
-    triplets = triplets_of(train, config)
-    qrels = [
-        ("query-id", "corpus-id", "score"),
-        *((f"q{number}", f"d{number}", 1) for number in questions),
-    ]
+        raise InputError(f"{out} already exists: use another --out_dir, or remove it")
+    train_generator, val_generator = np.random.default_rng(config.seed).spawn(2)
+    train = SplitText(Shards(config.data[0], "train"), train_generator)
+    val = SplitText(Shards(config.data[0], "val"), val_generator)
+    documents, queries = make_task(val, config)
+    triplets = make_triplets(train, config)
+
+    qrels = [("query-id", "corpus-id", "score")]
+    qrels += [(f"q{number}", f"d{number}", 1) for number in queries]
+    corpus = ({"_id": f"d{number}", "text": text} for number, text in enumerate(documents))
+    query_rows = ({"_id": f"q{number}", "text": text} for number, text in queries.items())
     with atomic_folder(out) as folder:
-        write(folder / "triplets.jsonl", map(json.dumps, triplets))
-        write(
-            folder / "corpus.jsonl",
-            (
-                json.dumps({"_id": f"d{number}", "text": text})
-                for number, text in enumerate(documents)
-            ),
-        )
-        write(
-            folder / "queries.jsonl",
-            (json.dumps({"_id": f"q{number}", "text": text}) for number, text in questions.items()),
-        )
-        write(folder / "qrels" / "test.tsv", ("\t".join(map(str, line)) for line in qrels))
+        write_lines(folder / "triplets.jsonl", map(json.dumps, triplets))
+        write_lines(folder / "corpus.jsonl", map(json.dumps, corpus))
+        write_lines(folder / "queries.jsonl", map(json.dumps, query_rows))
+        write_lines(folder / "qrels" / "test.tsv", ("\t".join(map(str, row)) for row in qrels))
     print(
-        f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most {config.length:,} characters, "
-        f"{len(questions):,} questions"
+        f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most "
+        f"{config.length:,} characters, {len(queries):,} queries"
     )
 
 
-class Text:
-    """The documents of a split, and numbers at random."""
+class SplitText:
+    """The documents of a split as text, and a random generator.
+
+    spans: (shard, offset of the first token, offset after the last) of every document.
+    sizes: their numbers of tokens, float64.
+    """
 
     def __init__(self, shards: Shards, generator: np.random.Generator):
         self.shards, self.generator = shards, generator
         self.encoding = tokenization.tiktoken_encoding(shards.tokenizer)
-        self.spans = []  # (shard, first token, end) of every document
-        for number, tokens in enumerate(shards.tokens):
+        self.spans = []
+        for shard, tokens in enumerate(shards.tokens):
             starts = np.flatnonzero(tokens == self.encoding.eot_token)
-            self.spans += [
-                (number, int(start) + 1, int(end))
-                for start, end in zip(starts, [*starts[1:], len(tokens)])
-            ]
+            ends = [*starts[1:], len(tokens)]
+            for start, end in zip(starts, ends, strict=False):
+                self.spans.append((shard, int(start) + 1, int(end)))
         self.sizes = np.array([end - start for _, start, end in self.spans], dtype=np.float64)
 
-    def decoded(self, number: int, start: int, end: int) -> str:
-        """The tokens `start` to `end` of a document; what was cut within a character is left out."""
+    def decode(self, number: int, start: int, end: int) -> str:
+        """Return the tokens start:end of a document as text, without incomplete characters."""
         shard, first, last = self.spans[number]
         tokens = self.shards.tokens[shard][first + start : min(first + end, last)]
         return self.encoding.decode_bytes(tokens.tolist()).decode(errors="ignore")
 
-    def without_a_sentence(self, text: str) -> tuple[str, str] | None:
-        """One of its sentences, a whole one, and the text without it; None where it has none of a fitting size."""
-        gaps = [*SENTENCE.finditer(text)]
-        places = ((before.end(), after.start()) for before, after in zip(gaps, gaps[1:]))
-        found = [(start, end) for start, end in places if SIZES[0] <= end - start <= SIZES[1]]
-        if not found:
+    def remove_sentence(self, text: str) -> tuple[str, str] | None:
+        """Return a random whole sentence of a text, and the text without it.
+
+        Returns None if no sentence has MIN_QUERY to MAX_QUERY characters.
+        """
+        breaks = list(SENTENCE_BREAK.finditer(text))
+        sentences = []
+        for before, after in zip(breaks, breaks[1:], strict=False):
+            start, end = before.end(), after.start()
+            if MIN_QUERY <= end - start <= MAX_QUERY:
+                sentences.append((start, end))
+        if not sentences:
             return None
-        start, end = found[self.generator.integers(len(found))]
+        start, end = sentences[self.generator.integers(len(sentences))]
         return text[start:end], text[:start] + text[end:].lstrip()
 
 
-def task_of(val: Text, config: Config) -> tuple[list[str], dict[int, str]]:
-    """Documents, in an order at random, and of some by their number the sentence that was cut out of them."""
-    stretches = [
-        part
-        for number, size in enumerate(val.sizes)
-        for part in cut(val.decoded(number, 0, int(size)), config.length)
-    ]
-    documents = [
-        stretches[n] for n in val.generator.permutation(len(stretches))[: config.documents]
-    ]
-    questions = {}
+def make_task(val: SplitText, config: Config) -> tuple[list[str], dict[int, str]]:
+    """Return documents in random order, and queries by the number of their document.
+
+    The sentence of a query is removed from its document.
+    """
+    parts = []
+    for number, size in enumerate(val.sizes):
+        parts += split_document(val.decode(number, 0, int(size)), config.length)
+    chosen = val.generator.permutation(len(parts))[: config.documents]
+    documents = [parts[number] for number in chosen]
+    queries = {}
     for number, text in enumerate(documents):
-        if len(questions) < config.questions and (found := val.without_a_sentence(text)):
-            questions[number], documents[number] = found
-    if len(questions) < config.questions:
+        if len(queries) == config.questions:
+            break
+        sentence_and_rest = val.remove_sentence(text)
+        if sentence_and_rest:
+            queries[number], documents[number] = sentence_and_rest
+    if len(queries) < config.questions:
         raise InputError(
-            f"{val.shards.folder} (val) gives {len(questions)} questions of {len(documents)} documents: lower --questions or "
-            "--length, or prepare more text"
+            f"{val.shards.folder} (val) gives {len(queries)} queries from {len(documents)} "
+            "documents: use a lower --questions or --length, or prepare more text"
         )
-    return documents, questions
+    return documents, queries
 
 
-def cut(text: str, length: int) -> list[str]:
-    """Stretches of so many characters; a shorter one at the end, unless it is less than half of that."""
+def split_document(text: str, length: int) -> list[str]:
+    """Split a text into parts of `length` characters; drop a last part of less than half."""
     parts = [text[start : start + length] for start in range(0, len(text), length)]
     return [part for part in parts if len(part) >= length / 2]
 
 
-def triplets_of(train: Text, config: Config) -> list[dict[str, str]]:
-    """Question, passage and negative; documents count by their size."""
-    found, share = [], train.sizes / train.sizes.sum()
-    for number in train.generator.choice(len(share), TRIES * config.triplets, p=share):
-        if len(found) == config.triplets:
-            return found
-        size = int(train.sizes[number])
-        places = train.generator.integers(max(1, size - config.passage), size=2)
-        passage, negative = (
-            train.decoded(number, int(place), int(place) + config.passage)[: config.passage]
-            for place in places
+def make_triplets(train: SplitText, config: Config) -> list[dict[str, str]]:
+    """Return rows of query, positive and negative; documents are drawn by their size."""
+    triplets = []
+    probabilities = train.sizes / train.sizes.sum()
+    draws = ATTEMPTS * config.triplets
+    for number in train.generator.choice(len(probabilities), draws, p=probabilities):
+        if len(triplets) == config.triplets:
+            return triplets
+        last_start = max(1, int(train.sizes[number]) - config.passage)
+        starts = train.generator.integers(last_start, size=2)
+        positive, negative = (
+            train.decode(number, int(start), int(start) + config.passage)[: config.passage]
+            for start in starts
         )
-        pair = train.without_a_sentence(passage)
-        if pair and abs(places[0] - places[1]) >= config.passage and len(negative) >= SIZES[1]:
-            found.append({"query": pair[0], "positive": pair[1], "negative": negative})
+        sentence_and_rest = train.remove_sentence(positive)
+        if not sentence_and_rest:
+            continue
+        overlap = abs(starts[0] - starts[1]) < config.passage
+        if not overlap and len(negative) >= MAX_QUERY:
+            query, rest = sentence_and_rest
+            triplets.append({"query": query, "positive": rest, "negative": negative})
     raise InputError(
-        f"{train.shards.folder} (train) gives {len(found)} triplets: lower --triplets or --passage, or prepare more text"
+        f"{train.shards.folder} (train) gives {len(triplets)} triplets: "
+        "use a lower --triplets or --passage, or prepare more text"
     )
 
 
-def write(path: Path, lines) -> None:
+def write_lines(path: Path, lines) -> None:
     with atomic(path) as file:
         for line in lines:
             file.write(line.encode() + b"\n")

@@ -1,8 +1,10 @@
-"""What is an encoder to sentence-transformers? A model that turns texts into vectors: the mean of its tokens' last layer.
+"""Sentence encoder: an exported or fine-tuned encoder as a sentence-transformers model.
 
-model = embedding.from_export("exported/cable", max_tokens=None)        # made by export_hf.py
-model = embedding.load("runs/retrieval/cable", dtype, device)           # made by retrieval.finetune
-model.encode(["a text"])                                                # (1, C)
+    model = load_export("exported/cable", max_tokens=None)            # written by export_hf.py
+    model = load_finetuned("runs/retrieval/cable", dtype, device)     # by retrieval.finetune
+    model.encode(["a text"])                                          # (1, C)
+
+The vector of a text is the mean of the last layer over its tokens.
 """
 
 from contextlib import contextmanager
@@ -18,63 +20,70 @@ from errors import InputError
 from runtime.files import read_json
 
 
-def _trusting() -> dict:
-    """The code of the network lies in the folder, and is ours. (A new dictionary each time: sentence-transformers writes into them.)"""
-    return {"trust_remote_code": True}
+def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
+    """Return an exported encoder; texts are truncated to max_tokens, or to its training length.
 
-
-def from_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
-    """Of an exported encoder; texts are cut at max_tokens, or at its training length. Raises InputError where it is none."""
-    mend = "name a folder that export_hf.py made of an encoder"
-    config = config_of(folder, mend)
-    longest = config.get("max_position_embeddings")
+    Raises InputError if the folder has no encoder or the length is not supported.
+    """
+    remedy = "pass a folder that export_hf.py wrote for an encoder"
+    config = read_config(folder, remedy)
+    max_positions = config.get("max_position_embeddings")
     length = max_tokens or config["block_size"]
-    if longest is not None and length > longest:
+    if max_positions is not None and length > max_positions:
         raise InputError(
-            f"{folder}: {config['pe']} knows positions up to {longest} only: lower --max_tokens"
+            f"{folder}: {config['pe']} supports at most {max_positions} positions: "
+            "use a lower --max_tokens"
         )
-    with _reading(folder, mend):
+    with _input_errors(folder, remedy):
         transformer = Transformer(
             folder,
             max_seq_length=length,
-            model_kwargs=_trusting(),
-            config_kwargs=_trusting(),
-            processor_kwargs=_trusting(),
+            model_kwargs=_trust(),
+            config_kwargs=_trust(),
+            processor_kwargs=_trust(),
         )
-    return SentenceTransformer(
-        modules=[transformer, Pooling(config["n_embd"], "mean")], **_trusting()
-    )
+    pooling = Pooling(config["n_embd"], "mean")
+    return SentenceTransformer(modules=[transformer, pooling], **_trust())
 
 
-def load(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
-    """A fine-tuned encoder, to compute in `dtype`. Raises InputError where it is none."""
-    mend = "name a folder that retrieval.finetune made"
-    config_of(folder, mend)
-    with _reading(folder, mend):
+def load_finetuned(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
+    """Return a fine-tuned encoder that computes in `dtype`.
+
+    Raises InputError if the folder has none.
+    """
+    remedy = "pass a folder that retrieval.finetune wrote"
+    read_config(folder, remedy)
+    with _input_errors(folder, remedy):
         return SentenceTransformer(
-            folder, device=str(device), model_kwargs={"dtype": dtype}, **_trusting()
+            folder, device=str(device), model_kwargs={"dtype": dtype}, **_trust()
         )
+
+
+def _trust() -> dict:
+    """Return arguments that allow running the model code in the folder, which export_hf.py wrote.
+
+    A new dictionary each time, because sentence-transformers changes it.
+    """
+    return {"trust_remote_code": True}
 
 
 @contextmanager
-def _reading(folder: str, mend: str):
-    """Turns what the libraries raise for missing or damaged files into an InputError of one line."""
+def _input_errors(folder: str, remedy: str):
+    """Raise an InputError of one line for missing or corrupt files, instead of a library's."""
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
+        message = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{folder} cannot be read ({' '.join(str(error).split())[:200]}): make it again, or {mend}"
+            f"{folder} cannot be read ({message}): write it again, or {remedy}"
         ) from None
 
 
-def config_of(folder: str, mend: str = "name another") -> dict:
-    """The settings of the network in a folder. Raises InputError where it holds no encoder."""
+def read_config(folder: str, remedy: str = "pass another folder") -> dict:
+    """Return the settings of the network in a folder. Raises InputError if it has no encoder."""
     path = Path(folder) / "config.json"
-    config = read_json(path, mend) if path.is_file() else None
-    if (
-        not isinstance(config, dict)
-        or config.get("model_type") != "posenc-gpt"
-        or config.get("causal", True)
-    ):
-        raise InputError(f"{folder} holds no encoder: {mend}")
+    config = read_json(path, remedy) if path.is_file() else None
+    is_ours = isinstance(config, dict) and config.get("model_type") == "posenc-gpt"
+    if not is_ours or config.get("causal", True):
+        raise InputError(f"{folder} holds no encoder: {remedy}")
     return config

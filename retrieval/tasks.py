@@ -1,12 +1,16 @@
-"""What is a retrieval task: documents, questions, and which document answers which; and how good is a ranking?
+"""Retrieval tasks: documents, queries and relevance judgments, and the metric nDCG.
 
-    task = retrieval.load(None, "test")                     # MLDR in English, from the hub: 200,000 long documents, 800 questions
-    task = retrieval.load("data/mine", "test")              # a folder laid out as BEIR's are
-    retrieval.ndcg(["d3", "d1"], {"d1": 1})                 # 0.63: what answers the question comes second
+    task = load_task(None, "test")         # MLDR in English: 200,000 long documents, 800 queries
+    task = load_task("data/mine", "test")  # a folder in BEIR's layout
+    ndcg(["d3", "d1"], {"d1": 1})          # 0.63: the relevant document has rank 2
 
-A folder holds corpus.jsonl, lines of {"_id", "text", and maybe "title"}; queries.jsonl, lines of {"_id", "text"}; and
-qrels/SPLIT.tsv: a header, then lines of question, document and how relevant that is to it, a whole number, separated by tabs
-(Thakur et al. 2021). What is in no line is irrelevant.
+BEIR's layout (Thakur et al. 2021) is a folder with
+
+    corpus.jsonl      {"_id", "text", optionally "title"} per line
+    queries.jsonl     {"_id", "text"} per line
+    qrels/SPLIT.tsv   a header, then query, document and relevance (an integer), tab-separated
+
+Documents without a judgment are irrelevant.
 """
 
 import functools
@@ -24,135 +28,147 @@ HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 
 @dataclass
 class Task:
-    """Texts by their names; relevant: by question, the documents that answer it, and how well."""
+    """A retrieval task.
+
+    documents, queries: text by id. qrels: by query id, {document id: relevance > 0}.
+    """
 
     name: str
     documents: dict[str, str]
-    questions: dict[str, str]
-    relevant: dict[str, dict[str, int]]
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
 
     @functools.cached_property
     def sha256(self) -> str:
         digest = hashlib.sha256()
-        for part in (self.documents, self.questions, self.relevant):
+        for part in (self.documents, self.queries, self.qrels):
             for item in sorted(part.items()):
                 digest.update(json.dumps(item).encode())
         return digest.hexdigest()
 
 
-def load(source: str | None, split: str) -> Task:
-    """The task in a folder, or MLDR's English one from the hub. Raises InputError for what is missing, or refers to what is not there.
+def load_task(source: str | None, split: str) -> Task:
+    """Return the task in a folder, or English MLDR from the hub if `source` is None.
 
-    Questions that nothing answers are left out.
+    Queries without a relevant document are left out.
+    Raises InputError if a part is missing or malformed, or refers to an unknown id.
     """
-    name, mend = (
-        (source, "mend it, or name another --data") if source else (HUB, "give a folder as --data")
-    )
-    with text_sources.input_errors(name, mend):
-        parts = _from_folder(Path(source), split, mend) if source else _from_hub(split)
-        documents, questions, relevant = (
-            _texts(parts["corpus"], mend, titled=True),
-            _texts(parts["queries"], mend),
-            {},
-        )
-        for place, row in parts["qrels"]:
-            try:
-                question, document, score = (
-                    str(row["query-id"]),
-                    str(row["corpus-id"]),
-                    int(row["score"]),
-                )
-            except (KeyError, TypeError, ValueError):
-                raise InputError(
-                    f"{place} has no query-id, corpus-id or whole number as score: {mend}"
-                ) from None
-            if score > 0:
-                relevant.setdefault(question, {})[document] = score
-    lost = [question for question in relevant if question not in questions]
-    lost += [
-        document for found in relevant.values() for document in found if document not in documents
-    ]
-    if lost or not relevant:
+    if source:
+        name, remedy = source, "repair it, or use another --data"
+    else:
+        name, remedy = HUB, "pass a folder as --data"
+    with text_sources.input_errors(name, remedy):
+        rows = _read_folder(Path(source), split, remedy) if source else _read_hub(split)
+        documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
+        queries = _texts_by_id(rows["queries"], remedy)
+        qrels = _relevant_documents(rows["qrels"], remedy)
+    if not qrels:
+        raise InputError(f"{name}: qrels of the split {split} have no relevant document: {remedy}")
+    unknown = [query for query in qrels if query not in queries]
+    for relevant in qrels.values():
+        unknown += [document for document in relevant if document not in documents]
+    if unknown:
         raise InputError(
-            f"{name}: qrels of the split {split} name {lost[0] if lost else 'nothing'}, which is not there: {mend}"
+            f"{name}: qrels of the split {split} name an unknown {unknown[0]}: {remedy}"
         )
     return Task(
-        Path(source).name if source else "mldr-en",
-        documents,
-        {question: questions[question] for question in relevant},
-        relevant,
+        name=Path(source).name if source else "mldr-en",
+        documents=documents,
+        queries={query: queries[query] for query in qrels},
+        qrels=qrels,
     )
 
 
-def _texts(rows, mend: str, titled: bool = False) -> dict[str, str]:
-    """Texts by their names, behind their titles if titled, of (place, row). Raises InputError, which names the place, for what is none."""
+def _texts_by_id(rows, remedy: str, with_title: bool = False) -> dict[str, str]:
+    """Return the text of each row by its id.
+
+    rows: (location, row) pairs; the location is used in error messages.
+    with_title: put the title, if there is one, before the text.
+    """
     texts = {}
-    for place, row in rows:
-        name, text = (
-            (row.get("_id", row.get("id")), row.get("text"))
-            if isinstance(row, dict)
-            else (None, None)
-        )
+    for location, row in rows:
+        if not isinstance(row, dict):
+            row = {}
+        # Newer tables of MTEB call the column "id".
+        name, text = row.get("_id", row.get("id")), row.get("text")
         if name is None or not isinstance(text, str):
-            raise InputError(f"{place} is no object with _id and text: {mend}")
-        text = f"{row.get('title') or ''} {text}".strip() if titled else text
+            raise InputError(f"{location} is not an object with _id and text: {remedy}")
+        if with_title:
+            text = f"{row.get('title') or ''} {text}".strip()
         if texts.setdefault(str(name), text) != text:
-            raise InputError(f"{place} gives {name} a second text: {mend}")
+            raise InputError(f"{location} has a second text for {name}: {remedy}")
     return texts
 
 
-def _from_folder(folder: Path, split: str, mend: str) -> dict:
-    """Rows of each part, with file and line."""
+def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
+    """Return {document: relevance} by query, without irrelevant documents."""
+    qrels = {}
+    for location, row in rows:
+        try:
+            query, document = str(row["query-id"]), str(row["corpus-id"])
+            relevance = int(row["score"])
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{location} has no query-id, corpus-id or integer score: {remedy}"
+            ) from None
+        if relevance > 0:
+            qrels.setdefault(query, {})[document] = relevance
+    return qrels
 
-    def lines(path):
-        texts = (
-            (folder / path).read_text(encoding="utf-8").split("\n")
-        )  # splitlines cuts inside of texts
+
+def _read_folder(folder: Path, split: str, remedy: str) -> dict:
+    """Return (file and line, row) pairs of each part of a task in a folder."""
+
+    def read_lines(name):
+        # Not splitlines: it also splits at separators that JSON allows inside strings.
+        lines = (folder / name).read_text(encoding="utf-8").split("\n")
         return [
-            (f"{folder / path}, line {number}", line)
-            for number, line in enumerate(texts, 1)
+            (f"{folder / name}, line {number}", line)
+            for number, line in enumerate(lines, 1)
             if line
         ]
 
-    def parsed(place, line):
+    def parse(location, line):
         try:
-            return place, json.loads(line)
+            return location, json.loads(line)
         except ValueError as error:
-            raise InputError(f"{place} is no JSON ({error}): {mend}") from None
+            raise InputError(f"{location} is not JSON ({error}): {remedy}") from None
 
-    (_, names), *rows = lines(f"qrels/{split}.tsv") or [(None, "")]
+    (_, header), *lines = read_lines(f"qrels/{split}.tsv") or [(None, "")]
+    columns = header.split("\t")
     return {
-        "qrels": [(place, dict(zip(names.split("\t"), row.split("\t")))) for place, row in rows],
-        **{
-            part: (parsed(*line) for line in lines(f"{part}.jsonl"))
-            for part in ("corpus", "queries")
-        },
+        "qrels": [
+            (location, dict(zip(columns, line.split("\t"), strict=False)))
+            for location, line in lines
+        ],
+        "corpus": (parse(*line) for line in read_lines("corpus.jsonl")),
+        "queries": (parse(*line) for line in read_lines("queries.jsonl")),
     }
 
 
-def _from_hub(split: str) -> dict:
-    """The same from the hub."""
+def _read_hub(split: str) -> dict:
+    """Return (table and row number, row) pairs of each part of MLDR on the hub."""
     import datasets
 
     datasets.disable_progress_bars()
-    tables = {
-        part: datasets.load_dataset(HUB, f"en-{part}", split=split)
-        for part in ("corpus", "queries", "qrels")
-    }
-    return {
-        part: ((f"{HUB}, row {number} of en-{part}", row) for number, row in enumerate(table))
-        for part, table in tables.items()
-    }
+    rows = {}
+    for part in ("corpus", "queries", "qrels"):
+        table = datasets.load_dataset(HUB, f"en-{part}", split=split)
+        locations = (f"{HUB}, row {number} of en-{part}" for number in range(len(table)))
+        rows[part] = zip(locations, table, strict=True)
+    return rows
 
 
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
-    """Of documents, the best first: the sum of their relevance over log2(1 + rank), as a share of what the best ranking reaches; the
-    first k count (Järvelin and Kekäläinen 2002).
+    """Return the normalized discounted cumulative gain of the first k documents, in [0, 1].
+
+    ranking: document ids, the best first. relevant: relevance by document id.
+    DCG = sum of relevance / log2(1 + rank), divided by the DCG of the best ranking (Järvelin and
+    Kekäläinen 2002).
     """
 
-    def gained(values):
-        return sum(value / math.log2(1 + rank) for rank, value in enumerate(values[:k], 1))
+    def dcg(relevances):
+        return sum(value / math.log2(1 + rank) for rank, value in enumerate(relevances[:k], 1))
 
-    return gained([relevant.get(document, 0) for document in ranking]) / gained(
-        sorted(relevant.values(), reverse=True)
-    )
+    gained = dcg([relevant.get(document, 0) for document in ranking])
+    return gained / dcg(sorted(relevant.values(), reverse=True))

@@ -1,0 +1,28 @@
+"""Helpers of the retrieval tests: flags, and writing and reading files."""
+
+import json
+
+WORDS = """
+apple bear cloud drum eagle fish grass house ink jelly kite lamp moon nest oak pear quill river
+""".split()  # noqa: SIM905
+CPU = ["--device", "cpu", "--dtype", "float32"]
+FINETUNE = ["--batch", "8", "--mini_batch", "4", "--lr", "1e-2", "--log_every", "1", *CPU]
+
+
+def write_task(folder, documents, queries, qrels, split="test"):
+    """Write a task in BEIR's layout; documents and queries are {id: fields}."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        lines = [json.dumps({"_id": key, **fields}) + "\n" for key, fields in texts.items()]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    rows = [("query-id", "corpus-id", "score"), *qrels]
+    lines = ["\t".join(map(str, row)) + "\n" for row in rows]
+    (folder / "qrels" / f"{split}.tsv").write_text("".join(lines))
+    return folder
+
+
+def weights(folder):
+    """Return the tensors of an exported or fine-tuned encoder by name."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")

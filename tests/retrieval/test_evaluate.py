@@ -1,0 +1,242 @@
+"""Tests of the retrieval evaluation, compared with rankings computed by hand."""
+
+import json
+import math
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from retrieval_helpers import CPU, FINETUNE, weights
+
+import report
+import retrieval
+from retrieval import tasks
+from runtime import loading
+from runtime.files import read_json
+
+pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+from retrieval import evaluate, finetune  # noqa: E402
+
+pytest_plugins = ["retrieval_fixtures"]
+
+RECORD = "eval_retrieval_toy_test.json"
+
+
+def run_evaluate(task, lengths, *folders):
+    flags = ["--data", str(task), "--lengths", lengths, *CPU]
+    evaluate.main([*map(str, folders), *flags])
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope"])
+def test_ranking_by_hand(pe, exported, finetuned, task, tmp_path):
+    """Texts truncated to 16 and 64 bytes, one by one through our network with these weights."""
+    folder = shutil.copytree(finetuned(pe), tmp_path / pe)
+    run_evaluate(task, "1x,64", folder)
+    record = read_json(folder / RECORD, "")
+    loaded = tasks.load_task(str(task), "test")
+    run = exported(pe).with_name(f"{pe}-run")
+    model, _ = loading.load_model(run, torch.device("cpu"), causal=False)
+    state = {name.removeprefix("model."): value for name, value in weights(folder).items()}
+    # The export has no rows for the padded vocabulary.
+    state["wte.weight"] = torch.cat([state["wte.weight"], torch.zeros(62, 16)])
+    model.load_state_dict(state)
+
+    def encode(texts, length):
+        rows = [
+            model.hidden(torch.tensor([[*text.encode()][:length]]))[0].mean(0).detach()
+            for text in texts
+        ]
+        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+
+    names = list(loaded.documents)
+    for length in (16, 64):
+        queries = encode(loaded.queries.values(), length)
+        scores = queries @ encode(loaded.documents.values(), length).T
+        values = []
+        for query, row in zip(loaded.queries, scores, strict=True):
+            ranking = [names[n] for n in row.argsort(descending=True)[:10]]
+            dcg = sum(
+                loaded.qrels[query].get(name, 0) / math.log2(2 + position)
+                for position, name in enumerate(ranking)
+            )
+            best = 2 + 1 / math.log2(3) if query == "q0" else 1
+            values.append(100 * dcg / best)
+        entry = record["lengths"][str(length)]
+        assert entry["by_question"] == pytest.approx(values)
+        assert entry["ndcg10"] == pytest.approx(np.mean(values))
+        assert entry["ndcg10_se"] == pytest.approx(np.std(values, ddof=1) / math.sqrt(12))
+    identity = (record["pe"], record["size"], record["block_size"], record["seed"])
+    assert identity == (pe, "custom", 16, 1)
+
+
+def test_recorded_lengths_are_skipped(finetuned, task, tmp_path, monkeypatch):
+    folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
+    run_evaluate(task, "16,32", folder)
+    measured, measure = [], evaluate.measure
+
+    def recording_measure(run, model, task, length):
+        measured.append(length)
+        return measure(run, model, task, length)
+
+    monkeypatch.setattr(evaluate, "measure", recording_measure)
+    run_evaluate(task, "16,32,64", folder)
+    assert measured == [64]
+    assert list(read_json(folder / RECORD, "")["lengths"]) == ["16", "32", "64"]
+
+
+def test_recipe_separates_seeds_from_other_changes(exported, triplets, task, tmp_path):
+    """Other settings, triplets or encoder trainings change the recipe, which is a table's column.
+
+    Another seed, mini-batch or location of the encoder does not.
+    """
+
+    def recipe(*flags, encoder=exported("cable")):  # noqa: B008
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        common = ["--data", str(data), *FINETUNE, "--samples", "16"]
+        finetune.main([str(encoder), *common, *flags, "--out_dir", str(out)])
+        run_evaluate(task, "16", out)
+        return read_json(out / RECORD, "")["recipe"]
+
+    data = shutil.copy(triplets, tmp_path / "triplets.jsonl")
+    moved = shutil.copytree(exported("cable"), tmp_path / "moved")
+    first = recipe()
+    assert first == recipe("--seed", "2", "--mini_batch", "2", encoder=moved)
+    longer = shutil.copytree(exported("cable"), tmp_path / "longer")
+    config = read_json(longer / "config.json", "")
+    (longer / "config.json").write_text(json.dumps({**config, "step": 12}))
+    # An older export without recipe and step.
+    older = shutil.copytree(exported("cable"), tmp_path / "older")
+    for name in ("recipe", "step"):
+        config.pop(name, None)
+    (older / "config.json").write_text(json.dumps(config))
+    others = [recipe("--lr", "1e-3"), recipe(encoder=longer), recipe(encoder=older)]
+    data.write_text("".join(triplets.read_text().splitlines(keepends=True)[1:]))
+    assert len({first, *others, recipe()}) == 5
+
+
+@pytest.mark.parametrize("batch_tokens", [evaluate.BATCH_TOKENS, 1])
+def test_empty_texts_do_not_change_other_rankings(
+    finetuned, task, tmp_path, monkeypatch, batch_tokens
+):
+    """Their vector is 0, in a batch with other texts and alone."""
+    folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
+    run_evaluate(task, "16", folder)
+    before = read_json(folder / RECORD, "")["lengths"]["16"]["by_question"]
+    for name, line in (
+        ("corpus.jsonl", '{"_id": "nothing", "text": ""}\n'),
+        ("queries.jsonl", '{"_id": "q12", "text": ""}\n'),
+        ("qrels/test.tsv", "q12\tnothing\t1\n"),
+    ):
+        with open(task / name, "a") as file:
+            file.write(line)
+    task.rename(tmp_path / "more")
+    monkeypatch.setattr(evaluate, "BATCH_TOKENS", batch_tokens)
+    run_evaluate(tmp_path / "more", "16", folder)
+    record = read_json(folder / "eval_retrieval_more_test.json", "")
+    assert record["lengths"]["16"]["by_question"][:12] == pytest.approx(before)
+
+
+def test_vectors_with_nan_are_refused(refused, finetuned, task, tmp_path):
+    from safetensors.torch import save_file
+
+    folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
+    nan = {name: value * math.nan for name, value in weights(folder).items()}
+    save_file(nan, folder / "model.safetensors", {"format": "pt"})
+    lines = refused(evaluate.main, folder, "--data", task, "--lengths", "16", *CPU)
+    assert lines == [
+        f"error: {folder}: vectors of texts with 16 tokens contain NaN or Inf: "
+        "fine-tune again with a lower --lr"
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_bar_only_on_terminals(terminal, finetuned, task, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    run_evaluate(task, "16", folder)
+    assert ("Batches: 100%" in capsys.readouterr().err) == terminal
+
+
+def test_report_compares_with_the_paper(finetuned, task, tmp_path, capsys):
+    folders = [shutil.copytree(finetuned(pe), tmp_path / pe) for pe in ("cable", "learnable")]
+    run_evaluate(task, "16,32", *folders)
+    assert (
+        "nDCG@10 in percent on toy (test), 12 queries and 40 documents truncated to the context; "
+        "models trained with 16 tokens of context." in capsys.readouterr().out
+    )
+    records = [str(folder / RECORD) for folder in folders]
+    paper = ["--paper", "results/paper/cable_table3_mldr_ndcg10_bert.csv"]
+    report.main([*records, *paper, "--out_dir", str(tmp_path / "report")])
+    text = (tmp_path / "report" / "retrieval.md").read_text()
+    assert "|      32 |" in text and "— |" in text  # learnable supports at most 16 positions
+    lengths = read_json(folders[1] / RECORD, "")["lengths"]
+    assert lengths["16"] and lengths["32"] is None
+    caption = "nDCG@10 relative to its value at the training length, here and in CABLE, table 3"
+    assert caption in text and "1.01" in text  # 15.15 / 14.96
+    assert "cable: nDCG@10 at 2x / nDCG@10 at 1x > 1 (CABLE, table 3)" in text
+    assert (tmp_path / "report" / "retrieval.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("main, flags", [(finetune.main, ["encoder"]), (evaluate.main, ["run"])])
+def test_older_sentence_transformers_is_reported(main, flags, refused, monkeypatch):
+    """The message has the original import error."""
+    monkeypatch.delitem(sys.modules, "retrieval.sentence_encoder", raising=False)
+    monkeypatch.delattr(retrieval, "sentence_encoder", raising=False)
+    monkeypatch.setitem(sys.modules, "sentence_transformers.base.modules", None)
+    (line,) = refused(main, *flags)
+    assert re.search("sentence-transformers 6 .*sentence_transformers.base.modules", line)
+    assert line.endswith(": pip install -r requirements-retrieval.txt")
+
+
+@pytest.mark.parametrize("kind", ["export", "fine-tuned"])
+def test_corrupt_folders_are_refused(kind, refused, exported, finetuned, triplets, task, tmp_path):
+    if kind == "export":
+        source, main = exported("cable"), finetune.main
+        flags = ["--data", triplets, "--out_dir", tmp_path / "out"]
+    else:
+        source, main = finetuned("cable"), evaluate.main
+        flags = ["--data", task, "--lengths", "16", "--device", "cpu"]
+
+    def error(name, content):
+        folder = shutil.copytree(source, tmp_path / "corrupt")
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content)
+        (line,) = refused(main, folder, *flags)
+        shutil.rmtree(folder)
+        return line
+
+    whole = (source / "model.safetensors").read_bytes()
+    for name, content in (
+        ("model.safetensors", whole[: len(whole) // 2]),
+        ("model.safetensors", None),
+        ("modeling.py", None),
+    ):
+        pattern = "error: .*corrupt cannot be read .*: write it again, or pass a folder that .*"
+        assert re.fullmatch(pattern, error(name, content))
+    assert "config.json cannot be read" in error("config.json", b"{")
+    for content in (b"[1]", None):
+        assert "corrupt holds no encoder: pass a folder that" in error("config.json", content)
+
+
+def test_wrong_runs_and_settings_are_refused(refused, exported, trained, finetuned, task, tmp_path):
+    def error(*flags):
+        return refused(evaluate.main, *flags)[0]
+
+    run = finetuned("cable")
+    assert "no run given" in error()
+    assert "holds no encoder: pass a folder that retrieval.finetune wrote" in error(
+        trained("cable"), "--data", task
+    )
+    message = "finetune.json does not exist: pass a folder that retrieval.finetune wrote"
+    flags = ["--data", task, "--lengths", "16", "--device", "cpu"]
+    assert message in error(run, exported("cable"), *flags)
+    assert not (run / RECORD).exists()
+    assert "nowhere" in error(run, "--data", tmp_path / "nowhere")
+    assert "lengths '0'" in error(run, "--data", task, "--lengths", "0")

@@ -1,0 +1,256 @@
+"""Tests of contrastive fine-tuning: loss, resuming, and input errors."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from retrieval_helpers import FINETUNE, weights
+
+from errors import InputError
+from runtime import loading, run_folder
+from runtime.files import read_json
+
+pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+from retrieval import finetune  # noqa: E402
+
+pytest_plugins = ["retrieval_fixtures"]
+
+
+def losses_of(folder):
+    return read_json(folder / "finetune.json", "")["losses"]
+
+
+@pytest.mark.parametrize("pe", ["cable", "kerple", "learnable"])
+def test_fine_tuning_learns_and_writes_a_record(pe, finetuned, triplets):
+    record = read_json(finetuned(pe) / "finetune.json", "")
+    steps, losses = zip(*record["losses"], strict=True)
+    assert steps == tuple(range(1, 9)) and np.mean(losses[-2:]) < 0.9 * np.mean(losses[:2])
+    assert losses[0] < 1.5 * math.log(16)  # of 8 passages and 8 negatives
+    assert record["settings"]["data"] == str(triplets) and record["settings"]["seed"] == 1
+    assert "commit" in record["provenance"]
+    assert not (finetuned(pe) / "checkpoints").exists()
+
+
+def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
+    """The first step's loss: 20 times the cosines, over all passages and negatives of the batch."""
+    flags = ["--data", str(triplets), *FINETUNE, "--samples", "8", "--max_tokens", "9", "--lr", "0"]
+    finetune.main([str(exported("alibi")), *flags, "--out_dir", str(tmp_path / "run")])
+    ((_, loss),) = losses_of(tmp_path / "run")
+    run = exported("alibi").with_name("alibi-run")
+    model, _ = loading.load_model(run, torch.device("cpu"), causal=False)
+
+    def encode(text):
+        hidden = model.hidden(torch.tensor([[*text.encode()][:9]]))[0].mean(0).detach().double()
+        return hidden / hidden.norm()
+
+    rows = [json.loads(line) for line in triplets.read_text().splitlines()[:8]]
+    queries, passages, negatives = (
+        torch.stack([encode(row[name]) for row in rows])
+        for name in ("query", "positive", "negative")
+    )
+    logits = 20 * queries @ torch.cat([passages, negatives]).T
+    expected = torch.nn.functional.cross_entropy(logits, torch.arange(8)).item()
+    assert loss == pytest.approx(expected, abs=2e-4)
+
+
+def test_rows_of_the_hub_are_those_of_modernbert(triplets, monkeypatch):
+    """In the order of its recipe, without the 1,000 rows held out; a file keeps its order."""
+    import datasets
+
+    rows = datasets.Dataset.from_list(
+        [{"query": str(n), "positive": "a", "negative": "b"} for n in range(1300)]
+    )
+    load_dataset = datasets.load_dataset
+
+    def load(**arguments):
+        return rows if arguments == finetune.HUB else load_dataset(**arguments)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    expected = rows.train_test_split(test_size=1_000, seed=12)["train"]
+    for samples in (200, 10**6):
+        read = finetune.read_triplets(finetune.Config(samples=samples))
+        assert read["query"][:] == expected["query"][:samples]
+        assert len(read) == min(samples, 300)
+    read = finetune.read_triplets(finetune.Config(samples=5, data=str(triplets)))
+    lines = triplets.read_text().splitlines()[:5]
+    assert read["query"][:] == [json.loads(line)["query"] for line in lines]
+
+
+def test_last_loss_is_recorded(exported, triplets, tmp_path):
+    """Three steps, logged every two."""
+    flags = ["--data", str(triplets), *FINETUNE, "--samples", "24", "--log_every", "2"]
+    finetune.main([str(exported("cable")), *flags, "--out_dir", str(tmp_path / "run")])
+    assert [step for step, _ in losses_of(tmp_path / "run")] == [2, 3]
+
+
+def test_parameters_are_clamped_after_each_step(exported, triplets, tmp_path):
+    """With a learning rate of 2, the exponents would exceed their bound, 2."""
+    flags = ["--data", str(triplets), *FINETUNE, "--lr", "2"]
+    finetune.main([str(exported("kerple-power")), *flags, "--out_dir", str(tmp_path / "run")])
+    tensors = weights(tmp_path / "run")
+    exponents = torch.cat([value for name, value in tensors.items() if name.endswith(".r2")])
+    assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
+
+
+def test_empty_texts_keep_the_weights_finite(exported, triplets, tmp_path):
+    data = tmp_path / "triplets.jsonl"
+    empty = '{"query": "a", "positive": "", "negative": ""}\n'
+    data.write_text(triplets.read_text() + empty * 8)
+    flags = ["--data", str(data), *FINETUNE, "--mini_batch", "1"]
+    finetune.main([str(exported("cable")), *flags, "--out_dir", str(tmp_path / "run")])
+    assert all(value.isfinite().all() for value in weights(tmp_path / "run").values())
+
+
+def test_only_errors_of_writing_are_input_errors(exported, triplets, tmp_path, monkeypatch):
+    from transformers import Trainer
+
+    def fail(*arguments):
+        raise OSError("no disk")
+
+    flags = [str(exported("cable")), "--data", str(triplets), *FINETUNE, "--samples", "8"]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no disk"):
+        patch.setattr(Trainer, "training_step", fail)
+        finetune.main([*flags, "--out_dir", str(tmp_path / "one")])
+    monkeypatch.setattr(Trainer, "_save_checkpoint", fail)
+    with pytest.raises(InputError, match="cannot write .*checkpoints: no disk"):
+        finetune.main([*flags, "--out_dir", str(tmp_path / "two")])
+
+
+def test_diverged_training_stops(exported, triplets, tmp_path):
+    out = tmp_path / "run"
+    flags = ["--data", str(triplets), *FINETUNE, "--lr", "1e30", "--out_dir", str(out)]
+    message = "the loss is nan at step [1-8]: use a lower --lr and another --out_dir"
+    with pytest.raises(InputError, match=message):
+        finetune.main([str(exported("cable")), *flags])
+    assert not (out / "model.safetensors").exists()
+    assert "losses" not in read_json(out / "finetune.json", "")
+
+
+def test_resuming_needs_the_same_content(exported, triplets, tmp_path, monkeypatch):
+    """It refuses other triplets or another encoder under the same name."""
+    from transformers import Trainer
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    data = shutil.copy(triplets, tmp_path / "triplets.jsonl")
+    encoder = shutil.copytree(exported("cable"), tmp_path / "cable")
+    flags = ["--data", str(data), *FINETUNE, "--out_dir", str(tmp_path / "run")]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "train", interrupt)
+        finetune.main([str(encoder), *flags])
+
+    def resume():
+        finetune.main([str(encoder), *flags, "--resume"])
+
+    data.write_text("".join(triplets.read_text().splitlines(keepends=True)[::-1]))
+    with pytest.raises(InputError, match="run was trained with another content of data: use the"):
+        resume()
+    shutil.copy(exported("alibi") / "model.safetensors", encoder)
+    shutil.copy(exported("alibi") / "config.json", encoder)
+    message = "run was trained with another content of data and encoder: use the same"
+    with pytest.raises(InputError, match=message):
+        resume()
+    shutil.copy(triplets, data)
+    shutil.copytree(exported("cable"), encoder, dirs_exist_ok=True)
+    resume()
+    assert losses_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_resuming_gives_the_same_weights(
+    complete, exported, finetuned, triplets, refused, tmp_path, monkeypatch, capsys
+):
+    """It resumes from the newest complete checkpoint, or from the start if there is none.
+
+    Newer checkpoints were interrupted while they were written.
+    """
+    from transformers.trainer_callback import CallbackHandler
+
+    out = tmp_path / "run"
+    flags = ["--data", str(triplets), *FINETUNE, "--checkpoint_every", "2", "--out_dir", str(out)]
+    flags = [str(exported("cable")), *flags]
+    steps, on_step_end = [], CallbackHandler.on_step_end
+
+    def interrupt_at_five(*arguments):
+        steps.append(1)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return on_step_end(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CallbackHandler, "on_step_end", interrupt_at_five)
+        finetune.main(flags)
+    checkpoints = out / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-4"]
+    assert refused(finetune.main, *flags) == [
+        f"error: {out} already contains a run: pass --resume to continue it, "
+        "or use another --out_dir"
+    ]
+    assert refused(finetune.main, *flags, "--resume", "--lr", "1e-3", "--mini_batch", "2") == [
+        f"error: --resume: {out} was trained with lr 0.01, not 0.001: "
+        "use the same, or another --out_dir"
+    ]
+    last = checkpoints / "checkpoint-4"
+    truncated = shutil.copytree(last, checkpoints / "checkpoint-12") if complete else last
+    state = truncated / "trainer_state.json"
+    state.write_text(state.read_text()[:-20])
+    shutil.copytree(truncated, checkpoints / "checkpoint-8")
+    (checkpoints / "checkpoint-8" / "trainer_state.json").unlink()
+    assert finetune.newest_checkpoint(checkpoints) == (str(last) if complete else None)
+    finetune.main([*flags, "--resume"])
+    assert losses_of(out) == losses_of(finetuned("cable"))
+    finetune.main([*flags, "--resume"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"{out} is already fine-tuned"
+    expected = weights(finetuned("cable"))
+    for name, value in weights(out).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_two_processes_cannot_fine_tune_in_one_folder(exported, triplets, tmp_path, refused):
+    flags = ["--data", triplets, *FINETUNE, "--out_dir", tmp_path / "run"]
+    unlock = run_folder.lock_folder(tmp_path / "run")
+    (line,) = refused(finetune.main, exported("cable"), *flags)
+    assert f"another process trains in {tmp_path / 'run'}: wait until it ends" in line
+    unlock()
+
+
+def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplets, tmp_path):
+    def error(encoder, data, *flags):
+        flags = ["--data", data, *flags, "--out_dir", tmp_path / "out"]
+        return refused(finetune.main, encoder, *flags)[0]
+
+    def error_of_rows(*rows):
+        (tmp_path / "rows.jsonl").write_text("".join(f"{row}\n" for row in rows))
+        return error(exported("cable"), tmp_path / "rows.jsonl")
+
+    assert "pass one encoder" in refused(finetune.main, "--out_dir", tmp_path / "out")[0]
+    message = "holds no encoder: pass a folder that export_hf.py wrote"
+    assert message in error(trained("cable"), triplets)
+    message = "is not a .jsonl or .parquet file"
+    assert message in error(exported("cable"), tmp_path / "none.jsonl")
+    message = "has no column negative: add query, positive, negative"
+    assert message in error_of_rows('{"query": "a", "positive": "b"}')
+    assert "has rows without positive: remove them" in error_of_rows(
+        '{"query": "a", "positive": "b", "negative": "c"}',
+        '{"query": "a", "positive": null, "negative": "c"}',
+    )
+    for value in ("7", '["c"]'):
+        row = f'{{"query": "a", "positive": "b", "negative": {value}}}'
+        assert "rows.jsonl has no text in negative: use strings" in error_of_rows(row)
+    message = "learnable supports at most 16 positions: use a lower --max_tokens"
+    assert message in error(exported("learnable"), triplets, "--max_tokens", "17")
+    wrong = ["--batch", "1", "--warmup", "1", "--out_dir", tmp_path / "out"]
+    assert refused(finetune.main, exported("cable"), *wrong) == [
+        "error: batch is 1: it must be at least 2",
+        "error: warmup is 1.0: it must be below 1",
+    ]
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    assert "contains other files" in error(exported("cable"), triplets)
