@@ -1,24 +1,38 @@
-"""Turns the JSON records of evaluations into tables (Markdown, CSV, LaTeX) and plots, and judges the papers' claims on them.
+"""Turn records of evaluations and benchmarks into tables, plots and verdicts on the papers' claims.
 
     python report.py runs/quickstart/*/eval_*.json --out_dir runs/quickstart
-    python report.py runs/medium/*/eval_*.json --paper results/paper/cable_table1_fineweb-edu-10b_medium.csv --out_dir results/medium
+    python report.py runs/medium/*/eval_*.json --out_dir results/medium \\
+        --paper results/paper/cable_table1_fineweb-edu-10b_medium.csv
+    python report.py runs/retrieval/*/eval_*.json --out_dir results/retrieval \\
+        --paper results/paper/cable_table3_mldr_ndcg10_bert.csv
     python report.py results/bench/*.json --out_dir results/bench
 
-    python report.py runs/retrieval/*/eval_*.json --paper results/paper/cable_table3_mldr_ndcg10_bert.csv --out_dir results/retrieval
+Each table is written as Markdown (.md, with caption and verdicts), CSV and LaTeX (.tex):
 
-Writes perplexity.md, .csv, .tex and .png, and by_position.png, the perplexity of each place in the longest window; runs that
-differ in their seed alone become one column, mean ± standard deviation. --paper sets the paper's numbers beside ours. Records of
-several data sets or protocols make a table each, those of eval_recall.py (recall.md, ...), retrieval.evaluate (retrieval.md, ...) and
-eval_hellaswag.py (hellaswag.md, ...) tables of their own, and those of bench.py one for each benchmark, the plot showing throughput and
-memory against context, as the CABLE paper's figure 3. Those of eval_receptive_field.py become receptive_field.md, ..., and
-cumulative_gradient.png; beside records of perplexity they are judged by these.
+perplexity       records of eval_extrapolation.py; also perplexity.png, and by_position.png with
+                 the perplexity at each position of the longest window
+recall           records of eval_recall.py; also recall.png
+receptive_field  records of eval_receptive_field.py; also receptive_field.png and
+                 cumulative_gradient.png. The claims on them need records of perplexity too
+retrieval        records of retrieval.evaluate; also retrieval.png
+hellaswag        records of eval_hellaswag.py
+train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
+                 memory against context, as figure 3 of the CABLE paper
+
+Runs that differ only in their seed become one column, mean ± standard deviation. Each data set and
+each protocol gets its own table. --paper adds the numbers that a paper printed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from errors import InputError
-from reporting import claims, figures, paper, tables
+from reporting import claims, metrics, paper, tables
+from reporting.columns import group_by_protocol, in_order, make_columns
+from reporting.formatting import Table
+from reporting.metrics import ACCURACY, BENCHMARKS, LENGTH_METRICS, NDCG, PERPLEXITY, SPEED, Metric
 from runtime import cli
 from runtime.files import atomic, read_json
 
@@ -28,11 +42,11 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """JSON files written by one of the programs eval_*.py, or bench.py"""
+    """JSON files written by eval_*.py, retrieval.evaluate or bench.py"""
     paper: str | None = None
-    """a file of results/paper, to set its numbers beside ours"""
+    """file in results/paper: compare with these printed numbers"""
     out_dir: str = "runs"
-    """folder of the tables and the plots"""
+    """folder for the tables and plots"""
 
 
 def main(argv=None):
@@ -40,209 +54,132 @@ def main(argv=None):
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
     if not config.records:
-        raise InputError("no record named: python report.py runs/*/eval_*.json")
-    combined = config.paper is not None and Path(config.paper).name == paper.GENERALIZATION
-    printed = paper.load(config.paper) if config.paper and not combined else None
-    records = {
-        path: read_json(path, "make it with one of the programs eval_*.py, or bench.py")
-        for path in config.records
-    }
-    kinds = {path: kind_of(record) for path, record in records.items()}
-    problems = [
-        f"{path} is no record of one of the programs eval_*.py, nor of encodings by bench.py: name others"
-        for path, kind in kinds.items()
-        if kind is None
-    ]
-    if problems:
-        raise InputError(*problems)
-    of_kind = {
-        kind: {path: records[path] for path in records if kinds[path] == kind}
-        for kind in (*(measure.kind for measure in tables.MEASURES), "hellaswag", "bench")
-    }
-    perplexity, accuracy, speeds = of_kind["perplexity"], of_kind["hellaswag"], of_kind["bench"]
-    check_speeds(speeds)
-    if printed and not any(matches(printed, record) for record in records.values()):
+        raise InputError("no records given: python report.py runs/*/eval_*.json")
+    is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
+    printed = paper.load(config.paper) if config.paper and not is_generalization else None
+    records = load_records(config.records)
+    if printed and not any(metrics.matches_paper(printed, r) for r in records.values()):
+        models = "encoders" if printed.metric == NDCG.name else "decoders"
         raise InputError(
-            f"{config.paper} holds {printed.measure} of {'en' if printed.measure == tables.NDCG.name else 'de'}coders, which "
-            "none of the records does: choose another --paper"
+            f"{config.paper} holds {printed.metric} of {models}, but none of the records does: "
+            "use another --paper"
         )
     out = Path(config.out_dir)
-    if combined:
-        found = tables.on_other_data([*perplexity.values(), *accuracy.values()])
-        cells = tables.generalization(found, paper.generalization())
-        verdicts = "\n".join(f"- {verdict}" for verdict in claims.judge_generalization(found))
-        caption = (
-            "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1. "
-            "For protocols and standard errors, see the tables below."
-        )
-        write(
-            out,
-            "generalization",
-            f"{tables.aligned(cells)}\n\n{caption}\n\n{verdicts}".rstrip(),
-            (cells[0], cells[1:]),
-            cells,
-        )
-    for measure in tables.MEASURES:
-        report_contexts(
-            measure, [*of_kind[measure.kind].values()], printed, [*perplexity.values()], out
-        )
-    if accuracy:
-        cells = tables.accuracy(tables.in_order([*accuracy.values()]))
-        write(
-            out,
-            "hellaswag",
-            f"{tables.aligned(cells)}\n\nHellaSwag accuracy in percent ± standard error, as "
-            "lm-evaluation-harness computes it; chance is 25.",
-            (cells[0], cells[1:]),
-            cells,
-        )
-    report_speeds(speeds, out)
+    perplexities = records_of(PERPLEXITY, records)
+    accuracies = in_order(records_of(ACCURACY, records))
+    if is_generalization:
+        report_generalization(perplexities + accuracies, out)
+    for metric in LENGTH_METRICS:
+        report_lengths(metric, records_of(metric, records), printed, perplexities, out)
+    if accuracies:
+        table = ACCURACY.table(accuracies)
+        write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
+    report_speeds(records_of(SPEED, records), out)
 
 
-def kind_of(record) -> str | None:
-    """The kind of one of the MEASURES, hellaswag or bench; None for anything else."""
-    if not isinstance(record, dict):
-        return None
-    if {"lengths", "data"} <= record.keys():
-        measure = tables.measure_of(record)
-        return (
-            measure.kind if measure and (measure == tables.NDCG or "protocol" in record) else None
-        )
-    return (
-        "hellaswag"
-        if {"acc", "acc_norm"} <= record.keys()
-        else "bench"
-        if tables.BENCHMARKS.keys() & record.keys()
-        else None
+def load_records(paths: list[str]) -> dict[str, dict]:
+    """Return {path: record}. Raise InputError if a file is not a record, or two hold a benchmark."""
+    remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
+    records = {path: read_json(path, remedy) for path in paths}
+    problems = []
+    for path, record in records.items():
+        if metrics.metric_of(record) is None:
+            problems.append(f"{path} is not a record of eval_*.py or bench.py: remove it")
+    if problems:
+        raise InputError(*problems)
+    for benchmark in BENCHMARKS:
+        holders = [path for path, record in records.items() if benchmark in record]
+        if len(holders) > 1:
+            both = " and ".join(holders)
+            problems.append(f"{both} all hold the benchmark {benchmark}: report them separately")
+    if problems:
+        raise InputError(*problems)
+    return records
+
+
+def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
+    """Return the records of one metric."""
+    return [record for record in records.values() if metrics.metric_of(record) is metric]
+
+
+def report_generalization(records: list[dict], out: Path) -> None:
+    """Write the table of results on data that the models were not trained on, with the paper's."""
+    results = tables.results_on_other_data(records)
+    table = tables.generalization_table(results, paper.generalization())
+    caption = (
+        "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1. "
+        "For protocols and standard errors, see the tables below."
     )
+    verdicts = claims.judge_generalization(results)
+    write(out, "generalization", table, [table.markdown(), caption, bullets(verdicts)])
 
 
-def matches(printed: paper.Table, record: dict) -> bool:
-    """Whether a record holds what the paper's table does."""
-    if printed.measure == tables.NDCG.name:
-        return record.get("metric") == printed.measure
-    return kind_of(record) == tables.PERPLEXITY.kind and "objective" not in record
-
-
-def report_contexts(
-    measure: tables.Measure,
+def report_lengths(
+    metric: Metric,
     records: list[dict],
-    printed: paper.Table | None,
+    printed: paper.PaperTable | None,
     perplexities: list[dict],
     out: Path,
 ) -> None:
-    """A table, verdicts and plots for each data set and protocol among records of this measure, at several lengths.
+    """Write a table, verdicts and plots of one metric for each data set and protocol.
 
-    perplexities: records of it that belong to the same report.
+    perplexities: the records of perplexity in the same report.
     """
-    groups, kind = tables.alike(records), measure.kind
+    groups = group_by_protocol(records)
+    other_columns = [
+        make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)
+    ]
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
-        name = kind if len(groups) == 1 else f"{kind}_{number}_{data['dataset']}_{data['split']}"
-        columns, beside = (
-            tables.columns(group),
-            printed if printed and matches(printed, group[0]) else None,
-        )
-        table, best = tables.by_context(columns), measure.best
-        parts = [tables.markdown(*table, best), tables.caption(group)]
-        if beside and any(beside.covers(column.pe) for column in columns):
-            cells, meaning = tables.printed_beside(columns, beside)
-            if any(cell != "—" for row in cells[1:] for cell in row[2:]):
-                parts += [tables.aligned(cells), meaning]
-        verdicts = []
-        if measure == tables.NDCG:
-            verdicts = claims.judge_retrieval(columns)
-        elif measure == tables.RECEPTIVE_FIELD:
-            verdicts = claims.judge_receptive_fields(
-                columns, [tables.columns(some) for some in tables.alike(perplexities)]
-            )
-        elif (
-            measure == tables.PERPLEXITY and "objective" not in group[0]
-        ):  # the claims on perplexity are on decoders
-            verdicts = claims.judge(columns, beside)
-        parts.append("\n".join(f"- {verdict}" for verdict in verdicts))
-        drawn = any(
-            entry for record in group for entry in record["lengths"].values()
-        )  # nothing beyond the end of a learned table
-        write(
-            out,
-            name,
-            "\n\n".join(filter(None, parts)),
-            tables.with_deviations(*table),
-            tables.cells_of(*table, best),
-            (lambda file: figures.by_context(columns, file)) if drawn else None,
-        )
-        if drawn and all(
-            "by_position" in entry
-            for record in group
-            for entry in record["lengths"].values()
-            if entry
-        ):
-            save(
-                out / name.replace(kind, "by_position", 1),
-                ".png",
-                lambda file: figures.positions(columns, file),
-            )
-        if drawn and measure == tables.RECEPTIVE_FIELD:
-            save(
-                out / name.replace(kind, "cumulative_gradient", 1),
-                ".png",
-                lambda file: figures.cumulative_gradients(columns, file),
-            )
+        suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
+        matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
+        columns = make_columns(group, metric.key)
+        table = metric.table(columns)
+        parts = [table.markdown(), metric.caption(group)]
+        comparison = tables.paper_comparison(columns, matching) if matching else None
+        if comparison:
+            compared, caption = comparison
+            parts += [compared.markdown(), caption]
+        verdicts = metric.judge(columns, printed=matching, perplexities=other_columns)
+        write(out, f"{metric.stem}{suffix}", table, [*parts, bullets(verdicts)])
+        for plot in metric.plots:
+            if plot.applies(group):
+                save(out / f"{plot.stem}{suffix}.png", partial(plot.draw, columns))
 
 
-def check_speeds(records: dict[str, dict]) -> None:
-    holders = {
-        name: [path for path, record in records.items() if name in record]
-        for name in tables.BENCHMARKS
-    }
-    problems = [
-        f"{' and '.join(paths)} all hold {name}: report them apart"
-        for name, paths in holders.items()
-        if len(paths) > 1
-    ]
-    if problems:
-        raise InputError(*problems)
+def report_speeds(records: list[dict], out: Path) -> None:
+    """Write the table and the plot of each benchmark."""
+    for benchmark in BENCHMARKS:
+        for record in records:
+            if benchmark not in record:
+                continue
+            result = record[benchmark]
+            hardware = f"{record['processor']}, PyTorch {record['torch']}."
+            text = f"{metrics.speed_summary(benchmark, result)} {hardware}"
+            write(out, benchmark, SPEED.table(result), [text])
+            for plot in SPEED.plots:
+                save(out / f"{benchmark}.png", partial(plot.draw, result))
 
 
-def report_speeds(records: dict[str, dict], out: Path) -> None:
-    """Table and plot of each benchmark in records of bench.py, by their paths."""
-    for name in tables.BENCHMARKS:
-        for record in records.values():
-            if name in record:
-                text = f"{tables.speeds_text(name, record[name])} {record['processor']}, PyTorch {record['torch']}."
-                write(
-                    out,
-                    name,
-                    text,
-                    tables.speeds(record[name]),
-                    tables.speeds_cells(record[name]),
-                    lambda file: figures.speeds(record[name], file),
-                )
+def bullets(verdicts: list[claims.Verdict]) -> str:
+    """Return a Markdown list."""
+    return "\n".join(f"- {verdict}" for verdict in verdicts)
 
 
-def write(
-    out: Path,
-    name: str,
-    text: str,
-    table: tuple[list[str], list[list]],
-    cells: list[list[str]],
-    plot=None,
-) -> None:
-    """Prints the text, and writes it, the table as CSV, its printed cells as LaTeX, and the plot, a function of the file."""
+def write(out: Path, stem: str, table: Table, parts: list[str]) -> None:
+    """Print the parts of a text, and write them as Markdown and the table as CSV and LaTeX."""
+    text = "\n\n".join(part for part in parts if part)
     print(f"{text}\n")
-    save(out / name, ".md", lambda file: file.write(text.encode() + b"\n"))
-    save(out / name, ".csv", lambda file: file.write(tables.comma_separated(*table).encode()))
-    save(out / name, ".tex", lambda file: file.write(tables.latex(cells).encode() + b"\n"))
-    if plot:
-        save(out / name, ".png", plot)
+    save(out / f"{stem}.md", lambda file: file.write(f"{text}\n".encode()))
+    save(out / f"{stem}.csv", lambda file: file.write(table.csv().encode()))
+    save(out / f"{stem}.tex", lambda file: file.write(f"{table.latex()}\n".encode()))
 
 
-def save(stem: Path, suffix: str, fill) -> None:
-    path = stem.with_name(stem.name + suffix)
+def save(path: Path, fill: Callable) -> None:
+    """Write a file; fill: takes the open binary file."""
     with atomic(path) as file:
         fill(file)
-    print(f"written: {path}")
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

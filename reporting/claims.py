@@ -1,20 +1,27 @@
-"""What do the papers claim, and does it hold? The claims on perplexity over context, each with a criterion that was fixed first.
+"""The papers' claims, each with a fixed criterion, and verdicts on them from measured columns.
 
-The bounds of cable, rope and sinusoidal at 16 times the training length, and cable's place, were fixed before any run; cable's is
-the quick start's, stricter than the 1.05 that the papers' tables ask for. Those of alibi, kerple, fox, t5 and fire, and the
-comparisons beyond cable's, were written when some of the runs in results/quickstart had been trained, and before every other run;
-those of dapev2, sandwich and cable-v1, and of receptive fields, before any run of theirs; kerple beside sandwich after one seed of both.
+When the criteria were fixed:
+
+- before any run: the bounds of cable, rope and sinusoidal at 16 times the training length, and
+  "cable has the lowest perplexity". The bound of cable is stricter than the 1.05 that the papers'
+  tables support. Also those of dapev2, sandwich, cable-v1 and of receptive fields, before any run
+  of these encodings;
+- after some of the runs in results/quickstart, before all others: the bounds of alibi, kerple,
+  fox, t5 and fire, and all other comparisons;
+- after one seed of each: kerple compared with sandwich.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from reporting import tables
-from reporting.paper import SAME, Table
+from reporting.columns import PAPER_ORDER, Column, all_lengths
+from reporting.paper import PAPER_NAMES, PaperTable
 
-# Perplexity at 16 times the training length, or at 15 where none was read at 16, over that at the training length.
-FAR = (
+# Bounds on the perplexity at 16 times the training length (15 if 16 was not evaluated), relative
+# to the perplexity at the training length: encoding, relation, bound, source.
+GROWTH_BOUNDS = (
     ("cable", "<=", 1.02, "CABLE"),
     ("cable-nw", "<=", 1.05, "CABLE"),
     ("k-cable", "<=", 1.05, "CABLE"),
@@ -34,10 +41,11 @@ FAR = (
     ("sandwich", "<=", 1.1, "Chi et al."),
     ("sandwich-smoothed", "<=", 1.1, "Chi et al."),
 )
-FARTHEST = (16, 15)
-# Encodings whose perplexity is said to be below that of the others, at these multiples of the training length; None: at all beyond it.
-BELOW = (
-    ("cable", tuple(pe for pe in tables.ORDER if pe != "cable"), None, "CABLE"),
+FAR_MULTIPLES = (16, 15)
+# Encodings with a lower perplexity than others, at these multiples of the training length; None:
+# at all evaluated lengths beyond it. Encoding, rivals, multiples, source.
+LOWER_THAN = (
+    ("cable", tuple(pe for pe in PAPER_ORDER if pe != "cable"), None, "CABLE"),
     ("cable-nw", ("alibi",), (1, 4, 16), "CABLE"),
     ("k-cable", ("cable",), (1, 4, 16), "CABLE, shallow models"),
     ("cable-v1", ("alibi", "t5", "t5-clip", "rope", "sinusoidal"), None, "CABLE, version 1"),
@@ -50,19 +58,24 @@ BELOW = (
     ("rope+cable", ("rope", "cable"), (1, 16), "not in a paper"),
     ("rope+fox", ("rope", "fox"), (1, 16), "not in a paper"),
 )
-WINDOWED = (
-    "window",
-    "alibi",
-    "alibi-shift",
-    "alibi-equal",
-)  # whose receptive field decides how far they read, by Chi et al. 2023
-KEPT, TOGETHER = 1.05, 0.7  # growth of perplexity that is none; a rank correlation that is one
-CLOSE = 0.005  # encodings whose printed perplexities differ by less, relatively, have no order
+# nDCG@10 at the longest length relative to the training length (CABLE, table 3).
+RETRIEVAL_BOUNDS = (
+    ("cable", ">", 1),
+    ("alibi", ">", 1),
+    ("rope", "<", 0.25),
+    ("sinusoidal", "<", 0.25),
+)
+RETRIEVAL_RIVALS = ("alibi", "rope", "learnable", "sinusoidal")
+# Encodings whose receptive field decides how far they extrapolate (Chi et al. 2023).
+WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")
+NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
+MIN_RANK_CORRELATION = 0.7
+TIE = 0.005  # printed perplexities that differ by less, relatively, have no order
 
 
 @dataclass
 class Verdict:
-    """One claim judged."""
+    """A claim with what was measured and whether it holds."""
 
     claim: str
     measured: str
@@ -71,313 +84,338 @@ class Verdict:
 
     def __str__(self):
         word = {None: "not measured", True: "holds", False: "fails"}[self.holds]
-        return (
-            f"{self.claim}: {self.measured}: **{word}**"
-            if self.measured
-            else f"{self.claim}: **{word}**"
-        )
+        parts = [self.claim, self.measured, f"**{word}**"]
+        return ": ".join(part for part in parts if part)
 
 
-def judge(columns: list[tables.Column], printed: Table | None = None) -> list[Verdict]:
-    """The claims on the encodings that are here, and on those of the paper's table; several seeds count by their mean perplexity.
+def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
+    """Return verdicts on the encodings in columns and in the paper's table.
 
-    Networks of another size or training length are judged apart.
+    Seeds count by their mean perplexity. Models that differ in size or training length are judged
+    separately.
     """
-    alike = {}
+    models = {}
     for column in columns:
-        alike.setdefault(
-            (column.records[0].get("size"), column.records[0]["block_size"]), []
-        ).append(column)
+        model = (column.records[0].get("size"), column.trained_at)
+        models.setdefault(model, []).append(column)
     verdicts = []
-    for (size, block_size), group in alike.items():
-        name = f"{size}, trained with {block_size:,} tokens: " if len(alike) > 1 else ""
-        for verdict in _judge(group, block_size, printed):
-            verdict.claim = name + verdict.claim
+    for (size, trained_at), group in models.items():
+        for verdict in _judge_model(group, trained_at, printed):
+            if len(models) > 1:
+                verdict.claim = f"{size}, trained with {trained_at:,} tokens: {verdict.claim}"
             verdicts.append(verdict)
-    return verdicts + [*_whatever_the_training_length(columns)]
+    return verdicts + [*_judge_all_training_lengths(columns)]
 
 
-def judge_retrieval(columns: list[tables.Column]) -> list[Verdict]:
-    """The CABLE paper's table 3, on nDCG@10 of encoders: who gains by what it sees beyond the training length, who goes blind, and who
-    is best there. Of several columns of an encoding the first counts.
+def _judge_model(
+    columns: list[Column], trained_at: int, printed: PaperTable | None
+) -> Iterator[Verdict]:
+    results = _Results(columns, trained_at)
+    claimed = {column.pe for column in columns}
+    if printed:
+        claimed |= {*printed.numbers} - {*PAPER_NAMES.values()}
+    for pe, relation, bound, source in GROWTH_BOUNDS:
+        if pe in claimed:
+            yield _judge_growth(results, pe, relation, bound, source)
+    for pe, rivals, multiples, source in LOWER_THAN:
+        rivals = [rival for rival in rivals if rival in results.encodings]
+        if pe in claimed and rivals:
+            yield _judge_lower(results, pe, rivals, multiples, source)
+    if printed:
+        yield from _judge_order(columns, trained_at, printed)
+
+
+class _Results:
+    """Perplexities of one model size and training length, by encoding and multiple of the latter.
+
+    Of several columns of an encoding the first counts.
+    """
+
+    def __init__(self, columns: list[Column], trained_at: int):
+        self.encodings = {column.pe for column in columns}
+        self.mean = {}  # (encoding, multiple) -> mean over seeds
+        self.by_seed = {}  # (encoding, multiple) -> {seed: perplexity}
+        for column in reversed(columns):
+            for length in column.lengths():
+                values = column.values(length)
+                if values and length % trained_at == 0:
+                    key = (column.pe, length // trained_at)
+                    self.mean[key] = sum(values) / len(values)
+                    self.by_seed[key] = column.values_by_seed(length)
+
+    @property
+    def far(self) -> int:
+        """The multiple of FAR_MULTIPLES that was evaluated."""
+        measured = {multiple for _, multiple in self.mean}
+        for multiple in FAR_MULTIPLES:
+            if multiple in measured:
+                return multiple
+        return FAR_MULTIPLES[0]
+
+    def beyond(self) -> list[int]:
+        """Return the multiples beyond the training length, ascending."""
+        return sorted({multiple for _, multiple in self.mean if multiple > 1})
+
+    def has(self, *keys: tuple[str, int]) -> bool:
+        return all(key in self.mean for key in keys)
+
+    def ratio(self, over: tuple[str, int], under: tuple[str, int]) -> tuple[float, str]:
+        """Return the ratio of two perplexities, and its printed form with the range over seeds."""
+        ratio = self.mean[over] / self.mean[under]
+        seeds = self.by_seed[over].keys() & self.by_seed[under].keys()
+        ratios = [self.by_seed[over][seed] / self.by_seed[under][seed] for seed in seeds]
+        text = f"{ratio:.3f}"
+        if len(ratios) > 1:
+            text += f" ({min(ratios):.3f} to {max(ratios):.3f} by seed)"
+        return ratio, text
+
+
+def _judge_growth(
+    results: _Results, pe: str, relation: str, bound: float, source: str
+) -> Verdict:
+    far = results.far
+    claim = f"{pe}: perplexity at {far}x / perplexity at 1x {relation} {bound} ({source})"
+    if not results.has((pe, far), (pe, 1)):
+        return Verdict(claim, "", None)
+    ratio, measured = results.ratio((pe, far), (pe, 1))
+    holds = ratio <= bound if relation == "<=" else ratio > bound
+    return Verdict(claim, measured, holds)
+
+
+def _judge_lower(
+    results: _Results, pe: str, rivals: list[str], multiples: tuple[int, ...] | None, source: str
+) -> Verdict:
+    if multiples is None:
+        compared = results.beyond()
+        where = "every length beyond the training length"
+    else:
+        compared = sorted({results.far if multiple == 16 else multiple for multiple in multiples})
+        where = ", ".join(f"{multiple}x" for multiple in compared)
+    claim = f"{pe}: perplexity lower than {', '.join(rivals)} at {where} ({source})"
+    ratios = []
+    for rival in rivals:
+        for multiple in compared:
+            if results.has((rival, multiple), (pe, multiple)):
+                ratios.append(results.ratio((rival, multiple), (pe, multiple)))
+    if not ratios:
+        return Verdict(claim, "", None)
+    smallest, text = min(ratios)
+    return Verdict(claim, f"the others are at least {text} times as high", smallest > 1)
+
+
+def _judge_order(
+    columns: list[Column], trained_at: int, printed: PaperTable
+) -> Iterator[Verdict]:
+    """Yield whether the encodings have the paper's order, at each multiple of its training length.
+
+    Pairs that the paper prints as ties do not count.
+    """
+    covered = [column for column in columns if printed.covers(column.pe)]
+    for context in printed.contexts():
+        ours = {}
+        for column in covered:
+            values = column.values(context * trained_at / printed.trained_at)
+            if values:
+                ours[column.pe] = sum(values) / len(values)
+        theirs = {pe: value for pe in ours if (value := printed.value(pe, context))}
+        pairs = []  # (lower, higher) in the paper
+        for a in theirs:
+            pairs += [(a, b) for b in theirs if theirs[b] / theirs[a] > 1 + TIE]
+        agreeing = sum(ours[a] < ours[b] for a, b in pairs)
+        claim = f"at {context / printed.trained_at:g}x: same order of encodings as {printed.source}"
+        if pairs:
+            measured = f"{agreeing} of {len(pairs)} pairs agree"
+            yield Verdict(claim, measured, agreeing == len(pairs))
+        else:
+            yield Verdict(claim, "", None)
+
+
+def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
+    """Yield the verdict on cable-v1 and sinusoidal, if both were trained at several lengths.
+
+    Source: CABLE, version 1, figure 5.
+    """
+    ours = [column for column in columns if column.pe == "cable-v1"]
+    theirs = [column for column in columns if column.pe == "sinusoidal"]
+    for group in (ours, theirs):
+        if len({column.trained_at for column in group}) < 2:
+            return
+    ratios = []
+    for length in all_lengths(columns):
+        our_means = [mean for column in ours if (mean := column.mean(length))]
+        their_means = [mean for column in theirs if (mean := column.mean(length))]
+        if our_means and their_means:
+            ratios.append(min(their_means) / max(our_means))
+    claim = (
+        "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
+        "lengths (CABLE, version 1)"
+    )
+    if ratios:
+        measured = f"sinusoidal is at least {min(ratios):.3f} times as high"
+        yield Verdict(claim, measured, min(ratios) > 1)
+    else:
+        yield Verdict(claim, "", None)
+
+
+def judge_retrieval(columns: list[Column]) -> list[Verdict]:
+    """Return verdicts on the nDCG@10 of encoders beyond the training length (CABLE, table 3).
+
+    Of several columns of an encoding the first counts.
     """
     first = {column.pe: column for column in reversed(columns)}
-    trained_at = columns[0].records[0]["block_size"]
-    lengths = sorted(
-        {
-            int(length)
-            for column in columns
-            for record in column.records
-            for length in record["lengths"]
-        }
-    )
-    beyond, verdicts = [length for length in lengths if length > trained_at], []
-    for pe, relation, bound in (
-        ("cable", ">", 1),
-        ("alibi", ">", 1),
-        ("rope", "<", 0.25),
-        ("sinusoidal", "<", 0.25),
-    ):
-        if pe in first and beyond:
-            near, far = first[pe].mean(trained_at), first[pe].mean(beyond[-1])
-            grown = far / near if near and far is not None else None
-            verdicts.append(
-                Verdict(
-                    f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x / nDCG@10 at 1x {relation} {bound} (CABLE, table 3)",
-                    "" if grown is None else f"{grown:.3f}",
-                    None if grown is None else grown > bound if relation == ">" else grown < bound,
-                )
-            )
-    rivals = [pe for pe in ("alibi", "rope", "learnable", "sinusoidal") if pe in first]
-    if "cable" in first and rivals and beyond:
-        margins = [
-            first["cable"].mean(length) - value
-            for length in beyond
-            for pe in rivals
-            if first["cable"].mean(length) is not None
-            and (value := first[pe].mean(length)) is not None
-        ]
-        claim = f"cable: nDCG@10 higher than {', '.join(rivals)} at every length beyond the training length (CABLE, table 3)"
-        verdicts.append(
-            Verdict(
-                claim,
-                f"smallest margin {min(margins):.2f}" if margins else "",
-                min(margins) > 0 if margins else None,
-            )
+    trained_at = columns[0].trained_at
+    beyond = [length for length in all_lengths(columns) if length > trained_at]
+    if not beyond:
+        return []
+    verdicts = []
+    for pe, relation, bound in RETRIEVAL_BOUNDS:
+        if pe not in first:
+            continue
+        claim = (
+            f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x / nDCG@10 at 1x {relation} {bound} "
+            "(CABLE, table 3)"
         )
+        near, far = first[pe].mean(trained_at), first[pe].mean(beyond[-1])
+        if near and far is not None:
+            ratio = far / near
+            holds = ratio > bound if relation == ">" else ratio < bound
+            verdicts.append(Verdict(claim, f"{ratio:.3f}", holds))
+        else:
+            verdicts.append(Verdict(claim, "", None))
+    rivals = [pe for pe in RETRIEVAL_RIVALS if pe in first]
+    if "cable" in first and rivals:
+        verdicts.append(_judge_best_retrieval(first, rivals, beyond))
     return verdicts
+
+
+def _judge_best_retrieval(
+    first: dict[str, Column], rivals: list[str], lengths: list[int]
+) -> Verdict:
+    claim = (
+        f"cable: nDCG@10 higher than {', '.join(rivals)} at every length beyond the training "
+        "length (CABLE, table 3)"
+    )
+    margins = []
+    for length in lengths:
+        ours = first["cable"].mean(length)
+        for pe in rivals:
+            theirs = first[pe].mean(length)
+            if ours is not None and theirs is not None:
+                margins.append(ours - theirs)
+    if not margins:
+        return Verdict(claim, "", None)
+    return Verdict(claim, f"smallest margin {min(margins):.2f}", min(margins) > 0)
 
 
 def judge_receptive_fields(
-    columns: list[tables.Column], perplexities: list[list[tables.Column]]
+    columns: list[Column], perplexities: list[list[Column]]
 ) -> list[Verdict]:
-    """Chi et al. 2023, section 5: a window reads longer texts as well as those of its training where the training length covers its
-    receptive field, and only there; and ALiBi's slopes the worse, the further their fields reach.
+    """Return verdicts on the receptive fields of sliding windows and ALiBi slopes.
 
-    perplexities: columns of them, a list for each text and protocol; of a network the first that tells counts.
+    A sliding window extrapolates if and only if the training length covers its receptive field,
+    and ALiBi's slopes extrapolate worse, the longer their receptive field is. Source: Chi et al.
+    2023, section 5.
+
+    columns: of receptive fields; perplexities: columns of perplexity, one list per data set and
+    protocol. The first column of the same model that was evaluated far enough counts.
     """
-    verdicts, reached = (
-        [],
-        [],
-    )  # reached: (receptive field in training lengths, growth of perplexity)
+    verdicts = []
+    measured = []  # (receptive field in training lengths, growth of perplexity)
     for column in columns:
-        trained_at, name = column.records[0]["block_size"], column.pe.partition(":")[0]
-        fields = {
-            int(length): field
-            for length in column.records[0]["lengths"]
-            if (field := column.mean(int(length))) is not None
-        }
+        name = column.pe.partition(":")[0]
+        means = [column.mean(length) for length in _record_lengths(column)]
+        fields = [mean for mean in means if mean is not None]
         if name not in WINDOWED or "+" in column.pe or not fields:
             continue
-        field = fields[max(fields)]
-        same = [
-            other
-            for group in perplexities
-            for other in group
-            if _network(other) == _network(column)
-        ]
-        far, grown = next(
-            filter(None, (_growth(other, trained_at) for other in same)), (FARTHEST[0], None)
-        )
-        if grown is not None:
-            reached.append((field / trained_at, grown))
+        field = fields[-1] / column.trained_at
+        far, growth = _growth(column, perplexities)
+        if growth is not None:
+            measured.append((field, growth))
         if name == "window":
-            covered = field <= trained_at
-            verdicts.append(
-                Verdict(
-                    f"{column.label}: perplexity at {far}x / perplexity at 1x "
-                    f"{'<=' if covered else '>'} {KEPT}, because its receptive field is "
-                    f"{'shorter' if covered else 'longer'} than the training length (Chi et al.)",
-                    ""
-                    if grown is None
-                    else f"{grown:.3f}, receptive field {field / trained_at:.2f} training lengths",
-                    None if grown is None else (grown <= KEPT) == covered,
-                )
-            )
-    if len(reached) > 3:
-        ranks = np.argsort(np.argsort(reached, axis=0), axis=0)
-        together = float(np.corrcoef(ranks.T)[0, 1])
-        claim = (
-            "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
-            "field: rank correlation >= "
-        )
-        verdicts.append(
-            Verdict(
-                f"{claim}{TOGETHER} (Chi et al.)",
-                f"{together:.2f} over {len(reached)} models",
-                together >= TOGETHER,
-            )
-        )
+            verdicts.append(_judge_window(column.label, field, far, growth))
+    if len(measured) > 3:
+        verdicts.append(_judge_rank_correlation(measured))
     return verdicts
 
 
-def _network(column):
-    return tuple(
-        column.records[0].get(name)
-        for name in ("pe", "size", "block_size", "recipe", "cache_window")
+def _record_lengths(column: Column) -> list[int]:
+    """Return the lengths of the column's first record, ascending."""
+    return sorted(map(int, column.records[0]["lengths"]))
+
+
+def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, float | None]:
+    """Return (multiple, perplexity there / perplexity at 1x) of a column's model, or None for it.
+
+    The multiple is the first of FAR_MULTIPLES that was evaluated.
+    """
+    for group in perplexities:
+        for other in group:
+            base = other.mean(column.trained_at)
+            if _model(other) != _model(column) or not base:
+                continue
+            for far in FAR_MULTIPLES:
+                value = other.mean(far * column.trained_at)
+                if value:
+                    return far, value / base
+    return FAR_MULTIPLES[0], None
+
+
+def _model(column: Column) -> tuple:
+    names = ("pe", "size", "block_size", "recipe", "cache_window")
+    return tuple(column.records[0].get(name) for name in names)
+
+
+def _judge_window(label: str, field: float, far: int, growth: float | None) -> Verdict:
+    covered = field <= 1
+    relation, length = ("<=", "shorter") if covered else (">", "longer")
+    claim = (
+        f"{label}: perplexity at {far}x / perplexity at 1x {relation} {NO_GROWTH}, because its "
+        f"receptive field is {length} than the training length (Chi et al.)"
+    )
+    if growth is None:
+        return Verdict(claim, "", None)
+    measured = f"{growth:.3f}, receptive field {field:.2f} training lengths"
+    return Verdict(claim, measured, (growth <= NO_GROWTH) == covered)
+
+
+def _judge_rank_correlation(measured: list[tuple[float, float]]) -> Verdict:
+    ranks = np.argsort(np.argsort(measured, axis=0), axis=0)
+    correlation = float(np.corrcoef(ranks.T)[0, 1])
+    return Verdict(
+        "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
+        f"field: rank correlation >= {MIN_RANK_CORRELATION} (Chi et al.)",
+        f"{correlation:.2f} over {len(measured)} models",
+        correlation >= MIN_RANK_CORRELATION,
     )
 
 
-def _growth(column, trained_at):
-    """(multiple, perplexity there over that at the training length); None where it was not read at both."""
-    base = column.mean(trained_at)
-    return next(
-        (
-            (far, value / base)
-            for far in FARTHEST
-            if base and (value := column.mean(far * trained_at))
-        ),
-        None,
-    )
+def judge_generalization(results: dict[str, dict]) -> list[Verdict]:
+    """Return whether cable is the best on other data, for every size and measure.
 
-
-def judge_generalization(found: dict[str, dict]) -> list[Verdict]:
-    """The claim of CABLE's version 1, section 5.3: the best on other data, for every size and measure of tables.on_other_data."""
+    results: from tables.results_on_other_data. Source: CABLE, version 1, section 5.3.
+    """
     verdicts = []
-    for measure, of_models in found.items():
-        for size in sorted({size for size, _ in of_models}):
-            reached = {pe: value for (of, pe), value in of_models.items() if of == size}
-            for pe in [pe for pe in ("cable", "cable-v1") if pe in reached]:
-                rivals = {
-                    rival: value
-                    for rival, value in reached.items()
-                    if rival not in ("cable", "cable-v1")
-                }
-                if rivals:
-                    higher = measure in ("HellaSwag acc", "acc_norm")
-                    rival = (max if higher else min)(rivals, key=rivals.get)
-                    best = f"highest {measure}" if higher else f"lowest perplexity on {measure}"
-                    verdicts.append(
-                        Verdict(
-                            f"{size}: {pe} has the {best} (CABLE, version 1)",
-                            f"{reached[pe]:.2f}, next {rival} {rivals[rival]:.2f}",
-                            reached[pe] > rivals[rival] if higher else reached[pe] < rivals[rival],
-                        )
-                    )
+    for measure, by_model in results.items():
+        for size in sorted({size for size, _ in by_model}):
+            by_encoding = {pe: value for (other, pe), value in by_model.items() if other == size}
+            verdicts += _judge_best_elsewhere(measure, size, by_encoding)
     return verdicts
 
 
-def _whatever_the_training_length(columns):
-    """CABLE, version 1, figure 5: where both were trained at several lengths, cable-v1 is below sinusoidal at every context."""
-    ours, theirs = (
-        [column for column in columns if column.pe == pe] for pe in ("cable-v1", "sinusoidal")
-    )
-    if (
-        min(len({column.records[0]["block_size"] for column in group}) for group in (ours, theirs))
-        > 1
-    ):
-        lengths = {
-            int(length)
-            for column in columns
-            for record in column.records
-            for length in record["lengths"]
-        }
-        ratios = [
-            theirs_mean / ours_mean
-            for length in lengths
-            for a in ours
-            for b in theirs
-            if (ours_mean := a.mean(length)) and (theirs_mean := b.mean(length))
-        ]
+def _judge_best_elsewhere(
+    measure: str, size: str, by_encoding: dict[str, float]
+) -> Iterator[Verdict]:
+    ours = [pe for pe in ("cable", "cable-v1") if pe in by_encoding]
+    rivals = [pe for pe in by_encoding if pe not in ours]
+    if not rivals:
+        return
+    is_accuracy = measure in ("HellaSwag acc", "acc_norm")
+    best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
+    rival = (max if is_accuracy else min)(rivals, key=by_encoding.get)
+    for pe in ours:
+        value, other = by_encoding[pe], by_encoding[rival]
         yield Verdict(
-            "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training lengths "
-            "(CABLE, version 1)",
-            f"sinusoidal is at least {min(ratios):.3f} times as high",
-            min(ratios) > 1,
-        )
-
-
-def _judge(columns, block_size, printed):
-    found, seeds = (
-        {},
-        {},
-    )  # (encoding, multiple of the training length) -> mean perplexity, and those of each seed
-    for column in reversed(columns):  # of several columns of an encoding the first counts
-        for length in sorted(
-            {int(length) for record in column.records for length in record["lengths"]}
-        ):
-            values = column.values(length)
-            if values and length % block_size == 0:
-                found[column.pe, length // block_size] = sum(values) / len(values)
-                seeds[column.pe, length // block_size] = column.by_seed(length)
-
-    def ratio(over, under):
-        """Of two perplexities, and how it is printed."""
-        by_seed = [
-            seeds[over][seed] / seeds[under][seed]
-            for seed in seeds[over].keys() & seeds[under].keys()
-        ]
-        spread = f" ({min(by_seed):.3f} to {max(by_seed):.3f} by seed)" if len(by_seed) > 1 else ""
-        return found[over] / found[under], f"{found[over] / found[under]:.3f}{spread}"
-
-    here = {column.pe for column in columns}
-    asked = here | ({*printed.numbers} - {*SAME.values()} if printed else set())
-    far = next(
-        (multiple for multiple in FARTHEST if any((pe, multiple) in found for pe in here)),
-        FARTHEST[0],
-    )
-
-    for pe, relation, bound, source in FAR:
-        if pe in asked:
-            claim, measured, holds = (
-                f"{pe}: perplexity at {far}x / perplexity at 1x {relation} {bound} ({source})",
-                "",
-                None,
-            )
-            if {(pe, far), (pe, 1)} <= found.keys():
-                grown, measured = ratio((pe, far), (pe, 1))
-                holds = grown <= bound if relation == "<=" else grown > bound
-            yield Verdict(claim, measured, holds)
-    for pe, rivals, multiples, source in BELOW:
-        rivals = [rival for rival in rivals if rival in here]
-        if pe in asked and rivals:
-            beyond = sorted({multiple for _, multiple in found if multiple > 1})
-            wanted = (
-                beyond
-                if multiples is None
-                else sorted({far if multiple == 16 else multiple for multiple in multiples})
-            )
-            margins = [
-                ratio((rival, multiple), (pe, multiple))
-                for rival in rivals
-                for multiple in wanted
-                if {(rival, multiple), (pe, multiple)} <= found.keys()
-            ]
-            at = (
-                "every length beyond the training length"
-                if multiples is None
-                else ", ".join(f"{multiple}x" for multiple in wanted)
-            )
-            yield Verdict(
-                f"{pe}: perplexity lower than {', '.join(rivals)} at {at} ({source})",
-                f"the others are at least {min(margins)[1]} times as high" if margins else "",
-                min(margins)[0] > 1 if margins else None,
-            )
-    if printed:
-        yield from _orders(found, columns, block_size, printed)
-
-
-def _orders(found, columns, block_size, printed):
-    """Whether the encodings come in the order of the paper's table, at each of its contexts by their multiple of the training length."""
-    names = [column.pe for column in columns if printed.covers(column.pe)]
-    for context in sorted({context for values in printed.numbers.values() for context in values}):
-        length = context * block_size / printed.trained_at
-        ours = {
-            column.pe: sum(values) / len(values)
-            for column in columns
-            if column.pe in names and (values := column.values(length))
-        }
-        pairs = [
-            (a, b)
-            for a in ours
-            for b in ours
-            if (x := printed.value(a, context))
-            and (y := printed.value(b, context))
-            and y / x > 1 + CLOSE
-        ]
-        right = sum(ours[a] < ours[b] for a, b in pairs)
-        yield Verdict(
-            f"at {context / printed.trained_at:g}x: same order of encodings as {printed.what}",
-            f"{right} of {len(pairs)} pairs agree" if pairs else "",
-            right == len(pairs) if pairs else None,
+            f"{size}: {pe} has the {best} (CABLE, version 1)",
+            f"{value:.2f}, next {rival} {other:.2f}",
+            value > other if is_accuracy else value < other,
         )

@@ -1,14 +1,23 @@
-"""How do records become plots? Lines over context, both axes logarithmic, every line labelled at its end."""
+"""Line plots: metrics against context length, losses against steps; every line labeled at its end.
+
+Plot functions take the data and a binary file, to which they write a PNG.
+"""
 
 import math
 import statistics
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from reporting import tables
+from reporting.columns import Column, all_lengths
+from reporting.tables import SPEED_COLUMNS, speed_sort_key
 
-NEAR, SEVERAL = 1.15, 3  # times the lowest perplexity at a context; lines
-LEAST = 0.001  # share of a gradient that is drawn
-COLOURS = (
+Points = list[tuple[float, float]]  # (x, y)
+
+CLOSE = 1.15  # lines below this multiple of the lowest value at every context get a close-up
+MIN_CLOSE_LINES = 3
+MIN_FRACTION = 0.001  # of a gradient that is drawn
+COLORS = (
     "#0072b2",
     "#d55e00",
     "#009e73",
@@ -19,174 +28,219 @@ COLOURS = (
     "#666666",
     "#000000",
 )
-# Ticks of an axis, times powers of ten: the first of these that gives three of them.
-STEPS = (
+MARKED_CONTEXTS = [4**power for power in range(12)]
+# Ticks of a logarithmic axis, times powers of ten: the first list that gives at least three.
+TICK_STEPS = (
     (1, 1.5, 2, 3, 4, 5, 7),
     (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
     *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)),
 )
 
 
-def by_context(columns: list[tables.Column], file) -> None:
-    """The mean of each column against context or distance, bars for the standard deviation over seeds, as a PNG; of perplexities also,
-    where others tower over them, those columns alone that stay near the lowest.
+@dataclass
+class Line:
+    """A labeled line of a plot."""
+
+    label: str
+    points: Points
+    errors: list[float] | None = None
+    """half the height of the error bar at each point"""
+
+
+def by_length(
+    columns: list[Column],
+    file,
+    y_label: str,
+    y_scale: str = "log",
+    x_label: str = "context (tokens)",
+    close_up: bool = False,
+) -> None:
+    """Plot the mean of each column against context length, with standard deviations over seeds.
+
+    close_up: adds a second panel with the lines close to the lowest, if others are far above.
     """
-    measure = columns[0].measure
-    lengths = sorted(
-        {
-            int(length)
-            for column in columns
-            for record in column.records
-            for length in record["lengths"]
-        }
-    )
-    lines = [
-        (
-            column.label,
-            [(length, column.mean(length)) for length in lengths if column.values(length)],
-        )
-        for column in columns
-    ]
-    bars = [
-        [
-            statistics.stdev(values) if len(values) > 1 else 0
-            for length in lengths
-            if (values := column.values(length))
-        ]
-        for column in columns
-    ]
-    lowest = {
-        length: min(
-            (value for _, points in lines for at, value in points if at == length), default=0
-        )
-        for length in lengths
-    }
-    near = [
-        points
-        if len(points) == len(lengths) and all(value < NEAR * lowest[at] for at, value in points)
-        else []
-        for _, points in lines
-    ]
-    close_up = [(label, points) for (label, _), points in zip(lines, near)]
-    towering = measure == tables.PERPLEXITY and SEVERAL <= len(lines) - near.count([]) < len(lines)
-    drawn = [lines, close_up] if towering else [lines]
-    with _drawn(file, len(drawn), len(lines)) as panels:
-        for axes, some in zip(panels, drawn):
-            _draw(
-                axes,
-                some,
-                lengths,
-                measure.axis,
-                f"{measure.across} (tokens)",
-                bars=bars,
-                scale=measure.scale,
-            )
-            _mark_training(axes, columns)
+    lengths = all_lengths(columns)
+    lines = [_line(column, lengths) for column in columns]
+    panels = [lines]
+    if close_up:
+        close = _close_to_lowest(lines, lengths)
+        count = sum(1 for line in close if line.points)
+        if MIN_CLOSE_LINES <= count < len(lines):
+            panels.append(close)
+    with _panels(file, len(panels), len(lines)) as all_axes:
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw_lines(axes, panel, lengths, y_label, x_label, y_scale=y_scale)
+            _mark_training_lengths(axes, columns)
 
 
-def positions(columns: list[tables.Column], file) -> None:
-    """Perplexity of each column against the place in the window, at its longest context, over all seeds, as a PNG. Where that is not the
-    others', whose text is another then, the label tells.
+def _line(column: Column, lengths: list[int]) -> Line:
+    line = Line(column.label, points=[], errors=[])
+    for length in lengths:
+        values = column.values(length)
+        if values:
+            line.points.append((length, column.mean(length)))
+            line.errors.append(statistics.stdev(values) if len(values) > 1 else 0)
+    return line
 
-    Places are put together by the half power of two: the further out, the less one of them differs from the next.
+
+def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
+    """Return the lines, without points where they are not close to the lowest at every length."""
+    lowest = {}
+    for line in lines:
+        for length, value in line.points:
+            lowest[length] = min(value, lowest.get(length, value))
+    close = []
+    for line in lines:
+        is_complete = len(line.points) == len(lengths)
+        is_close = all(value < CLOSE * lowest[length] for length, value in line.points)
+        close.append(line if is_complete and is_close else Line(line.label, []))
+    return close
+
+
+def by_position(columns: list[Column], file) -> None:
+    """Plot the perplexity of each column against the position in its longest window.
+
+    Seeds are averaged. Positions are averaged over half powers of two, because the further out
+    they are, the less neighbors differ. A label names the longest window if it is shorter than
+    the other columns', because its text differs.
     """
-    lines, read = (
-        [],
-        {
-            column.label: max(
-                (
-                    int(length)
-                    for record in column.records
-                    for length, entry in record["lengths"].items()
-                    if entry
-                ),
-                default=0,
-            )
-            for column in columns
-        },
-    )
-    for column in columns:
-        if not read[column.label]:
-            continue
-        groups = {}  # half powers of two -> (tokens, tokens seen by the one in the middle, mean loss) of the stretches in them
-        for record in column.records:
-            length, entry = max(
-                ((int(length), entry) for length, entry in record["lengths"].items() if entry),
-                key=lambda item: item[0],
-            )
-            first, width, losses = (entry["by_position"][key] for key in ("first", "width", "loss"))
-            for number, loss in enumerate(losses):
-                if loss is None:
-                    continue
-                size = min(width, length - first - number * width)
-                middle = first + number * width + (size + 1) / 2
-                groups.setdefault(math.floor(2 * math.log2(middle)), []).append(
-                    (size, middle, loss)
-                )
-        points = []
-        for _, group in sorted(groups.items()):
-            total = sum(size for size, _, _ in group)
-            points.append(
-                (
-                    sum(size * middle for size, middle, _ in group) / total,
-                    math.exp(sum(size * loss for size, _, loss in group) / total),
-                )
-            )
-        longest = read[column.label]
-        lines.append(
-            (column.label + (f" ({longest:,})" if longest < max(read.values()) else ""), points)
-        )
-    both_ways = "objective" in columns[0].records[0]
-    with _drawn(file, 1, len(lines)) as (axes,):
-        low, high = (end(place for _, points in lines for place, _ in points) for end in (min, max))
-        marked = [4**power for power in range(12) if low <= 4**power <= high] or sorted(
-            {round(low), round(high)}
-        )
-        _draw(
-            axes,
-            lines,
-            marked,
-            "perplexity",
-            "place in the window (tokens)" if both_ways else "tokens seen before the prediction",
-        )
-        _mark_training(axes, columns)
-
-
-def cumulative_gradients(columns: list[tables.Column], file) -> None:
-    """Which share of the gradient is not held by the last n tokens, against n, at each column's longest context, as a PNG. All receptive
-    fields end where their line crosses the dotted one."""
+    longest = {column.label: _longest_length(column.records) for column in columns}
     lines = []
     for column in columns:
-        curves = {}  # by context, of all seeds
-        for record in column.records:
-            for length, entry in record["lengths"].items():
-                if entry:
-                    curves.setdefault(int(length), []).append(entry["cumulative"])
-        longest = curves[max(curves)] if curves else []
-        back = [
-            (curve["tokens"][n], 1 - statistics.mean(seed["share"][n] for seed in longest))
-            for curve in longest[:1]
-            for n in range(len(curve["tokens"]))
-        ]
-        lines.append((column.label, [(n, share) for n, share in back if share >= LEAST]))
-    with _drawn(file, 1, len(lines)) as (axes,):
-        last = max((points[-1][0] for _, points in lines if points), default=1)
-        _draw(
+        length = longest[column.label]
+        if length == 0:
+            continue
+        label = column.label
+        if length < max(longest.values()):
+            label += f" ({length:,})"
+        lines.append(Line(label, _perplexity_by_position(column.records)))
+    positions = [position for line in lines for position, _ in line.points]
+    low, high = min(positions), max(positions)
+    marked = [context for context in MARKED_CONTEXTS if low <= context <= high]
+    is_encoder = "objective" in columns[0].records[0]
+    x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
+    with _panels(file, 1, len(lines)) as (axes,):
+        ticks = marked or sorted({round(low), round(high)})
+        _draw_lines(axes, lines, ticks, "perplexity", x_label)
+        _mark_training_lengths(axes, columns)
+
+
+def _longest_length(records: list[dict]) -> int:
+    """Return the longest length with an entry in any record, or 0."""
+    lengths = [0]
+    for record in records:
+        lengths += [int(length) for length, entry in record["lengths"].items() if entry]
+    return max(lengths)
+
+
+def _perplexity_by_position(records: list[dict]) -> Points:
+    """Return (position, perplexity) over the longest windows of a column's records."""
+    groups = {}  # half power of two -> [(tokens, middle position, mean loss)] of its stretches
+    for record in records:
+        length = _longest_length([record])
+        curve = record["lengths"][str(length)]["by_position"]
+        for number, loss in enumerate(curve["loss"]):
+            if loss is None:  # no token of the stretch was masked
+                continue
+            start = curve["first"] + number * curve["width"]
+            size = min(curve["width"], length - start)
+            middle = start + (size + 1) / 2
+            group = math.floor(2 * math.log2(middle))
+            groups.setdefault(group, []).append((size, middle, loss))
+    points = []
+    for _, stretches in sorted(groups.items()):
+        total = sum(size for size, _, _ in stretches)
+        position = sum(size * middle for size, middle, _ in stretches) / total
+        loss = sum(size * loss for size, _, loss in stretches) / total
+        points.append((position, math.exp(loss)))
+    return points
+
+
+def cumulative_gradient(columns: list[Column], file) -> None:
+    """Plot the fraction of the gradient that is further back than n tokens, against n.
+
+    Each column at its longest context. Receptive fields end where a line crosses the dotted one.
+    """
+    lines = []
+    for column in columns:
+        points = _gradient_further_back(column.records)
+        visible = [(n, fraction) for n, fraction in points if fraction >= MIN_FRACTION]
+        lines.append(Line(column.label, visible))
+    last = max((line.points[-1][0] for line in lines if line.points), default=1)
+    ticks = [context for context in MARKED_CONTEXTS if context <= last]
+    held = columns[0].records[0]["protocol"]["held"]
+    with _panels(file, 1, len(lines)) as (axes,):
+        _draw_lines(
             axes,
             lines,
-            [4**power for power in range(12) if 4**power <= last],
-            "share of the gradient further back",
+            ticks,
+            "fraction of the gradient further back",
             "tokens back",
             marker="",
             legend=True,
         )
-        held = next(record["protocol"]["held"] for column in columns for record in column.records)
         axes.axhline(1 - held, color="0.6", linestyle=":", linewidth=1.2)
-        _mark_training(axes, columns)
+        _mark_training_lengths(axes, columns)
 
 
-def _mark_training(axes, columns: list[tables.Column]) -> None:
-    for length in {column.records[0]["block_size"] for column in columns}:
+def _gradient_further_back(records: list[dict]) -> Points:
+    """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds."""
+    curves = {}  # context -> curves of the seeds
+    for record in records:
+        for length, entry in record["lengths"].items():
+            if entry:
+                curves.setdefault(int(length), []).append(entry["cumulative"])
+    if not curves:
+        return []
+    longest = curves[max(curves)]
+    points = []
+    for index, tokens in enumerate(longest[0]["tokens"]):
+        mean = statistics.mean(curve["share"][index] for curve in longest)
+        points.append((tokens, 1 - mean))
+    return points
+
+
+def speeds(result: dict, file) -> None:
+    """Plot throughput and memory of a benchmark of bench.py against context.
+
+    The dense path is only in the table.
+    """
+    contexts = sorted(map(int, result["contexts"]))
+    names = set()
+    for entries in result["contexts"].values():
+        names |= {name for name, entry in entries.items() if entry and not name.endswith(" dense")}
+    names = sorted(names, key=speed_sort_key)
+    with _panels(file, 2, len(names)) as all_axes:
+        for axes, column in zip(all_axes, ("tokens/s", "memory (MB)"), strict=True):
+            value_of, _ = SPEED_COLUMNS[column]
+            lines = []
+            for name in names:
+                entries = [
+                    (context, result["contexts"][str(context)].get(name)) for context in contexts
+                ]
+                points = [(context, value_of(entry)) for context, entry in entries if entry]
+                lines.append(Line(name, points))
+            _draw_lines(axes, lines, contexts, column, "context (tokens)")
+
+
+def losses(lines: list[tuple[str, Points]], file) -> None:
+    """Plot losses against steps; lines: (label, [(step, loss)])."""
+    with _panels(file, 1, len(lines)) as (axes,):
+        last = max(points[-1][0] for _, points in lines)
+        _draw_lines(
+            axes,
+            [Line(label, points) for label, points in lines],
+            [last * n // 5 for n in range(1, 6)],
+            "loss (nats)",
+            "steps",
+            y_scale="linear",
+            x_scale="linear",
+            marker="",
+        )
+
+
+def _mark_training_lengths(axes, columns: list[Column]) -> None:
+    for length in {column.trained_at for column in columns}:
         axes.axvline(length, color="0.6", linestyle=":", linewidth=1.2)
         axes.annotate(
             "training length",
@@ -200,54 +254,12 @@ def _mark_training(axes, columns: list[tables.Column]) -> None:
         )
 
 
-def speeds(result: dict, file) -> None:
-    """Throughput and memory of a benchmark of bench.py against context, as a PNG; the dense path's are in the table alone."""
-    contexts = sorted(map(int, result["contexts"]))
-    names = sorted(
-        {
-            name
-            for entries in result["contexts"].values()
-            for name, entry in entries.items()
-            if entry and not name.endswith(" dense")
-        },
-        key=tables.place_of_setting,
-    )
-
-    def lines(column):
-        value, _ = tables.SPEED_COLUMNS[column]
-        found = {
-            name: [(context, result["contexts"][str(context)].get(name)) for context in contexts]
-            for name in names
-        }
-        return [
-            (name, [(context, value(entry)) for context, entry in entries if entry])
-            for name, entries in found.items()
-        ]
-
-    with _drawn(file, 2, len(names)) as panels:
-        for axes, column in zip(panels, ("tokens/s", "memory (MB)")):
-            _draw(axes, lines(column), contexts, column)
-
-
-def losses(lines: list[tuple[str, list[tuple[int, float]]]], file) -> None:
-    """Lines (label, points) of the loss over steps, as a PNG."""
-    with _drawn(file, 1, len(lines)) as (axes,):
-        last = max(points[-1][0] for _, points in lines)
-        _draw(
-            axes,
-            lines,
-            [last * n // 5 for n in range(1, 6)],
-            "loss (nats)",
-            "steps",
-            scale="linear",
-            across="linear",
-            marker="",
-        )
-
-
 @contextmanager
-def _drawn(file, panels: int, lines: int):
-    """Panels side by side, high enough for the labels of so many lines; drawn to `file` when the block ends."""
+def _panels(file, panels: int, lines: int) -> Iterator:
+    """Yield the axes of panels side by side, high enough for the labels of so many lines.
+
+    Writes the figure to `file` when the block ends.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -265,84 +277,90 @@ def _drawn(file, panels: int, lines: int):
     pyplot.close(figure)
 
 
-def _draw(
+def _draw_lines(
     axes,
-    lines: list[tuple[str, list[tuple[int, float]]]],
-    contexts: list[int],
-    ylabel: str,
-    xlabel: str = "context (tokens)",
-    bars: list[list[float]] | None = None,
-    scale: str = "log",
-    across: str = "log",
+    lines: list[Line],
+    x_ticks: list[int],
+    y_label: str,
+    x_label: str,
+    y_scale: str = "log",
+    x_scale: str = "log",
     marker: str = "o",
     legend: bool = False,
 ) -> None:
-    """Lines (label, points) over the contexts that are marked on the axis; bars: half their lengths, at every point of every line;
-    scale, across: of the axis of the values, and of that of the contexts; legend: in the lower left, for lines that end all over the place.
+    """Draw lines with labels at their ends.
 
-    A line without points keeps its colour for itself.
+    A line without points is skipped; the others keep their colors. legend: in the lower left, in
+    place of labels, for lines whose ends are far apart.
     """
-    ends = []
-    for number, (label, points) in enumerate(lines):
-        if not points:
+    ends = []  # (x, y, label, color) of the last points
+    for number, line in enumerate(lines):
+        if not line.points:
             continue
-        colour, style = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
+        color = COLORS[number % len(COLORS)]
+        x, y = zip(*line.points, strict=True)
         axes.plot(
-            *zip(*points),
-            color=colour,
-            linestyle=style,
+            x,
+            y,
+            color=color,
+            linestyle="-" if number < len(COLORS) else "--",
             marker=marker,
             markersize=4,
             linewidth=1.6,
-            label=label,
+            label=line.label,
         )
-        if bars and any(bars[number]):
+        if line.errors and any(line.errors):
             axes.errorbar(
-                *zip(*points), yerr=bars[number], fmt="none", ecolor=colour, elinewidth=1, capsize=2
+                x, y, yerr=line.errors, fmt="none", ecolor=color, elinewidth=1, capsize=2
             )
-        ends.append((*points[-1], label, colour))
-    axes.set(xscale=across, yscale=scale, xlabel=xlabel, ylabel=ylabel)
-    axes.set_xticks(
-        contexts,
-        tick_labels(contexts) if across == "log" else [f"{context:,}" for context in contexts],
-    )
-    if scale == "log":
-        ticks = _ticks(*axes.get_ylim())
-        axes.set_yticks(ticks, [f"{t:,.10g}" for t in ticks])
+        ends.append((x[-1], y[-1], line.label, color))
+    axes.set(xscale=x_scale, yscale=y_scale, xlabel=x_label, ylabel=y_label)
+    if x_scale == "log":
+        axes.set_xticks(x_ticks, tick_labels(x_ticks))
+    else:
+        axes.set_xticks(x_ticks, [f"{tick:,}" for tick in x_ticks])
+    if y_scale == "log":
+        ticks = _log_ticks(*axes.get_ylim())
+        axes.set_yticks(ticks, [f"{tick:,.10g}" for tick in ticks])
     axes.minorticks_off()
     axes.margins(y=0.1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.92")
     if legend:
         axes.legend(loc="lower left", fontsize=8, frameon=False)
-        return
-    # Labels beside the last points, pushed apart where lines end close together; over them where lines end before the others.
+    else:
+        _label_ends(axes, ends, x_ticks[0])
+
+
+def _label_ends(axes, ends: list[tuple], first_tick: int) -> None:
+    """Label the last points: next to them at the right end of the plot, above them elsewhere."""
     axes.figure.canvas.draw()
     last = max(x for x, *_ in ends)
-    for x, y, label, colour in ends:
+    for x, y, label, color in ends:
         if x < last:
-            place = {"xytext": (5, 6)} if x == contexts[0] else {"xytext": (0, 7), "ha": "right"}
+            offset = {"xytext": (5, 6)} if x == first_tick else {"xytext": (0, 7), "ha": "right"}
             axes.annotate(
-                label, (x, y), **place, textcoords="offset points", color=colour, fontsize=9
+                label, (x, y), **offset, textcoords="offset points", color=color, fontsize=9
             )
-    group = sorted((y, label, colour) for x, y, label, colour in ends if x == last)
-    heights = [
-        axes.transData.transform((last, y))[1] * 72 / axes.figure.dpi for y, *_ in group
-    ]  # in points
-    for (y, label, colour), height, place in zip(group, heights, spread(heights, gap=11)):
+    group = sorted((y, label, color) for x, y, label, color in ends if x == last)
+    points_per_pixel = 72 / axes.figure.dpi
+    heights = [axes.transData.transform((last, y))[1] * points_per_pixel for y, *_ in group]
+    for (y, label, color), height, label_height in zip(
+        group, heights, spread(heights, gap=11), strict=True
+    ):
         axes.annotate(
             label,
             (last, y),
-            xytext=(20 if len(group) > 1 else 7, place - height),
+            xytext=(20 if len(group) > 1 else 7, label_height - height),
             textcoords="offset points",
             va="center",
-            color=colour,
+            color=color,
             fontsize=9,
             fontweight="bold" if label == "cable" else None,
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                "color": colour,
+                "color": color,
                 "linewidth": 0.6,
                 "shrinkA": 0,
                 "shrinkB": 3,
@@ -352,34 +370,38 @@ def _draw(
 
 
 def tick_labels(contexts: list[int]) -> list[str]:
-    """Ascending contexts on a logarithmic axis; those that the next one would cover have none."""
-    room = (contexts[-1] / contexts[0]) ** 0.07
-    return [
-        f"{context:,}" if following / context >= room else ""
-        for context, following in zip(contexts, [*contexts[1:], math.inf])
-    ]
+    """Return labels of a logarithmic axis, empty where the next label would overlap.
+
+    contexts: ascending.
+    """
+    min_ratio = (contexts[-1] / contexts[0]) ** 0.07
+    labels = []
+    for context, following in zip(contexts, [*contexts[1:], math.inf], strict=True):
+        labels.append(f"{context:,}" if following / context >= min_ratio else "")
+    return labels
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the ends of an axis, three of them or more unless it is very short."""
-    for steps in STEPS:
-        ticks = [
-            step * 10**power
-            for power in range(-3, 12)
-            for step in steps
-            if low <= step * 10**power <= high
-        ]
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from low to high, at least three unless the axis is very short."""
+    for steps in TICK_STEPS:
+        ticks = []
+        for power in range(-3, 12):
+            ticks += [step * 10**power for step in steps if low <= step * 10**power <= high]
         if len(ticks) >= 3:
             break
     return ticks
 
 
 def spread(heights: list[float], gap: float) -> list[float]:
-    """Ascending heights moved as little as needs be, each pair by equal shares, until they are `gap` apart (to 1%)."""
-    places = list(heights)
+    """Return ascending heights, moved as little as needed until they are `gap` apart (to 1%).
+
+    Both heights of an overlapping pair move by the same amount.
+    """
+    moved = list(heights)
     for _ in range(1000):
-        for i in range(len(places) - 1):
-            overlap = gap - (places[i + 1] - places[i])
+        for i in range(len(moved) - 1):
+            overlap = gap - (moved[i + 1] - moved[i])
             if overlap > 0.01 * gap:
-                places[i], places[i + 1] = places[i] - overlap / 2, places[i + 1] + overlap / 2
-    return places
+                moved[i] -= overlap / 2
+                moved[i + 1] += overlap / 2
+    return moved

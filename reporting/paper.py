@@ -1,4 +1,4 @@
-"""What do the papers print? Their tables, from results/paper: facts to set our own numbers beside."""
+"""Tables printed in the papers, read from results/paper."""
 
 import csv
 from dataclasses import dataclass
@@ -8,69 +8,80 @@ from errors import InputError
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization.csv"
-SAME = {"t5-clip": "t5"}  # the CABLE paper's T5-bias may be either, by its text the clipped one
+# The CABLE paper does not say which T5 bias it uses; its text describes the clipped one.
+PAPER_NAMES = {"t5-clip": "t5"}
 
 
 @dataclass
-class Table:
-    """A table of one model size on one data set: of decoders' perplexities, or, in percent, of encoders' nDCG@10."""
+class PaperTable:
+    """A table of one model size on one data set: perplexity, or nDCG@10 in percent."""
 
-    what: str
-    measure: str
+    source: str
+    """e.g. "CABLE, table 1" """
+    metric: str
     """Perplexity or nDCG@10"""
     dataset: str
     size: str
     trained_at: int
     """training length in tokens"""
     numbers: dict[str, dict[int, float]]
-    """by encoding and context; "—" is left out"""
+    """{encoding: {context: value}}, without the dashes of the printed table"""
 
     def covers(self, pe: str) -> bool:
-        return SAME.get(pe, pe) in self.numbers
+        """Return whether the table has numbers of this encoding."""
+        return PAPER_NAMES.get(pe, pe) in self.numbers
 
     def value(self, pe: str, context: int) -> float | None:
-        return self.numbers.get(SAME.get(pe, pe), {}).get(context)
+        """Return a number of the table, or None if it has none."""
+        return self.numbers.get(PAPER_NAMES.get(pe, pe), {}).get(context)
+
+    def contexts(self) -> list[int]:
+        """Return the contexts of the table, ascending."""
+        return sorted({context for values in self.numbers.values() for context in values})
 
 
-def load(path: str | Path) -> Table:
-    """The table in a file that results/paper/index.csv lists. Raises InputError for another one."""
+def load(path: str | Path) -> PaperTable:
+    """Return the table in a file that results/paper/index.csv lists.
+
+    Raises InputError for other files.
+    """
     path = Path(path)
     with open(FOLDER / "index.csv", newline="") as file:
-        known = {row["file"]: row for row in csv.DictReader(file)}
-    if path.name not in known or not path.is_file():
-        raise InputError(
-            f"{path} is no table of a paper: choose from {', '.join(str(FOLDER / name) for name in known)}"
-        )
+        index = {row["file"]: row for row in csv.DictReader(file)}
+    if path.name not in index or not path.is_file():
+        choices = ", ".join(str(FOLDER / name) for name in index)
+        raise InputError(f"{path} is not a table of a paper: use one of {choices}")
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    found = {
-        pe: {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]}
-        for pe in rows[0]
-        if pe != "context_length"
-    }
-    entry = known[path.name]
-    return Table(
-        entry["what"],
-        entry["measure"],
-        entry["dataset"],
-        entry["size"],
-        int(entry["trained_at"]),
-        found,
+    numbers = {}
+    for pe in rows[0]:
+        if pe != "context_length":
+            numbers[pe] = {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]}
+    entry = index[path.name]
+    return PaperTable(
+        source=entry["what"],
+        metric=entry["measure"],
+        dataset=entry["dataset"],
+        size=entry["size"],
+        trained_at=int(entry["trained_at"]),
+        numbers=numbers,
     )
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:
-    """Table 1 of the CABLE paper's first version: by size and encoding of ours, hellaswag_acc in percent and perplexities."""
+    """Return table 1 of the CABLE paper's first version.
+
+    {(size, encoding): {column: value}}: hellaswag_acc in percent, and perplexities. The paper's
+    "cable" is `cable-v1` here.
+    """
     with open(FOLDER / GENERALIZATION, newline="") as file:
         rows = list(csv.DictReader(file))
-    found = {
-        (row["model"], "cable-v1" if row["encoding"] == "cable" else row["encoding"]): {
-            name: float(row[name]) for name in row if name not in ("model", "encoding")
-        }
-        for row in rows
-    }
-    return found | {
-        (size, ours): found[size, theirs]
-        for size in ("small", "medium")
-        for ours, theirs in SAME.items()
-    }
+    numbers = {}
+    for row in rows:
+        pe = "cable-v1" if row["encoding"] == "cable" else row["encoding"]
+        columns = [name for name in row if name not in ("model", "encoding")]
+        numbers[row["model"], pe] = {name: float(row[name]) for name in columns}
+    for size in ("small", "medium"):
+        for ours, theirs in PAPER_NAMES.items():
+            numbers[size, ours] = numbers[size, theirs]
+    return numbers

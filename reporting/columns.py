@@ -1,0 +1,164 @@
+"""Columns of result tables: records of evaluations, grouped by encoding and merged over seeds.
+
+A record of eval_extrapolation.py, eval_recall.py, eval_receptive_field.py or retrieval.evaluate is
+one checkpoint's result on one data set: record["lengths"] maps context lengths (distances, for
+recall) to entries, or to None where the encoding does not support the length. Records that differ
+only in their seed become one column.
+"""
+
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# Order of columns in the CABLE paper. Other encodings follow by name.
+PAPER_ORDER = (
+    "cable",
+    "cable-nw",
+    "alibi",
+    "fire",
+    "t5",
+    "t5-clip",
+    "kerple",
+    "rope",
+    "learnable",
+    "sinusoidal",
+)
+# What a label shows, and what else must agree between the seeds of one column.
+LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
+RECIPE_KEYS = ("parameters", "step", "objective", "recipe")
+
+
+@dataclass
+class Column:
+    """Records that differ only in their seed, under one label."""
+
+    label: str
+    pe: str
+    records: list[dict]
+    key: str
+    """key of the value in an entry of record["lengths"], e.g. "perplexity" """
+
+    @property
+    def trained_at(self) -> int:
+        """Training length in tokens."""
+        return self.records[0]["block_size"]
+
+    def lengths(self) -> list[int]:
+        """Return the lengths of all records, ascending."""
+        return sorted({int(length) for record in self.records for length in record["lengths"]})
+
+    def values(self, length: float) -> list[float]:
+        """Return one value per seed at this length, or [] if any seed has none.
+
+        A mean over fewer seeds than at other lengths would mislead. Fractional lengths have none.
+        """
+        if length != int(length):
+            return []
+        entries = [record["lengths"].get(str(int(length))) for record in self.records]
+        return [entry[self.key] for entry in entries] if all(entries) else []
+
+    def values_by_seed(self, length: int) -> dict[int, float]:
+        """Return {seed: value} of the seeds that were evaluated at this length."""
+        values = {}
+        for record in self.records:
+            entry = record["lengths"].get(str(length))
+            if entry:
+                values[record.get("seed")] = entry[self.key]
+        return values
+
+    def mean(self, length: float) -> float | None:
+        """Return the mean over seeds, or None if any seed has no value."""
+        values = self.values(length)
+        return statistics.mean(values) if values else None
+
+
+def make_columns(records: list[dict], key: str) -> list[Column]:
+    """Return the columns of a table, in order; key: of the value, in an entry of a record.
+
+    A label is the encoding, plus model size, training length and KV cache window where columns of
+    the encoding differ in them. If that does not tell two runs apart, the run's name replaces the
+    encoding, and if those are equal too, the folder's name is put in front.
+    """
+    groups = _group(in_order(records), lambda record: _get(record, LABEL_KEYS + RECIPE_KEYS))
+    setups = [setup[: len(LABEL_KEYS)] for setup in groups]
+    columns = []
+    for group in groups.values():
+        setup = _get(group[0], LABEL_KEYS)
+        pe, suffix = setup[0], _label_suffix(setup, setups)
+        seeds = {record.get("seed") for record in group}
+        if len(seeds) == len(group) and setups.count(setup) == 1:
+            columns.append(Column(pe + suffix, pe, group, key))
+        else:
+            columns += [Column(record["run"] + suffix, pe, [record], key) for record in group]
+    counts = Counter(column.label for column in columns)
+    for column in columns:
+        folder = column.records[0].get("folder")
+        if counts[column.label] > 1 and folder:
+            column.label = f"{folder}/{column.label}"
+    return columns
+
+
+def record_labels(records: list[dict]) -> list[str]:
+    """Return a label for each record: its column's, or its run's name if it shares the column."""
+    labels = {}
+    for column in make_columns(records, key=""):
+        for record in column.records:
+            labels[id(record)] = record["run"] if len(column.records) > 1 else column.label
+    return [labels[id(record)] for record in records]
+
+
+def all_lengths(columns: list[Column]) -> list[int]:
+    """Return the lengths of all columns, ascending."""
+    return sorted({length for column in columns for length in column.lengths()})
+
+
+def in_order(records: list[dict]) -> list[dict]:
+    """Return the records sorted by encoding, then by run."""
+    return sorted(records, key=lambda record: (sort_key(record["pe"]), record["run"]))
+
+
+def sort_key(pe: str) -> tuple[int, list]:
+    """Return the sort key of an encoding: the paper's order, then names with numbers by value."""
+    words = re.split(r"(-?\d+)", pe)  # every second one is a number
+    parts = [int(word) if index % 2 else word for index, word in enumerate(words)]
+    rank = PAPER_ORDER.index(pe) if pe in PAPER_ORDER else len(PAPER_ORDER)
+    return rank, parts
+
+
+def group_by_protocol(records: list[dict]) -> list[list[dict]]:
+    """Return the records that one table can hold: equal data, protocol and metric; in order."""
+
+    def question(record):
+        parts = [record["data"], record.get("protocol"), record.get("metric")]
+        return json.dumps(parts, sort_keys=True)
+
+    return [*_group(in_order(records), question).values()]
+
+
+def _group(records: list[dict], key: Callable) -> dict:
+    groups = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
+
+
+def _get(record: dict, names: tuple[str, ...]) -> tuple:
+    return tuple(record.get(name) for name in names)
+
+
+def _label_suffix(setup: tuple, setups: list[tuple]) -> str:
+    """Return what follows the encoding in a label; setups: of all columns (see LABEL_KEYS)."""
+    pe, size, block_size, window = setup
+    sizes = {other[1] for other in setups if other[0] == pe}
+    block_sizes = {other[2] for other in setups if other[0] == pe}
+    suffix = ""
+    if len(sizes) > 1:
+        suffix += f", {size}"
+    if len(block_sizes) > 1:
+        suffix += f", {block_size:,}"
+    if window is not None:
+        suffix += f", cache {window:,}"
+    return suffix

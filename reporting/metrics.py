@@ -1,0 +1,314 @@
+"""Metrics: the records, table, caption, claims and plots of each one in one place.
+
+    metric = metric_of(record)
+    columns = make_columns(records, metric.key)
+    metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
+
+A record reaches a table in five steps: metric_of, group_by_protocol, make_columns, length_table,
+Table.markdown. To add a metric, define its object at the end of this module.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from reporting import claims, figures
+from reporting.claims import Verdict
+from reporting.columns import Column, group_by_protocol, make_columns
+from reporting.formatting import Table
+from reporting.paper import PaperTable
+from reporting.tables import accuracy_table, length_table, speed_table
+
+# What one row of each benchmark of bench.py measures.
+BENCHMARKS = {
+    "train": "one optimizer step, micro-batch {micro_batch}",
+    "attention": "attention of {layers} alone, forward and backward, micro-batch {micro_batch}",
+    "generate": "{tokens} tokens generated one by one, up to the context; memory of the KV cache",
+    "eval": "forward pass without gradients, micro-batch {micro_batch}",
+}
+
+
+def no_claims(columns: list[Column], **evidence) -> list[Verdict]:
+    """Return no verdicts: the papers claim nothing on this metric."""
+    return []
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot of a metric's columns."""
+
+    stem: str
+    """name of the file, without .png"""
+    draw: Callable
+    """draws columns (for SPEED a benchmark's result) to a binary file: draw(columns, file)"""
+    needs: str | None = None
+    """key that every entry of the records must have"""
+
+    def applies(self, records: list[dict]) -> bool:
+        """Return whether the records hold anything to draw."""
+        entries = entries_of(records)
+        return bool(entries) and all(self.needs in entry for entry in entries if self.needs)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: how its records are recognized, tabulated, described, judged and plotted."""
+
+    name: str
+    """record["metric"]; records of perplexity, accuracy and speed have no such key"""
+    stem: str
+    """stem of the report's files"""
+    key: str
+    """key of the value in an entry of a record"""
+    table: Callable[..., Table]
+    """of columns; for ACCURACY of records; for SPEED of a benchmark's result"""
+    caption: Callable[..., str]
+    """what the numbers of records are, on which data, by which protocol, with which error"""
+    judge: Callable[..., list[Verdict]] = no_claims
+    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns)"""
+    plots: tuple[Plot, ...] = ()
+
+
+def metric_of(record) -> Metric | None:
+    """Return the metric of a record, or None if it is not a record of eval_*.py or bench.py."""
+    if not isinstance(record, dict):
+        return None
+    if {"lengths", "data"} <= record.keys():
+        name = record.get("metric", PERPLEXITY.name)
+        for metric in LENGTH_METRICS:
+            if metric.name == name and (metric is NDCG or "protocol" in record):
+                return metric
+        return None
+    if {"acc", "acc_norm"} <= record.keys():
+        return ACCURACY
+    return SPEED if BENCHMARKS.keys() & record.keys() else None
+
+
+def matches_paper(printed: PaperTable, record: dict) -> bool:
+    """Return whether a paper's table is of the record's metric. Its perplexities are of decoders."""
+    metric = metric_of(record)
+    if metric is None or metric.name != printed.metric:
+        return False
+    return metric is NDCG or "objective" not in record
+
+
+def summary(records: list[dict]) -> str:
+    """Return Markdown tables with captions, one for each data set and protocol."""
+    parts = []
+    for group in group_by_protocol(records):
+        metric = metric_of(group[0])
+        table = metric.table(make_columns(group, metric.key))
+        parts.append(f"{table.markdown()}\n{metric.caption(group)}")
+    return "\n\n".join(parts)
+
+
+def speed_summary(benchmark: str, result: dict) -> str:
+    """Return the Markdown table of one benchmark of bench.py, with its caption."""
+    return f"{SPEED.table(result).markdown()}\n\n{SPEED.caption(benchmark, result)}"
+
+
+def describe_protocol(record: dict) -> str:
+    """Return the evaluation protocol of a record in words, or its metric if it is not perplexity."""
+    if "metric" in record:
+        return record["metric"]
+    protocol = record["protocol"]
+    if protocol.get("mask_rate"):
+        return f"segments, predicting the {protocol['mask_rate']:.0%} of tokens that are masked"
+    if protocol.get("stride"):
+        return f"segments with a stride of {protocol['stride']:,} tokens"
+    if protocol.get("targets"):
+        return (
+            f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
+            f"windows that overlap by {protocol['overlap']:.0%}"
+        )
+    return protocol["name"]
+
+
+def _perplexity_caption(records: list[dict]) -> str:
+    entries = entries_of(records)
+    tokens = sorted({entry["tokens"] for entry in entries}) or [0]
+    tokens_per_length = f"{tokens[0]:,}"
+    if len(tokens) > 1:
+        tokens_per_length += f" to {tokens[-1]:,}"
+    errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]
+    error = f"at most {100 * max(errors):.1f}%" if errors else "unknown"
+    if 0 < len(errors) < len(entries):
+        error += ", unknown for a single window"
+    trained_at = sorted({record["block_size"] for record in records})
+    return (
+        f"Perplexity on {_data(records[0])}; models trained with "
+        f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
+        f"Protocol: {describe_protocol(records[0])}, {tokens_per_length} tokens per length; "
+        f"standard error over windows {error}.{_missing_seeds(records)}"
+    )
+
+
+def _receptive_field_caption(records: list[dict]) -> str:
+    protocol = records[0]["protocol"]
+    return (
+        f"Receptive field: number of most recent tokens that hold {protocol['held']:.0%} of the "
+        f"gradient of the next token's loss. {protocol['windows']:,} windows of "
+        f"{_data(records[0])}; models trained with {records[0]['block_size']:,} tokens of context. "
+        f"Standard error over windows at most {_max_error(records, 'receptive_field_se')} tokens."
+        f"{_missing_seeds(records)}"
+    )
+
+
+def _recall_caption(records: list[dict]) -> str:
+    protocol = records[0]["protocol"]
+    return (
+        "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
+        f"second half of a passage of {protocol['passage']} tokens. {protocol['trials']:,} "
+        f"passages of {_data(records[0])}; models trained with {records[0]['block_size']:,} tokens "
+        f"of context. Standard error over passages at most {_max_error(records, 'recall_se')}."
+        f"{_missing_seeds(records)}"
+    )
+
+
+def _ndcg_caption(records: list[dict]) -> str:
+    data = records[0]["data"]
+    return (
+        f"nDCG@10 in percent on {data['dataset']} ({data['split']}), {data['questions']:,} queries "
+        f"and {data['documents']:,} documents truncated to the context; models trained with "
+        f"{records[0]['block_size']:,} tokens of context. Standard error over queries at most "
+        f"{_max_error(records, 'ndcg10_se')}.{_missing_seeds(records)}"
+    )
+
+
+def _accuracy_caption(records: list[dict]) -> str:
+    return (
+        "HellaSwag accuracy in percent ± standard error, as lm-evaluation-harness computes it; "
+        "chance is 25."
+    )
+
+
+def _data(record: dict) -> str:
+    data = record["data"]
+    tokenizer = "byte" if data["tokenizer"] == "bytes" else data["tokenizer"]
+    return f"{data['dataset']} ({data['split']}, {tokenizer} tokens)"
+
+
+def entries_of(records: list[dict]) -> list[dict]:
+    """Return the entries of records at all lengths that the encoding supports."""
+    return [entry for record in records for entry in record["lengths"].values() if entry]
+
+
+def _max_error(records: list[dict], key: str) -> str:
+    return f"{max((entry[key] for entry in entries_of(records)), default=0):.1f}"
+
+
+def _missing_seeds(records: list[dict]) -> str:
+    """Return a sentence on lengths at which a column lacks some seeds, or an empty string."""
+    missing = set()
+    for column in make_columns(records, key=""):
+        lengths = [set(record["lengths"]) for record in column.records]
+        missing |= set.union(*lengths) - set.intersection(*lengths)
+    if not missing:
+        return ""
+    return f" Not all seeds were evaluated at {', '.join(sorted(missing, key=int))} (—)."
+
+
+def _speed_caption(benchmark: str, result: dict) -> str:
+    by_context = result["contexts"].values()
+    entries = [entry for by_name in by_context for entry in by_name.values() if entry]
+    tokens = sorted({entry["tokens"] for entry in entries})
+    measured = BENCHMARKS[benchmark].format(
+        micro_batch=result["micro_batch"],
+        layers=f"every layer of the run {result['run']}" if "run" in result else "one layer",
+        tokens=f"{tokens[0]}" if len(tokens) == 1 else f"{tokens[0]} to {tokens[-1]}",
+    )
+    model = f"{result['model']} {'encoder' if 'objective' in result else 'model'}"
+    compiled = "compiled" if result["compile"] else "not compiled"
+    return (
+        f"{benchmark}: {measured}. {model}, {result['dtype']}, {result['device']}, {compiled}. "
+        f"Medians of {result['repeats']} interleaved rounds; ratios compare speed, above 1 is "
+        "faster."
+    )
+
+
+def _judge_perplexity(columns, printed=None, **evidence):
+    if "objective" in columns[0].records[0]:  # the claims are on decoders
+        return []
+    return claims.judge_perplexity(columns, printed)
+
+
+def _judge_receptive_field(columns, perplexities=(), **evidence):
+    return claims.judge_receptive_fields(columns, perplexities)
+
+
+def _judge_ndcg(columns, **evidence):
+    return claims.judge_retrieval(columns)
+
+
+PERPLEXITY = Metric(
+    name="Perplexity",
+    stem="perplexity",
+    key="perplexity",
+    table=partial(length_table, x_name="context", best=min),
+    caption=_perplexity_caption,
+    judge=_judge_perplexity,
+    plots=(
+        Plot("perplexity", partial(figures.by_length, y_label="perplexity", close_up=True)),
+        Plot("by_position", figures.by_position, needs="by_position"),
+    ),
+)
+RECEPTIVE_FIELD = Metric(
+    name="Receptive field",
+    stem="receptive_field",
+    key="receptive_field",
+    table=partial(length_table, x_name="context", best=None),
+    caption=_receptive_field_caption,
+    judge=_judge_receptive_field,
+    plots=(
+        Plot("receptive_field", partial(figures.by_length, y_label="receptive field (tokens)")),
+        Plot("cumulative_gradient", figures.cumulative_gradient),
+    ),
+)
+RECALL = Metric(
+    name="Recall",
+    stem="recall",
+    key="recall",
+    table=partial(length_table, x_name="distance", best=max),
+    caption=_recall_caption,
+    plots=(
+        Plot(
+            "recall",
+            partial(
+                figures.by_length,
+                y_label="recall (percent of perplexity saved)",
+                y_scale="linear",
+                x_label="distance (tokens)",
+            ),
+        ),
+    ),
+)
+NDCG = Metric(
+    name="nDCG@10",
+    stem="retrieval",
+    key="ndcg10",
+    table=partial(length_table, x_name="context", best=max),
+    caption=_ndcg_caption,
+    judge=_judge_ndcg,
+    plots=(
+        Plot(
+            "retrieval",
+            partial(figures.by_length, y_label="nDCG@10 (percent)", y_scale="linear"),
+        ),
+    ),
+)
+ACCURACY = Metric(
+    name="HellaSwag accuracy",
+    stem="hellaswag",
+    key="acc_norm",
+    table=accuracy_table,
+    caption=_accuracy_caption,
+)
+SPEED = Metric(
+    name="Speed",
+    stem="bench",
+    key="tokens_per_second",
+    table=speed_table,
+    caption=_speed_caption,
+    plots=(Plot("bench", figures.speeds),),
+)
+LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, NDCG)  # record["lengths"]
