@@ -51,7 +51,7 @@ from tqdm import tqdm
 from benchmarking import cases
 from errors import InputError
 from model import GPT, GPTConfig
-from reporting import tables
+from reporting import metrics
 from runtime import cli, devices, loading, provenance
 from runtime.files import write_json
 from text_data import shards, text_sources, tokenization
@@ -178,7 +178,7 @@ def main(argv=None):
                 name, config, device, dtype, trained
             ):  # renewed after each encoding
                 keep(name, result)
-            print(f"\n{tables.speeds_text(name, result)}\n")
+            print(f"\n{metrics.speed_summary(name, result)}\n")
 
 
 def measure(

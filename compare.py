@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from errors import InputError
-from reporting import tables
+from reporting.columns import record_labels
+from reporting.formatting import Table
+from reporting.metrics import describe_protocol
 from runtime import cli
 from runtime.files import read_json
 
@@ -35,15 +37,15 @@ def main(argv=None):
     )
     first, second = load_records(config.records)
     lengths = shared_lengths(first, second)
-    names = tables.labels([first, second])
+    names = record_labels([first, second])
     cells = [["context", *names, "ratio", "95% interval", "blocks"]]
     cells += [
         comparison_row(length, first["lengths"][length], second["lengths"][length])
         for length in lengths
     ]
-    print(tables.aligned(cells))
+    print(Table(cells).markdown())
     print(
-        f"Perplexity of {names[0]} over that of {names[1]}; {tables.protocol(first)}; "
+        f"Perplexity of {names[0]} over that of {names[1]}; {describe_protocol(first)}; "
         f"paired bootstrap, {DRAWS:,} draws of blocks."
     )
 

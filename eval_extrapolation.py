@@ -46,7 +46,7 @@ from evaluation import bias_statistics
 from evaluation.records import perplexity, shards_for_run
 from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
-from reporting import tables
+from reporting import metrics
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
 from text_data.data_loader import (
@@ -128,7 +128,7 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
     options = {"skip_tolerance": config.skip_tolerance, "causal": None}
     records = run_evaluation(config, plan, measure, config.dtype, **options)
-    print(f"\n{tables.summary(records)}")
+    print(f"\n{metrics.summary(records)}")
 
 
 def plan(run: str, config: Config) -> ExtrapolationPlan:

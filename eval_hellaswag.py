@@ -30,7 +30,8 @@ from errors import InputError
 from evaluation.records import existing_record, record_identity, record_path, run_labels
 from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, supports
 from model import GPT, cross_entropies
-from reporting import tables
+from reporting.columns import in_order
+from reporting.tables import accuracy_table
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
 from runtime.files import write_json
@@ -68,10 +69,10 @@ def main(argv=None):
         load_checkpoint(run, causal=True, weights=False)  # raises before anything is downloaded
     examples = load_examples(config.source)
     records = [evaluate(run, examples, config, device, dtype) for run in config.runs]
-    records = tables.in_order(records)
+    records = in_order(records)
     data = records[0]["data"]
     print()
-    print(tables.aligned(tables.accuracy(records)))
+    print(accuracy_table(records).markdown())
     print(
         f"HellaSwag ({data['split']}): accuracy in percent ± standard error, computed as in "
         f"lm-evaluation-harness; {data['tokenizer']} tokens, no <|endoftext|> before the context; "

@@ -30,7 +30,7 @@ from errors import InputError
 from evaluation.records import shards_for_run
 from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
-from reporting import tables
+from reporting import metrics
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
@@ -66,7 +66,7 @@ class RecallPlan(Plan):
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
     records = run_evaluation(config, plan, measure, config.dtype)
-    print(f"\n{tables.summary(records)}")
+    print(f"\n{metrics.summary(records)}")
 
 
 def plan(run: str, config: Config) -> RecallPlan:
@@ -92,7 +92,7 @@ def plan(run: str, config: Config) -> RecallPlan:
         shards=shards,
         lengths=distances,
         protocol={"passage": config.passage, "trials": len(numbers), "span": windows.length},
-        identity={"metric": tables.RECALL.name},
+        identity={"metric": metrics.RECALL.name},
         record_name=["recall", shards.meta["dataset"], config.split, trials],
         extra_inputs=config.passage - 1,
         windows=windows,

@@ -35,7 +35,7 @@ from errors import InputError
 from evaluation.records import shards_for_run
 from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
-from reporting import tables
+from reporting import metrics
 from runtime import cli
 from runtime.checkpoints import load_checkpoint
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
@@ -69,7 +69,7 @@ class ReceptiveFieldPlan(Plan):
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
     records = run_evaluation(config, plan, measure, "float32")
-    print(f"\n{tables.summary(records)}")
+    print(f"\n{metrics.summary(records)}")
 
 
 def plan(run: str, config: Config) -> ReceptiveFieldPlan:
@@ -90,7 +90,7 @@ def plan(run: str, config: Config) -> ReceptiveFieldPlan:
         shards=shards,
         lengths=lengths,
         protocol={"windows": len(numbers), "span": windows.length, "held": FIELD_FRACTION},
-        identity={"metric": tables.RECEPTIVE_FIELD.name},
+        identity={"metric": metrics.RECEPTIVE_FIELD.name},
         record_name=["receptive-field", *text],
         windows=windows,
         numbers=numbers,

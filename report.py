@@ -78,7 +78,10 @@ def main(argv=None):
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
-    """Return {path: record}. Raise InputError if a file is not a record, or two hold a benchmark."""
+    """Return {path: record}.
+
+    Raises InputError if a file is not a record, or several hold the same benchmark.
+    """
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
     records = {path: read_json(path, remedy) for path in paths}
     problems = []
@@ -87,8 +90,10 @@ def load_records(paths: list[str]) -> dict[str, dict]:
             problems.append(f"{path} is not a record of eval_*.py or bench.py: remove it")
     if problems:
         raise InputError(*problems)
+    # Records of other metrics have a key "attention" too.
+    speeds = {path for path, record in records.items() if metrics.metric_of(record) is SPEED}
     for benchmark in BENCHMARKS:
-        holders = [path for path, record in records.items() if benchmark in record]
+        holders = [path for path in records if path in speeds and benchmark in records[path]]
         if len(holders) > 1:
             both = " and ".join(holders)
             problems.append(f"{both} all hold the benchmark {benchmark}: report them separately")
@@ -107,8 +112,8 @@ def report_generalization(records: list[dict], out: Path) -> None:
     results = tables.results_on_other_data(records)
     table = tables.generalization_table(results, paper.generalization())
     caption = (
-        "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1. "
-        "For protocols and standard errors, see the tables below."
+        "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
+        " For protocols and standard errors, see the tables below."
     )
     verdicts = claims.judge_generalization(results)
     write(out, "generalization", table, [table.markdown(), caption, bullets(verdicts)])

@@ -170,9 +170,7 @@ class _Results:
         return ratio, text
 
 
-def _judge_growth(
-    results: _Results, pe: str, relation: str, bound: float, source: str
-) -> Verdict:
+def _judge_growth(results: _Results, pe: str, relation: str, bound: float, source: str) -> Verdict:
     far = results.far
     claim = f"{pe}: perplexity at {far}x / perplexity at 1x {relation} {bound} ({source})"
     if not results.has((pe, far), (pe, 1)):
@@ -203,9 +201,7 @@ def _judge_lower(
     return Verdict(claim, f"the others are at least {text} times as high", smallest > 1)
 
 
-def _judge_order(
-    columns: list[Column], trained_at: int, printed: PaperTable
-) -> Iterator[Verdict]:
+def _judge_order(columns: list[Column], trained_at: int, printed: PaperTable) -> Iterator[Verdict]:
     """Yield whether the encodings have the paper's order, at each multiple of its training length.
 
     Pairs that the paper prints as ties do not count.

@@ -310,9 +310,7 @@ def _draw_lines(
             label=line.label,
         )
         if line.errors and any(line.errors):
-            axes.errorbar(
-                x, y, yerr=line.errors, fmt="none", ecolor=color, elinewidth=1, capsize=2
-            )
+            axes.errorbar(x, y, yerr=line.errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
         ends.append((x[-1], y[-1], line.label, color))
     axes.set(xscale=x_scale, yscale=y_scale, xlabel=x_label, ylabel=y_label)
     if x_scale == "log":
@@ -343,8 +341,10 @@ def _label_ends(axes, ends: list[tuple], first_tick: int) -> None:
                 label, (x, y), **offset, textcoords="offset points", color=color, fontsize=9
             )
     group = sorted((y, label, color) for x, y, label, color in ends if x == last)
-    points_per_pixel = 72 / axes.figure.dpi
-    heights = [axes.transData.transform((last, y))[1] * points_per_pixel for y, *_ in group]
+    heights = []  # in points
+    for y, *_ in group:
+        _, pixels = axes.transData.transform((last, y))
+        heights.append(pixels * 72 / axes.figure.dpi)
     for (y, label, color), height, label_height in zip(
         group, heights, spread(heights, gap=11), strict=True
     ):

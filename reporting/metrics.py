@@ -85,11 +85,11 @@ def metric_of(record) -> Metric | None:
 
 
 def matches_paper(printed: PaperTable, record: dict) -> bool:
-    """Return whether a paper's table is of the record's metric. Its perplexities are of decoders."""
+    """Return whether a paper's table is of the record's metric and model type."""
     metric = metric_of(record)
     if metric is None or metric.name != printed.metric:
         return False
-    return metric is NDCG or "objective" not in record
+    return metric is NDCG or "objective" not in record  # printed perplexities are of decoders
 
 
 def summary(records: list[dict]) -> str:
@@ -108,7 +108,7 @@ def speed_summary(benchmark: str, result: dict) -> str:
 
 
 def describe_protocol(record: dict) -> str:
-    """Return the evaluation protocol of a record in words, or its metric if it is not perplexity."""
+    """Return the evaluation protocol of a record in words, or its metric if not perplexity."""
     if "metric" in record:
         return record["metric"]
     protocol = record["protocol"]

@@ -22,7 +22,7 @@ import torch
 
 from errors import InputError
 from evaluation.records import update_record
-from reporting import tables
+from reporting import metrics
 from retrieval import tasks
 from runtime import cli, devices
 from runtime.files import read_json
@@ -82,7 +82,7 @@ def main(argv=None):
     records = []
     for run, model, run_plan in zip(config.runs, models, plans, strict=True):
         records.append(evaluate(run, model, run_plan, task, config.split, device, dtype))
-    print(f"\n{tables.summary(records)}")
+    print(f"\n{metrics.summary(records)}")
 
 
 def plan(run: str, settings: dict, config: Config) -> Plan:
@@ -125,7 +125,7 @@ def evaluate(
             "questions": len(task.queries),
             "sha256": task.sha256,
         },
-        "metric": tables.NDCG.name,
+        "metric": metrics.NDCG.name,
     }
 
     def measure_supported(length):

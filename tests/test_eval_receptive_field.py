@@ -12,7 +12,8 @@ from conftest import write_shards
 import eval_receptive_field
 import report
 from model import GPT, GPTConfig
-from reporting import claims, tables
+from reporting import claims
+from reporting.columns import Column
 from text_data.data_loader import Windows
 from text_data.shards import Shards
 
@@ -133,7 +134,7 @@ def make_column(pe, key, values):
     }
     if key == "receptive_field":
         record["metric"] = "Receptive field"
-    return tables.Column(pe, pe, [record])
+    return Column(pe, pe, [record], key)
 
 
 FIELDS = {  # at 4 times the training length

@@ -3,12 +3,17 @@
 import pytest
 from test_report import record
 
-from reporting import claims, tables
-from reporting.paper import Table
+from reporting import claims
+from reporting.columns import make_columns
+from reporting.paper import PaperTable
+
+
+def columns_of(records):
+    return make_columns(records, "perplexity")
 
 
 def verdicts(*records):
-    return [verdict.holds for verdict in claims.judge(tables.columns(list(records)))]
+    return [verdict.holds for verdict in claims.judge_perplexity(columns_of(list(records)))]
 
 
 def test_claims_of_the_quick_start():
@@ -40,7 +45,7 @@ def test_an_encoding_is_compared_with_those_that_are_here():
         record("cable", {256: 4.2, 4096: 4.1}),
         record("rope+cable", {256: 3.9, 4096: 4.0}),
     ]
-    verdict = claims.judge(tables.columns(records))[-1]
+    verdict = claims.judge_perplexity(columns_of(records))[-1]
     assert str(verdict) == (
         "rope+cable: perplexity lower than rope, cable at 1x, 16x (not in a paper): the others are at least 1.025 times as high: "
         "**holds**"
@@ -54,19 +59,19 @@ def test_several_seeds_count_by_their_mean():
         record("rope+fox", {256: 2.0, 4096: 1.0}, seed=2),
         record("rope+fox", {256: 3.0, 4096: 1.0}, seed=3),
     ]
-    assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
+    assert [str(verdict) for verdict in claims.judge_perplexity(columns_of(records))] == [
         "rope: perplexity at 16x / perplexity at 1x > 2 (CABLE): 3.000 (1.000 to 5.000 by seed): **holds**",
         "rope+fox: perplexity lower than rope at 1x, 16x (not in a paper): the others are at least 1.600 times as high: **holds**",
     ]
     records[3]["seed"] = 1
-    assert str(claims.judge(tables.columns(records))[-1]).endswith(
+    assert str(claims.judge_perplexity(columns_of(records))[-1]).endswith(
         "at least 1.600 (1.333 to 2.000 by seed) times as high: **holds**"
     )
 
 
 def test_lengths_between_the_multiples_do_not_count():
     assert str(
-        claims.judge(tables.columns([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})]))[0]
+        claims.judge_perplexity(columns_of([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})]))[0]
     ).endswith("> 2 (CABLE): 2.250: **holds**")
 
 
@@ -95,7 +100,7 @@ def test_bounds_are_those_that_were_fixed(pe, relation, bound):
 
 def test_the_longest_context_of_the_papers_tables_is_15x():
     records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
-    assert [str(verdict) for verdict in claims.judge(tables.columns(records))] == [
+    assert [str(verdict) for verdict in claims.judge_perplexity(columns_of(records))] == [
         "rope: perplexity at 15x / perplexity at 1x > 2 (CABLE): 2.250: **holds**",
         "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): the others are at least 1.011 times as high: **holds**",
     ]
@@ -120,14 +125,14 @@ def test_networks_of_several_training_lengths_are_judged_apart():
     ]
     assert [
         (verdict.claim.split(":")[0], verdict.holds)
-        for verdict in claims.judge(tables.columns(records))
+        for verdict in claims.judge_perplexity(columns_of(records))
     ] == [
         ("quickstart, trained with 256 tokens", True),
         ("quickstart, trained with 512 tokens", False),
     ]
 
 
-PRINTED = Table(
+PRINTED = PaperTable(
     "CABLE, table 9",
     "Perplexity",
     "wikitext103",
@@ -151,7 +156,7 @@ def test_order_of_the_papers_table():
         ]
         return [
             (verdict.measured, verdict.holds)
-            for verdict in claims.judge(tables.columns(records), PRINTED)[-2:]
+            for verdict in claims.judge_perplexity(columns_of(records), PRINTED)[-2:]
         ]
 
     assert orders((4, 4), (5, 3.9), (6, 3)) == [
@@ -167,8 +172,8 @@ def test_order_of_the_papers_table():
 def test_what_is_missing_of_the_papers_table_is_not_measured():
     found = {
         verdict.claim: verdict
-        for verdict in claims.judge(
-            tables.columns([record("rope", {256: 4.0, 4096: 9.0})]), PRINTED
+        for verdict in claims.judge_perplexity(
+            columns_of([record("rope", {256: 4.0, 4096: 9.0})]), PRINTED
         )
     }
     missing = found["cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)"]
@@ -198,20 +203,20 @@ def test_whatever_the_training_length():
         record("sinusoidal", {512: 5.5, 1024: far}, block_size=size)
         for size, far in ((512, 9.0), (1024, 4.2))
     ]
-    assert str(claims.judge(tables.columns(ours + theirs))[-1]).endswith(
+    assert str(claims.judge_perplexity(columns_of(ours + theirs))[-1]).endswith(
         "sinusoidal is at least 1.050 times as high: **holds**"
     )
     theirs[1]["lengths"]["512"]["perplexity"] = 4.9
-    assert claims.judge(tables.columns(ours + theirs))[-1].holds is False
+    assert claims.judge_perplexity(columns_of(ours + theirs))[-1].holds is False
     assert not any(
         "every pair of training lengths" in verdict.claim
-        for verdict in claims.judge(tables.columns(ours + theirs[:1]))
+        for verdict in claims.judge_perplexity(columns_of(ours + theirs[:1]))
     )
 
 
 def encoders(**values):
     """Records of retrieval.evaluate: nDCG@10 at 1x, 4x and 32x of 64 tokens, none where an encoding ends."""
-    return tables.columns(
+    return make_columns(
         [
             {
                 "run": pe,
@@ -227,7 +232,8 @@ def encoders(**values):
                 },
             }
             for pe, found in values.items()
-        ]
+        ],
+        "ndcg10",
     )
 
 

@@ -1,18 +1,24 @@
-"""Labels of lines do not cover each other, and every axis has round numbers on it."""
+"""Plots: which lines are drawn, labels that do not overlap, round numbers on every axis."""
+
+from functools import partial
 
 import pytest
 from test_report import record
 
-from reporting import figures, tables
+from reporting import figures
+from reporting.columns import make_columns
 
 
-def test_labels_are_spread_around_their_lines():
+def columns_of(records):
+    return make_columns(records, "perplexity")
+
+
+def test_overlapping_labels_are_spread_around_their_lines():
     assert figures.spread([0, 20, 40], gap=10) == [0, 20, 40]
     assert figures.spread([0, 0], gap=10) == [-5, 5]
-    places = figures.spread([0, 1, 2, 3, 50], gap=10)
-    assert all(b - a > 9.8 for a, b in zip(places, places[1:])) and sum(
-        places[:4]
-    ) / 4 == pytest.approx(1.5, abs=0.5)
+    heights = figures.spread([0, 1, 2, 3, 50], gap=10)
+    assert all(b - a > 9.8 for a, b in zip(heights, heights[1:], strict=False))
+    assert sum(heights[:4]) / 4 == pytest.approx(1.5, abs=0.5)
 
 
 @pytest.mark.parametrize(
@@ -26,23 +32,24 @@ def test_labels_are_spread_around_their_lines():
         (5.03, 13.2, [6, 7, 8, 9, 10, 12]),
     ],
 )
-def test_round_numbers_on_an_axis(low, high, ticks):
-    assert figures._ticks(low, high) == pytest.approx(ticks)
+def test_ticks_are_round_numbers(low, high, ticks):
+    assert figures._log_ticks(low, high) == pytest.approx(ticks)
 
 
-def test_labels_on_an_axis_do_not_cover_each_other():
+def test_tick_labels_do_not_overlap():
     assert figures.tick_labels([512, 1024, 2048]) == ["512", "1,024", "2,048"]
     assert figures.tick_labels([128, 256, 2048, 3840, 4096]) == ["128", "256", "2,048", "", "4,096"]
 
 
-def test_those_near_the_lowest_are_drawn_once_more(monkeypatch, tmp_path):
-    """Three of five: rope leaves them, and learnable ends before."""
+def test_close_up_has_the_lines_near_the_lowest(monkeypatch, tmp_path):
+    """Three of five lines: rope's perplexity rises, and learnable has no second length."""
     drawn = []
-    monkeypatch.setattr(
-        figures,
-        "_draw",
-        lambda axes, lines, *_, **__: drawn.append([label for label, points in lines if points]),
-    )
+
+    def draw(axes, lines, *_, **__):
+        drawn.append([line.label for line in lines if line.points])
+
+    monkeypatch.setattr(figures, "_draw_lines", draw)
+    by_length = partial(figures.by_length, y_label="perplexity", close_up=True)
     records = [
         record("cable", {256: 4.0, 512: 4.0}),
         record("alibi", {256: 4.2, 512: 4.5}),
@@ -50,44 +57,35 @@ def test_those_near_the_lowest_are_drawn_once_more(monkeypatch, tmp_path):
         record("learnable", {256: 4.0, 512: None}),
         record("fox", {256: 4.0, 512: 4.1}),
     ]
-    figures.by_context(tables.columns(records), tmp_path / "all.png")
+    by_length(columns_of(records), tmp_path / "all.png")
     assert drawn == [["cable", "alibi", "rope", "learnable", "fox"], ["cable", "alibi", "fox"]]
-    figures.by_context(tables.columns(records[:4]), tmp_path / "two.png")
-    figures.by_context(tables.columns([*records[:2], records[4]]), tmp_path / "all.png")
+    by_length(columns_of(records[:4]), tmp_path / "two.png")
+    by_length(columns_of([*records[:2], records[4]]), tmp_path / "all.png")
     assert drawn[2:] == [["cable", "alibi", "rope", "learnable"], ["cable", "alibi", "fox"]]
 
 
-def test_losses_by_place(monkeypatch, tmp_path):
-    """A learned table ends before the others, and says so; a window's last token alone has a place too; encoders see both sides."""
+def test_perplexity_by_position(monkeypatch, tmp_path):
+    """A label names a shorter window. A curve may have a single position. Encoders see both sides."""
     drawn = []
-    draw = figures._draw
-    monkeypatch.setattr(
-        figures,
-        "_draw",
-        lambda axes, lines, marked, ylabel, xlabel: (
-            drawn.append(([label for label, _ in lines], marked, xlabel))
-            or draw(axes, lines, marked, ylabel, xlabel)
-        ),
-    )
+    draw = figures._draw_lines
 
-    def placed(pe, lengths):
-        found = record(pe, dict.fromkeys(lengths, 4.0))
+    def draw_and_note(axes, lines, ticks, y_label, x_label):
+        drawn.append(([line.label for line in lines], ticks, x_label))
+        draw(axes, lines, ticks, y_label, x_label)
+
+    monkeypatch.setattr(figures, "_draw_lines", draw_and_note)
+
+    def with_last_position(pe, lengths):
+        entry = record(pe, dict.fromkeys(lengths, 4.0))
         for length in lengths:
-            found["lengths"][str(length)]["by_position"] = {
-                "first": length - 1,
-                "width": 1,
-                "loss": [1.0],
-            }
-        return found
+            curve = {"first": length - 1, "width": 1, "loss": [1.0]}
+            entry["lengths"][str(length)]["by_position"] = curve
+        return entry
 
-    records = [placed("cable", [256, 511]), placed("learnable", [256])]
-    figures.positions(tables.columns(records), tmp_path / "a.png")
-    assert drawn == [(["cable", "learnable (256)"], [256], "tokens seen before the prediction")]
-    figures.positions(
-        tables.columns([record | {"objective": "mlm"} for record in records[:1]]),
-        tmp_path / "b.png",
-    )
-    assert (
-        drawn[1:] == [(["cable"], [511], "place in the window (tokens)")]
-        and (tmp_path / "b.png").stat().st_size
-    )
+    cable = with_last_position("cable", [256, 511])
+    learnable = with_last_position("learnable", [256])
+    figures.by_position(columns_of([cable, learnable]), tmp_path / "a.png")
+    assert drawn == [(["cable", "learnable (256)"], [256], "tokens before the prediction")]
+    figures.by_position(columns_of([cable | {"objective": "mlm"}]), tmp_path / "b.png")
+    assert drawn[1:] == [(["cable"], [511], "position in the window (tokens)")]
+    assert (tmp_path / "b.png").stat().st_size

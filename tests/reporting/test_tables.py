@@ -1,0 +1,249 @@
+"""Columns, tables and captions of records with known numbers."""
+
+from test_report import RECORDS, record
+
+from reporting import metrics, paper, tables
+from reporting.columns import group_by_protocol, make_columns, record_labels, sort_key
+from reporting.formatting import Table
+from reporting.metrics import PERPLEXITY
+
+
+def columns_of(records):
+    return make_columns(records, PERPLEXITY.key)
+
+
+def table_of(records):
+    return PERPLEXITY.table(columns_of(records))
+
+
+def test_markdown_table():
+    assert (
+        table_of(RECORDS).markdown()
+        == """\
+| context |    cable |     rope | learnable | zebra |
+|--------:|---------:|---------:|----------:|------:|
+|     256 |     4.10 | **4.00** |      4.50 |  5.00 |
+|   1,024 | **4.05** |     6.00 |         — |  5.00 |
+|   4,096 | **4.12** |     9.00 |         — |  5.00 |"""
+    )
+
+
+def test_caption_names_data_protocol_tokens_and_error():
+    assert PERPLEXITY.caption(RECORDS) == (
+        "Perplexity on toy (val, byte tokens); models trained with 256 tokens of context. "
+        "Protocol: segments, 4,096 tokens per length; standard error over windows at most 0.4%."
+    )
+
+
+def test_runs_with_another_recipe_are_not_seeds_of_one_column():
+    """Steps, parameters or recipe differ: one column per run, labeled by the run's name."""
+    first = record("cable", {256: 4.0}, run="a", seed=1)
+    second = record("cable", {256: 4.2}, run="b", seed=2)
+    for name, value in (("step", 9), ("parameters", 3), ("recipe", "other")):
+        columns = columns_of([first, {**second, name: value}])
+        assert [column.label for column in columns] == ["a", "b"]
+        assert all(len(column.records) == 1 for column in columns)
+
+
+def test_encodings_are_sorted_by_paper_order_then_name_then_number():
+    expected = [
+        "rope",
+        "alibi-shift:shift=-5",
+        "alibi-shift:shift=-2",
+        "k-cable",
+        "window:w=30",
+        "window:w=120",
+        "yarn",
+    ]
+    assert sorted(reversed(expected), key=sort_key) == expected
+    assert sorted(sorted(expected), key=sort_key) == expected
+
+
+def test_a_table_has_one_data_set_and_one_protocol():
+    records = [
+        record("cable", {256: 4.0}),
+        record("rope", {256: 4.0}),
+        record("alibi", {256: 4.0}),
+        record("fox", {256: 5.0}),
+    ]
+    records[1]["data"] = {**records[1]["data"], "sha256": "2"}
+    records[2]["protocol"] = {**records[2]["protocol"], "span": 512}
+    groups = group_by_protocol(records)
+    assert [[entry["pe"] for entry in group] for group in groups] == [
+        ["cable", "fox"],
+        ["alibi"],
+        ["rope"],
+    ]
+
+
+def test_seeds_become_one_column_with_standard_deviation():
+    """4.0 and 4.2: mean 4.1, sample standard deviation 0.1414. One seed alone at 512: no number."""
+    records = [
+        record("cable", {256: 4.0, 512: 3.0}, run="a", seed=1),
+        record("cable", {256: 4.2}, run="b", seed=2),
+        record("rope", {256: 5.0, 512: 6.0}, seed=1),
+    ]
+    table = table_of(records)
+    assert [line.split("|")[1:-1] for line in table.markdown().splitlines()[2:]] == [
+        ["     256 ", " **4.10 ± 0.14** ", " 5.00 "],
+        ["     512 ", "               — ", " 6.00 "],
+    ]
+    assert PERPLEXITY.caption(records).endswith(" Not all seeds were evaluated at 512 (—).")
+    assert "seed" not in PERPLEXITY.caption(records[1:])
+    assert table.csv() == "context,cable,cable std,rope\n256,4.1,0.141421,5\n512,,,6\n"
+
+
+def test_labels_name_what_differs():
+    """Runs of one seed by name, runs of one name by folder; sizes, training lengths and caches."""
+    named = [
+        record("cable", {256: 4.0}, run="lr1"),
+        record("cable", {256: 4.1}, run="lr2"),
+        record("rope", {256: 5.0}),
+    ]
+    assert table_of(named).cells[0] == ["context", "lr1", "lr2", "rope"]
+    folders = [
+        {**record("cable", {256: 4.0}, seed=seed), "folder": f"lr{seed}", "recipe": seed}
+        for seed in (1, 2)
+    ]
+    assert [column.label for column in columns_of(folders)] == ["lr1/cable", "lr2/cable"]
+    assert record_labels(folders) == ["lr1/cable", "lr2/cable"]
+    other = [
+        record("cable", {256: 4.0}, block_size=512),
+        record("cable", {256: 4.1}),
+        record("rope", {256: 4.0}),
+        record("rope", {256: 4.0}) | {"cache_window": 2048},
+        record("alibi", {256: 4.0}) | {"size": "tiny"},
+        record("alibi", {256: 4.0}) | {"size": "small"},
+    ]
+    assert [column.label for column in columns_of(other)] == [
+        "cable, 512",
+        "cable, 256",
+        "alibi, tiny",
+        "alibi, small",
+        "rope",
+        "rope, cache 2,048",
+    ]
+
+
+def test_latex():
+    cells = [["context", "k_cable", "rope"], ["256", "**4.10 ± 0.14**", "—"]]
+    assert (
+        Table(cells).latex()
+        == """\\begin{tabular}{lrr}
+\\toprule
+context & k\\_cable & rope \\\\
+\\midrule
+256 & \\textbf{4.10 $\\pm$ 0.14} & --- \\\\
+\\bottomrule
+\\end{tabular}"""
+    )
+
+
+PAPER = paper.PaperTable(
+    "CABLE, table 9",
+    "Perplexity",
+    "fineweb-edu",
+    "tiny",
+    1024,
+    {
+        "cable": {512: 30.0, 1024: 20.0, 4096: 18.0},
+        "t5": {512: 31.0, 1024: 25.0, 4096: 50.0},
+        "learnable": {512: 40.0, 1024: 30.0},
+    },
+)
+SAME_SETTING = {
+    "size": "tiny",
+    "data": {"dataset": "fineweb-edu", "split": "val", "tokenizer": "gpt2"},
+}
+
+
+def compared(records):
+    table, _ = tables.paper_comparison(columns_of(records), PAPER)
+    return table.cells
+
+
+def test_comparison_with_a_paper_in_its_setting_has_differences():
+    records = [
+        record("cable", {512: 33.0, 1024: 19.0}, block_size=1024) | SAME_SETTING,
+        record("t5-clip", {1024: 25.5}, block_size=1024) | SAME_SETTING,
+    ]
+    assert compared(records) == [
+        ["context", "", "cable", "t5-clip"],
+        ["512", "ours", "33.00", "—"],
+        ["", "paper", "30.00", "31.00"],
+        ["", "difference", "+10.0%", "—"],
+        ["1,024", "ours", "19.00", "25.50"],
+        ["", "paper", "20.00", "25.00"],
+        ["", "difference", "-5.0%", "+2.0%"],
+        ["4,096", "ours", "—", "—"],
+        ["", "paper", "18.00", "50.00"],
+        ["", "difference", "—", "—"],
+    ]
+    for other in (
+        {"size": "custom"},
+        {"data": {**SAME_SETTING["data"], "dataset": "fineweb"}},
+        {"data": {**SAME_SETTING["data"], "tokenizer": "bytes"}},
+    ):
+        assert compared([records[0] | other])[0][0] == "training lengths"
+
+
+def test_comparison_with_a_paper_in_another_setting_is_relative_to_the_training_length():
+    records = [
+        record("cable", {256: 4.0, 1024: 4.4}),
+        record("learnable", {256: 5.0, 1024: None}),
+        record("zebra", {256: 9.0}),
+    ]
+    assert compared(records) == [
+        ["training lengths", "", "cable", "learnable"],
+        ["0.5", "ours", "—", "—"],
+        ["", "paper", "1.50", "1.33"],
+        ["1", "ours", "1.00", "1.00"],
+        ["", "paper", "1.00", "1.00"],
+        ["4", "ours", "1.10", "—"],
+        ["", "paper", "0.90", "—"],
+    ]
+    assert tables.paper_comparison(columns_of(records[2:]), PAPER) is None
+
+
+def test_generalization_next_to_the_paper():
+    """The paper's RoPE, medium: 27.10%, and 48.09 and 43.03 on WikiText-103 and WikiText-2."""
+    size = {"size": "medium"}
+    records = [
+        record("rope", {1024: perplexity, 2048: 9.0}, block_size=1024, seed=seed)
+        | size
+        | {"data": {"dataset": "wikitext103"}}
+        for perplexity, seed in ((40.0, 1), (41.0, 2))
+    ]
+    for pe, acc, acc_norm in (("rope", 0.25, 0.3), ("fox", 0.26, 0.31)):
+        data = {"dataset": "hellaswag"}
+        records.append({"run": pe, "pe": pe, "acc": acc, "acc_norm": acc_norm, "data": data} | size)
+    results = tables.results_on_other_data(records)
+    assert tables.generalization_table(results, paper.generalization()).cells == [
+        [
+            "size",
+            "encoding",
+            "HellaSwag acc",
+            "acc_norm",
+            "paper",
+            "wikitext103",
+            "paper (wikitext103)",
+            "paper (WikiText-2)",
+        ],
+        ["medium", "rope", "25.00", "30.00", "27.10", "40.50", "48.09", "43.03"],
+        ["medium", "fox", "26.00", "31.00", "—", "—", "—", "—"],
+    ]
+
+
+def test_wide_tables_are_transposed():
+    records = [record(f"e{n:02}", {256: 4.0 + n, 512: 9.5 - n}) for n in range(10)]
+    lines = table_of(records).markdown().splitlines()
+    assert len(lines) == 12 and lines[0].split() == ["|", "context", "|", "256", "|", "512", "|"]
+    assert lines[2].split() == ["|", "e00", "|", "**4.00**", "|", "9.50", "|"]
+    assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.50**", "|"]
+
+
+def test_summary_has_a_captioned_table_per_protocol():
+    other = record("fox", {256: 5.0}) | {"protocol": {"name": "segments", "stride": 64}}
+    first, second = metrics.summary([RECORDS[3], other]).split("\n\n")
+    assert first.splitlines()[-1] == PERPLEXITY.caption([RECORDS[3]])
+    assert "segments with a stride of 64 tokens" in second
