@@ -112,9 +112,8 @@ class Encoding(nn.Module):
     """logits_transform(logits, bias, q, d, mask) -> (B, H, T, S), added to logits + bias.
 
     logits (B, H, T, S), scaled; bias (B|1, H|1, T|1, S|1), zeros if there is none; q (B, H, T, D),
-    after `rotate`; d (T, S) int64; mask (T, S) bool, True where a query attends to a key. Keys that
-    are masked must not affect the result. It needs full rows of logits, which no fused kernel
-    provides."""
+    after `rotate`; d (T, S) int64; mask (T, S) bool, True for attended keys; others must not affect
+    the result. It needs whole rows of logits, so no fused kernel can compute it."""
 
     def clamp_parameters_(self) -> None:
         """Clamp parameters after an optimizer step; in the graph it would block their gradients."""

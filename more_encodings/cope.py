@@ -1,4 +1,4 @@
-"""CoPE (Golovneva et al. 2024): contextual positions."""
+"""CoPE: positions that count the tokens that a query selects."""
 
 import torch
 from torch import nn
@@ -7,10 +7,12 @@ from posenc import Encoding, running_sum
 
 
 class CoPE(Encoding):
-    """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it) clipped to the last row of e, which is interpolated between whole numbers
-    (Golovneva et al. 2024, section 4): positions that count the tokens which the query asks for.
+    """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it), clipped to the last row of e.
 
-    Learned: e, `positions` rows, one table for all heads, zero at the start. It counts from the key to a query after it.
+    e is a learnable table of `positions` rows, shared by all heads, zero at the start, and is
+    interpolated between whole numbers. It counts from the key to a later query, so there is no
+    bidirectional form.
+    Source: Golovneva et al. 2024 (CoPE), section 4
     """
 
     names = ("cope",)
@@ -21,11 +23,11 @@ class CoPE(Encoding):
         self.e = nn.Parameter(torch.zeros(positions, channels // heads))
 
     def logits_transform(self, logits, bias, q, d, mask):
+        last = len(self.e) - 1
         gates = logits.sigmoid().masked_fill(~mask, 0)
-        p = running_sum(gates.flip(-1)).flip(-1).clamp(max=len(self.e) - 1)
-        of_rows = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
-        last = len(self.e) - 1  # clamped for the sake of a NaN, which goes on to the output by p
-        below, above = (
-            of_rows.gather(-1, end.long().clamp(0, last)) for end in (p.floor(), p.ceil())
-        )
+        p = running_sum(gates.flip(-1)).flip(-1).clamp(max=last)
+        products = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
+        # NaN in p reaches the output through lerp; as an index it must still be in range.
+        below = products.gather(-1, p.floor().long().clamp(0, last))
+        above = products.gather(-1, p.ceil().long().clamp(0, last))
         return torch.lerp(below, above, p - p.floor())

@@ -1,43 +1,45 @@
-"""DAPE and DAPEv2 (Zheng et al. 2024): a small network over logits and biases."""
+"""DAPE and DAPEv2: a small network over logits and biases."""
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from posenc import Encoding
 
 
 class DAPE(Encoding):
-    """f([A; B]) of the logits A and the bias B: 2H -> width -> H for each pair of query and key, LeakyReLU between (DAPE, Zheng et al.
-    2024a). It adds to a bias, as in `dape+kerple`; alone, B is 0."""
+    """f([A; B]), A the logits and B the bias of a pair in all heads, f an MLP 2H -> width -> H.
+
+    f has a LeakyReLU. Combine it with a bias, as in `dape+kerple`; alone, B is 0.
+    Source: Zheng et al. 2024a (DAPE)
+    """
 
     names = ("dape",)
-    kernel = 1  # keys that a number of f is made of
+    kernel = 1  # neighboring keys that each layer of f reads
 
     def __init__(self, heads, channels, block_size, *, width: int = 32):
         super().__init__(heads, channels, block_size)
-        self.hidden, self.output = (
-            nn.Conv2d(2 * heads, width, (1, self.kernel)),
-            nn.Conv2d(width, heads, (1, self.kernel)),
-        )
+        self.hidden = nn.Conv2d(2 * heads, width, (1, self.kernel))
+        self.output = nn.Conv2d(width, heads, (1, self.kernel))
 
     def logits_transform(self, logits, bias, q, d, mask):
-        x = torch.cat([logits, bias.expand_as(logits)], 1)
-        return self.convolve(self.output, F.leaky_relu(self.convolve(self.hidden, x, mask)), mask)
+        x = torch.cat([logits, bias.expand_as(logits)], 1)  # (B, 2H, T, S)
+        hidden = F.leaky_relu(self.convolve(self.hidden, x, mask))
+        return self.convolve(self.output, hidden, mask)
 
-    def convolve(self, layer, x, mask):
-        """In the precision of x (B, channels, T, S)."""
+    def convolve(self, layer: nn.Conv2d, x: Tensor, mask: Tensor) -> Tensor:
+        """Return the convolution of x (B, channels, T, S) with masked keys as zeros, dtype of x."""
         x = x.masked_fill(~mask, 0)
-        return F.conv2d(
-            x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), padding=(0, self.kernel // 2)
-        )
+        weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
+        return F.conv2d(x, weight, bias, padding=(0, self.kernel // 2))
 
 
 class DAPEv2(DAPE):
-    """`dape` whose f is two convolutions along the keys, each over three of them (DAPE V2, Zheng et al. 2024b).
+    """`dape` whose f is two convolutions along the keys, each over three of them.
 
-    Unlike the published code it zeroes the hidden layer of keys that are not seen, too: otherwise a row would read the first one after
-    the query, which is not there while a text is being written.
+    Unlike the published code, the hidden layer of masked keys is zero, too. Otherwise a row would
+    read the first key after the query, which does not exist during generation.
+    Source: Zheng et al. 2024b (DAPE V2)
     """
 
     names = ("dapev2",)

@@ -1,4 +1,4 @@
-"""Relative keys: Shaw et al. (2018) and Transformer-XL."""
+"""Relative keys: an embedding of the distance takes part in the product of query and key."""
 
 import math
 
@@ -9,10 +9,11 @@ from posenc import Encoding, sinusoids
 
 
 class Shaw(Encoding):
-    """q_i a[min(d, k)] / sqrt(D): relative keys (Shaw et al. 2018, eqs. 4 and 5; relative values, which they found to add nothing, are
-    left out).
+    """q_i a[min(d, k)] / sqrt(D), a learnable key for each distance, shared by all heads.
 
-    Learned: a, k + 1 rows, of all heads, ~ N(0, 0.02); both ways, k more for keys after the query.
+    Initialized to N(0, 0.02). Bidirectional: k more keys, for later positions. Relative values are
+    left out: the paper found that they add nothing.
+    Source: Shaw et al. 2018, eqs. 4 and 5
     """
 
     names = ("shaw",)
@@ -24,37 +25,38 @@ class Shaw(Encoding):
 
     def set_bidirectional(self):
         super().set_bidirectional()
-        self.a = nn.Parameter(
-            0.02 * torch.randn(2 * self.k + 1, self.a.size(1))
-        )  # the last k of distances -k to -1
+        # Rows 0..k are the distances 0..k, the last k rows the distances -k..-1.
+        self.a = nn.Parameter(0.02 * torch.randn(2 * self.k + 1, self.a.size(1)))
 
     def logits_transform(self, logits, bias, q, d, mask):
-        of_rows = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows)
-        return of_rows.gather(-1, (d.clamp(-self.k, self.k) % len(self.a)).expand_as(logits))
+        products = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows of a)
+        row = d.clamp(-self.k, self.k) % len(self.a)  # (T, S)
+        return products.gather(-1, row.expand_as(logits))
 
 
 class TransformerXL(Encoding):
-    """((q_i + u) k_j + (q_i + v) W r_d) / sqrt(D), r_d the sinusoids of the distance (Dai et al. 2019, section 3.3).
+    """((q_i + u) k_j + (q_i + v) W r_d) / sqrt(D), r_d the sinusoids of the distance.
 
-    Learned: W ~ N(0, 0.02), and for each head u and v, zero at the start.
+    Per head: W ~ N(0, 0.02), u and v start at zero. `rotate` adds u to the queries.
+    Source: Dai et al. 2019 (Transformer-XL), section 3.3
     """
 
     names = ("transformer-xl",)
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
-        self.u, self.v = (nn.Parameter(torch.zeros(heads, 1, channels // heads)) for _ in range(2))
+        self.u = nn.Parameter(torch.zeros(heads, 1, channels // heads))
+        self.v = nn.Parameter(torch.zeros(heads, 1, channels // heads))
         self.w = nn.Parameter(0.02 * torch.randn(heads, channels // heads, channels))
 
     def rotate(self, q, k, pos):
         return q + self.u.to(q.dtype), k
 
     def logits_transform(self, logits, bias, q, d, mask):
-        last = d[-1, 0]  # the longest distance; then all the others, descending
-        r = sinusoids(last - torch.arange(sum(d.shape) - 1, device=d.device), self.w.size(-1)).to(
-            q.dtype
-        )  # (T + S - 1, C)
-        found = (
-            (q - self.u + self.v) @ (self.w.to(q.dtype) @ r.T) / math.sqrt(q.size(-1))
-        )  # (B, H, T, T + S - 1)
-        return found.gather(-1, (last - d).expand_as(logits))
+        # All T + S - 1 distances between these queries and keys, in descending order.
+        longest = d[-1, 0]
+        distances = longest - torch.arange(sum(d.shape) - 1, device=d.device)
+        r = sinusoids(distances, self.w.size(-1)).to(q.dtype)  # (T + S - 1, C)
+        keys = self.w.to(q.dtype) @ r.T  # (H, D, T + S - 1)
+        products = (q - self.u + self.v) @ keys / math.sqrt(q.size(-1))
+        return products.gather(-1, (longest - d).expand_as(logits))

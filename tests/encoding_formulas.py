@@ -1,0 +1,302 @@
+"""Independent NumPy formulas of all encodings, and what the tests of encodings share.
+
+A bias formula takes the encoding, for its parameters, and the layer's input x (B, T, C) float64. It
+returns the bias (B, H, T, T) of a decoder, computed pair by pair; later keys do not count.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numpy.testing import assert_allclose
+
+import attention
+import posenc
+
+B, H, T, C = 2, 4, 33, 24
+
+
+def make(pe, heads=H, width=C, block_size=64, causal=True):
+    """Return one layer's encoding with random parameters: zeros could hide a mistake."""
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, heads, width, block_size, layers=1, causal=causal)[0]
+    for parameter in encoding.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    encoding.clamp_parameters_()
+    return encoding
+
+
+def dense_bias(encoding, x, heads=H):
+    """Return the bias (B, H, T, T) float64 of the dense path; None for encodings without one."""
+    if encoding.bias is None:
+        return None
+    inputs = attention.BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))))
+    bias = attention.bias_matrix(inputs, heads, x.size(1))
+    return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
+
+
+def numbers(parameter):
+    """Return a parameter as a float64 array."""
+    return parameter.detach().double().numpy()
+
+
+def linear(layer, x):
+    """Return a linear layer of x in float64."""
+    return x @ numbers(layer.weight).T + numbers(layer.bias)
+
+
+def pairs(bias_of):
+    """Return (B, H, T, T) of bias_of(i, j) -> (B, H) or (H,), for keys j <= i."""
+    bias = np.zeros((B, H, T, T))
+    for i in range(T):
+        for j in range(i + 1):
+            bias[:, :, i, j] = bias_of(i, j)
+    return bias
+
+
+def mirrored(bias):
+    """Return a bias (B, H, T, T) with later keys like earlier ones."""
+    past = np.tril(bias)
+    return past + np.tril(past, -1).swapaxes(2, 3)
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def alibi_slopes():
+    return 2.0 ** (-8 * np.arange(1, H + 1) / H)
+
+
+# CABLE and its family
+
+
+def cable_bias(encoding, x):
+    """CABLE, equations 2 to 7, with the sign of the paper's text."""
+    f = np.maximum(linear(encoding.step, x), 0)  # (B, T, H)
+    g = softplus(linear(encoding.weight, x))
+    return pairs(lambda i, j: -g[:, i] * f[:, j + 1 : i + 1].sum(1))
+
+
+def cable_nw_bias(encoding, x):
+    f = np.maximum(linear(encoding.step, x), 0)
+    return pairs(lambda i, j: -f[:, j + 1 : i + 1].sum(1))
+
+
+def fox_bias(encoding, x):
+    """The Forgetting Transformer: log of the product of the gates between key and query."""
+    gates = sigmoid(linear(encoding.gate, x))
+    return pairs(lambda i, j: np.log(gates[:, j + 1 : i + 1].prod(1)))
+
+
+def k_cable_bias(encoding, x):
+    return -np.log(cable_bias(encoding, x) ** 2 + 1)
+
+
+def k_fox_bias(encoding, x):
+    return -np.log(fox_bias(encoding, x) ** 2 + 1)
+
+
+# Baselines of the CABLE paper
+
+
+def power_bias(power, scale=1):
+    """Return -scale m d^power, m ALiBi's slopes."""
+    return pairs(lambda i, j: -scale * alibi_slopes() * (i - j) ** power)
+
+
+def alibi_bias(encoding, x):
+    return power_bias(1)
+
+
+def t5_bias(encoding, x):
+    """Raffel et al. 2020, section 2.1 and code: half of the buckets are exact, half logarithmic."""
+
+    def bucket(d):
+        return d if d < 16 else min(31, 16 + int(math.log(d / 16) / math.log(128 / 16) * 16))
+
+    return pairs(lambda i, j: numbers(encoding.table)[:, bucket(i - j)])
+
+
+def t5_encoder_bias(encoding, x):
+    """Like `t5_bias`, with 16 buckets per side, 8 of them exact; later keys use the last 16."""
+
+    def bucket(d):
+        return d if d < 8 else min(15, 8 + int(math.log(d / 8) / math.log(128 / 8) * 8))
+
+    table = numbers(encoding.table)
+    bias = np.zeros((1, H, T, T))
+    for i in range(T):
+        for j in range(T):
+            bias[0, :, i, j] = table[:, bucket(abs(i - j)) + 16 * (j > i)]
+    return bias
+
+
+def t5_clip_bias(encoding, x):
+    return pairs(lambda i, j: numbers(encoding.table)[:, min(i - j, 63)])
+
+
+def kerple_bias(encoding, x):
+    return pairs(lambda i, j: -numbers(encoding.r1) * np.log(1 + numbers(encoding.r2) * (i - j)))
+
+
+def kerple_power_bias(encoding, x):
+    return pairs(lambda i, j: -numbers(encoding.r1) * (i - j) ** numbers(encoding.r2))
+
+
+def fire_bias(encoding, x):
+    w1, b1, w2, b2, c = (numbers(getattr(encoding, name)) for name in ("w1", "b1", "w2", "b2", "c"))
+    threshold = abs(encoding.threshold * numbers(encoding.multiplier))
+
+    def bias(i, j):
+        ratio = math.log(abs(c) * (i - j) + 1) / math.log(abs(c) * max(threshold, i) + 1)
+        return w2 @ np.maximum(w1 * ratio + b1, 0) + b2
+
+    return pairs(bias)
+
+
+# Further encodings
+
+
+def compression_ratios():
+    return np.arange(1, H + 1) * 8 / H
+
+
+def sandwich_bias(encoding, x):
+    """Chi et al. 2023, appendix E: products of sinusoidal embeddings minus the largest one."""
+    angle = np.arange(T)[:, None] / 10000 ** (2 * np.arange(64) / 128)
+    embedded = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    return pairs(lambda i, j: (embedded[i] @ embedded[j] - 64) / compression_ratios())
+
+
+def sandwich_smoothed_bias(encoding, x):
+    return pairs(lambda i, j: 8 / compression_ratios() * (-0.825 * np.log(1 + i - j) - 0.8))
+
+
+def alibi_shift_bias(encoding, x):
+    return pairs(lambda i, j: (j - i) / 2 ** (compression_ratios() + 2))
+
+
+def alibi_equal_bias(encoding, x):
+    return pairs(lambda i, j: np.full(H, (j - i) / 2**2))
+
+
+def diet_abs_bias(encoding, x):
+    p_q, p_k = numbers(encoding.p_q), numbers(encoding.p_k)  # (rank, H, positions)
+    bias = p_q.transpose(1, 2, 0) @ p_k.transpose(1, 0, 2)
+    return np.broadcast_to(bias[:, :T, :T], (B, H, T, T))
+
+
+def mean_kernel(*biases):
+    """Return log of the mean of exp(bias) over several biases."""
+    return np.log(np.mean([np.exp(bias) for bias in np.broadcast_arrays(*biases)], 0))
+
+
+def mep_bias(encoding, x):
+    return mean_kernel(power_bias(1), power_bias(1, 0.5), power_bias(2))
+
+
+def mep_learned_bias(encoding, x):
+    t5, kerple = encoding.learned
+    return mean_kernel(power_bias(1), power_bias(2), t5_bias(t5, x), kerple_bias(kerple, x))
+
+
+BIASES = {
+    "nope": None,
+    "learnable": None,
+    "sinusoidal": None,
+    "rope": None,
+    "p-rope": None,
+    "rope-pi": None,
+    "rope-ntk": None,
+    "yarn": None,
+    "alibi": alibi_bias,
+    "cable": cable_bias,
+    "cable-nw": cable_nw_bias,
+    "fox": fox_bias,
+    "cable-v1": fox_bias,
+    "k-cable": k_cable_bias,
+    "k-cable-v1": k_fox_bias,
+    "t5": t5_bias,
+    "t5-clip": t5_clip_bias,
+    "kerple": kerple_bias,
+    "kerple-power": kerple_power_bias,
+    "fire": fire_bias,
+    "sandwich": sandwich_bias,
+    "sandwich-smoothed": sandwich_smoothed_bias,
+    "alibi-shift": alibi_shift_bias,
+    "alibi-equal": alibi_equal_bias,
+    "diet-rel": t5_clip_bias,
+    "diet-abs": diet_abs_bias,
+    "mep": mep_bias,
+    "mep-learned": mep_learned_bias,
+    "window": None,
+    "cope": None,
+    "dape": None,
+    "dapev2": None,
+    "shape": None,
+    "cape": None,
+    "shaw": None,
+    "transformer-xl": None,
+}
+
+
+# Rotations
+
+
+def check_rotation(pe, frequencies, first, factor=1):
+    """Compare `rotate` with products of complex numbers, from position `first` on.
+
+    frequencies: function of the pair numbers n and the head dimension D. factor: scale of queries
+    and keys.
+    """
+    D = 24
+    q, k = torch.randn(2, B, H, T, D)
+    pos = np.arange(first, first + T)
+    rotated = make(pe).rotate(q, k, torch.arange(first, first + T))
+    rotation = factor * np.exp(1j * pos[:, None] * frequencies(np.arange(D // 2), D))
+    for x, y in zip((q, k), rotated, strict=True):
+        x = x.double().numpy()
+        z = (x[..., : D // 2] + 1j * x[..., D // 2 :]) * rotation
+        assert_allclose(y, np.concatenate([z.real, z.imag], -1), atol=3e-6)
+
+
+def check_logits_depend_on_distance(pe):
+    """Rotate the same query and key at all positions: logits must be constant on diagonals."""
+    q, k = torch.randn(2, 1, 1, 1, 16).expand(2, 1, 1, T, 16)
+    q, k = make(pe).rotate(q, k, torch.arange(T))
+    logits = (q @ k.mT)[0, 0]
+    for d in range(-T + 1, T):
+        assert_allclose(logits.diagonal(d), logits.diagonal(d)[0].expand(T - abs(d)), atol=1e-5)
+
+
+def check_rotation_of_transformers(pe, rope_type, base, settings, factor=1):
+    """Compare `rotate` with the rotary embedding of transformers, trained at 1,000 tokens."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    width, length = 4 * C, 1000
+
+    def config(**rope_parameters):
+        return LlamaConfig(
+            hidden_size=width,
+            num_attention_heads=H,
+            max_position_embeddings=length,
+            rope_parameters={"rope_theta": base, **rope_parameters},
+        )
+
+    q, k = torch.randn(2, B, H, T, width // H)
+    rotary = LlamaRotaryEmbedding(config(rope_type="default"))
+    if rope_type != "default":
+        scaled = config(rope_type=rope_type, **settings)
+        extended = 8 * length if rope_type == "dynamic" else None
+        rotary.inv_freq, _ = ROPE_INIT_FUNCTIONS[rope_type](scaled, None, extended)
+    expected = apply_rotary_pos_emb(q, k, *rotary(q, torch.arange(T)[None]))
+    rotated = make(pe, width=width, block_size=length).rotate(q, k, torch.arange(T))
+    for x, y in zip(rotated, expected, strict=True):
+        assert_allclose(x / factor, y, atol=1e-5)

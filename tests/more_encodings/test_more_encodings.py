@@ -1,0 +1,265 @@
+"""Encodings of more_encodings/: what the tests over the registry in test_posenc.py do not cover."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from encoding_formulas import (
+    B,
+    C,
+    H,
+    T,
+    check_logits_depend_on_distance,
+    check_rotation,
+    check_rotation_of_transformers,
+    make,
+    numbers,
+    sigmoid,
+)
+from numpy.testing import assert_allclose
+
+import posenc
+
+
+def rows(window_size=T):
+    """Return random logits, biases and queries, the distances, and the attention mask."""
+    torch.manual_seed(1)
+    d = torch.arange(T)[:, None] - torch.arange(T)
+    logits, bias = 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T)
+    q = torch.randn(B, H, T, C // H)
+    return logits, bias, q, d, (d >= 0) & (d < window_size)
+
+
+# Transformations of rows of logits
+
+
+@pytest.mark.parametrize("window_size", [T, 7])
+def test_cope_matches_formula(window_size):
+    """Golovneva et al. 2024, eqs. 3 to 5; with 7 positions most rows reach the last one."""
+    encoding = make("cope:positions=7")
+    logits, bias, q, d, mask = rows(window_size)
+    result = encoding.logits_transform(logits, bias, q, d, mask).detach().numpy()
+    e, gates = numbers(encoding.e), sigmoid(logits.double().numpy())
+    for i in range(T):
+        for j in range(max(0, i - window_size + 1), i + 1):
+            p = np.minimum(gates[:, :, i, j : i + 1].sum(-1), 6)
+            below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
+            row = e[below] + (p - below)[..., None] * (e[above] - e[below])
+            expected = (row * q[:, :, i].numpy()).sum(-1)
+            assert_allclose(result[:, :, i, j], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
+def test_nan_in_a_logit_reaches_the_output(pe):
+    """Training detects NaN in the loss; as an index into a table it would crash the process."""
+    logits, *others = rows()
+    logits[0, 0, 5, 3] = torch.nan
+    assert make(pe).logits_transform(logits, *others)[0, 0, 5, :4].isnan().any()
+
+
+@pytest.mark.parametrize("pe", ["cope", "dape", "dapev2", "shaw", "transformer-xl"])
+def test_logits_transform_in_float64(pe):
+    encoding = make(pe)
+    logits, bias, q, d, mask = rows()
+    single = encoding.logits_transform(logits, bias, q, d, mask)
+    double = encoding.logits_transform(logits.double(), bias.double(), q.double(), d, mask)
+    assert double.dtype == torch.float64
+    assert (double - single).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("first", [0, 90])
+@pytest.mark.parametrize("causal", [True, False])
+def test_shaw_matches_formula(causal, first):
+    """Shaw et al. 2018, eq. 4: q_i (k_j + a_clip(j - i)) / sqrt(D), from query `first` on."""
+    encoding = make("shaw:k=5", causal=causal)
+    logits, bias, q, d, mask = rows()
+    result = encoding.logits_transform(logits, bias, q, d + first, mask).detach().numpy()
+    a = numbers(encoding.a)
+    assert a.shape == (6 if causal else 11, C // H)
+    for i in range(T):
+        for j in range(i + 1 if causal else T):
+            distance = min(max(first + i - j, -5), 5)
+            key = a[distance if distance >= 0 else 11 + distance]
+            expected = q[:, :, i].numpy() @ key / math.sqrt(C // H)
+            assert_allclose(result[:, :, i, j], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 90])
+def test_transformer_xl_matches_formula(first):
+    """Dai et al. 2019, the four terms of section 3.3, for all pairs; `rotate` adds the third."""
+    encoding = make("transformer-xl")
+    _, bias, q, d, mask = rows()
+    k = torch.randn(B, H, T, C // H)
+    moved, same = encoding.rotate(q, k, torch.arange(T))
+    logits = moved @ same.mT / math.sqrt(C // H)
+    added = encoding.logits_transform(logits, bias, moved, d + first, mask)
+    result = (logits + added).detach().numpy()
+    u, v, w = numbers(encoding.u[:, 0]), numbers(encoding.v[:, 0]), numbers(encoding.w)
+    for i in range(T):
+        for j in range(T):
+            angle = (first + i - j) / 10000 ** (2 * np.arange(C // 2) / C)
+            r = w @ np.concatenate([np.sin(angle), np.cos(angle)])  # (H, D)
+            qi, kj = q[:, :, i].double().numpy(), k[:, :, j].double().numpy()
+            terms = (qi * kj).sum(-1) + (qi * r).sum(-1) + (u * kj).sum(-1) + (v * r).sum(-1)
+            assert_allclose(result[:, :, i, j], terms / math.sqrt(C // H), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window_size", [T, 7])
+@pytest.mark.parametrize("pe, near", [("dape:width=5", (0,)), ("dapev2:width=5", (-1, 0, 1))])
+def test_dape_matches_formula(pe, near, window_size):
+    """2H -> 5 -> H numbers of one or three neighboring keys; masked keys are 0 in both layers."""
+    encoding = make(pe)
+    logits, bias, q, d, mask = rows(window_size)
+    result = encoding.logits_transform(logits, bias, q, d, mask).detach().numpy()
+    sides = ((0, 0), (0, 0), (0, 0), (1, 1))  # one more key on each side, masked
+    attended = np.pad(mask.numpy(), sides[2:])
+
+    def layer(convolution, x):  # (B, channels, T, T + 2) -> the same
+        weight, y = numbers(convolution.weight), np.zeros((B, convolution.out_channels, T, T + 2))
+        for j in range(1, T + 1):
+            y[..., j] = numbers(convolution.bias)[:, None]
+            for n, offset in enumerate(near):
+                y[..., j] += np.einsum("oc,bct->bot", weight[:, :, 0, n], x[..., j + offset])
+        return y
+
+    x = np.concatenate([logits, bias.expand(B, -1, -1, -1)], 1).astype(float)
+    hidden = layer(encoding.hidden, np.pad(x, sides) * attended)
+    expected = layer(encoding.output, np.where(hidden > 0, hidden, 0.01 * hidden) * attended)
+    expected = (expected * attended)[..., 1:-1]
+    assert_allclose(result * mask.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+# Variants of ALiBi
+
+
+def test_alibi_shift_scales_the_slopes():
+    steep, plain = make("alibi-shift:shift=-3"), make("alibi")
+    assert torch.equal(steep.slopes, 8 * plain.slopes)  # with 4 heads, h is ALiBi's exponent
+    gentle = make("alibi-shift:shift=3", heads=12).slopes.flatten()
+    exponents = 8 * torch.arange(1, 13).double() / 12 + 3
+    assert torch.equal(gentle, (2**-exponents).float())
+
+
+def test_alibi_equal_has_one_slope():
+    assert make("alibi-equal:h=0").slopes.flatten().tolist() == [1] * H
+
+
+# Random positions
+
+
+def positions_of(embedded):
+    """Return the positions of sinusoids (B, T, C), read from the slowest pair: it never wraps."""
+    return np.arcsin(embedded[..., C // 2 - 1].numpy()) * 10000 ** ((C - 2) / C)
+
+
+def test_shape_shifts_sequences_during_training():
+    encoding = make("shape:shift=40")
+    x, pos = torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    shifts = positions_of(encoding.embed(x, pos)) - np.arange(T)
+    assert np.ptp(shifts, 1).max() < 1e-6  # one shift per sequence
+    assert set(shifts.mean(1).round(6)) == set(range(41))
+    assert make("shape").shift == 500
+    assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
+
+
+def test_cape_shifts_jitters_and_scales_during_training():
+    encoding = make("cape:shift=7,percent=20")
+    x, pos = torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    positions = positions_of(encoding.embed(x, pos))
+    # The order is kept. Two neighbors move by up to 1/2 each, then are scaled by up to 20%.
+    gaps = np.diff(positions, axis=1)
+    assert (gaps > 0).all()
+    assert 0 < gaps.min() < 0.15
+    assert 1.85 < gaps.max() < 2.4
+    # The scale, up to the jitter of two tokens; as many factors are above 1 as below.
+    scale = (positions[:, -1] - positions[:, 0]) / (T - 1)
+    assert 1 / 1.2 - 0.04 < scale.min() < 0.88
+    assert 1.15 < scale.max() < 1.2 + 0.04
+    assert abs(np.median(scale) - 1) < 0.05
+    # The shift of a sequence, and a jitter of its own for each token.
+    first = positions[:, 0]
+    assert -9 < first.min() < -6.5
+    assert 6.5 < first.max() < 9
+    assert np.ptp(np.diff(positions - positions[:, :1], axis=1), 0).min() > 0.5
+    assert (make("cape").shift, make("cape").percent) == (5, 3)
+    assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
+
+
+# Scaled RoPE
+
+
+def yarn_frequencies(n, D, length, base=10000.0):
+    """Peng et al. 2024, section 3.2, for factor 8: rotations within the training length decide."""
+    frequencies = []
+    for frequency in base ** (-2 * n / D):
+        rotations = length * frequency / (2 * np.pi)
+        weight = min(max((rotations - 1) / 31, 0), 1)
+        frequencies.append((1 - weight) * frequency / 8 + weight * frequency)
+    return np.array(frequencies)
+
+
+ROTARY = {
+    "p-rope": lambda n, D: np.where(n < 9, 10000.0 ** (-2 * n / D), 0),
+    "rope-pi:factor=8": lambda n, D: 10000.0 ** (-2 * n / D) / 8,
+    "rope-ntk:factor=8": lambda n, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * n / D),
+    "yarn:factor=8": lambda n, D: yarn_frequencies(n, D, 64),
+    "yarn:factor=8,length=900": lambda n, D: yarn_frequencies(n, D, 900),
+    "yarn:factor=8,base=500": lambda n, D: yarn_frequencies(n, D, 64, 500.0),
+    "rope-pi:base=500,factor=2": lambda n, D: 500.0 ** (-2 * n / D) / 2,
+    "p-rope:percent=50,base=500": lambda n, D: np.where(n < 6, 500.0 ** (-2 * n / D), 0),
+}
+
+
+def attention_factor(pe):
+    return 1 + 0.1 * math.log(8) if "yarn" in pe else 1
+
+
+@pytest.mark.parametrize("first", [0, 131_000])
+@pytest.mark.parametrize("pe", ROTARY)
+def test_scaled_rope_is_a_product_of_complex_numbers(pe, first):
+    check_rotation(pe, ROTARY[pe], first, attention_factor(pe))
+
+
+@pytest.mark.parametrize("pe", ROTARY)
+def test_scaled_rope_logits_depend_only_on_distance(pe):
+    check_logits_depend_on_distance(pe)
+
+
+@pytest.mark.parametrize(
+    "pe, rope_type, base, settings",
+    [
+        ("p-rope:percent=60", "proportional", 10000.0, {"partial_rotary_factor": 0.6}),
+        ("rope-pi:factor=8", "linear", 10000.0, {"factor": 8.0}),
+        # transformers scales to the sequence length, here eight times the training length
+        ("rope-ntk:factor=8,base=500", "dynamic", 500.0, {"factor": 1.0}),
+        # the same ramp as YaRN's, without the attention factor
+        (
+            "yarn:factor=8",
+            "llama3",
+            10000.0,
+            {
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 32.0,
+                "original_max_position_embeddings": 1000,
+            },
+        ),
+    ],
+)
+def test_scaled_rope_matches_transformers(pe, rope_type, base, settings):
+    check_rotation_of_transformers(pe, rope_type, base, settings, attention_factor(pe))
+
+
+def test_initial_values_are_those_of_the_sources():
+    def initial(pe, heads=64, width=64):
+        return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
+
+    assert initial("diet-abs").p_q.std() == pytest.approx(0.02, rel=0.05)
+    assert initial("diet-abs", 4, 48).p_k.shape == (12, 4, 512)
+    assert not initial("cope").e.any()
+    transformer_xl = initial("transformer-xl")
+    assert transformer_xl.w.std() == pytest.approx(0.02, rel=0.1)
+    assert not transformer_xl.u.any()
+    assert not transformer_xl.v.any()
+    assert initial("shaw", 1, 512).a.std() == pytest.approx(0.02, rel=0.1)
