@@ -126,7 +126,9 @@ def places(encoding: posenc.Encoding) -> list[str]:
     found = []
     for hook, place in HOOKS.items():
         default = getattr(posenc.Encoding, hook)
-        if getattr(cls, hook) is not default or getattr(encoding, hook) is not None is default:
+        overridden = getattr(cls, hook) is not default
+        set_by_instance = default is None and getattr(encoding, hook) is not None
+        if overridden or set_by_instance:
             found.append(place)
     return found
 
@@ -164,7 +166,8 @@ def parameters(encoding: posenc.Encoding) -> list[str]:
 
 def sizes(*shape: int) -> str:
     """Return a shape with the model's dimensions as symbols."""
-    return f"({', '.join(SYMBOLS.get(size, str(size)) for size in shape)})"
+    symbols = [SYMBOLS.get(size, str(size)) for size in shape]
+    return f"({', '.join(symbols)})" if symbols else "(scalar)"
 
 
 def paths(cls: type[posenc.Encoding]) -> list[str]:

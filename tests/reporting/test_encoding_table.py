@@ -1,0 +1,59 @@
+"""The table of encodings in docs/encodings.md."""
+
+import pytest
+from conftest import NAMES
+
+import posenc
+from reporting import encoding_table
+
+
+def test_committed_table_is_current():
+    page = encoding_table.PAGE.read_text(encoding="utf-8")
+    message = "run python -m reporting.encoding_table --write"
+    assert encoding_table.insert_table(page) == page, message
+
+
+def test_printed_table_lists_all_encodings(capsys):
+    encoding_table.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(encoding_table.encodings())
+    listed = {name for cls in encoding_table.encodings() for name in cls.names}
+    assert listed == {name for name in NAMES if not name.startswith("test-")}
+
+
+def test_write_replaces_only_the_table(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "encodings.md"
+    page.write_text(f"before\n{encoding_table.BEGIN}\nold\n{encoding_table.END}\nafter\n")
+    monkeypatch.setattr(encoding_table, "PAGE", page)
+    encoding_table.main(["--write"])
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert encoding_table.table() in text
+    assert "old" not in text
+
+
+@pytest.mark.parametrize(
+    "pe, cells",
+    [
+        (
+            "fire",
+            {
+                "acts on": "bias",
+                "options": "`width=32`, `threshold=512`",
+                "encoder": "yes",
+                "attention paths": "triton, dense",
+            },
+        ),
+        ("cable", {"attention paths": "sdpa (decoder), triton, dense"}),
+        ("cope", {"encoder": "no", "attention paths": "dense", "acts on": "rows of logits"}),
+        ("window", {"acts on": "mask", "options": "`w=100`"}),
+        ("transformer-xl", {"acts on": "queries and keys, rows of logits"}),
+        ("learnable", {"learnable parameters": "`table` Embedding (L, C) (shared by all layers)"}),
+        ("nope", {"acts on": "nothing", "attention paths": "sdpa, triton, dense"}),
+    ],
+)
+def test_cells_of_an_encoding(pe, cells):
+    row = encoding_table.row(posenc.ENCODINGS[pe])
+    row = dict(zip(encoding_table.HEADER, row, strict=True))
+    assert cells.items() <= row.items()
