@@ -23,14 +23,16 @@ def test_printed_table_lists_all_encodings(capsys):
 
 def test_write_replaces_only_the_table(tmp_path, monkeypatch, capsys):
     page = tmp_path / "encodings.md"
-    page.write_text(f"before\n{encoding_table.BEGIN}\nold\n{encoding_table.END}\nafter\n")
+    page.write_text(
+        f"before\n{encoding_table.BEGIN}\nprevious table\n{encoding_table.END}\nafter\n"
+    )
     monkeypatch.setattr(encoding_table, "PAGE", page)
     encoding_table.main(["--write"])
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert encoding_table.table() in text
-    assert "old" not in text
+    assert "previous table" not in text
 
 
 @pytest.mark.parametrize(
