@@ -112,8 +112,8 @@ class Encoding(nn.Module):
     """logits_transform(logits, bias, q, d, mask) -> (B, H, T, S), added to logits + bias.
 
     logits (B, H, T, S), scaled; bias (B|1, H|1, T|1, S|1), zeros if there is none; q (B, H, T, D),
-    after `rotate`; d (T, S) int64; mask (T, S) bool, True for attended keys; others must not affect
-    the result. It needs whole rows of logits, so no fused kernel can compute it."""
+    after `rotate`; d (T, S) int64; mask (T, S) bool, True where a query attends to a key; others
+    must not affect the result. It needs full rows of logits, which no fused kernel provides."""
 
     def clamp_parameters_(self) -> None:
         """Clamp parameters after an optimizer step; in the graph it would block their gradients."""
@@ -219,7 +219,6 @@ class Composition(Encoding):
         if len(biased) == 1:
             self.distance_bias = biased[0].distance_bias
             self.triton_bias = biased[0].triton_bias
-            self.names = biased[0].names
         # Compute the features of one token to count them: (query features, key features) per part.
         x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
         self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
