@@ -1,6 +1,6 @@
-"""Plots of a run's biases and of training losses.
+"""Plot the attention biases of a trained model, or the losses of runs.
 
-    python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x" --out biases.png
+    python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
     python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
 
 `python plot.py biases --help` and `python plot.py losses --help` list the options.
@@ -16,13 +16,15 @@ PLOTS = {"biases": bias_plots.main, "losses": loss_plots.main}
 
 
 def main(argv=None):
-    kind, *rest = (sys.argv[1:] if argv is None else argv) or [""]
+    kind, *flags = (sys.argv[1:] if argv is None else argv) or [""]
     if kind in ("-h", "--help"):
         print(__doc__)
-    elif kind in PLOTS:
-        PLOTS[kind](rest)
-    else:
-        raise InputError(f"unknown plot '{kind}': choose one of {' '.join(PLOTS)}")
+        return
+    if kind not in PLOTS:
+        raise InputError(f"unknown plot '{kind}': use {' or '.join(PLOTS)}")
+    if argv is None:
+        sys.argv[0] += f" {kind}"  # the name of the program in its help
+    PLOTS[kind](flags)
 
 
 if __name__ == "__main__":

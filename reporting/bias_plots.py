@@ -1,14 +1,17 @@
-"""Draws what a trained model's positional encoding does to the attention between the tokens of a text: every head of a
-layer, and how steeply each token lets the bias fall.
+"""Plot the attention biases of a trained model: every head of one layer, on a given text.
 
-    python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x" --out biases.png
+    python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
     python plot.py biases runs/quickstart/rope --layer 0 --out scores.png
     python plot.py biases runs/quickstart/alibi --tokens 512 --mean
 
-Upper row: query token i down, key token j across. The bias B[i, j]; for encodings that add none (rope, sinusoidal, ...), or
-with --scores, the whole score before the softmax, q k^T * scale + B. Lower row, for the family of alibi, cable and fox:
-S[j-1] - S[j], by how much token j pushes everything before it away; a tall bar closes the view on the past, none keeps it
-open. The paper's figures 4 and 8 to 15; --mean is version 1's figure 7.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal). Encodings
+without a bias (rope, sinusoidal, ...) and --scores show the attention scores before the softmax,
+q k^T * scale + B.
+
+Lower row, for encodings with cumulative sums S (alibi, cable, fox and similar): S[j-1] - S[j], the
+decay at token j. A high bar weakens the attention to all tokens before j; no bar keeps it.
+
+Figures 4 and 8 to 15 of the CABLE paper; --mean: figure 7 of its version 1.
 """
 
 from dataclasses import dataclass, field
@@ -20,151 +23,171 @@ from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import shards_for_run
 from runtime import cli, devices
-from runtime.loading import load_model
 from runtime.files import atomic
+from runtime.loading import load_model
 from text_data import tokenization
 
-READABLE = 64  # tokens that have room for their names
+MAX_LABELED_TOKENS = 64
+HEADS_PER_ROW = 4
 
 
 @dataclass
 class Config:
-    """Settings of a picture."""
+    """Settings of the plot."""
 
     run: list[str] = field(default_factory=list)
-    """folder of a run, or a checkpoint"""
+    """run folder or checkpoint file"""
     text: str = "def area(width, height):\n    return width * height\n"
-    """text to look at, some dozens of tokens"""
+    """text to plot, best a few dozen tokens"""
     tokens: int | None = None
-    """instead of the text, so many tokens from the beginning of the validation split"""
+    """use the first TOKENS tokens of the validation split in place of --text"""
     data: str | None = None
-    """folder of the shards that --tokens are taken from; null: the one that the run was trained on"""
+    """folder of shards for --tokens; null: the training data of the run"""
     layer: int = -1
-    """layer, from 0; negative ones count from the last"""
+    """layer, from 0; negative numbers count from the last"""
     scores: bool = False
-    """draw the scores with the bias in them, not the bias"""
+    """plot the attention scores before the softmax, not the bias alone"""
     mean: bool = False
-    """draw the mean over the heads, divided by its largest magnitude"""
+    """plot the mean over heads, divided by its largest magnitude"""
     out: str = "biases.png"
-    """picture to write, .png"""
+    """PNG file to write"""
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint")
-    )
-    if len(config.run) != 1:
-        raise InputError("name one run: python plot.py biases runs/NAME")
-    if Path(config.out).suffix != ".png":
-        raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
-    if config.tokens is not None and config.tokens < 2:
-        raise InputError(f"tokens is {config.tokens}: it must be at least 2")
+    config = cli.parse(Config, argv, __doc__, positional=("run", "run folder or checkpoint file"))
+    check_settings(config)
     device, _ = devices.select_device("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device, causal=None)
-    layers, pe = len(model.h), checkpoint["gpt"]["pe"]
+    pe, layers = checkpoint["gpt"]["pe"], len(model.h)
     if not -layers <= config.layer < layers:
-        raise InputError(f"layer {config.layer}: the model has {layers}: choose 0 to {layers - 1}")
-    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
-    tokens = (
-        encoding.encode_ordinary(config.text)
-        if config.tokens is None
-        else beginning(config, checkpoint)
-    )
-    if len(tokens) < 2:
-        raise InputError("the text has no two tokens: give a longer --text, or more --tokens")
-    if len(tokens) > (model.max_context or len(tokens)):
         raise InputError(
-            f"the text has {len(tokens)} tokens, {pe} takes {model.max_context} at most: give less of it"
+            f"--layer {config.layer}: the model has {layers} layers: use 0 to {layers - 1}"
         )
-    with torch.no_grad():
-        layer = bias_statistics.layers(model, torch.tensor([tokens]))[config.layer]
-        bias, falls, T, heads = layer.bias(), layer.falls(), len(tokens), model.config.n_head
-        drawn, what = bias, "bias added to the attention scores"
-        if bias is None or config.scores:
-            drawn, what = layer.scores(), "attention scores"
-        drawn = drawn.expand(1, heads, T, T)[0].masked_fill(~layer.attention_mask(), torch.nan)
-        falls = None if falls is None else falls.expand(1, heads, T)[0].numpy()
-        if config.mean:
-            drawn, falls, what = (
-                drawn.mean(0, keepdim=True),
-                None,
-                f"mean over {heads} heads of the {what}, over its largest magnitude",
-            )
-            drawn = drawn / drawn.nan_to_num().abs().max().clamp(min=1e-30)
-    labels = (
-        None
-        if T > READABLE
-        else [encoding.decode([token]).replace("\n", "⏎").replace(" ", "␣") for token in tokens]
-    )
-    title = f"{what}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
+    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    if config.tokens is None:
+        tokens = encoding.encode_ordinary(config.text)
+    else:
+        shards = shards_for_run(config.run[0], checkpoint, config.data)
+        tokens = shards.tokens[0][: config.tokens].tolist()
+    if len(tokens) < 2:
+        raise InputError("the text has fewer than two tokens: pass a longer --text or --tokens")
+    if model.max_context and len(tokens) > model.max_context:
+        raise InputError(
+            f"the text has {len(tokens)} tokens, but {pe} supports at most {model.max_context}: "
+            "pass a shorter text"
+        )
+    matrices, decay, content = layer_matrices(model, tokens, config)
+    labels = None
+    if len(tokens) <= MAX_LABELED_TOKENS:
+        labels = [encoding.decode([token]) for token in tokens]
+        labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
+    title = f"{content}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:
-        plot(drawn.numpy(), falls, labels, title, file)
-    print(f"written: {config.out}")
+        plot(matrices, decay, labels, title, file)
+    print(f"wrote {config.out}")
 
 
-def beginning(config: Config, checkpoint: dict) -> list[int]:
-    """The first --tokens of the validation split."""
-    return (
-        shards_for_run(config.run[0], checkpoint, config.data).tokens[0][: config.tokens].tolist()
-    )
+def check_settings(config: Config) -> None:
+    """Raise InputError for settings that no model supports."""
+    if len(config.run) != 1:
+        raise InputError("expected one run: python plot.py biases runs/NAME")
+    if Path(config.out).suffix != ".png":
+        raise InputError(f"--out {config.out} is not a PNG file: use a name that ends in .png")
+    if config.tokens is not None and config.tokens < 2:
+        raise InputError(f"--tokens {config.tokens} is too few: use at least 2")
 
 
-def plot(matrices, falls, labels, title, file) -> None:
-    """matrices (H, T, T), falls (H, T) or None, labels of the tokens or None: four heads a row of pictures."""
+@torch.no_grad()
+def layer_matrices(model, tokens: list[int], config: Config) -> tuple:
+    """Return what to plot of one layer: matrices, decay, and what the matrices are, in words.
+
+    matrices: (H, T, T), or (1, T, T) with config.mean; NaN where a query does not attend to a key.
+    decay: (H, T), or None for encodings without cumulative sums and with config.mean.
+    """
+    layer = bias_statistics.layers(model, torch.tensor([tokens]))[config.layer]
+    T, heads = len(tokens), model.config.n_head
+    bias, decay = layer.bias(), layer.falls()
+    if bias is None or config.scores:
+        matrices, content = layer.scores(), "attention scores"
+    else:
+        matrices, content = bias, "bias added to the attention scores"
+    matrices = matrices.expand(1, heads, T, T)[0]
+    matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan)
+    if config.mean:
+        mean = matrices.mean(0, keepdim=True)
+        largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
+        content = f"mean over {heads} heads of the {content}, divided by its largest magnitude"
+        return (mean / largest).numpy(), None, content
+    if decay is not None:
+        decay = decay.expand(1, heads, T)[0].numpy()
+    return matrices.numpy(), decay, content
+
+
+def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
+    """Write a PNG with four heads per row.
+
+    matrices: (H, T, T); decay: (H, T), drawn as bars under each head, or None; labels: of the
+    tokens, or None.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     heads, T, _ = matrices.shape
-    columns = min(4, heads)
-    kinds = 1 if falls is None else 2  # rows of axes for each row of heads
+    columns = min(HEADS_PER_ROW, heads)
     rows = -(-heads // columns)
+    axes_per_head, row_height = (1, 3.3) if decay is None else (2, 4.6)
     figure, axes = pyplot.subplots(
-        rows * kinds,
+        rows * axes_per_head,
         columns,
         squeeze=False,
-        figsize=(3.1 * columns + 0.6, (3.3, 4.6)[kinds - 1] * rows),
-        height_ratios=[3, 1][:kinds] * rows,
+        figsize=(3.1 * columns + 0.6, row_height * rows),
+        height_ratios=[3, 1][:axes_per_head] * rows,
         layout="constrained",
     )
     for unused in axes.flat[:]:
         unused.set_visible(False)
-    font = {"fontsize": min(7, 240 / T), "family": "monospace"}
-    ticks = (
-        {} if labels is None else {"ticks": range(T), "labels": labels, "parse_math": False, **font}
-    )  # "$$" is no formula
+    ticks = {}
+    if labels:
+        font = {"fontsize": min(7, 240 / T), "family": "monospace"}
+        # parse_math: a token "$$" is not a formula.
+        ticks = {"ticks": range(T), "labels": labels, "parse_math": False, **font}
     for head in range(heads):
         row, column = divmod(head, columns)
-        top = axes[row * kinds, column]
-        top.set_visible(True)
-        image = top.imshow(matrices[head], cmap="magma", interpolation="nearest")
-        figure.colorbar(image, ax=top, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
+        top = axes[row * axes_per_head, column]
+        _draw_matrix(top, figure, matrices[head], ticks)
         if heads > 1:
             top.set_title(f"head {head}", fontsize=10)
-        if labels:
-            top.set_yticks(**ticks)
-            top.set_xticks(**ticks)
-        top.spines[:].set_visible(False)
-        top.tick_params(length=0, pad=1)
-        if falls is not None:
-            below = axes[row * kinds + 1, column]
-            below.set_visible(True)
-            below.bar(range(T), falls[head], color="#0072b2", width=0.8)
-            if labels:
-                below.set_xticks(**ticks)
-            below.set(xlim=(-0.5, T - 0.5), ylim=(0, max(1e-6, float(falls.max())) * 1.05))
-            below.tick_params(axis="y", labelsize=7)
-            below.tick_params(axis="x", length=0, pad=1)
-            below.spines[["top", "right"]].set_visible(False)
         if column == 0:
             top.set_ylabel("query")
-            if falls is not None:
-                below.set_ylabel("fall at the token", fontsize=8)
+        if decay is not None:
+            below = axes[row * axes_per_head + 1, column]
+            _draw_decay(below, decay[head], max(1e-6, float(decay.max())) * 1.05, ticks)
+            if column == 0:
+                below.set_ylabel("decay at the token", fontsize=8)
     figure.suptitle(title, fontsize=11)
     figure.savefig(file, format="png", dpi=150)
     pyplot.close(figure)
 
 
-if __name__ == "__main__":
-    cli.run(main)
+def _draw_matrix(axes, figure, matrix, ticks: dict) -> None:
+    axes.set_visible(True)
+    image = axes.imshow(matrix, cmap="magma", interpolation="nearest")
+    figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
+    if ticks:
+        axes.set_yticks(**ticks)
+        axes.set_xticks(**ticks)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, pad=1)
+
+
+def _draw_decay(axes, decay, top: float, ticks: dict) -> None:
+    axes.set_visible(True)
+    axes.bar(range(len(decay)), decay, color="#0072b2", width=0.8)
+    if ticks:
+        axes.set_xticks(**ticks)
+    axes.set(xlim=(-0.5, len(decay) - 0.5), ylim=(0, top))
+    axes.tick_params(axis="y", labelsize=7)
+    axes.tick_params(axis="x", length=0, pad=1)
+    axes.spines[["top", "right"]].set_visible(False)

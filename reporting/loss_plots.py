@@ -1,10 +1,10 @@
-"""Draws how the loss fell: a line for each training, over its steps.
+"""Plot losses against steps, one line per run.
 
     python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
     python plot.py losses runs/bert/*-retrieval --out losses.png
 
-Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json); a point is the mean over the steps since the one
-before. The CABLE paper's figures 6 and 7.
+Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json). A point is the
+mean loss since the previous logged step. Figures 6 and 7 of the CABLE paper.
 """
 
 from dataclasses import dataclass, field
@@ -19,59 +19,49 @@ from runtime.files import atomic, read_json
 
 @dataclass
 class Config:
-    """Settings of a picture."""
+    """Settings of the plot."""
 
     runs: list[str] = field(default_factory=list)
-    """folders of trainings"""
+    """run folders"""
     kind: Literal["train", "val"] = "train"
-    """which losses: of the training, or of the validations"""
+    """training or validation losses"""
     from_step: int = 1
-    """leave out what comes before"""
+    """first step to plot"""
     out: str = "losses.png"
-    """picture to write, .png"""
+    """PNG file to write"""
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("runs", "folders of trainings"))
+    config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
     if not config.runs:
-        raise InputError("no run named: python plot.py losses runs/NAME ...")
+        raise InputError("no runs given: python plot.py losses runs/NAME ...")
     if Path(config.out).suffix != ".png":
-        raise InputError(f"--out {config.out}: the picture is a PNG, name it so")
+        raise InputError(f"--out {config.out} is not a PNG file: use a name that ends in .png")
     lines = []
     for run in config.runs:
-        points = [
-            (step, loss)
-            for step, loss in losses_of(Path(run), config.kind)
-            if step >= config.from_step
-        ]
+        losses = read_losses(Path(run), config.kind)
+        points = [(step, loss) for step, loss in losses if step >= config.from_step]
         if not points:
             raise InputError(
-                f"{run} has no {config.kind} losses from step {config.from_step} on: leave it out, or lower --from_step"
+                f"{run} has no {config.kind} losses from step {config.from_step}: "
+                "remove it, or use a lower --from_step"
             )
         lines.append((Path(run).name, points))
     with atomic(config.out) as file:
         figures.losses(lines, file)
-    print(f"written: {config.out}")
+    print(f"wrote {config.out}")
 
 
-def losses_of(run: Path, kind: str) -> list[tuple[int, float]]:
-    """(step, loss) of a training. Raises InputError where the folder holds none."""
+def read_losses(run: Path, kind: str) -> list[tuple[int, float]]:
+    """Return [(step, loss)] of a run; kind: "train" or "val".
+
+    Raises InputError if the folder has no log.
+    """
     if (run / "finetune.json").exists():
-        return (
-            read_json(run / "finetune.json", "fine-tune again").get("losses", [])
-            if kind == "train"
-            else []
-        )  # none: it goes on
+        record = read_json(run / "finetune.json", "fine-tune again")
+        # Fine-tuning does not validate. An unfinished one has no losses yet.
+        return record.get("losses", []) if kind == "train" else []
     if not (run / "log.jsonl").exists():
-        raise InputError(
-            f"{run} holds neither log.jsonl nor finetune.json: name the folder of a training"
-        )
-    return [
-        (entry["step"], entry["loss"])
-        for entry in run_folder.read_log(run)
-        if entry["kind"] == kind
-    ]
-
-
-if __name__ == "__main__":
-    cli.run(main)
+        raise InputError(f"{run} has no log.jsonl or finetune.json: use the folder of a run")
+    entries = run_folder.read_log(run)
+    return [(entry["step"], entry["loss"]) for entry in entries if entry["kind"] == kind]

@@ -1,55 +1,56 @@
-"""The pictures are written, and what cannot be drawn is told."""
+"""Plots of biases: files, content, and errors."""
 
 import numpy as np
 import pytest
 
 from reporting import bias_plots
 
+PNG = b"\x89PNG"
+
 
 @pytest.mark.parametrize(
     "flags",
     [["cable"], ["cable", "--scores"], ["rope"], ["test-drift"], ["rope+fox", "--layer", "0"]],
 )
-def test_picture_is_written(flags, trained, tmp_path):
-    bias_plots.main(
-        [str(trained(flags[0])), *flags[1:], "--text", "a = b", "--out", str(tmp_path / "out.png")]
-    )
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+def test_a_png_is_written(flags, trained, tmp_path):
+    run, *others = str(trained(flags[0])), *flags[1:]
+    bias_plots.main([run, *others, "--text", "a = b", "--out", str(tmp_path / "out.png")])
+    assert (tmp_path / "out.png").read_bytes().startswith(PNG)
 
 
-def test_what_is_drawn(trained, tmp_path, monkeypatch):
-    """Heads' mean over its largest magnitude; tokens of the data; names of tokens as long as they have room."""
-    drawn = {}
-    monkeypatch.setattr(
-        bias_plots,
-        "plot",
-        lambda matrices, falls, labels, title, file: drawn.update(m=matrices, f=falls, l=labels),
-    )
-    run = trained("alibi")
-    bias_plots.main([str(run), "--tokens", "6", "--out", str(tmp_path / "a.png")])
-    assert drawn["m"].shape[1:] == (6, 6) and len(drawn["l"]) == 6 and drawn["f"] is not None
-    mean = np.mean(drawn["m"], 0)
-    bias_plots.main([str(run), "--tokens", "65", "--mean", "--out", str(tmp_path / "a.png")])
-    assert drawn["m"].shape == (1, 65, 65) and drawn["l"] is None and drawn["f"] is None
-    np.testing.assert_allclose(
-        drawn["m"][0, :6, :6], mean / (-mean[5, 0] * 64 / 5), rtol=1e-5
-    )  # alibi: linear, the most at 64
+def test_content_of_the_plot(trained, tmp_path, monkeypatch):
+    """--tokens reads the data; up to 64 tokens are labeled; --mean is relative to the largest."""
+    plotted = {}
+
+    def note(matrices, decay, labels, title, file):
+        plotted.update(matrices=matrices, decay=decay, labels=labels)
+
+    monkeypatch.setattr(bias_plots, "plot", note)
+    run, out = str(trained("alibi")), ("--out", str(tmp_path / "a.png"))
+    bias_plots.main([run, "--tokens", "6", *out])
+    assert plotted["matrices"].shape[1:] == (6, 6)
+    assert len(plotted["labels"]) == 6 and plotted["decay"] is not None
+    mean = np.mean(plotted["matrices"], 0)
+    bias_plots.main([run, "--tokens", "65", "--mean", *out])
+    assert plotted["matrices"].shape == (1, 65, 65)
+    assert plotted["labels"] is None and plotted["decay"] is None
+    # ALiBi is linear in the distance, which is at most 64.
+    largest = -mean[5, 0] * 64 / 5
+    np.testing.assert_allclose(plotted["matrices"][0, :6, :6], mean / largest, rtol=1e-5)
 
 
-def test_dollars_are_no_formula(tmp_path):
+def test_dollar_signs_are_not_formulas(tmp_path):
     bias_plots.plot(np.zeros((1, 3, 3)), None, ["a", "$$", "\\$ $"], "title", tmp_path / "out.png")
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out.png").read_bytes().startswith(PNG)
 
 
-def test_refusals(refused, trained, tmp_path):
-    main = bias_plots.main
-    assert "name one run" in refused(main)[0]
-    assert (
-        "layer 2: the model has 2: choose 0 to 1"
-        in refused(main, trained("cable"), "--layer", 2)[0]
-    )
-    assert "no two tokens" in refused(main, trained("cable"), "--text", "a")[0]
-    assert "takes 16 at most" in refused(main, trained("learnable"), "--tokens", 60)[0]
-    assert (
-        "the picture is a PNG" in refused(main, trained("cable"), "--out", tmp_path / "out.pdf")[0]
-    )
+def test_errors(refused, trained, tmp_path):
+    def error(*flags):
+        return refused(bias_plots.main, *flags)[0]
+
+    assert "expected one run" in error()
+    message = error(trained("cable"), "--layer", 2)
+    assert "--layer 2: the model has 2 layers: use 0 to 1" in message
+    assert "fewer than two tokens" in error(trained("cable"), "--text", "a")
+    assert "supports at most 16" in error(trained("learnable"), "--tokens", 60)
+    assert "is not a PNG file" in error(trained("cable"), "--out", tmp_path / "out.pdf")

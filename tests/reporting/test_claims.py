@@ -1,4 +1,4 @@
-"""Verdicts on records whose numbers are known."""
+"""Verdicts on records with known numbers."""
 
 import pytest
 from test_report import record
@@ -8,71 +8,66 @@ from reporting.columns import make_columns
 from reporting.paper import PaperTable
 
 
-def columns_of(records):
-    return make_columns(records, "perplexity")
+def judge(records, printed=None):
+    return claims.judge_perplexity(make_columns(records, "perplexity"), printed)
 
 
-def verdicts(*records):
-    return [verdict.holds for verdict in claims.judge_perplexity(columns_of(list(records)))]
+def results(*records):
+    return [verdict.holds for verdict in judge(list(records))]
+
+
+def texts(records):
+    return [str(verdict) for verdict in judge(records)]
 
 
 def test_claims_of_the_quick_start():
     """cable <= 1.02, rope and sinusoidal > 2, and cable the lowest at 4x and beyond."""
-    good = [
-        record("cable", {256: 4.0, 1024: 4.0, 4096: 4.08}),
-        record("rope", {256: 3.9, 1024: 5.0, 4096: 8.01}),
-        record("sinusoidal", {256: 4.0, 1024: 9.0, 4096: 8.01}),
-    ]
-    assert verdicts(*good) == [True] * 4
-    assert verdicts(record("cable", {256: 4.0, 1024: 4.0, 4096: 4.09}), *good[1:]) == [
-        False,
-        True,
-        True,
-        True,
-    ]
-    assert verdicts(good[0], record("rope", {256: 4.0, 1024: 3.9, 4096: 7.99}), good[2]) == [
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert verdicts(good[0]) == [True] and verdicts(record("rope", {256: 4.0})) == [None]
+    cable = record("cable", {256: 4.0, 1024: 4.0, 4096: 4.08})
+    rope = record("rope", {256: 3.9, 1024: 5.0, 4096: 8.01})
+    sinusoidal = record("sinusoidal", {256: 4.0, 1024: 9.0, 4096: 8.01})
+    assert results(cable, rope, sinusoidal) == [True] * 4
+    growing = record("cable", {256: 4.0, 1024: 4.0, 4096: 4.09})
+    assert results(growing, rope, sinusoidal) == [False, True, True, True]
+    lower = record("rope", {256: 4.0, 1024: 3.9, 4096: 7.99})
+    assert results(cable, lower, sinusoidal) == [True, False, True, False]
+    assert results(cable) == [True]
+    assert results(record("rope", {256: 4.0})) == [None]
 
 
-def test_an_encoding_is_compared_with_those_that_are_here():
+def test_an_encoding_is_compared_with_the_rivals_that_were_evaluated():
     records = [
         record("rope", {256: 4.0, 4096: 9.0}),
         record("cable", {256: 4.2, 4096: 4.1}),
         record("rope+cable", {256: 3.9, 4096: 4.0}),
     ]
-    verdict = claims.judge_perplexity(columns_of(records))[-1]
-    assert str(verdict) == (
-        "rope+cable: perplexity lower than rope, cable at 1x, 16x (not in a paper): the others are at least 1.025 times as high: "
-        "**holds**"
+    assert texts(records)[-1] == (
+        "rope+cable: perplexity lower than rope, cable at 1x, 16x (not in a paper): "
+        "the others are at least 1.025 times as high: **holds**"
     )
 
 
-def test_several_seeds_count_by_their_mean():
+def test_seeds_count_by_their_mean():
     records = [
         record("rope", {256: 4.0, 4096: 4.0}, seed=1),
         record("rope", {256: 4.0, 4096: 20.0}, seed=2),
         record("rope+fox", {256: 2.0, 4096: 1.0}, seed=2),
         record("rope+fox", {256: 3.0, 4096: 1.0}, seed=3),
     ]
-    assert [str(verdict) for verdict in claims.judge_perplexity(columns_of(records))] == [
-        "rope: perplexity at 16x / perplexity at 1x > 2 (CABLE): 3.000 (1.000 to 5.000 by seed): **holds**",
-        "rope+fox: perplexity lower than rope at 1x, 16x (not in a paper): the others are at least 1.600 times as high: **holds**",
+    assert texts(records) == [
+        "rope: perplexity at 16x / perplexity at 1x > 2 (CABLE): "
+        "3.000 (1.000 to 5.000 by seed): **holds**",
+        "rope+fox: perplexity lower than rope at 1x, 16x (not in a paper): "
+        "the others are at least 1.600 times as high: **holds**",
     ]
     records[3]["seed"] = 1
-    assert str(claims.judge_perplexity(columns_of(records))[-1]).endswith(
+    assert texts(records)[-1].endswith(
         "at least 1.600 (1.333 to 2.000 by seed) times as high: **holds**"
     )
 
 
 def test_lengths_between_the_multiples_do_not_count():
-    assert str(
-        claims.judge_perplexity(columns_of([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})]))[0]
-    ).endswith("> 2 (CABLE): 2.250: **holds**")
+    verdict = texts([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})])[0]
+    assert verdict.endswith("> 2 (CABLE): 2.250: **holds**")
 
 
 @pytest.mark.parametrize(
@@ -90,43 +85,40 @@ def test_lengths_between_the_multiples_do_not_count():
         ("sandwich-smoothed", "<=", 1.1),
     ],
 )
-def test_bounds_are_those_that_were_fixed(pe, relation, bound):
-    """Before any run; an encoding just inside and just outside."""
-    found = [
-        verdicts(record(pe, {256: 1000.0, 4096: 1000 * bound + change}))[0] for change in (-1, 1)
-    ]
-    assert found == ([True, False] if relation == "<=" else [False, True])
-
-
-def test_the_longest_context_of_the_papers_tables_is_15x():
-    records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
-    assert [str(verdict) for verdict in claims.judge_perplexity(columns_of(records))] == [
-        "rope: perplexity at 15x / perplexity at 1x > 2 (CABLE): 2.250: **holds**",
-        "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): the others are at least 1.011 times as high: **holds**",
-    ]
-
-
-def test_cable_is_the_lowest_at_every_length_beyond():
-    good = [
-        record("cable", {256: 4.5, 512: 4.0, 4096: 4.0}),
-        record("kerple", {256: 4.0, 512: 4.1, 4096: 4.1}),
-        record("fox", {256: 1.0, 512: 1.0, 4096: 1.0}),
-    ]
-    assert verdicts(*good)[-1] is True
-    assert (
-        verdicts(good[0], record("kerple", {256: 5.0, 512: 3.9, 4096: 9.0}), good[2])[-1] is False
+def test_bounds_are_unchanged(pe, relation, bound):
+    """They were fixed before the runs. Encodings just inside and just outside."""
+    inside, outside = (
+        results(record(pe, {256: 1000.0, 4096: 1000 * bound + change}))[0] for change in (-1, 1)
     )
+    assert (inside, outside) == ((True, False) if relation == "<=" else (False, True))
 
 
-def test_networks_of_several_training_lengths_are_judged_apart():
+def test_15x_counts_where_16x_was_not_evaluated():
+    """15 times the training length is the longest context of the CABLE paper's tables."""
+    records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
+    assert texts(records) == [
+        "rope: perplexity at 15x / perplexity at 1x > 2 (CABLE): 2.250: **holds**",
+        "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): "
+        "the others are at least 1.011 times as high: **holds**",
+    ]
+
+
+def test_cable_has_the_lowest_perplexity_at_every_length_beyond():
+    cable = record("cable", {256: 4.5, 512: 4.0, 4096: 4.0})
+    kerple = record("kerple", {256: 4.0, 512: 4.1, 4096: 4.1})
+    fox = record("fox", {256: 1.0, 512: 1.0, 4096: 1.0})
+    assert results(cable, kerple, fox)[-1] is True
+    lower = record("kerple", {256: 5.0, 512: 3.9, 4096: 9.0})
+    assert results(cable, lower, fox)[-1] is False
+
+
+def test_training_lengths_are_judged_separately():
     records = [
         record("rope", {256: 4.0, 4096: 9.0}),
         record("rope", {512: 4.0, 8192: 7.0}, block_size=512),
     ]
-    assert [
-        (verdict.claim.split(":")[0], verdict.holds)
-        for verdict in claims.judge_perplexity(columns_of(records))
-    ] == [
+    verdicts = [(verdict.claim.split(":")[0], verdict.holds) for verdict in judge(records)]
+    assert verdicts == [
         ("quickstart, trained with 256 tokens", True),
         ("quickstart, trained with 512 tokens", False),
     ]
@@ -146,42 +138,37 @@ PRINTED = PaperTable(
 )
 
 
-def test_order_of_the_papers_table():
-    """At 0.5x cable < t5 < rope; at 1x rope < cable and rope < t5, while cable and t5 are too close to have an order."""
+def test_order_of_the_paper():
+    """0.5x: cable < t5 < rope. 1x: rope < cable and rope < t5; cable and t5 are a tie."""
 
-    def orders(cable, t5, rope):
+    def order_verdicts(**values):
         records = [
-            record(pe, {128: a, 256: b})
-            for pe, (a, b) in (("cable", cable), ("t5-clip", t5), ("rope", rope))
+            record(pe.replace("_", "-"), dict(zip((128, 256), pair, strict=True)))
+            for pe, pair in values.items()
         ]
-        return [
-            (verdict.measured, verdict.holds)
-            for verdict in claims.judge_perplexity(columns_of(records), PRINTED)[-2:]
-        ]
+        verdicts = judge(records, PRINTED)[-2:]
+        return [(verdict.measured, verdict.holds) for verdict in verdicts]
 
-    assert orders((4, 4), (5, 3.9), (6, 3)) == [
+    assert order_verdicts(cable=(4, 4), t5_clip=(5, 3.9), rope=(6, 3)) == [
         ("3 of 3 pairs agree", True),
         ("2 of 2 pairs agree", True),
     ]
-    assert orders((4, 4), (7, 3.9), (6, 5)) == [
+    assert order_verdicts(cable=(4, 4), t5_clip=(7, 3.9), rope=(6, 5)) == [
         ("2 of 3 pairs agree", False),
         ("0 of 2 pairs agree", False),
     ]
 
 
-def test_what_is_missing_of_the_papers_table_is_not_measured():
-    found = {
-        verdict.claim: verdict
-        for verdict in claims.judge_perplexity(
-            columns_of([record("rope", {256: 4.0, 4096: 9.0})]), PRINTED
-        )
-    }
-    missing = found["cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)"]
-    assert missing.holds is None and str(missing).endswith("(CABLE): **not measured**")
+def test_encodings_of_the_paper_without_records_are_not_measured():
+    verdicts = judge([record("rope", {256: 4.0, 4096: 9.0})], PRINTED)
+    by_claim = {verdict.claim: verdict for verdict in verdicts}
+    missing = by_claim["cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)"]
+    assert missing.holds is None
+    assert str(missing).endswith("(CABLE): **not measured**")
 
 
-def test_generalization_asks_for_the_best_of_each_measure():
-    found = {
+def test_generalization_compares_the_best_of_each_measure():
+    measured = {
         "HellaSwag acc": {("small", "cable-v1"): 31.0, ("small", "rope"): 30.0},
         "acc_norm": {("small", "rope"): 33.0},
         "fineweb": {
@@ -191,33 +178,37 @@ def test_generalization_asks_for_the_best_of_each_measure():
             ("medium", "cable-v1"): 20.0,
         },
     }
-    assert [str(verdict) for verdict in claims.judge_generalization(found)] == [
-        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): 31.00, next rope 30.00: **holds**",
-        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): 33.50, next alibi 33.25: **fails**",
+    assert [str(verdict) for verdict in claims.judge_generalization(measured)] == [
+        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): "
+        "31.00, next rope 30.00: **holds**",
+        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): "
+        "33.50, next alibi 33.25: **fails**",
     ]
 
 
-def test_whatever_the_training_length():
+def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
     ours = [record("cable-v1", {512: 5.0, 1024: 4.0}, block_size=size) for size in (512, 1024)]
     theirs = [
         record("sinusoidal", {512: 5.5, 1024: far}, block_size=size)
         for size, far in ((512, 9.0), (1024, 4.2))
     ]
-    assert str(claims.judge_perplexity(columns_of(ours + theirs))[-1]).endswith(
+    assert texts(ours + theirs)[-1].endswith(
         "sinusoidal is at least 1.050 times as high: **holds**"
     )
     theirs[1]["lengths"]["512"]["perplexity"] = 4.9
-    assert claims.judge_perplexity(columns_of(ours + theirs))[-1].holds is False
-    assert not any(
-        "every pair of training lengths" in verdict.claim
-        for verdict in claims.judge_perplexity(columns_of(ours + theirs[:1]))
-    )
+    assert judge(ours + theirs)[-1].holds is False
+    one_length = judge(ours + theirs[:1])
+    assert not any("every pair of training lengths" in verdict.claim for verdict in one_length)
 
 
 def encoders(**values):
-    """Records of retrieval.evaluate: nDCG@10 at 1x, 4x and 32x of 64 tokens, none where an encoding ends."""
-    return make_columns(
-        [
+    """Return columns of nDCG@10 at 1x, 4x and 32x of 64 tokens; None where an encoding ends."""
+    records = []
+    for pe, numbers in values.items():
+        lengths = {}
+        for multiple, value in zip((1, 4, 32), numbers, strict=True):
+            lengths[str(64 * multiple)] = None if value is None else {"ndcg10": value}
+        records.append(
             {
                 "run": pe,
                 "pe": pe,
@@ -226,15 +217,10 @@ def encoders(**values):
                 "seed": 1,
                 "metric": "nDCG@10",
                 "data": {},
-                "lengths": {
-                    str(64 * multiple): None if value is None else {"ndcg10": value}
-                    for multiple, value in zip((1, 4, 32), found)
-                },
+                "lengths": lengths,
             }
-            for pe, found in values.items()
-        ],
-        "ndcg10",
-    )
+        )
+    return make_columns(records, "ndcg10")
 
 
 def test_retrieval():
@@ -248,9 +234,11 @@ def test_retrieval():
         "cable: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 1.667: **holds**",
         "alibi: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 0.929: **fails**",
         "rope: nDCG@10 at 32x / nDCG@10 at 1x < 0.25 (CABLE, table 3): 0.006: **holds**",
-        "cable: nDCG@10 higher than alibi, rope, learnable at every length beyond the training length (CABLE, table 3): "
-        "smallest margin -0.50: **fails**",
+        "cable: nDCG@10 higher than alibi, rope, learnable at every length beyond the training "
+        "length (CABLE, table 3): smallest margin -0.50: **fails**",
     ]
-    alone = claims.judge_retrieval(encoders(cable=(15, 16, 25), learnable=(10, None, None)))[-1]
-    assert str(alone).endswith("(CABLE, table 3): **not measured**")
-    assert claims.judge_retrieval(encoders(alibi=(1, 2, 3), cable=(1, 3, 4)))[-1].holds
+    without_rivals = encoders(cable=(15, 16, 25), learnable=(10, None, None))
+    verdict = claims.judge_retrieval(without_rivals)[-1]
+    assert str(verdict).endswith("(CABLE, table 3): **not measured**")
+    higher = encoders(alibi=(1, 2, 3), cable=(1, 3, 4))
+    assert claims.judge_retrieval(higher)[-1].holds

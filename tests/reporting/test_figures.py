@@ -65,7 +65,7 @@ def test_close_up_has_the_lines_near_the_lowest(monkeypatch, tmp_path):
 
 
 def test_perplexity_by_position(monkeypatch, tmp_path):
-    """A label names a shorter window. A curve may have a single position. Encoders see both sides."""
+    """A label names a shorter window. A curve may have one position. Encoders read both sides."""
     drawn = []
     draw = figures._draw_lines
 

@@ -1,4 +1,4 @@
-"""The losses that are drawn are those of the trainings."""
+"""Plots of losses: content and errors."""
 
 import json
 
@@ -9,53 +9,56 @@ from reporting import figures, loss_plots
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """What was drawn: {label: points}."""
-    found = {}
+def plotted(monkeypatch):
+    """What was plotted: {label: points}."""
+    by_label = {}
     draw = figures.losses
-    monkeypatch.setattr(
-        figures, "losses", lambda lines, file: found.update(lines) or draw(lines, file)
-    )
-    return found
+
+    def note(lines, file):
+        by_label.update(lines)
+        draw(lines, file)
+
+    monkeypatch.setattr(figures, "losses", note)
+    return by_label
 
 
-def test_losses_of_trainings(trained, tmp_path, drawn):
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "finetune.json").write_text(
-        json.dumps({"losses": [[1, 3.0], [2, 2.5], [3, 2.25]]})
-    )
-    loss_plots.main(
-        [
-            str(trained("alibi")),
-            str(tmp_path / "tuned"),
-            "--from_step",
-            "2",
-            "--out",
-            str(tmp_path / "a.png"),
-        ]
-    )
-    assert drawn == {
-        "alibi": [(r["step"], r["loss"]) for r in log_of(trained("alibi")) if r["kind"] == "train"],
+@pytest.fixture
+def finetuned(tmp_path):
+    """finetuned(losses): the folder of a fine-tuned run, {"losses": [[step, loss]]}."""
+
+    def make(losses):
+        (tmp_path / "tuned").mkdir()
+        (tmp_path / "tuned" / "finetune.json").write_text(json.dumps({"losses": losses}))
+        return tmp_path / "tuned"
+
+    return make
+
+
+def test_losses_are_those_of_the_logs(trained, finetuned, tmp_path, plotted):
+    tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
+    out = ("--out", str(tmp_path / "a.png"))
+    loss_plots.main([str(trained("alibi")), str(tuned), "--from_step", "2", *out])
+    logged = [entry for entry in log_of(trained("alibi")) if entry["kind"] == "train"]
+    assert plotted == {
+        "alibi": [(entry["step"], entry["loss"]) for entry in logged],
         "tuned": [(2, 2.5), (3, 2.25)],
     }
-    assert len(drawn["alibi"]) == 3 and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    loss_plots.main([str(trained("alibi")), "--kind", "val", "--out", str(tmp_path / "b.png")])
-    assert [step for step, _ in drawn["alibi"]] == [3, 6]
+    assert len(plotted["alibi"]) == 3
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    loss_plots.main([str(trained("alibi")), "--kind", "val", *out])
+    assert [step for step, _ in plotted["alibi"]] == [3, 6]
 
 
-def test_refusals(refused, trained, tmp_path):
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "finetune.json").write_text('{"losses": [[1, 3.0]]}')
-    run, out = loss_plots.main, ("--out", tmp_path / "a.png")
-    assert "no run named" in refused(run)[0]
-    assert "the picture is a PNG" in refused(run, trained("alibi"), "--out", tmp_path / "a.pdf")[0]
-    assert "holds neither log.jsonl nor finetune.json" in refused(run, tmp_path, *out)[0]
-    assert (
-        "has no val losses from step 1 on"
-        in refused(run, tmp_path / "tuned", "--kind", "val", *out)[0]
-    )
-    assert (
-        "has no train losses from step 7 on"
-        in refused(run, trained("alibi"), "--from_step", "7", *out)[0]
-    )
+def test_errors(refused, trained, finetuned, tmp_path):
+    out = ("--out", tmp_path / "a.png")
+
+    def error(*flags):
+        return refused(loss_plots.main, *flags)[0]
+
+    assert "no runs given" in error()
+    assert "is not a PNG file" in error(trained("alibi"), "--out", tmp_path / "a.pdf")
+    assert "has no log.jsonl or finetune.json" in error(tmp_path, *out)
+    tuned = finetuned([[1, 3.0]])
+    assert "has no val losses from step 1" in error(tuned, "--kind", "val", *out)
+    assert "has no train losses from step 7" in error(trained("alibi"), "--from_step", "7", *out)
     assert not (tmp_path / "a.png").exists()
