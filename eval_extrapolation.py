@@ -81,10 +81,11 @@ class Config(TextEvaluationConfig):
     targets: int = 256
     """same-targets: number of tokens predicted at the end of each window"""
     max_tokens: int | None = None
-    """take as many windows of the longest length as fit into this number of tokens; null: all"""
+    """take at most as many windows of the longest length as hold this number of tokens; null: no
+    limit"""
     windows: int | None = None
-    """take this number of windows of the longest length; null: all. With same-targets, windows
-    overlap if the split is too short"""
+    """take this number of windows of the longest length; null: as many as fit without overlap. With
+    same-targets, windows overlap if the split is too short"""
     cache_window: int | None = None
     """number of tokens that each token attends to, itself included, as with a KV cache of this
     size; null: all"""

@@ -41,7 +41,7 @@ class Config(TextEvaluationConfig):
     """Settings of the recall evaluation."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """dtype of matrix products; auto: bfloat16 if the hardware supports it, else float32"""
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
     distances: str = "64,128,256,512,1024,2048,4096"
     """tokens from the start of the passage's first copy to the start of its second, separated by
     commas; 1x,2x,... are multiples of the training length"""

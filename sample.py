@@ -1,8 +1,8 @@
 """Generate text with a trained model.
 
     python sample.py runs/quickstart/cable --prompt "def main(" --max_new_tokens 2000
-    python sample.py runs/quickstart/cable --prompt_file prompts.txt     # a batch, a prompt per
-    line python sample.py runs/quickstart/cable --interactive true            # asks for prompts
+    python sample.py runs/quickstart/cable --prompt_file prompts.txt     # a batch, one per line
+    python sample.py runs/quickstart/cable --interactive true            # asks for prompts
 
 The text may be longer than the training length. A single text is printed while it is generated, a
 batch at its end. The last line, on standard error, is the throughput in tokens per second.

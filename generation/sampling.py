@@ -22,7 +22,8 @@ class Sampling:
     top_k: int | None = None
     """sample from the k most likely tokens only; null: from all"""
     top_p: float = 1.0
-    """nucleus sampling: sample from the most likely tokens that together have this probability"""
+    """nucleus sampling: sample from the fewest most likely tokens that together reach this
+    probability"""
     seed: int = 1
     """random seed of the sampling"""
     compile: bool = False
