@@ -1,7 +1,8 @@
-"""How does a command line become a typed config, and a user's mistake one clear line?
+"""Command line: settings from defaults, a YAML file and flags; user errors as one-line messages.
 
-A program's settings are a dataclass; values come from its defaults, then from the YAML file given as --config, then from
-flags. `parse` checks names and types, the program checks meaning; `run` prints what is wrong and exits with status 2.
+The settings of a program are a dataclass. Values come from its defaults, then from the YAML files
+given as --config, then from flags. `parse` checks names and types, the program checks meanings, and
+`run` prints the problems and exits with status 2.
 """
 
 import dataclasses
@@ -21,9 +22,9 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
 class _HelpFormatter(DefaultHelpFormatter):
-    def _fill_text(
-        self, text, width, indent
-    ):  # keep the lines of a program's docstring: they are commands to copy
+    """Keep the line breaks of a program's docstring, because it contains commands to copy."""
+
+    def _fill_text(self, text, width, indent):
         return text
 
 
@@ -33,12 +34,14 @@ def parse(
     description: str,
     positional: tuple[str, str] | None = None,
 ):
-    """`config_class`, a dataclass with a docstring under each field, filled from its defaults < --config FILE < flags.
+    """Return an instance of `config_class`: its defaults < --config FILE < flags.
 
-    positional: (name, help) of one more field, a list[str] that takes the arguments which are no flags.
-    Raises InputError for unknown names (all at once, with the nearest known one) and for values of the wrong type.
+    config_class: a dataclass with a docstring under each field. argv: the command line; None:
+    sys.argv. positional: (name, help) of a list[str] field for arguments without a flag. Raises
+    InputError for unknown names (all of them, each with the nearest known name) and for values of
+    the wrong type.
     """
-    files, argv = _files(sys.argv[1:] if argv is None else argv)
+    files, argv = _split_config_files(sys.argv[1:] if argv is None else argv)
     fields = {field.name: field.type for field in dataclasses.fields(config_class)}
     parser = ArgumentParser(
         description=description,
@@ -47,89 +50,146 @@ def parse(
         print_config=None,
     )
     parser.add_argument(
-        "--config", action="config", help="YAML file of settings; flags overrule it"
+        "--config", action="config", help="YAML file of settings; flags override it"
     )
     if positional:
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
     parser.add_class_arguments(config_class, None, skip={positional[0]} if positional else set())
 
-    argv = [
-        f"{word}=true"
-        if fields.get(word[2:]) in (bool, bool | None)
-        and next_word not in ("true", "false", "null")
-        else word
-        for word, next_word in zip(argv, [*argv[1:], ""])
-    ]  # --resume means --resume true
-    names = [word[2:].split("=")[0] for word in argv if word.startswith("--")]
-    problems = [
-        _unknown("flag --", name, fields) for name in names if name not in (*fields, "help")
-    ]
-    for path, name in ((path, name) for path in files for name in _keys(path)):
-        if positional and name == positional[0]:
-            problems.append(
-                f"{path}: {name} stand on the command line, without a flag: move them there"
-            )
-        elif name not in fields:
-            problems.append(_unknown(f"{path}: key ", name, fields))
+    argv = _complete_booleans(argv, fields)
+    problems = _unknown_names(argv, files, fields, positional)
     if problems:
         raise InputError(*problems)
     try:
-        values = vars(
-            parser.parse_args([*(f"--config={path}" for path in files), *argv])
-        )  # flags overrule them, wherever they stand
+        # Files first: flags override them wherever they are on the command line.
+        values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))
     except ArgumentError as error:
-        plain = re.sub(
-            r"<class '(\w+)'>|typing\.(\w)", r"\1\2", str(error).replace("Parser key", "value of")
-        )
-        raise InputError(" ".join(plain.split())) from None
+        message = str(error).replace("Parser key", "value of")
+        message = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", message)
+        raise InputError(" ".join(message.split())) from None
     values.pop("config")
-    empty = [
-        name
+    problems = [
+        f"{name} is null: pass a value, or leave it out"
         for name, value in values.items()
         if value is None and type(None) not in typing.get_args(fields[name])
     ]
-    if empty:
-        raise InputError(*(f"{name} is null: give a value, or leave it out" for name in empty))
+    if problems:
+        raise InputError(*problems)
     return config_class(**values)
 
 
-def check_minimums(config, **least) -> list[str]:
-    """A line for each setting that is below its least value; those that are None, or a word, have none."""
-    return [
-        f"{name} is {value}: it must be at least {least[name]}"
-        for name in least
-        if isinstance(value := getattr(config, name), int | float) and value < least[name]
-    ]
+def _split_config_files(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Return the paths given as --config, and all other words."""
+    files, others = [], []
+    words = iter(argv)
+    for word in words:
+        flag, equals, path = word.partition("=")
+        if flag == "--config":
+            files.append(path if equals else next(words, ""))
+        else:
+            others.append(word)
+    return files, others
+
+
+def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
+    """Replace `--flag` of a Boolean field by `--flag=true`, unless a value follows."""
+    completed = []
+    for word, next_word in zip(argv, [*argv[1:], ""], strict=True):
+        is_boolean = fields.get(word[2:]) in (bool, bool | None)
+        if is_boolean and next_word not in ("true", "false", "null"):
+            word = f"{word}=true"
+        completed.append(word)
+    return completed
+
+
+def _unknown_names(argv, files, fields, positional) -> list[str]:
+    """Return a message for each flag and each key of a file that is not a setting."""
+    problems = []
+    for word in argv:
+        name = word[2:].split("=")[0]
+        if word.startswith("--") and name not in (*fields, "help"):
+            problems.append(_unknown(f"flag --{name}", name, fields))
+    for path in files:
+        for name in _read_keys(path):
+            if positional and name == positional[0]:
+                problems.append(
+                    f"{path}: {name} cannot be set in a file: pass them on the command line, "
+                    "without a flag"
+                )
+            elif name not in fields:
+                problems.append(_unknown(f"{path}: key {name}", name, fields))
+    return problems
+
+
+def _unknown(what: str, name: str, fields) -> str:
+    similar = difflib.get_close_matches(name, fields, 1)
+    hint = f"did you mean {similar[0]}?" if similar else "use --help for a list"
+    return f"{what} is unknown: {hint}"
+
+
+def _read_keys(path: str) -> list[str]:
+    """Return the keys of a YAML file. Raises InputError unless it is a mapping."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = yaml.safe_load(file)
+    except OSError as error:
+        raise InputError(
+            f"--config {path} cannot be read ({error.strerror}): use another file"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
+    if not isinstance(values, dict):
+        raise InputError(f"--config {path} is not a mapping: use lines of the form 'name: value'")
+    return [str(key) for key in values]
+
+
+def check_minimums(config, **minimums) -> list[str]:
+    """Return a message for each setting below its minimum; None and words have no minimum."""
+    problems = []
+    for name, minimum in minimums.items():
+        value = getattr(config, name)
+        if isinstance(value, int | float) and value < minimum:
+            problems.append(f"{name} is {value}: it must be at least {minimum}")
+    return problems
 
 
 def parse_lengths(text: str, block_size: int) -> list[int]:
-    """ "512,1x,16x" -> sorted token counts. Raises InputError for anything else."""
+    """Return the sorted token counts of "512,1x,16x", where 1x is `block_size`.
+
+    Raises InputError for anything else.
+    """
+    lengths = set()
     try:
-        found = {
-            block_size * int(word[:-1]) if word.endswith("x") else int(word)
-            for word in text.replace(" ", "").split(",")
-        }
+        for word in text.replace(" ", "").split(","):
+            if word.endswith("x"):
+                lengths.add(block_size * int(word[:-1]))
+            else:
+                lengths.add(int(word))
     except ValueError:
-        found = {0}
-    if min(found) < 1:
+        lengths = {0}
+    if min(lengths) < 1:
         raise InputError(
-            f"lengths '{text}': give token counts or multiples of the training length, as in 512,1024 or 1x,16x"
+            f"lengths '{text}' are invalid: use token counts or multiples of the training length, "
+            "as in 512,1024 or 1x,16x"
         )
-    return sorted(found)
+    return sorted(lengths)
 
 
 def run(main) -> None:
-    """Runs a program: input errors become one line each and status 2, Ctrl-C status 130, a reader that has enough, as in `| head`,
-    status 1; a bug keeps its traceback."""
+    """Run a program and turn exceptions into exit statuses.
+
+    InputError: one line per problem, status 2. Ctrl-C: status 130. A closed pipe, as of `| head`:
+    status 1. Other exceptions are bugs and keep their traceback.
+    """
     try:
         try:
             main()
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for what Python has left to write when it ends
+        # Python flushes standard output once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except InputError as error:
         for problem in error.problems:
@@ -138,35 +198,3 @@ def run(main) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-
-
-def _unknown(where: str, name: str, fields) -> str:
-    near = difflib.get_close_matches(name, fields, 1)
-    return f"{where}{name} is unknown: " + (
-        f"did you mean {near[0]}?" if near else "--help lists all"
-    )
-
-
-def _files(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The paths of --config, and all other words."""
-    files, rest, words = [], [], iter(argv)
-    for word in words:
-        flag, given, path = word.partition("=")
-        if flag == "--config":
-            files.append(path if given else next(words, ""))
-        else:
-            rest.append(word)
-    return files, rest
-
-
-def _keys(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = yaml.safe_load(file)
-    except OSError as error:
-        raise InputError(f"--config {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"--config {path} must hold lines of the form 'name: value'")
-    return [str(key) for key in values]

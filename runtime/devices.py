@@ -1,7 +1,7 @@
-"""What does a program compute on, and in which precision?
+"""Devices: selection of device and dtype, mixed precision, random states, speed and memory.
 
-device, dtype = device.choose("auto", "auto")        # prints one line that says what was chosen, and why
-with device.autocast(device_, dtype): ...
+device, dtype = select_device("auto", "auto")  # prints the choice and the reason
+with autocast(device, dtype): ...
 """
 
 import contextlib
@@ -22,7 +22,8 @@ import torch
 from errors import InputError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# TFLOP/s of dense products of bfloat16 (of float16 where it has none), accumulated in float32: the makers' data sheets.
+# Peak TFLOP/s of dense bfloat16 products (float16 if there is no bfloat16) with float32 sums, from
+# the vendors' data sheets.
 PEAK_TFLOPS = {
     "B200": 2250,
     "H100 PCIe": 756,
@@ -51,71 +52,81 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 def select_device(
     device: str, dtype: str, local_rank: int | None = None
 ) -> tuple[torch.device, torch.dtype]:
-    """device: auto, cpu, cuda or cuda:N; dtype: auto or one of DTYPES (weights stay float32, autocast does the rest).
+    """Return the device and the dtype of matrix products, and print them.
 
-    auto takes a GPU where there is one, and bfloat16 where the hardware computes in it: emulated on a CPU it is slower than
-    float32, at worst hundreds of times. A GPU without it computes in float16. local_rank: which of several GPUs is this
-    process's, where it is one of several processes. Raises InputError for a device that is not there.
+    device: auto, cpu, cuda or cuda:N; auto takes a GPU if there is one. dtype: auto or a key of
+    DTYPES; weights stay float32. auto is bfloat16 if the hardware computes in it, because emulation
+    on a CPU is slower than float32, up to hundreds of times; else float16 on a GPU, float32 on a
+    CPU. local_rank: with several processes on this machine, the GPU of this one. Raises InputError
+    for a device that does not exist.
     """
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: there is no CUDA device here: choose cpu or auto")
-    try:
-        chosen = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        )
-    except RuntimeError:
-        raise InputError(f"unknown device '{device}': choose auto, cpu, cuda or cuda:N") from None
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"--device {device}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0"
-        )
-    if chosen.type not in ("cpu", "cuda"):
-        raise InputError(f"device '{device}' is not supported: choose auto, cpu or cuda")
-    if chosen.type == "cuda" and local_rank is not None:
-        if chosen.index is not None:
-            raise InputError(
-                f"--device {device}: several processes take a GPU each: choose cuda or auto"
-            )
-        chosen = torch.device("cuda", local_rank)
+    selected = _parse_device(device)
+    if selected.type == "cuda" and local_rank is not None:
+        if selected.index is not None:
+            raise InputError(f"--device {device} is one GPU for several processes: use cuda")
+        selected = torch.device("cuda", local_rank)
+    # NumPy before 2.4 looks for denormals at the first call, and warns if they are flushed.
     for kind in (np.float32, np.float64):
-        np.finfo(kind)  # NumPy before 2.4 looks for denormals once, and warns where there are none
-    # Steep biases make denormal attention weights, which slow a CPU down fourfold; threads inherit this from here.
+        np.finfo(kind)
+    # Steep biases give denormal attention weights, which slow a CPU down fourfold. Threads that
+    # start later inherit this setting.
     torch.set_flush_denormal(True)
-    torch.backends.cudnn.allow_tf32 = (
-        False  # float32 means that, in convolutions as in matrix products
-    )
-    if chosen.type == "cpu":
+    # Convolutions in float32 as matrix products are: no TF32.
+    torch.backends.cudnn.allow_tf32 = False
+    if selected.type == "cpu":
         keep_freed_memory()
-    hardware = bfloat16_in_hardware(chosen)
-    name = (
-        dtype
-        if dtype != "auto"
-        else "bfloat16"
-        if hardware
-        else "float16"
-        if chosen.type == "cuda"
-        else "float32"
-    )
-    why = f" ({'has' if hardware else 'has no'} bfloat16 in hardware)" if dtype == "auto" else ""
-    print(f"device {describe(chosen)}, {name}{why}")
-    return chosen, DTYPES[name]
+    name, reason = dtype, ""
+    if dtype == "auto":
+        name, reason = _default_dtype(selected)
+    print(f"device {describe(selected)}, {name}{reason}")
+    return selected, DTYPES[name]
+
+
+def _parse_device(device: str) -> torch.device:
+    """Return the device of a --device value. Raises InputError if it does not exist."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: there is no CUDA device: use cpu or auto")
+    name = device
+    if device == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        selected = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"unknown device '{device}': use auto, cpu, cuda or cuda:N") from None
+    if selected.type not in ("cpu", "cuda"):
+        raise InputError(f"device '{device}' is not supported: use auto, cpu or cuda")
+    if selected.type == "cuda" and (selected.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise InputError(f"--device {device} does not exist: use cuda:0 to cuda:{last}")
+    return selected
+
+
+def _default_dtype(device: torch.device) -> tuple[str, str]:
+    """Return the name of the default dtype of a device, and the reason."""
+    if bfloat16_in_hardware(device):
+        return "bfloat16", " (has bfloat16 in hardware)"
+    name = "float16" if device.type == "cuda" else "float32"
+    return name, " (has no bfloat16 in hardware)"
 
 
 def keep_freed_memory() -> None:
-    """Has glibc's malloc keep what tensors free for the next ones. As it is, it gives large blocks back to the system, and a
-    training step spends up to a third of its time on having them cleared again, page by page."""
+    """Make glibc's malloc keep freed memory for the next tensors.
+
+    By default it returns large blocks to the system, and page faults then take up to a third of a
+    training step.
+    """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, -1)  # give nothing back
-        mallopt(M_MMAP_MAX, 0)  # nor ask the system for single blocks
+        mallopt(M_TRIM_THRESHOLD, -1)  # never return memory
+        mallopt(M_MMAP_MAX, 0)  # never map single blocks
 
 
 def bfloat16_in_hardware(device: torch.device) -> bool:
+    """Return whether the device computes in bfloat16 without emulation."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    cpuinfo = Path(
-        "/proc/cpuinfo"
-    )  # the kernel's own list of features: the same under every version of torch
+    # The kernel's list of features, because torch has no stable function for it.
+    cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return False
     flags = set(cpuinfo.read_text().split())
@@ -123,117 +134,125 @@ def bfloat16_in_hardware(device: torch.device) -> bool:
 
 
 def describe(device: torch.device) -> str:
+    """Return the device with the name of the GPU or the number of CPU threads."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
 def processor() -> str:
-    """The name of the CPU: with the number of threads, what its speed depends on."""
+    """Return the name of the CPU."""
     cpuinfo = Path("/proc/cpuinfo")
-    names = (
-        re.findall(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE)
-        if cpuinfo.exists()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()
+    if cpuinfo.exists():
+        match = re.search(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE)
+        if match:
+            return match[1]
+    return platform.processor() or platform.machine()
 
 
 def autocast(device: torch.device, dtype: torch.dtype):
-    """Matrix products in dtype, the rest as torch's autocast rules say; nothing at all for float32."""
+    """Return a context of mixed precision with matrix products in `dtype`; none for float32."""
     if dtype == torch.float32:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype)
 
 
 def deterministic() -> None:
-    """The same bits again from the same input, also on a GPU; an operation that cannot raises an error. Before any CUDA work."""
+    """Make computations on a GPU bitwise reproducible. Call it before any work on the GPU.
+
+    Operations without a deterministic implementation then raise an error.
+    """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The state of torch's random numbers on the CPU and, where it computes, on the GPU."""
-    return {"cpu": torch.get_rng_state()} | (
-        {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
-    )
+    """Return the states of torch's random number generators, on the CPU and the GPU in use."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Restore the states that `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """What the device could compute at most, in FLOP/s; None where that is not known."""
+    """Return the peak speed of the device in FLOP/s, or None if it is unknown."""
     if device.type != "cuda" or dtype == torch.float32:
         return None
     return named_peak(torch.cuda.get_device_name(device))
 
 
 def named_peak(name: str) -> float | None:
-    """PEAK_TFLOPS of a device's full name, in FLOP/s: the first entry, all of whose words it holds."""
+    """Return the peak FLOP/s of a GPU: of the first key of PEAK_TFLOPS whose words it contains.
+
+    name: as torch.cuda.get_device_name returns it.
+    """
     words = set(re.split(r"[^\w]+", name))
-    return next(
-        (1e12 * tflops for known, tflops in PEAK_TFLOPS.items() if words >= set(known.split())),
-        None,
-    )
+    for known, tflops in PEAK_TFLOPS.items():
+        if words >= set(known.split()):
+            return 1e12 * tflops
+    return None
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most memory in use so far, in bytes: on a GPU that of tensors, on a CPU that of the whole process."""
+    """Return the peak memory so far in bytes: of tensors on a GPU, of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Of the wall clock, until the device has done what `call()` asks of it."""
+    """Return the wall-clock seconds of `call()`, until the device has finished."""
     synchronize(device)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     call()
     synchronize(device)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def busy_seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Those that a GPU is busy with what `call()` launches: it sleeps until all of that waits in line, however long the host takes to
-    launch it. Where `call()` itself waits for the GPU, and on a CPU, the same as `seconds_of`.
+    """Return the seconds for which a GPU is busy with the kernels that `call()` launches.
+
+    The GPU sleeps until all kernels are queued, so that slow launches do not count. If `call()`
+    itself waits for the GPU, or on a CPU, this is the same as `seconds_of`.
     """
     if device.type == "cpu":
         return seconds_of(call, device)
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
         synchronize(device)
         torch.cuda._sleep(cycles)
-        begun.record()
+        start.record()
         call()
-        ended.record()
-        in_line = not begun.query()
+        end.record()
+        all_queued = not start.query()
         synchronize(device)
-        if in_line:
+        if all_queued:
             break
-    return begun.elapsed_time(ended) / 1000
+    return start.elapsed_time(end) / 1000
 
 
 def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def memory_of(call: Callable[[], object], device: torch.device) -> int:
-    """The most that tensors made during `call()` take up at a time, in bytes, beyond those that were there before."""
+    """Return the peak memory in bytes of the tensors that `call()` allocates."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         call()
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # or the profiler tells on the console that it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages of the profiler
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         call()
     changes = sorted(
@@ -245,14 +264,49 @@ def memory_of(call: Callable[[], object], device: torch.device) -> int:
 
 
 def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:
-    """The largest of the ascending candidates for which `attempt` does not run out of GPU memory; None if all do."""
-    low, high = -1, len(candidates)  # indices of one that fits (or none) and of one that does not
-    while high - low > 1:
-        middle = (low + high) // 2
+    """Return the largest candidate whose `attempt` fits into GPU memory; None if none fits.
+
+    candidates: ascending; found by bisection.
+    """
+    fits, too_large = -1, len(candidates)  # indices
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
         try:
             attempt(candidates[middle])
-            low = middle
+            fits = middle
         except torch.OutOfMemoryError:
-            high = middle
+            too_large = middle
         torch.cuda.empty_cache()
-    return candidates[low] if low >= 0 else None
+    return candidates[fits] if fits >= 0 else None
+
+
+def find_micro_batch(
+    model, sequences: int, device: torch.device, dtype: torch.dtype, processes
+) -> int:
+    """Return the largest micro-batch that fits into the GPU memory of every rank.
+
+    sequences: of one rank and one optimizer step; the result divides it. Each attempt runs one
+    forward and backward pass with memory reserved for AdamW's two moments. Raises InputError if not
+    even one sequence fits.
+    """
+
+    def attempt(micro_batch):
+        model.zero_grad()
+        shape = (micro_batch, model.config.block_size)
+        tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        moments = torch.empty(2 * model.parameter_count(), device=device)
+        with autocast(device, dtype):
+            loss = model(tokens, tokens)
+        loss.backward()
+        del moments
+
+    divisors = [count for count in range(1, sequences + 1) if sequences % count == 0]
+    largest = largest_that_fits(attempt, divisors)
+    model.zero_grad()
+    largest = min(processes.gather(largest or 0))
+    if not largest:
+        raise InputError(
+            f"not one sequence of {model.config.block_size} tokens fits into the GPU: "
+            "use a smaller size or block_size, or --activation_checkpointing"
+        )
+    return largest

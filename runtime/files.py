@@ -1,4 +1,4 @@
-"""How does a file get onto the disk: whole, or not at all."""
+"""Files that are complete or absent: atomic writing, and JSON."""
 
 import json
 import os
@@ -12,10 +12,11 @@ from errors import InputError
 
 @contextmanager
 def atomic(path: str | Path):
-    """Opens `path` for writing bytes under a temporary name; syncs and renames it when the block ends well.
+    """Open `path` for writing bytes, atomically.
 
-    A crash at any moment leaves the old file or the new one, never half of one. Raises InputError where the system does
-    not let us write (no right, no space, a file in the way).
+    The block writes to a temporary file, which is synced to disk and renamed at the end. A crash at
+    any moment leaves the old file or the new one. Raises InputError if the system refuses (no
+    permission, no space, a file in the way).
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
@@ -28,7 +29,7 @@ def atomic(path: str | Path):
                 os.fsync(file.fileno())
             os.replace(partial, path)
             folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)  # the rename itself
+            os.fsync(folder)  # makes the rename itself durable
             os.close(folder)
         finally:
             if not path.parent.is_file():
@@ -37,11 +38,14 @@ def atomic(path: str | Path):
 
 @contextmanager
 def atomic_folder(path: str | Path):
-    """A new folder to fill, under a temporary name; it takes its own when the block ends well. Raises InputError as `atomic` does."""
+    """Yield a new, empty folder to fill; it is renamed to `path` if the block succeeds.
+
+    Raises InputError as `atomic` does.
+    """
     path = Path(path).resolve()
     partial = path.with_name(path.name + ".partial")
     with writing(path):
-        shutil.rmtree(partial, ignore_errors=True)  # of one that was interrupted
+        shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted program
         partial.mkdir(parents=True)
         yield partial
         os.replace(partial, path)
@@ -49,12 +53,13 @@ def atomic_folder(path: str | Path):
 
 @contextmanager
 def writing(path: str | Path):
-    """Turns the system's refusals inside the block into an InputError that names `path`."""
+    """Turn an OSError inside the block into an InputError that names `path`."""
     try:
         yield
     except OSError as error:
+        reason = error.strerror or error
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}: choose another folder or make room there"
+            f"cannot write {path}: {reason}: use another folder, or free some space"
         ) from error
 
 
@@ -76,11 +81,14 @@ def compact_json(value) -> str:
     )
 
 
-def read_json(path: str | Path, mend: str):
-    """The JSON in `path`; InputError with `mend` where there is none or it is damaged."""
+def read_json(path: str | Path, remedy: str):
+    """Return the JSON value in `path`.
+
+    Raises InputError, which ends with `remedy`, if the file is missing or corrupt.
+    """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist: {mend}") from None
+        raise InputError(f"{path} does not exist: {remedy}") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}): {mend}") from None
+        raise InputError(f"{path} cannot be read ({error}): {remedy}") from None

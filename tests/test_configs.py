@@ -19,7 +19,7 @@ def test_config_is_valid_and_holds_deltas_only(path):
         if getattr(Config(), name) == value and name not in ("size", "micro_batch")
     ]
     for processes in (1, 2, 4, 8, 16):
-        config.sequences(processes)
+        config.sequences_per_step(processes)
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_a_run_without_encoder_settings_resumes_as_decoder(trained, data_dir, tm
     torch.save(checkpoint, path)
     flags = ["--data", str(data_dir), "--pe", "nope", "--out_dir", str(run), "--resume"]
     train_gpt.main([*TINY, *flags])
-    assert "is trained already" in capsys.readouterr().out
+    assert "is already trained" in capsys.readouterr().out
     with pytest.raises(InputError, match="was trained with objective clm, not mlm"):
         train_gpt.main([*MLM, *flags])
 

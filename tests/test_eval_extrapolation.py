@@ -410,8 +410,8 @@ def test_dense_attention_gives_the_same_loss(run):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--lengths", "16,many"], "give token counts or multiples"),
-        (["--lengths", "0"], "give token counts or multiples"),
+        (["--lengths", "16,many"], "use token counts or multiples"),
+        (["--lengths", "0"], "use token counts or multiples"),
         (["--lengths", 4096], "too few for one window of 4096 + 1"),
         (
             ["--lengths", "16,32", "--max_tokens", 20],

@@ -66,7 +66,7 @@ def test_quickstart(tmp_path):
     again = start(tmp_path)
     output, _ = again.communicate()
     assert again.returncode == 0, output
-    assert "cable is trained already: 8 of 8 steps" in output
+    assert "cable is already trained: 8 of 8 steps" in output
     assert f"from step {steps}" in output or steps == 8
     for line in (
         "| context |",
@@ -88,7 +88,7 @@ def test_quickstart(tmp_path):
     output, _ = third.communicate()
     assert third.returncode == 0, output
     assert (
-        output.count("is trained already") == output.count("already evaluated") == 2
+        output.count("is already trained") == output.count("already evaluated") == 2
         and "is already prepared" in output
     )
     files = [path for path in written if path.parent.name != "runs" and path.is_file()]

@@ -64,7 +64,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert {path.name for path in (runs / "fineweb-edu_small-512").iterdir()} == {"kerple", "cable"}
 
     second = script("table2_dapev2.sh", tmp_path, **settings)
-    for words in ("is trained already", "already evaluated"):
+    for words in ("is already trained", "already evaluated"):
         assert second.stdout.count(words) == 2
     seeds = script(
         "table2_dapev2.sh", tmp_path, **settings | {"ENCODINGS": "cable", "SEEDS": "1 2"}

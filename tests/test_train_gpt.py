@@ -15,7 +15,7 @@ from conftest import ENCODINGS, NAMES, ROOT, TINY, log_of, program
 
 import train_gpt
 from errors import InputError
-from runtime import checkpoints, cli, loading, run_folder
+from runtime import checkpoints, cli, devices, loading, run_folder
 from text_data import shards
 from train_gpt import Config, learning_rate
 
@@ -339,7 +339,7 @@ def test_a_run_starts_from_the_weights_of_another(trained, data_dir, tmp_path, c
         trained("cable")
     )
     train_gpt.main([*flags, "--resume"])
-    assert "is trained already: 2 of 2 steps" in capsys.readouterr().out
+    assert "is already trained: 2 of 2 steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_weights_as_they_are_under_another_encoding(pe, other, trained, data_dir
         other == "rope-pi:factor=1"
     ) and f"val loss {values[1]:.4f}" in capsys.readouterr().out
     train_gpt.main([*flags, "--resume"])
-    assert "is trained already: 0 of 0 steps" in capsys.readouterr().out
+    assert "is already trained: 0 of 0 steps" in capsys.readouterr().out
 
 
 def test_weights_that_do_not_fit_are_told(trained, refused, data_dir, tmp_path):
@@ -467,7 +467,7 @@ def test_wandb_gets_what_the_log_gets(data_dir, tmp_path):
     longer = program(
         "train_gpt.py", *flags, "--steps", 6, "--out_dir", run, "--resume", WANDB_MODE="offline"
     )
-    assert "is trained already" in longer.stdout
+    assert "is already trained" in longer.stdout
 
 
 def test_without_wandb_the_mend_is_told(refused, data_dir, tmp_path, monkeypatch):
@@ -506,13 +506,12 @@ def test_the_largest_micro_batch_that_fits_is_found(limit, found, monkeypatch):
     )
     processes = train_gpt.distributed.Processes()
     assert (
-        train_gpt.fitting_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes)
-        == found
+        devices.find_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes) == found
     )
     assert all(parameter.grad is None for parameter in model.parameters())
     monkeypatch.setattr(train_gpt.distributed.Processes, "gather", lambda self, value: [value, 0])
     with pytest.raises(InputError, match="not one sequence of 8 tokens fits into the GPU"):
-        train_gpt.fitting_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes)
+        devices.find_micro_batch(model, 12, torch.device("cpu"), torch.float32, processes)
 
 
 def test_dry_run_counts_and_does_nothing(data_dir, tmp_path, capsys):
@@ -542,7 +541,7 @@ def test_dry_run_counts_and_does_nothing(data_dir, tmp_path, capsys):
         f"1 H100 {flops / (0.4 * 989e12) / 3600:.2f}, 8 H100 {flops / 8 / (0.4 * 989e12) / 3600:.2f}"
         in output
     )
-    assert f"{12 * n / 1e9:.2f} GB a checkpoint" in output and "is not there yet" in output
+    assert f"{12 * n / 1e9:.2f} GB a checkpoint" in output and "does not exist yet" in output
     assert not (tmp_path / "run").exists()
     train_gpt.main([*TINY, "--data", str(data_dir), "--dry_run"])
     assert "0.03 epochs of 12,004" in capsys.readouterr().out  # 6 x 64 tokens
@@ -613,7 +612,12 @@ def test_config_on_disk_is_the_resolved_one(trained):
 def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path, capsys):
     """Gradients of 4 sequences in one pass and in four differ by rounding only. A micro-batch is as many at most: two at a time, where
     three are allowed."""
-    for micro_batch, passes in ((1, "4 x 1"), (4, "1 x 4"), (3, "2 x 2"), (100, "1 x 4")):
+    for micro_batch, passes in (
+        (1, "4 micro-batches x 1"),
+        (4, "1 micro-batches x 4"),
+        (3, "2 micro-batches x 2"),
+        (100, "1 micro-batches x 4"),
+    ):
         train_gpt.main(
             [
                 *TINY,
@@ -627,7 +631,7 @@ def test_accumulated_micro_batches_are_one_batch(data_dir, tmp_path, capsys):
                 str(tmp_path / str(micro_batch)),
             ]
         )
-        assert f"1 processes x {passes} sequences" in capsys.readouterr().out
+        assert f"world size 1 x {passes} sequences" in capsys.readouterr().out
     one, four = (log_of(tmp_path / name) for name in ("1", "4"))
     assert (
         abs(one[1]["loss"] - four[1]["loss"]) < 1e-5
@@ -725,7 +729,7 @@ def test_resume_of_a_finished_run_does_nothing(trained, data_dir, capsys):
     train_gpt.main(
         [*TINY, "--data", str(data_dir), "--pe", "rope", "--out_dir", str(run), "--resume"]
     )
-    assert "is trained already: 6 of 6 steps" in capsys.readouterr().out
+    assert "is already trained: 6 of 6 steps" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
@@ -789,13 +793,11 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
     assert "unknown size 'smal'" in lines("--size", "smal")[0]
     assert "n_embd 100 gives 3 heads" in lines("--n_embd", 100, "--n_head", 3)[0]
     assert (
-        "tokens_per_step 100 is no multiple of block_size 16 x processes 1 = 16"
+        "tokens_per_step 100 is not a multiple of block_size 16 x world size 1 = 16"
         in lines("--tokens_per_step", 100)[0]
     )
     assert len(lines("--steps", 0, "--lr", -1, "--pe", "x", "--size", "y")) == 4
-    assert lines("--lr", 1e-4) == [
-        "error: min_lr 0.001 is more than lr 0.0001: lower --min_lr, too"
-    ]
+    assert lines("--lr", 1e-4) == ["error: min_lr 0.001 is above lr 0.0001: use a lower --min_lr"]
     assert len(lines("--beta1", 1, "--beta2", 1.5, "--grad_clip", -1, "--weight_decay", -1)) == 4
     assert lines("--n_layer", 0) == ["error: n_layer is 0: it must be at least 1"]
     assert (
@@ -821,22 +823,24 @@ def test_settings_are_told_wrong_before_anything_is_written(refused, data_dir, t
             ],
         ),
         ("steps: [1", ["is not YAML"]),
-        ("- 1", ["must hold lines of the form 'name: value'"]),
+        ("- 1", ["is not a mapping: use lines of the form 'name: value'"]),
         ("steps: many", ["Got value: many"]),
-        ("# nothing", ["must hold lines of the form"]),
-        ("seed: null\nbeta1: null", ["beta1 is null: give a value", "seed is null: give a value"]),
+        ("# nothing", ["is not a mapping: use lines of the form"]),
+        ("seed: null\nbeta1: null", ["beta1 is null: pass a value", "seed is null: pass a value"]),
     ):
         config.write_text(text)
         found = lines("--config", config)
         assert len(found) == len(told) and all(b in a for a, b in zip(found, told)), found
     assert "cannot be read" in lines("--config", tmp_path / "none.yaml")[0]
-    assert "there is no CUDA device here" in lines("--device", "cuda")[0]
+    assert "there is no CUDA device" in lines("--device", "cuda")[0]
     assert "unknown device 'gpu'" in lines("--device", "gpu")[0]
     assert (
-        "micro_batch auto measures the memory of a GPU: give a number"
+        "micro_batch auto measures the memory of a GPU: pass a number"
         in lines("--micro_batch", "auto")[0]
     )
-    assert "does not exist: create it with prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
+    assert (
+        "does not exist: create it with prepare_text.py" in lines("--data", tmp_path / "nodata")[0]
+    )
     assert (
         "too few for one window of 4096 + 1"
         in lines("--block_size", 4096, "--tokens_per_step", 8192)[0]
@@ -960,7 +964,7 @@ def test_what_an_interrupted_beginning_left_is_in_nobodys_way(data_dir, tmp_path
         6,
     ]  # where there is a checkpoint
     assert (
-        "note: the learning rate rises to the end and never reaches lr: warmup_steps 7, steps 6"
+        "note: warmup_steps 7 is above steps 6: the learning rate never reaches lr"
         in capsys.readouterr().out
     )
 

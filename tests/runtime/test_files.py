@@ -61,7 +61,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
 
 def test_refusals_of_the_system_name_the_file(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot write .*file/deeper: .*choose another folder"):
+    with pytest.raises(InputError, match="cannot write .*file/deeper: .*use another folder"):
         with atomic(tmp_path / "file" / "deeper") as file:
             file.write(b"x")
     with pytest.raises(InputError, match="cannot write"):

@@ -1,0 +1,204 @@
+"""Training metrics: loss, gradient norm, throughput and MFU of the steps; the cost of a run."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from errors import InputError
+from model import GPT, GPTConfig
+from runtime import devices
+from runtime.distributed import Processes
+from text_data.data_loader import Windows, masked_count
+from text_data.shards import Shards
+
+
+class StepMetrics:
+    """Losses, gradient norms and times of the steps since the last log line, on one rank.
+
+    The numbers stay on the device until `reduce_losses` reads them, so that the host does not wait
+    for the device at every step. config: the `Config` of train_gpt.py; dtype: of matrix products.
+    """
+
+    def __init__(
+        self,
+        config,
+        model: GPT,
+        windows: Windows,
+        accumulation_steps: int,
+        dtype: torch.dtype,
+        processes: Processes,
+    ):
+        self.windows = windows
+        self.accumulation_steps = accumulation_steps
+        self.processes = processes
+        self.tokens_per_step = config.tokens_per_step
+        self.flops_per_token = model.flops_per_token(config.block_size, windows.targets_per_window)
+        self.device = next(model.parameters()).device
+        self.peak_flops = devices.peak_flops(self.device, dtype)
+        rows = min(config.log_every, config.steps)
+        self.losses = torch.zeros(rows, accumulation_steps, device=self.device)
+        self.norms = torch.zeros(rows, device=self.device)
+        self.window_numbers = []
+        self.steps = 0
+        self.seconds = 0.0  # of training, without validation and saving
+
+    def add_micro_batch(self, loss: Tensor, window_numbers) -> None:
+        """Store the loss of a micro-batch, (), and the numbers of its windows."""
+        micro_step = len(self.window_numbers) % self.accumulation_steps
+        self.losses[self.steps, micro_step] = loss
+        self.window_numbers.append(window_numbers)
+
+    def add_step(self, norm: Tensor) -> None:
+        """Store the gradient norm of a step, (), after its last micro-batch."""
+        self.norms[self.steps] = norm
+        self.steps += 1
+
+    def reduce_losses(self, step: int, saved_step: int, skips_overflow: bool) -> Tensor:
+        """Return the mean losses of all ranks, one per step since the last log line, (steps,).
+
+        Waits for the device. step: taken so far; saved_step: of the newest checkpoint;
+        skips_overflow: whether a gradient scaler skips steps whose gradients are NaN or Inf.
+        Raises InputError if a loss, or a gradient norm that is not skipped, is NaN or Inf.
+        """
+        losses = self.processes.sum(self.losses[: self.steps].mean(1)) / self.processes.world_size
+        is_finite = losses.isfinite()
+        if not skips_overflow:
+            is_finite &= self.norms[: self.steps].isfinite()
+        if is_finite.all():
+            return losses
+        row = int(is_finite.int().argmin())
+        quantity = "gradient norm" if losses[row].isfinite() else "loss"
+        raise InputError(
+            f"the {quantity} of step {step - self.steps + row + 1} is NaN or Inf"
+            f"{self._suspects(row)}: train again with a lower --lr; "
+            f"the checkpoints up to step {saved_step} are unchanged"
+        )
+
+    def _suspects(self, row: int) -> str:
+        """Return the places in the data of the micro-batches, of all ranks, with such a loss."""
+        first = row * self.accumulation_steps
+        micro_batches = self.window_numbers[first : first + self.accumulation_steps]
+        numbers = []
+        for window_numbers, loss in zip(micro_batches, self.losses[row], strict=True):
+            if not loss.isfinite():
+                numbers += [int(number) for number in window_numbers]
+        places = []
+        for rank_numbers in self.processes.gather(numbers):
+            for shard, token in map(self.windows.locate, rank_numbers):
+                places.append(f"{self.windows.shards.paths[shard].name} at token {token}")
+        if not places:
+            return ""
+        ellipsis = " ..." if len(places) > 8 else ""
+        return f", in the micro-batch with {', '.join(places[:8])}{ellipsis}"
+
+    def summarize(self, losses: Tensor, lr: float) -> dict:
+        """Return the values of a log line, and start the next interval.
+
+        losses: of `reduce_losses`. "ms" is per step, "memory" in bytes. "mfu" (model FLOPs
+        utilization) is present if the peak FLOPs of the device are known.
+        """
+        ms = 1000 * self.seconds / self.steps
+        values = {
+            "loss": losses.mean().item(),
+            "lr": lr,
+            "grad_norm": self.norms[self.steps - 1].item(),
+            "ms": ms,
+            "tokens_per_second": 1000 * self.tokens_per_step / ms,
+            "memory": devices.peak_memory(self.device),
+        }
+        if self.peak_flops:
+            flops_per_second = values["tokens_per_second"] * self.flops_per_token
+            values["mfu"] = flops_per_second / (self.peak_flops * self.processes.world_size)
+        self.window_numbers.clear()
+        self.steps = 0
+        self.seconds = 0.0
+        return values
+
+
+def step_columns(values: dict, steps_left: int) -> list[str]:
+    """Return the columns of a console line from the values of `StepMetrics.summarize`."""
+    minutes, seconds = divmod(round(steps_left * values["ms"] / 1000), 60)
+    columns = [
+        f"loss {values['loss']:.4f}",
+        f"lr {values['lr']:.2e}",
+        f"norm {values['grad_norm']:.2f}",
+        f"{values['ms']:.0f} ms",
+        f"{values['tokens_per_second']:,.0f} tokens/s",
+    ]
+    if "mfu" in values:
+        columns.append(f"MFU {values['mfu']:.1%}")
+    columns.append(f"{values['memory'] / 1e9:.1f} GB")
+    columns.append(f"left {minutes // 60}:{minutes % 60:02}:{seconds:02}")
+    return columns
+
+
+def bias_columns(summary: dict) -> list[str]:
+    """Return the columns of a console line from `bias_statistics.summary`; may be empty."""
+    columns = []
+    if summary.get("window"):
+        windows = " ".join(f"{window:.0f}" for window in summary["window"])
+        columns.append(f"effective window by layer {windows}")
+    if "left_out" in summary:
+        columns.append(f"{np.mean(summary['left_out']):.1%} of attention skipped")
+    return columns
+
+
+def progress_bar(config, step: int, rank: int) -> tqdm:
+    """Return a progress bar that is shown on rank 0, and only if standard error is a terminal."""
+    return tqdm(
+        total=config.steps,
+        initial=step,
+        desc=config.pe,
+        unit="step",
+        disable=True if rank else None,
+        dynamic_ncols=True,
+    )
+
+
+def describe_cost(config, mfu: float = 0.4) -> str:
+    """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run.
+
+    config: the `Config` of train_gpt.py. mfu: model FLOPs utilization, as a fraction. Needs no GPU.
+    Without the data, the vocabulary is GPT-2's and the epochs are unknown.
+    """
+    train = None
+    if Path(config.data).is_dir():
+        train = config.windows(Shards(config.data, "train", "never"))
+    vocab_size = train.shards.padded_vocab_size if train else GPTConfig.vocab_size
+    with torch.device("meta"):  # shapes only, no memory
+        model = GPT(config.gpt_config(vocab_size))
+
+    tokens = config.steps * config.tokens_per_step
+    epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
+    if train:
+        passes = config.sequences_per_step(1) * config.steps / len(train)
+        epochs = f"{passes:.2f} epochs of {train.shards.total:,}"
+
+    targets = config.block_size
+    if not config.causal:
+        targets = masked_count(config.block_size, config.mask_rate)
+    parameters = model.parameter_count()
+    flops_per_token = model.flops_per_token(config.block_size, targets)
+    flops = flops_per_token * tokens
+    formula = f"{flops_per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}"
+    if not config.causal:
+        formula += f", of the logits for {targets / config.block_size:.1%} of the tokens"
+
+    hours = []
+    for name in ("H100", "A100", "RTX 4090"):
+        on_one = flops / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600
+        hours += [f"{count} {name} {on_one / count:.2f}" for count in (1, 8)]
+    checkpoint = 12 * parameters / 1e9  # weights and AdamW's two moments, 4 bytes each
+    files = 1 + config.keep_checkpoints
+    lines = [
+        model.describe(),
+        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens "
+        f"({epochs})",
+        f"{flops:.3g} FLOPs: {formula}",
+        f"hours at {mfu:.0%} MFU: {', '.join(hours)}",
+        f"disk: {checkpoint:.2f} GB a checkpoint, {files} of them while one is written",
+    ]
+    return "\n".join(lines)
