@@ -6,11 +6,15 @@ encoding_formulas.py.
 
 import importlib.util
 import math
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS, NAMES
+from conftest import ENCODINGS, NAMES, ROOT
 from encoding_formulas import (
     BIASES,
     B,
@@ -74,6 +78,36 @@ def test_copy_of_the_module_does_not_register_operators_again():
     assert torch.ops.posenc.running_sum.default is before
     for module in (copied, posenc):
         assert module.running_sum(torch.ones(3)).tolist() == [1, 2, 3]
+
+
+CORE_FILES_ALONE = """
+import torch
+import attention, posenc
+
+for pe in posenc.ENCODINGS:
+    encoding = posenc.build(pe, heads=2, width=8, block_size=16, layers=1)[0]
+    q = k = v = torch.randn(1, 2, 9, 4)
+    inputs = attention.BiasInputs(encoding, *encoding.features(torch.randn(1, 9, 8), torch.arange(9)))
+    path = attention.resolve_path("auto", encoding)
+    assert attention.attend(q, k, v, inputs, 0.5, path).shape == q.shape
+print(*posenc.ENCODINGS)
+"""
+
+
+def test_core_files_can_be_copied_alone(tmp_path):
+    for name in ("posenc.py", "attention.py", "errors.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", CORE_FILES_ALONE],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cable" in done.stdout.split()
+    assert "dape" not in done.stdout.split()
 
 
 # All encodings: formulas
