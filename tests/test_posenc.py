@@ -87,7 +87,8 @@ import attention, posenc
 for pe in posenc.ENCODINGS:
     encoding = posenc.build(pe, heads=2, width=8, block_size=16, layers=1)[0]
     q = k = v = torch.randn(1, 2, 9, 4)
-    inputs = attention.BiasInputs(encoding, *encoding.features(torch.randn(1, 9, 8), torch.arange(9)))
+    features = encoding.features(torch.randn(1, 9, 8), torch.arange(9))
+    inputs = attention.BiasInputs(encoding, *features)
     path = attention.resolve_path("auto", encoding)
     assert attention.attend(q, k, v, inputs, 0.5, path).shape == q.shape
 print(*posenc.ENCODINGS)
