@@ -1,8 +1,9 @@
-"""Shared by all tests: small data, a small training run, and two encodings that are defined here and nowhere else."""
+"""Shared fixtures: small data, short training runs, and two encodings for tests only."""
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -17,10 +18,8 @@ from torch import nn
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-if not torch.cuda.is_available():
-    os.environ.setdefault(
-        "TRITON_INTERPRET", "1"
-    )  # before anything imports triton, as torch.compile does
+if not torch.cuda.is_available():  # must be set before the first import of triton
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
@@ -32,7 +31,10 @@ torch.set_num_threads(1)
 
 
 class Drift(posenc.Encoding):
-    """-r_h log(1 + |S_i - S_j|), S = cumsum(sigmoid(x w)): per-token states and a parameter per head, dense only."""
+    """-r_h log(1 + |S_i - S_j|) with S = cumsum(sigmoid(x w)).
+
+    Per-token features and a learnable parameter per head; the dense path only.
+    """
 
     names = ("test-drift",)
 
@@ -51,7 +53,7 @@ class Drift(posenc.Encoding):
 
 
 class Salience(posenc.Encoding):
-    """a_i b_j, two learned numbers of each token: a bias of one product, so that the fused kernel takes it."""
+    """a_i b_j, with two learned features per token: one product, so the fused path applies."""
 
     names = ("test-salience",)
 
@@ -83,48 +85,18 @@ ENCODINGS = [
     "window:w=9",
     "window:w=9+alibi",
 ]
-LIMITED = ["learnable", "learnable+alibi", "diet-abs"]  # to the training length, by their formulas
-TINY = [
-    "--size",
-    "quickstart",
-    "--n_layer",
-    "2",
-    "--n_head",
-    "2",
-    "--n_embd",
-    "16",
-    "--block_size",
-    "16",
-    "--micro_batch",
-    "2",
-    "--tokens_per_step",
-    "64",
-    "--steps",
-    "6",
-    "--warmup_steps",
-    "2",
-    "--lr",
-    "1e-2",
-    "--min_lr",
-    "1e-3",
-    "--log_every",
-    "2",
-    "--val_every",
-    "3",
-    "--val_tokens",
-    "64",
-    "--checkpoint_every",
-    "2",
-    "--device",
-    "cpu",
-    "--dtype",
-    "float32",
-]
+# Encodings that support no more positions than the training length.
+LIMITED = ["learnable", "learnable+alibi", "diet-abs"]
+TINY = shlex.split(
+    "--size quickstart --n_layer 2 --n_head 2 --n_embd 16 --block_size 16 --micro_batch 2 "
+    "--tokens_per_step 64 --steps 6 --warmup_steps 2 --lr 1e-2 --min_lr 1e-3 --log_every 2 "
+    "--val_every 3 --val_tokens 64 --checkpoint_every 2 --device cpu --dtype float32"
+)
 
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    """A prepared data set of bytes: 12,000 for training, 3,000 for validation. Tests that damage it take a copy."""
+    """A prepared data set of bytes: 12,000 for training, 3,000 for validation; read-only."""
     import prepare_text
 
     root = tmp_path_factory.mktemp("data")
@@ -138,7 +110,10 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(data_dir, tmp_path_factory):
-    """trained("alibi"): the folder of a finished run of six steps; trained("alibi", "--objective", "mlm"): with further flags."""
+    """A function of an encoding and further flags that returns the folder of a run of six steps.
+
+    The runs are shared by all tests: read-only.
+    """
     import train_gpt
 
     folder, done = tmp_path_factory.mktemp("runs"), {}
@@ -156,7 +131,7 @@ def trained(data_dir, tmp_path_factory):
 
 
 def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
-    """A data set `toy` of these documents, all of them for training."""
+    """Write a data set `toy` of these documents, all of them for training."""
     meta = shards.Meta(
         folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": vocab_size, "source": "test"}
     )
@@ -171,13 +146,13 @@ def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three shards of 100, 100 and 50 tokens: 0, 1, 2, ... in documents of 25."""
+    """Three shards of 100, 100 and 50 tokens 0, 1, 2, ... in documents of 25."""
     return write_shards(tmp_path / "toy", np.arange(250).reshape(10, 25), shard_tokens=100)
 
 
 @pytest.fixture
 def refused(capsys):
-    """refused(main, *flags): runs a program that must refuse its input, and returns the lines it printed."""
+    """A function of `main` and flags that must fail with status 2; returns its error lines."""
 
     def run(main, *flags):
         capsys.readouterr()
@@ -192,7 +167,7 @@ def refused(capsys):
 
 
 def program(name, *flags, **environment):
-    """Runs a program in a process of its own, as a user does."""
+    """Run a program in a new process, as a user does."""
     return subprocess.run(
         [sys.executable, str(ROOT / name), *map(str, flags)],
         text=True,
@@ -203,13 +178,20 @@ def program(name, *flags, **environment):
 
 
 def ranks(count, *flags, code=""):
-    """train_gpt.py in `count` processes that train as one, as torchrun starts them; each executes `code` first (rank: its
-    number). Returns their (exit status, standard output, standard error), by rank; those that have not ended after five minutes are
-    killed, which is an error."""
-    store = torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )  # as torchrun keeps one
-    program = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport torch, train_gpt\nfrom runtime import cli\nrank = int(os.environ['RANK'])\n"
+    """Run train_gpt.py on `count` ranks, as torchrun does.
+
+    code: executed on each rank before the program; `rank` is a variable there. Returns (exit
+    status, standard output, standard error) of each rank. Fails after five minutes.
+    """
+    # torchrun keeps such a store for its ranks.
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    program = (
+        "import os, signal, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "import torch, train_gpt\n"
+        "from runtime import cli\n"
+        "rank = int(os.environ['RANK'])\n"
+    )
     command = [
         sys.executable,
         "-c",
@@ -241,11 +223,11 @@ def ranks(count, *flags, code=""):
     finally:
         for process in started:
             process.kill()
-    return [(process.returncode, *output) for process, output in zip(started, outputs)]
+    return [(process.returncode, *output) for process, output in zip(started, outputs, strict=True)]
 
 
 def evaluation(run, name="toy_val"):
-    """The file of eval_extrapolation.py in a run's folder, the newest, whatever windows it took."""
+    """Return the newest record of eval_extrapolation.py in a run's folder."""
     found = [
         path
         for path in Path(run).iterdir()
@@ -255,4 +237,5 @@ def evaluation(run, name="toy_val"):
 
 
 def log_of(run):
+    """Return the records of a run's log."""
     return [json.loads(line) for line in (Path(run) / "log.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What Slurm is asked to start, with programs in its place that print what they are given."""
+"""Tests of scripts/slurm.sh, with fake Slurm programs that print their arguments."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 from conftest import ROOT
 
 
-def test_torchrun_is_started_on_every_node_and_all_meet_at_the_first(tmp_path):
+def test_torchrun_starts_on_every_node_with_the_first_as_rendezvous(tmp_path):
     for name, prints in (
         ("srun", 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'),
         ("scontrol", "echo node7; sleep 0.2; echo node8"),
@@ -28,8 +28,9 @@ def test_torchrun_is_started_on_every_node_and_all_meet_at_the_first(tmp_path):
     done = subprocess.run(command, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "srun --cpus-per-task=32 torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_id=5 "
-        "--rdzv_endpoint=node7:29500 train_gpt.py --pe cable --out_dir a b --resume; timeout 110\n"
+        "srun --cpus-per-task=32 torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d "
+        "--rdzv_id=5 --rdzv_endpoint=node7:29500 train_gpt.py --pe cable --out_dir a b --resume; "
+        "timeout 110\n"
     )
     del environment["SLURM_SUBMIT_DIR"]
     assert (

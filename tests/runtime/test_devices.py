@@ -1,4 +1,4 @@
-"""Names of GPUs and what they can compute, the search for the largest batch, and states of random numbers."""
+"""Tests of devices: peak speeds, default dtypes, time and memory of a call, random states."""
 
 import platform
 import subprocess
@@ -33,12 +33,12 @@ from runtime import devices
         ("AMD Instinct MI300X", None),
     ],
 )
-def test_peak_is_looked_up_by_name(name, tflops):
+def test_peak_is_found_by_the_name_of_the_gpu(name, tflops):
     assert devices.named_peak(name) == (tflops and tflops * 1e12)
 
 
 def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
-    """As emulated it would be slower, and every number another."""
+    """Emulation would be slower and give other digits."""
     for flags, hardware in (
         ("avx2 avx512f", False),
         ("avx512f avx512_bf16", True),
@@ -56,7 +56,7 @@ def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
         assert devices.select_device("cpu", "auto")[1] == dtype
 
 
-def test_peak_of_a_cpu_is_not_known():
+def test_peak_of_a_cpu_is_unknown():
     assert devices.peak_flops(torch.device("cpu"), torch.bfloat16) is None
 
 
@@ -76,12 +76,12 @@ def test_largest_that_fits(limit):
     assert len(tried) <= 3  # of seven: half of what is left each time
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory():
+def test_other_errors_are_not_taken_for_out_of_memory():
     with pytest.raises(ZeroDivisionError):
         devices.largest_that_fits(lambda n: n / 0, [1, 2])
 
 
-def test_random_state_comes_back():
+def test_random_state_is_restored():
     state = devices.random_state(torch.device("cpu"))
     first = torch.rand(3)
     torch.rand(5)
@@ -91,15 +91,15 @@ def test_random_state_comes_back():
 
 def test_memory_is_counted_in_bytes():
     before = devices.peak_memory(torch.device("cpu"))
-    block = torch.ones(before // 4 + 10_000_000)  # more than there ever was, so that it must show
+    block = torch.ones(before // 4 + 10_000_000)  # larger than the peak so far
     assert (
         before > 50e6
         and before < 4 * block.numel() < devices.peak_memory(torch.device("cpu")) < 4 * before + 1e9
     )
 
 
-def test_memory_of_a_call_is_the_most_that_is_there_at_a_time():
-    """In a thousand float32: two at first, then the first goes and two more come. What was there before does not count."""
+def test_memory_of_a_call_is_its_peak():
+    """At most three of its four tensors (1,000 float32) exist at a time; `before` is old."""
     before = torch.ones(1000)
 
     def call():
@@ -114,33 +114,32 @@ def test_memory_of_a_call_is_the_most_that_is_there_at_a_time():
     assert 3 * 4000 <= devices.memory_of(call, cpu) < 3 * 4000 + 200  # scalars
 
 
-class Line:
-    """A GPU that takes what is launched one after the other, on a clock of its own: in seconds."""
+class Queue:
+    """A simulated GPU that runs kernels one after the other, with its own clock in seconds."""
 
     def __init__(self):
-        self.host = self.free = (
-            0.0  # what the time is; when the GPU will have done all that waits in line
-        )
+        self.host = 0.0  # the current time
+        self.free = 0.0  # when the GPU will have finished all queued kernels
 
-    def take(self, seconds):
+    def enqueue(self, seconds):
         self.free = max(self.host, self.free) + seconds
 
     def launch(self, host, seconds):
         self.host += host
-        self.take(seconds)
+        self.enqueue(seconds)
 
     def synchronize(self, *_):
         self.host = max(self.host, self.free)
 
     def event(self, enable_timing):
-        line = self
+        queue = self
 
         class Event:
             def record(self):
-                self.at = max(line.host, line.free)
+                self.at = max(queue.host, queue.free)
 
             def query(self):
-                return line.host >= self.at
+                return queue.host >= self.at
 
             def elapsed_time(self, other):
                 return 1000 * (other.at - self.at)
@@ -152,35 +151,39 @@ class Line:
     "host, gpu, found",
     [(1e-4, 2e-5, 0.002), (1e-3, 2e-4, 0.02), (1e-4, 2e-4, 0.02), (0.1, 2e-4, 10)],
 )
-def test_a_gpu_is_timed_while_it_is_busy(host, gpu, found, monkeypatch):
-    """100 kernels, which the host launches five times as slowly as the GPU computes them, for 10 and for 100 ms, or twice as fast, or so
-    slowly that only the wall clock is left."""
-    line = Line()
+def test_only_the_busy_time_of_a_gpu_counts(host, gpu, found, monkeypatch):
+    """100 kernels with `host` seconds to launch and `gpu` seconds to run, each.
+
+    Launches that take 10 s in total outlast the sleep, and the wall clock counts.
+    """
+    queue = Queue()
     functions = {
-        "_sleep": lambda cycles: line.take(cycles / 1.8e9),
-        "synchronize": line.synchronize,
-        "Event": line.event,
+        "_sleep": lambda cycles: queue.enqueue(cycles / 1.8e9),
+        "synchronize": queue.synchronize,
+        "Event": queue.event,
     }
     for name, function in functions.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    monkeypatch.setattr(devices.time, "perf_counter", lambda: line.host)
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: queue.host)
 
     def call():
         for _ in range(100):
-            line.launch(host, gpu)
+            queue.launch(host, gpu)
 
     cuda = torch.device("cuda", 0)
     assert devices.busy_seconds_of(call, cuda) == pytest.approx(found, rel=0.02)
     assert devices.seconds_of(call, cuda) == pytest.approx(100 * max(host, gpu), rel=0.02)
 
 
-def test_the_processor_has_a_name():
+def test_processor_has_a_name():
     assert devices.processor().strip()
 
 
 def test_freed_memory_is_kept():
-    """In a process of its own: 64 MB made and freed twenty times. In the end the system's pages are not asked for any more; without,
-    16,384 of them each time."""
+    """Allocating 64 MB twenty times causes no page faults in the end; otherwise 16,384 each time.
+
+    In a new process, because the setting cannot be undone.
+    """
     code = """
 import resource, sys, torch
 from runtime import devices
@@ -207,11 +210,17 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     assert kept < 1000 < not_kept
 
 
-def test_numpy_does_not_miss_denormals():
-    """Whatever asks it for the smallest numbers, in a process that has none: older ones warn on the console."""
-    code = "from runtime import devices; devices.select_device('cpu', 'float32'); import numpy; [numpy.finfo(kind) for kind in (numpy.float32, numpy.float64)]"
+def test_numpy_does_not_warn_about_flushed_denormals():
+    """NumPy before 2.4 warns at the first np.finfo in a process that flushes denormals."""
+    code = """
+import numpy
+from runtime import devices
+devices.select_device("cpu", "float32")
+for kind in (numpy.float32, numpy.float64):
+    numpy.finfo(kind)
+"""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"import torch; {code}"],
+        [sys.executable, "-W", "error", "-c", f"import torch\n{code}"],
         cwd=ROOT,
         text=True,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A file is whole or not there, whatever happens while it is written."""
+"""Tests of atomic writing: a file is complete or absent, whatever happens during the write."""
 
 import os
 import stat
@@ -10,25 +10,25 @@ from runtime import files
 from runtime.files import atomic, read_json, write_json
 
 
-def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path):
+def test_failure_while_writing_keeps_the_old_file(tmp_path):
     path = tmp_path / "new" / "file"
     with atomic(path) as file:
         file.write(b"old")
     with pytest.raises(ZeroDivisionError), atomic(path) as file:
         file.write(b"half of the n")
-        1 / 0
+        raise ZeroDivisionError
     assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
 
 
-def test_the_new_file_appears_at_the_end_only(tmp_path):
+def test_new_file_appears_only_at_the_end(tmp_path):
     with atomic(tmp_path / "file") as file:
         file.write(b"content")
         assert not (tmp_path / "file").exists()
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
-    """The content before the name, the name before it is told: a power cut leaves the old file or the new one."""
+def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
+    """The folder is synced after the rename: a power cut leaves the old file or the new one."""
     calls = []
 
     def watched(name, function):
@@ -52,28 +52,28 @@ def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
     assert calls == [("fsync", False), ("replace", 3), ("fsync", True)]
 
 
-def test_a_folder_is_whole_or_not_there(tmp_path):
+def test_folder_is_complete_or_absent(tmp_path):
     with pytest.raises(ZeroDivisionError), files.atomic_folder(tmp_path / "new") as folder:
         (folder / "a").write_text("half")
-        1 / 0
+        raise ZeroDivisionError
     assert not (tmp_path / "new").exists()
 
 
-def test_refusals_of_the_system_name_the_file(tmp_path):
+def test_errors_of_the_system_name_the_file(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot write .*file/deeper: .*use another folder"):
-        with atomic(tmp_path / "file" / "deeper") as file:
-            file.write(b"x")
-    with pytest.raises(InputError, match="cannot write"):
-        with atomic(tmp_path) as file:  # a folder in the way
-            file.write(b"x")
+    message = "cannot write .*file/deeper: .*use another folder"
+    with pytest.raises(InputError, match=message), atomic(tmp_path / "file" / "deeper") as file:
+        file.write(b"x")
+    # a folder in the way
+    with pytest.raises(InputError, match="cannot write"), atomic(tmp_path) as file:
+        file.write(b"x")
 
 
-def test_json(tmp_path):
+def test_json_is_written_and_read(tmp_path):
     write_json(tmp_path / "a.json", {"a": [1, None]})
-    assert read_json(tmp_path / "a.json", "mend") == {"a": [1, None]}
-    with pytest.raises(InputError, match="b.json does not exist: mend it so"):
-        read_json(tmp_path / "b.json", "mend it so")
+    assert read_json(tmp_path / "a.json", "remedy") == {"a": [1, None]}
+    with pytest.raises(InputError, match="b.json does not exist: make it again"):
+        read_json(tmp_path / "b.json", "make it again")
 
 
 def test_json_has_arrays_of_numbers_on_one_line(tmp_path):
