@@ -262,11 +262,13 @@ def train(
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
     from transformers import TrainerCallback
 
+    from retrieval.sentence_encoder import clamp_parameters
+
     checkpoints = Path(config.out_dir) / CHECKPOINTS
 
     class AfterEachStep(TrainerCallback):
         def on_step_end(self, arguments, state, control, **_):
-            model[0].auto_model.model.clamp_parameters_()
+            clamp_parameters(model)
             if state.global_step == state.max_steps:
                 control.should_log = True
 

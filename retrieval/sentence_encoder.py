@@ -59,6 +59,14 @@ def load_finetuned(folder: str, dtype: torch.dtype, device: torch.device) -> Sen
         )
 
 
+def clamp_parameters(model: SentenceTransformer) -> None:
+    """Clamp the encoding's bounded parameters, after an optimizer step."""
+    network = model[0].auto_model.model
+    # The code in the folder is that of the export's time, when the method had another name.
+    clamp = getattr(network, "clamp_parameters_", None) or network.project
+    clamp()
+
+
 def _trust() -> dict:
     """Return arguments that allow running the model code in the folder, which export_hf.py wrote.
 

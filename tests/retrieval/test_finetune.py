@@ -88,10 +88,17 @@ def test_last_loss_is_recorded(exported, triplets, tmp_path):
     assert [step for step, _ in losses_of(tmp_path / "run")] == [2, 3]
 
 
-def test_parameters_are_clamped_after_each_step(exported, triplets, tmp_path):
-    """With a learning rate of 2, the exponents would exceed their bound, 2."""
+@pytest.mark.parametrize("method", ["clamp_parameters_", "project"])
+def test_parameters_are_clamped_after_each_step(exported, triplets, tmp_path, method):
+    """With a learning rate of 2, the exponents would exceed their bound, 2.
+
+    method: its name in the exported code, which is "project" in exports of commit a1990bd.
+    """
+    encoder = shutil.copytree(exported("kerple-power"), tmp_path / method.strip("_"))
+    for path in encoder.glob("*.py"):
+        path.write_text(path.read_text().replace("clamp_parameters_", method))
     flags = ["--data", str(triplets), *FINETUNE, "--lr", "2"]
-    finetune.main([str(exported("kerple-power")), *flags, "--out_dir", str(tmp_path / "run")])
+    finetune.main([str(encoder), *flags, "--out_dir", str(tmp_path / "run")])
     tensors = weights(tmp_path / "run")
     exponents = torch.cat([value for name, value in tensors.items() if name.endswith(".r2")])
     assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
