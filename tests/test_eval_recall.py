@@ -117,11 +117,12 @@ def saved_nats(model, windows, trial, trials, distance, passage):
     for n in range(3):
         number = numbers[(trial + n * (trials // 3)) % trials]
         texts.append(windows.batch([number])[0][0])
-    asked, other, filler = texts
+    passage_text, other, filler = texts
     half = range(distance + passage // 2, distance + passage)
     losses = []
-    for first in (other, asked):
-        sequence = torch.cat([first[:passage], filler[passage:distance], asked[:passage]])
+    for first in (other, passage_text):
+        parts = [first[:passage], filler[passage:distance], passage_text[:passage]]
+        sequence = torch.cat(parts)
         logits = model(sequence[None, :-1])[0].double().log_softmax(-1)
         losses.append(-sum(logits[n - 1, sequence[n]].item() for n in half) / len(half))
     return losses[0] - losses[1]
