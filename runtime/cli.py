@@ -7,6 +7,7 @@ given as --config, then from flags. `parse` checks names and types, the program 
 
 import dataclasses
 import difflib
+import itertools
 import os
 import re
 import sys
@@ -94,7 +95,7 @@ def _split_config_files(argv: list[str]) -> tuple[list[str], list[str]]:
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
     """Replace `--flag` of a Boolean field by `--flag=true`, unless a value follows."""
     completed = []
-    for word, next_word in zip(argv, [*argv[1:], ""], strict=True):
+    for word, next_word in itertools.zip_longest(argv, argv[1:], fillvalue=""):
         is_boolean = fields.get(word[2:]) in (bool, bool | None)
         if is_boolean and next_word not in ("true", "false", "null"):
             word = f"{word}=true"
