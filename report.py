@@ -5,7 +5,7 @@
         --paper results/paper/cable_table1_fineweb-edu-10b_medium.csv
     python report.py runs/retrieval/*/eval_*.json --out_dir results/retrieval \\
         --paper results/paper/cable_table3_mldr_ndcg10_bert.csv
-    python report.py results/bench/*.json --out_dir results/bench
+    python report.py results/bench/figure3.json --out_dir results/bench/figure3
 
 Each table is written as Markdown (.md, with caption and verdicts), CSV and LaTeX (.tex):
 
@@ -87,7 +87,7 @@ def load_records(paths: list[str]) -> dict[str, dict]:
     problems = []
     for path, record in records.items():
         if metrics.metric_of(record) is None:
-            problems.append(f"{path} is not a record of eval_*.py or bench.py: remove it")
+            problems.append(f"{path} is not a record of eval_*.py or bench.py: pass other files")
     if problems:
         raise InputError(*problems)
     # Records of other metrics have a key "attention" too.

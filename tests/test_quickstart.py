@@ -1,4 +1,4 @@
-"""The quick start itself, at a few steps of a small model: killed on its way, started again, started once more."""
+"""scripts/quickstart.sh with a small model: killed, resumed, and run again when finished."""
 
 import os
 import signal
@@ -11,27 +11,14 @@ from conftest import ROOT, evaluation
 
 from runtime import checkpoints
 
-FLAGS = [
-    "--steps",
-    "8",
-    "--n_layer",
-    "1",
-    "--n_head",
-    "2",
-    "--n_embd",
-    "16",
-    "--val_tokens",
-    "1024",
-    "--checkpoint_every",
-    "2",
-    "--log_every",
-    "2",
-    "--lr",
-    "1e-2",
-]
+FLAGS = (
+    "--steps 8 --n_layer 1 --n_head 2 --n_embd 16 --val_tokens 1024 --checkpoint_every 2 "
+    "--log_every 2 --lr 1e-2"
+)
 
 
 def start(folder):
+    """Start the script in a process group of its own, with data and runs in folder."""
     environment = {
         **os.environ,
         "OUT": str(folder / "runs"),
@@ -44,7 +31,7 @@ def start(folder):
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        ["bash", str(ROOT / "scripts" / "quickstart.sh"), *FLAGS],
+        ["bash", str(ROOT / "scripts" / "quickstart.sh"), *FLAGS.split()],
         env=environment,
         text=True,
         cwd=folder,
@@ -54,18 +41,24 @@ def start(folder):
     )
 
 
-def test_quickstart(tmp_path):
-    first = start(tmp_path)
-    while not checkpoints.list_checkpoints(tmp_path / "runs" / "alibi"):
-        assert first.poll() is None, first.stdout.read()
-        time.sleep(0.02)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    steps = checkpoints.load_checkpoint(tmp_path / "runs" / "alibi")["step"]
+def finish(process):
+    """Wait for the script to succeed, and return its output."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return output
 
-    again = start(tmp_path)
-    output, _ = again.communicate()
-    assert again.returncode == 0, output
+
+def test_quickstart_resumes_and_skips_finished_steps(tmp_path):
+    runs = tmp_path / "runs"
+    killed = start(tmp_path)
+    while not checkpoints.list_checkpoints(runs / "alibi"):
+        assert killed.poll() is None, killed.stdout.read()
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    steps = checkpoints.load_checkpoint(runs / "alibi")["step"]
+
+    output = finish(start(tmp_path))
     assert "cable is already trained: 8 of 8 steps" in output
     assert f"from step {steps}" in output or steps == 8
     for line in (
@@ -76,20 +69,15 @@ def test_quickstart(tmp_path):
     ):
         assert line in output, output
     written = {
-        path: path.stat().st_mtime_ns
-        for path in (tmp_path / "runs").rglob("*")
-        if path.name != "perplexity.md"
+        path: path.stat().st_mtime_ns for path in runs.rglob("*") if path.name != "perplexity.md"
     }
-    assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in written} and evaluation(
-        tmp_path / "runs" / "cable", "stdlib_val"
-    )
+    assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in written}
+    assert evaluation(runs / "cable", "stdlib_val")
 
-    third = start(tmp_path)
-    output, _ = third.communicate()
-    assert third.returncode == 0, output
-    assert (
-        output.count("is already trained") == output.count("already evaluated") == 2
-        and "is already prepared" in output
-    )
+    output = finish(start(tmp_path))
+    assert output.count("is already trained") == 2
+    assert output.count("already evaluated") == 2
+    assert "is already prepared" in output
     files = [path for path in written if path.parent.name != "runs" and path.is_file()]
-    assert len(files) == 10 and all(path.stat().st_mtime_ns == written[path] for path in files)
+    assert len(files) == 10
+    assert all(path.stat().st_mtime_ns == written[path] for path in files)

@@ -230,7 +230,7 @@ def test_refusals(refused, tmp_path):
     assert "no records given" in refused(report.main)[0]
     empty = save(tmp_path / "c.json", {})
     message = refused(report.main, empty, *out)[0]
-    assert "c.json is not a record of eval_*.py or bench.py: remove it" in message
+    assert "c.json is not a record of eval_*.py or bench.py: pass other files" in message
     (tmp_path / "d.json").write_text("{")
     assert "d.json cannot be read" in refused(report.main, tmp_path / "d.json", *out)[0]
     assert "e.json does not exist" in refused(report.main, tmp_path / "e.json", *out)[0]
