@@ -102,7 +102,7 @@ class Encoding(nn.Module):
 
     triton_bias = None
     """triton_bias(q_features, k_features, h) -> (kind, tensors by name), h = arange(H): the bias as
-    one of the kinds in triton_attention/kernels.py."""
+    one of the kinds in triton_attention/bias.py."""
 
     distance_bias = None
     """distance_bias(d, h) -> bias, elementwise over d (float32; negative only if bidirectional) and
@@ -273,7 +273,7 @@ class WeightedDecay(Encoding):
     The bidirectional form -g_i |S_i - S_j| is no sum of products, so it has no factors.
     """
 
-    triton_kind = "fall"
+    triton_kind = "decay"
 
     @staticmethod
     def cumulative_sum(steps: Tensor, previous: tuple | None) -> Tensor:
@@ -368,7 +368,7 @@ class LogDecay(WeightedDecay):
     """Base class of biases -log(b^2 + 1), b a WeightedDecay bias: a slower decay."""
 
     factors = None
-    triton_kind = "log-fall"
+    triton_kind = "log-decay"
 
     def bias(self, q_features, k_features, h):
         return -super().bias(q_features, k_features, h).square().log1p()
@@ -573,7 +573,7 @@ class FIRE(Encoding):
 
     def triton_bias(self, q_features, k_features, h):
         d = distances(k_features[0].size(-1), self.causal, h.device).abs()
-        return "pieces", {
+        return "piecewise-linear", {
             "table": self.psi(d)[None],
             "g": 1 / self.normalizer(q_features[0]),
             "pieces": self.linear_pieces(),

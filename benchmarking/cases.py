@@ -26,6 +26,8 @@ from runtime import devices
 from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 from text_data import shards
 from text_data.data_loader import Windows, evenly_spaced, masked_count
+from triton_attention.bias import bias_from_encoding
+from triton_attention.tile_skipping import skipped_fraction
 
 BASELINES = ("rope", "nope")  # measured whatever else is
 RIVALS = (" triton", " all tiles", " flex", " theirs")
@@ -70,7 +72,7 @@ class Setting:
             found[" dense"] = "dense"
         if self.device.type == "cuda" and triton_attention.supports(encoding):
             found[" triton"] = "triton"
-            if getattr(encoding, "kind", None) == "fall":
+            if getattr(encoding, "triton_kind", None) == "decay":
                 found[" all tiles"] = "all tiles"
         if (
             self.device.type == "cuda"
@@ -250,15 +252,13 @@ def attend(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     @torch.no_grad()
     def left_out():
         """Mean over layers."""
-        from triton_attention import kernels
-
         found = []
         for encoding, heads, x, projection in layers:
             q, k, _ = _qkv(projection, heads)
             q, k = encoding.rotate(q, k, pos)
-            bias = kernels.bias_of(encoding, *encoding.features(x, pos), heads)
+            bias = bias_from_encoding(encoding, *encoding.features(x, pos), heads)
             found.append(
-                kernels.left_out(
+                skipped_fraction(
                     q, k, bias, q.size(-1) ** -0.5, setting.causal, attention.SKIP_TOLERANCE
                 )
             )

@@ -9,6 +9,8 @@ from torch import Tensor
 import attention
 from model import GPT, Attention
 from posenc import Composition, Encoding, NoPE, WeightedDecay
+from triton_attention.bias import bias_from_encoding
+from triton_attention.tile_skipping import skipped_fraction
 
 
 @dataclass
@@ -56,13 +58,11 @@ class Layer:
 
     def left_out(self) -> float:
         """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
-        from triton_attention import kernels
-
         if self.encoding.window_size is not None:  # where they leave out nothing
             return 0.0
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        bias = kernels.bias_of(self.encoding, *self.features, self.attn.heads)
-        return kernels.left_out(
+        bias = bias_from_encoding(self.encoding, *self.features, self.attn.heads)
+        return skipped_fraction(
             q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance
         )
 

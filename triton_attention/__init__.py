@@ -1,7 +1,18 @@
 """Triton kernels for attention with a bias: the attention path "triton".
 
 Importing this package registers the path and does not import Triton. The kernels are imported when
-the path is used for the first time.
+the path is used for the first time:
+
+    interface      fused_attention and its checks; what a user of the kernels imports
+    bias           kinds of biases; building one from an encoding
+    tile_skipping  which tiles of keys cannot matter
+    operators      PyTorch operators: launches, autograd, torch.compile
+    tile_sizes     tile sizes, warps and stages of each kernel
+    kernels        the Triton kernels
+
+Without a GPU the kernels run, slowly, in Triton's interpreter: set TRITON_INTERPRET=1 before Triton
+is imported. The tests compare them with the formulas in float64, and execute the compiled kernels
+on a simulated GPU (tests/gpu_simulation/emulator.py).
 """
 
 import torch
@@ -17,23 +28,23 @@ def supports(encoding) -> bool:
     return encoding.bias is None or encoding.triton_bias is not None
 
 
-def load_kernels():
-    """Return the kernels module. Raise InputError if it cannot be imported or cannot run here."""
+def load():
+    """Return the module `interface`. Raise InputError if Triton is missing or cannot run here."""
     if "__path__" not in globals():  # this file is a copy in an exported folder
         raise InputError("attention: the triton path is not included in exported folders: use auto")
     try:
         import triton  # noqa: F401
 
-        from triton_attention import kernels
+        from triton_attention import interface
     except ImportError as error:
         raise InputError(
             f"attention: the triton path needs Triton ({error}): use auto, or pip install triton"
         ) from error
-    if not (torch.cuda.is_available() or kernels.INTERPRETED.value):
+    if not (torch.cuda.is_available() or interface.INTERPRETED.value):
         raise InputError(
             "attention: the triton path needs a GPU, or TRITON_INTERPRET=1, which is slow: use auto"
         )
-    return kernels
+    return interface
 
 
 def check(encoding) -> None:
@@ -43,18 +54,17 @@ def check(encoding) -> None:
             f"attention: triton cannot compute the bias of {type(encoding).__name__}: "
             "use auto or dense"
         )
-    load_kernels()
+    load()
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
     """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
-    kernels = load_kernels()
-    bias = kernels.bias_of(*bias_inputs, q.size(1))
-    return kernels.attend(
+    interface = load()
+    return interface.fused_attention(
         q,
         k,
         v,
-        bias,
+        interface.bias_from_encoding(*bias_inputs, q.size(1)),
         scale,
         mask_spec.causal,
         mask_spec.window_size,

@@ -31,23 +31,25 @@ from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from attention import SKIP_TOLERANCE  # noqa: E402
 from errors import InputError  # noqa: E402
 from runtime import cli  # noqa: E402
 from runtime.files import write_json  # noqa: E402
-from triton_attention import kernels  # noqa: E402
+from triton_attention import kernels, operators, tile_sizes, tile_skipping  # noqa: E402
+from triton_attention.bias import KINDS  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
 HEAD_DIM = 64
 PAIRS = 128 * 64  # pairs of query and key that the cycles refer to
 KERNELS = {
-    "forward": kernels._forward,
-    "rows": kernels._backward_rows,
-    "columns": kernels._backward_columns,
-    "distances": kernels._backward_distances,
+    "forward": kernels.attention_forward,
+    "rows": kernels.attention_backward_rows,
+    "columns": kernels.attention_backward_columns,
+    "distances": kernels.attention_backward_distances,
 }
 LEARNABLE_PARTS = {  # which parts of the bias get gradients
-    "fall, g fixed": {"g_learns": False},
-    "fall, all fixed": {"g_learns": False, "s_learns": False},
+    "decay, g fixed": {"g_learns": False},
+    "decay, all fixed": {"g_learns": False, "s_learns": False},
 }
 INT_ARGUMENTS = {"B", "H", "T", "S"}
 BF16_ARGUMENTS = {"Q", "K", "V", "Y", "DY", "DQ", "DK", "DV"}
@@ -92,7 +94,7 @@ def main(argv: list[str] | None = None) -> None:
 def compile_all() -> dict[str, dict[str, MachineCode]]:
     """Return the statistics of every kernel, by kind of bias and by what is learnable."""
     statistics = {}
-    for label in (*kernels.KINDS, *LEARNABLE_PARTS):
+    for label in (*KINDS, *LEARNABLE_PARTS):
         kind = label.partition(",")[0]
         learnable = LEARNABLE_PARTS.get(label, {})
         statistics[label] = {name: compile_kernel(kind, name, **learnable) for name in names(kind)}
@@ -122,7 +124,9 @@ def names(kind: str) -> list[str]:
 
     Only biases with a table have a kernel for gradients by distance.
     """
-    return [name for name in KERNELS if name != "distances" or kind in ("distance", "pieces")]
+    return [
+        name for name in KERNELS if name != "distances" or kind in ("distance", "piecewise-linear")
+    ]
 
 
 def compile_kernel(
@@ -130,7 +134,7 @@ def compile_kernel(
 ) -> MachineCode:
     """Compile one causal kernel for a Hopper GPU and return its statistics.
 
-    kind: one of kernels.KINDS. name: one of KERNELS. s_learns, g_learns: whether S and g get
+    kind: one of bias.KINDS. name: one of KERNELS. s_learns, g_learns: whether S and g get
     gradients. FIRE's network has its real width. Pointers are aligned to 16 bytes, as PyTorch
     aligns them, and lengths and strides are multiples of 16.
     Raises InputError under Triton's interpreter, which does not compile.
@@ -139,14 +143,16 @@ def compile_kernel(
         raise InputError("Triton's interpreter does not compile kernels: unset TRITON_INTERPRET")
     function = KERNELS[name]
     q = torch.empty(1, 1, 1, HEAD_DIM, dtype=torch.bfloat16)
-    pieces = torch.empty(1, 3, 64 if kind == "pieces" else 0)
-    constants = kernels._settings(name, q, pieces, kernels.KINDS.index(kind), True, kernels.FAR)
+    pieces = torch.empty(1, 3, 64 if kind == "piecewise-linear" else 0)
+    constants = operators.kernel_settings(
+        name, q, pieces, KINDS.index(kind), True, operators.NO_WINDOW
+    )
     options = {x: constants.pop(x) for x in ("num_warps", "num_stages", "enable_fp_fusion")}
     constants |= {
-        "skips": kernels.leaves_out(kind, kernels.SKIP_TOLERANCE),
-        "UNIT": 64,
-        "QUERIES": 128,
-        "SEQUENCES": kernels.SEQUENCES,
+        "skips_tiles": tile_skipping.can_skip(kind, SKIP_TOLERANCE),
+        "SKIP_KEYS": 64,
+        "SKIP_QUERIES": 128,
+        "SEQUENCES": operators.SEQUENCES,
         "s_learns": s_learns,
         "g_learns": g_learns,
     }
@@ -157,7 +163,7 @@ def compile_kernel(
         usage = _output(knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
         all_loops = loops(_output(knobs.nvidia.nvdisasm.path, "-c", file.name))
     registers, stack = map(int, re.search(r"REG:(\d+) STACK:(\d+)", usage).groups())
-    M, N, warps, _ = kernels.tiles(kind, HEAD_DIM, q.dtype)[name]
+    M, N, warps, _ = tile_sizes.select(kind, HEAD_DIM, q.dtype)[name]
     matrix_loops = [lines for lines in all_loops if any(map(_is_matrix_product, lines))]
     # The loop with a mask has more instructions than the loop without one.
     instructions = min(len(lines) for lines in matrix_loops or all_loops)
@@ -170,7 +176,7 @@ def _source(function, constants: dict) -> ASTSource:
     types = (
         dict.fromkeys(INT_ARGUMENTS, "i32")
         | dict.fromkeys(BF16_ARGUMENTS, "*bf16")
-        | {"KEPT": "*i32", "scale": "fp32"}
+        | {"KEPT_TILES": "*i32", "scale": "fp32"}
     )
     signature, values, attributes = {}, {}, {}
     for index, name in enumerate(function.arg_names):

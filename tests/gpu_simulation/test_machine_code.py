@@ -20,16 +20,17 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from gpu_simulation import emulator, machine_code  # noqa: E402
 
 from triton_attention import kernels  # noqa: E402
+from triton_attention.bias import KINDS  # noqa: E402
 
 RUN_CASES = """
 import json, sys
 import torch
 import test_kernels
 from gpu_simulation import emulator
-from triton_attention import kernels
+from triton_attention import interface, operators
 
-kernels.runs_on = lambda device: True
-kernels.SEQUENCES = 2
+interface.runs_on = lambda device: True
+operators.SEQUENCES = 2
 results = []
 for capability, kind, causal, B, T, D, dtype, *window_size in json.loads(sys.argv[1]):
     options = {"causal": causal}
@@ -47,16 +48,16 @@ import re, sys
 import torch
 import test_kernels
 from gpu_simulation import emulator
-from triton_attention import kernels
+from triton_attention import interface
 
-kernels.runs_on = lambda device: True
-inputs = test_kernels.case("fall", 200, 200, 64, B=1, H=1)
+interface.runs_on = lambda device: True
+inputs = test_kernels.case("decay", 200, 200, 64, B=1, H=1)
 for instruction in sys.argv[1:]:
     def remove(ptx):
         return re.sub(instruction + r"[^;]*;", "", ptx)
     try:
         with emulator.simulated_gpu(90, edit_ptx=remove):
-            test_kernels.errors("fall", inputs, torch.bfloat16)
+            test_kernels.errors("decay", inputs, torch.bfloat16)
     except AssertionError as error:
         print(error)
 """
@@ -84,22 +85,21 @@ def run_compiling(*arguments):
 # compute capability, kind, causal, sequences, tokens, head dimension, dtype, window size
 CASES = {
     "kinds": [
-        (90, kind, True, 3 if kind == "distance" else 1, 200, 64, "bfloat16")
-        for kind in kernels.KINDS
+        (90, kind, True, 3 if kind == "distance" else 1, 200, 64, "bfloat16") for kind in KINDS
     ],
     "bidirectional": [
-        (90, "fall", False, 1, 200, 64, "bfloat16"),
-        (90, "pieces", False, 1, 200, 64, "bfloat16"),
+        (90, "decay", False, 1, 200, 64, "bfloat16"),
+        (90, "piecewise-linear", False, 1, 200, 64, "bfloat16"),
         (90, "distance", False, 1, 200, 64, "bfloat16", 70),
     ],
     "other sizes": [
-        (90, "fall", True, 1, 200, 16, "float16"),
-        (90, "log-fall", True, 1, 200, 80, "bfloat16"),
-        (90, "fall", True, 1, 40, 64, "float32"),
+        (90, "decay", True, 1, 200, 16, "float16"),
+        (90, "log-decay", True, 1, 200, 80, "bfloat16"),
+        (90, "decay", True, 1, 40, 64, "float32"),
     ],
     "RTX 4090": [
         (89, "distance", True, 1, 200, 64, "bfloat16"),
-        (89, "pieces", True, 1, 140, 128, "bfloat16"),
+        (89, "piecewise-linear", True, 1, 140, 128, "bfloat16"),
     ],
 }
 
@@ -116,7 +116,7 @@ def test_compiled_kernels_match_formulas(name):
         capability, kind, _, _, _, _, dtype, *_ = case
         tolerance = torch.finfo(getattr(torch, dtype)).eps * (10 if dtype == "float32" else 1)
         # Terms of these gradients cancel, but their rounding errors do not.
-        factors = {"g": 5, "slopes": 3} if kind == "pieces" else {}
+        factors = {"g": 5, "slopes": 3} if kind == "piecewise-linear" else {}
         for leaf, error in errors.items():
             assert error < tolerance * factors.get(leaf, 1), (case, leaf, errors)
         expected = {machine_code.KERNELS[name].fn.__name__ for name in machine_code.names(kind)}
@@ -124,7 +124,7 @@ def test_compiled_kernels_match_formulas(name):
         for program, ptx in programs.items():
             product = "wgmma.mma_async" if capability == 90 else "mma.sync"
             assert (product in ptx) == (dtype != "float32"), (case, program)
-            if kind != "pieces" or program.endswith("distances"):
+            if kind != "piecewise-linear" or program.endswith("distances"):
                 assert "cp.async" in ptx, (case, program)
             assert not re.search(r"\b(atom|red)\.", ptx), (case, program)
 
@@ -176,7 +176,7 @@ def test_machine_code_statistics(tmp_path):
     """
     table = run_compiling(machine_code.__file__, "--out", str(tmp_path / "out.json"))
     record = json.loads((tmp_path / "out.json").read_text())["instructions"]
-    assert list(record["kinds"]) == [*kernels.KINDS, "fall, g fixed", "fall, all fixed"]
+    assert list(record["kinds"]) == [*KINDS, "decay, g fixed", "decay, all fixed"]
     assert record["gpu"] == "sm_90"
     cycles = {
         kind: {name: code["cycles"] for name, code in codes.items()}
@@ -184,10 +184,10 @@ def test_machine_code_statistics(tmp_path):
     }
     exponentials = machine_code.PAIRS / 32 / 4  # instructions per warp, on four schedulers
     for name in ("forward", "rows", "columns"):
-        none, decay, log_decay = (cycles[kind][name] for kind in ("none", "fall", "log-fall"))
+        none, decay, log_decay = (cycles[kind][name] for kind in ("none", "decay", "log-decay"))
         assert 5 * exponentials < none < decay < log_decay < 50 * exponentials
     both, g_fixed, all_fixed = (
-        cycles[kind] for kind in ("fall", "fall, g fixed", "fall, all fixed")
+        cycles[kind] for kind in ("decay", "decay, g fixed", "decay, all fixed")
     )
     assert all_fixed["rows"] < g_fixed["rows"] < both["rows"]
     assert all_fixed["columns"] < g_fixed["columns"] == both["columns"]
@@ -195,7 +195,7 @@ def test_machine_code_statistics(tmp_path):
         for code in codes.values():
             assert 32 < code["registers"] <= 255
             assert 0 < code["shared"] <= 227 * 1024
-    assert re.search(rf"\| +fall \| +{cycles['fall']['forward']:,.0f} \(\d+\) \|", table)
+    assert re.search(rf"\| +decay \| +{cycles['decay']['forward']:,.0f} \(\d+\) \|", table)
 
 
 DISASSEMBLY = """
@@ -228,4 +228,4 @@ def test_loops_of_disassembly():
 def test_interpreter_cannot_compile(monkeypatch):
     monkeypatch.setattr(kernels.INTERPRETED, "value", True)
     with pytest.raises(InputError, match="unset TRITON_INTERPRET"):
-        machine_code.compile_kernel("fall", "forward")
+        machine_code.compile_kernel("decay", "forward")

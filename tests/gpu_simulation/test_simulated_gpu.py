@@ -33,10 +33,10 @@ with torch.autocast("cuda", torch.bfloat16):
 """
 OVERSIZED_LAUNCH = """
 import torch
-from triton_attention import kernels
-kernels.HEADS = 70_000  # so that the kernels' own check passes
+from triton_attention import interface
+interface.MAX_HEADS = 70_000  # so that the interface's own check passes
 q = torch.zeros(70_000, 1, 16, 16, device="cuda", dtype=torch.bfloat16)
-kernels.attend(q, q, q, kernels.Bias(), 1.0)
+interface.fused_attention(q, q, q, interface.Bias(), 1.0)
 """
 
 
@@ -64,14 +64,14 @@ def test_training_step_launches_each_kernel_once_per_layer(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     launches = (tmp_path / "launches.txt").read_text().splitlines()
     launched = Counter(line.split("\t")[1] for line in launches if line.startswith("triton"))
-    assert launched["_forward"] == 4
-    assert launched["_backward_rows"] == 4
-    assert launched["_backward_columns"] == 4
-    assert launched["_backward_distances"] == 0
+    assert launched["attention_forward"] == 4
+    assert launched["attention_backward_rows"] == 4
+    assert launched["attention_backward_columns"] == 4
+    assert launched["attention_backward_distances"] == 0
 
 
 def test_oversized_grid_is_refused(tmp_path):
     """70,000 heads of all sequences exceed the limit of the grid's second dimension."""
     done = run_simulated(OVERSIZED_LAUNCH, tmp_path)
     assert done.returncode != 0
-    assert "_forward: a GPU would refuse 1 x 70000 x 1 programs" in done.stderr
+    assert "attention_forward: a GPU would refuse 1 x 70000 x 1 programs" in done.stderr

@@ -29,7 +29,14 @@ import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 
-from triton_attention import kernels  # noqa: E402
+from triton_attention import (  # noqa: E402
+    interface,
+    kernels,
+    operators,
+    tile_sizes,
+    tile_skipping,
+)
+from triton_attention.bias import KINDS, Bias  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FUSED = [pe for pe in ENCODINGS if triton_attention.supports(posenc.build(pe, 2, 8, 8, 1)[0])]
@@ -55,7 +62,7 @@ def take_tiles(monkeypatch, keys):
         "columns": (16, 2 * keys, 4, 1),
         "distances": (16, 16, 4, 1),
     }
-    monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: shapes)
+    monkeypatch.setattr(tile_sizes, "select", lambda kind, head_size, dtype: shapes)
 
 
 @pytest.fixture
@@ -78,11 +85,11 @@ def case(kind, T, S, D, B=2, H=2, steep=1.0, causal=True):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     leaves = {"q": normal(B, H, T, D), "k": normal(B, H, S, D), "v": normal(B, H, S, D)}
-    if "fall" in kind:
+    if "decay" in kind:
         leaves |= {"s": -(steep * normal(B, H, S).relu()).cumsum(-1), "g": normal(B, H, T).exp()}
     if kind == "distance":
         leaves["table"] = normal(H, S if causal else 2 * S - 1)
-    if kind == "pieces":
+    if kind == "piecewise-linear":
         ends = normal(7).sort().values.expand(H, 1, 7)
         leaves |= {
             "table": normal(H, S).abs().cumsum(-1) / 9,
@@ -99,13 +106,13 @@ def formula(kind, leaves, scale, causal=True, window_size=None):
     T, S = q.size(2), k.size(2)
     d = (torch.arange(T, device=q.device) + S - T)[:, None] - torch.arange(S, device=q.device)
     z = q @ k.mT * scale
-    if "fall" in kind:
+    if "decay" in kind:
         fall = leaves["s"][..., S - T :, None] - leaves["s"][..., None, :]
         b = leaves["g"][..., None] * (fall if causal else -fall.abs())
-        z = z + (b if kind == "fall" else -torch.log(b**2 + 1))
+        z = z + (b if kind == "decay" else -torch.log(b**2 + 1))
     if kind == "distance":
         z = z + leaves["table"][:, d.clamp(min=0) if causal else d + S - 1]
-    if kind == "pieces":  # 1 at 0, and from there on along the slopes
+    if kind == "piecewise-linear":  # 1 at 0, and from there on along the slopes
         later = torch.arange(T, device=q.device)[:, None].maximum(
             torch.arange(1 if causal else S, device=q.device)
         )
@@ -140,19 +147,19 @@ def intercepts(ends, slopes):
 
 def kernel(kind, leaves, scale, causal=True, window_size=None, **settings):
     T, s = leaves["q"].size(2), leaves.get("s")
-    bias = kernels.Bias(
+    bias = Bias(
         kind,
         s_i=None if s is None else s[..., s.size(-1) - T :],
         g=leaves.get("g"),
         s_j=s,
         table=leaves.get("table"),
     )
-    if kind == "pieces":
+    if kind == "piecewise-linear":
         ends, slopes = leaves["ends"], leaves["slopes"]
         bias.pieces = torch.cat([ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]], 1)
         if not causal:
             bias.table = torch.cat([bias.table[:, 1:].flip(-1), bias.table], -1)
-    return kernels.attend(
+    return interface.fused_attention(
         leaves["q"], leaves["k"], leaves["v"], bias, scale, causal, window_size, **settings
     )
 
@@ -191,10 +198,10 @@ def errors(kind, leaves, dtype=torch.float32, **settings):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", kernels.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients(kind, causal, monkeypatch):
     """37 tokens: the last tile is not full, and none of its rows or columns may leak. 3 sequences, of which no program adds up all."""
-    monkeypatch.setattr(kernels, "SEQUENCES", 2)
+    monkeypatch.setattr(operators, "SEQUENCES", 2)
     assert (
         max(errors(kind, case(kind, 37, 37, 16, B=3, causal=causal), causal=causal).values()) < 1e-5
     )
@@ -204,12 +211,12 @@ def test_values_and_gradients(kind, causal, monkeypatch):
 @pytest.mark.parametrize(
     "kind, fixed",
     [
-        ("fall", "g"),
-        ("fall", "s"),
-        ("fall", "sg"),
-        ("log-fall", "g"),
-        ("log-fall", "s"),
-        ("pieces", "g"),
+        ("decay", "g"),
+        ("decay", "s"),
+        ("decay", "sg"),
+        ("log-decay", "g"),
+        ("log-decay", "s"),
+        ("piecewise-linear", "g"),
     ],
 )
 def test_what_is_fixed_changes_no_other_gradient(kind, fixed, causal):
@@ -224,7 +231,7 @@ def test_what_is_fixed_changes_no_other_gradient(kind, fixed, causal):
         assert_close(gradient, all_learn[name], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["fall", "distance"])
+@pytest.mark.parametrize("kind", ["decay", "distance"])
 @pytest.mark.parametrize("T, causal", [(37, True), (37, False), (1, True)])
 def test_one_tensor_of_all_three_is_the_same(kind, T, causal):
     """Queries, keys and values as the thirds of a projection, whose gradient is one tensor."""
@@ -270,17 +277,17 @@ def test_nothing_is_looked_for_where_falls_are_slow(monkeypatch):
     """A log-fall leaves out nothing at the default tolerance, and takes no time to find that out."""
     looked = []
     monkeypatch.setattr(
-        kernels,
+        tile_skipping,
         "kept_tiles",
-        lambda *arguments, found=kernels.kept_tiles: (
+        lambda *arguments, found=tile_skipping.kept_tiles: (
             looked.append(arguments[2]) or found(*arguments)
         ),
     )
-    for kind in ("fall", "log-fall"):
+    for kind in ("decay", "log-decay"):
         leaves = {name: x.float() for name, x in case(kind, 40, 40, 16).items()}
         for tolerance in (0.0, attention.SKIP_TOLERANCE, 0.1):
             kernel(kind, leaves, 0.3, skip_tolerance=tolerance)
-    assert looked == ["fall", "fall", "log-fall"]
+    assert looked == ["decay", "decay", "log-decay"]
 
 
 @pytest.mark.parametrize("B, H", [(3, 1), (1, 3)])
@@ -295,7 +302,7 @@ def test_more_numbers_than_int32_counts(B, H):
         for number, name in enumerate("qkv")
     }
     leaves |= {
-        name: value for name, value in case("fall", 20, 20, 16, B=B, H=H).items() if name in "sg"
+        name: value for name, value in case("decay", 20, 20, 16, B=B, H=H).items() if name in "sg"
     }
     for number, name in enumerate("qkv"):
         leaves[name].copy_(torch.randn(shape, generator=torch.Generator().manual_seed(number)))
@@ -304,14 +311,14 @@ def test_more_numbers_than_int32_counts(B, H):
     }
     for one, other in zip(
         *(
-            gradients(lambda x: kernel("fall", x, 0.3), found, torch.bfloat16).values()
+            gradients(lambda x: kernel("decay", x, 0.3), found, torch.bfloat16).values()
             for found in (leaves, compact)
         )
     ):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", ["none", "fall", "log-fall"])
+@pytest.mark.parametrize("kind", ["none", "decay", "log-decay"])
 def test_fewer_queries_than_keys(kind):
     assert max(errors(kind, case(kind, 21, 50, 16, B=1)).values()) < 1e-5
 
@@ -332,11 +339,11 @@ def test_fewer_queries_than_keys_by_distance(causal):
 
 @pytest.mark.parametrize("D", [24, 80, 128])
 def test_head_sizes(D):
-    assert max(errors("fall", case("fall", 20, 20, D, B=1, H=1)).values()) < 1e-5
+    assert max(errors("decay", case("decay", 20, 20, D, B=1, H=1)).values()) < 1e-5
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", ["none", "distance", "pieces"])
+@pytest.mark.parametrize("kind", ["none", "distance", "piecewise-linear"])
 def test_keys_out_of_reach(kind, causal):
     assert (
         max(
@@ -349,7 +356,7 @@ def test_keys_out_of_reach(kind, causal):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["fall", "log-fall", "distance"])
+@pytest.mark.parametrize("kind", ["decay", "log-decay", "distance"])
 def test_half_precision_keeps_the_bias_exact(kind, dtype):
     """S ends near -2,000, where neighbours in bfloat16 are 8 apart: rounded before the difference, nothing would be left of it."""
     leaves = case(kind, 64, 64, 16, B=1, steep=80.0)
@@ -368,7 +375,7 @@ def test_what_a_row_rounds_away_does_not_add_up(pe, monkeypatch):
         "columns": (64, 128, 4, 1),
         "distances": (128, 128, 4, 1),
     }
-    monkeypatch.setattr(kernels, "tiles", lambda kind, head_size, dtype: shapes)
+    monkeypatch.setattr(tile_sizes, "select", lambda kind, head_size, dtype: shapes)
     torch.manual_seed(0)
     encoding = posenc.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
     x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
@@ -475,26 +482,26 @@ def audited(monkeypatch):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     "kind, D, steep",
-    [*((kind, 16, 1.0) for kind in kernels.KINDS), ("distance", 24, 1.0), ("fall", 24, 30.0)],
+    [*((kind, 16, 1.0) for kind in KINDS), ("distance", 24, 1.0), ("decay", 24, 30.0)],
 )
 def test_programs_run_in_any_order(kind, D, steep, causal, audited, monkeypatch):
     """Three sequences of whole tiles and a rest, a head size that fills no tile, and keys that are left out."""
-    monkeypatch.setattr(kernels, "SEQUENCES", 2)
+    monkeypatch.setattr(operators, "SEQUENCES", 2)
     found = errors(kind, case(kind, 85, 85, D, B=3, H=1, steep=steep, causal=causal), causal=causal)
     assert max(found.values()) < 1e-5, found
-    distance_bias = ["_backward_distances"] * (kind in ("distance", "pieces"))
+    distance_bias = ["attention_backward_distances"] * (kind in ("distance", "piecewise-linear"))
     assert [name for name, *_ in audited] == [
-        "_forward",
-        "_backward_rows",
-        "_backward_columns",
+        "attention_forward",
+        "attention_backward_rows",
+        "attention_backward_columns",
         *distance_bias,
     ]
 
 
 def test_the_same_bits_again():
-    leaves = case("pieces", 37, 37, 16)
+    leaves = case("piecewise-linear", 37, 37, 16)
     first, again = (
-        gradients(lambda x: kernel("pieces", x, 0.3), leaves, torch.float32) for _ in range(2)
+        gradients(lambda x: kernel("piecewise-linear", x, 0.3), leaves, torch.float32) for _ in range(2)
     )
     assert all(torch.equal(first[name], again[name]) for name in first)
 
@@ -502,9 +509,9 @@ def test_the_same_bits_again():
 def skipped(kind, leaves, tolerance, causal=True):
     """Which tiles of keys each tile of queries reads, (1 or 2, B, H, tiles); and the weight in the others of every row, (B, H, T)."""
     x = {name: value.float() for name, value in leaves.items()}
-    kept = kernels.kept_tiles(x["q"], x["k"], kind, x["s"], x["g"], x["s"], 0.3, causal, tolerance)
+    kept = tile_skipping.kept_tiles(x["q"], x["k"], kind, x["s"], x["g"], x["s"], 0.3, causal, tolerance)
     place = torch.arange(x["q"].size(2), device=DEVICE)
-    M, N, *_ = kernels.tiles(kind, 16, torch.float32)["forward"]
+    M, N, *_ = tile_sizes.select(kind, 16, torch.float32)["forward"]
     ends = N * kept.repeat_interleave(M, -1)[..., : len(place), None]  # (1 or 2, B, H, T, 1)
     out = place < ends[0] if causal else (place < ends[0]) | (place >= ends[1])  # (B, H, T, S)
     return kept, (formula(kind, leaves, 0.3, causal)[1] * out).sum(-1)
@@ -514,10 +521,10 @@ def skipped(kind, leaves, tolerance, causal=True):
 @pytest.mark.parametrize(
     "kind, tolerance, keys, T",
     [
-        ("fall", 2.0**-24, 16, 128),
-        ("fall", 2.0**-8, 16, 115),
-        ("log-fall", 0.1, 16, 128),
-        ("fall", 2.0**-24, 32, 120),
+        ("decay", 2.0**-24, 16, 128),
+        ("decay", 2.0**-8, 16, 115),
+        ("log-decay", 0.1, 16, 128),
+        ("decay", 2.0**-24, 32, 120),
     ],
 )
 def test_what_is_left_out_cannot_matter(kind, tolerance, keys, T, causal, monkeypatch):
@@ -526,7 +533,7 @@ def test_what_is_left_out_cannot_matter(kind, tolerance, keys, T, causal, monkey
     take_tiles(monkeypatch, keys)
     leaves = case(kind, T, T, 16, B=1, H=1, steep=40.0)
     leaves["q"] = leaves["q"] / 10
-    if kind == "log-fall":  # which falls like a power: only a steep one leaves little far out
+    if kind == "log-decay":  # which falls like a power: only a steep one leaves little far out
         leaves["s"] = leaves["s"] * 1000
     kept, weight = skipped(kind, leaves, tolerance, causal)
     assert (
@@ -560,12 +567,12 @@ def test_tiles_that_are_left_out_are_not_read(causal, keys, rows, small_tiles):
 
     def results(dy=torch.ones(16, device=DEVICE), **settings):
         learning = {name: x.clone().requires_grad_() for name, x in leaves.items()}
-        y = kernel("fall", learning, 0.3, causal, **settings)
+        y = kernel("decay", learning, 0.3, causal, **settings)
         dq, dk, dv = torch.autograd.grad(y, [learning[name] for name in "qkv"], dy.expand_as(y))
         return y.detach()[..., rows, :], dq[..., rows, :], dk[..., keys, :], dv[..., keys, :]
 
     leaves = {
-        name: x.float() for name, x in case("fall", 128, 128, 16, B=1, H=1, steep=30.0).items()
+        name: x.float() for name, x in case("decay", 128, 128, 16, B=1, H=1, steep=30.0).items()
     }
     dy = torch.ones(128, 16, device=DEVICE)
     dy[rows] = torch.nan
@@ -587,17 +594,17 @@ def test_tiles_that_are_left_out_are_not_read(causal, keys, rows, small_tiles):
 def test_keys_find_their_queries_among_many_tiles(monkeypatch):
     """130 tiles of queries, in an encoder, nearly all of which leave a tile of keys out."""
     monkeypatch.setattr(
-        kernels,
-        "tiles",
+        tile_sizes,
+        "select",
         lambda kind, head_size, dtype: dict.fromkeys(
             ("forward", "rows", "columns"), (16, 16, 4, 1)
         ),
     )
-    leaves = case("fall", 2070, 2070, 16, B=1, H=1, steep=30.0)
-    kept, _ = skipped("fall", leaves, 2.0**-24, False)
+    leaves = case("decay", 2070, 2070, 16, B=1, H=1, steep=30.0)
+    kept, _ = skipped("decay", leaves, 2.0**-24, False)
     assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 120
-    exact = gradients(lambda x: formula("fall", x, 0.3, False)[0], leaves, torch.float32)
-    ours = gradients(lambda x: kernel("fall", x, 0.3, False), leaves, torch.float32)
+    exact = gradients(lambda x: formula("decay", x, 0.3, False)[0], leaves, torch.float32)
+    ours = gradients(lambda x: kernel("decay", x, 0.3, False), leaves, torch.float32)
     for name in ours:
         assert_close(ours[name], exact[name], rtol=1e-3, atol=1e-4 * exact[name].abs().max().item())
 
@@ -605,11 +612,11 @@ def test_keys_find_their_queries_among_many_tiles(monkeypatch):
 @pytest.mark.parametrize("causal", [True, False])
 def test_far_keys_that_matter_are_not_left_out(causal, small_tiles):
     """One query far out whose product with an early key outweighs the fall, and one without a fall: their tiles keep all keys."""
-    leaves = case("fall", 192, 192, 16, B=1, H=1)
+    leaves = case("decay", 192, 192, 16, B=1, H=1)
     leaves["s"] = -torch.arange(192.0, device=DEVICE, dtype=torch.float64).expand(1, 1, -1)
     leaves["g"] = torch.ones_like(leaves["g"])
     leaves["q"], leaves["k"] = leaves["q"] * 0.1, leaves["k"] * 0.1
-    before, _ = skipped("fall", leaves, 2.0**-24, causal)
+    before, _ = skipped("decay", leaves, 2.0**-24, causal)
     assert before[0, 0, 0].tolist()[4:] == [6, 8] and (
         causal or before[1, 0, 0].tolist() == [4, 6, 8, 10, 12, 12]
     )
@@ -617,31 +624,31 @@ def test_far_keys_that_matter_are_not_left_out(causal, small_tiles):
         30.0,
         25.0,
     )  # 225 of score against a fall of 147
-    after, weight = skipped("fall", leaves, 2.0**-24, causal)
+    after, weight = skipped("decay", leaves, 2.0**-24, causal)
     assert (
         after[0, 0, 0, 4] == 0
         and after[0, 0, 0, 5] == before[0, 0, 0, 5]
         and weight.max() <= 2.0**-24
     )
-    assert formula("fall", leaves, 0.3, causal)[1][..., 150, 3] > 0.999
+    assert formula("decay", leaves, 0.3, causal)[1][..., 150, 3] > 0.999
     if not causal:  # and the other way round
         leaves["q"][..., 9, 1], leaves["k"][..., 190, 1] = (
             30.0,
             30.0,
         )  # 270 of score against a fall of 181
-        after, weight = skipped("fall", leaves, 2.0**-24, causal)
+        after, weight = skipped("decay", leaves, 2.0**-24, causal)
         assert after[1, 0, 0].tolist() == [12, 6, 8, 10, 12, 12] and weight.max() <= 2.0**-24
-        assert formula("fall", leaves, 0.3, causal)[1][..., 9, 190] > 0.999
+        assert formula("decay", leaves, 0.3, causal)[1][..., 9, 190] > 0.999
     for name in "qk":  # one that is no number may be anything
         broken = {**leaves, name: leaves[name].clone()}
         broken[name][..., 150, 0] = torch.nan
-        kept = skipped("fall", broken, 2.0**-24, causal)[0]
+        kept = skipped("decay", broken, 2.0**-24, causal)[0]
         assert kept[0, 0, 0, 4] == 0 and (causal or kept[1, 0, 0, 4] == 12)
     leaves["g"][..., 170] = 0.0  # this query sees all keys alike: its tile leaves out none
-    after, weight = skipped("fall", leaves, 2.0**-24, causal)
+    after, weight = skipped("decay", leaves, 2.0**-24, causal)
     assert after[0, 0, 0, 5] == 0 and weight.max() <= 2.0**-24
-    ours = kernel("fall", {name: x.float() for name, x in leaves.items()}, 0.3, causal)
-    assert_close(ours.double(), formula("fall", leaves, 0.3, causal)[0], rtol=1e-4, atol=1e-5)
+    ours = kernel("decay", {name: x.float() for name, x in leaves.items()}, 0.3, causal)
+    assert_close(ours.double(), formula("decay", leaves, 0.3, causal)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -663,12 +670,12 @@ def test_the_bound_is_reached_and_not_passed(weight, causal, tiles, small_tiles)
     s = -np.concatenate(
         [np.zeros(32), fall + steep * np.arange(32), np.full(32, 2 * fall + steep * 31)]
     )
-    leaves = case("fall", 96, 96, 16, B=1, H=1) | {
+    leaves = case("decay", 96, 96, 16, B=1, H=1) | {
         "s": torch.from_numpy(s)[None, None].to(DEVICE),
         "g": torch.ones(1, 1, 96, device=DEVICE),
     }
     leaves["q"] = leaves["k"] = torch.ones(1, 1, 96, 16, dtype=torch.float64, device=DEVICE)
-    kept, held = skipped("fall", leaves, tolerance, causal)
+    kept, held = skipped("decay", leaves, tolerance, causal)
     assert kept[:, 0, 0, 1].tolist() == [tiles, 6 - tiles][: len(kept)]
     assert_close(held[0, 0, 32].item(), weight * tolerance * tiles / 2, rtol=0.01, atol=0)
 
@@ -679,7 +686,7 @@ def test_the_share_left_out(causal, small_tiles):
     T, tolerance = 300, 1e-6
     s = -0.5 * torch.arange(T, device=DEVICE) * torch.tensor([1.0, 0.0], device=DEVICE)[:, None]
     q = torch.zeros(1, 2, T, 16, device=DEVICE)
-    bias = kernels.Bias("fall", s_i=s[None], g=torch.ones(1, 1, 1, device=DEVICE), s_j=s[None])
+    bias = Bias("decay", s_i=s[None], g=torch.ones(1, 1, 1, device=DEVICE), s_j=s[None])
     weights = np.exp(-0.5 * abs(np.subtract.outer(np.arange(T), np.arange(T))))
     weights = np.tril(weights) if causal else weights
     weights /= weights.sum(1, keepdims=True)
@@ -692,11 +699,11 @@ def test_the_share_left_out(causal, small_tiles):
             light.append(
                 (in_tiles[:, ::-1].cumsum(1) <= tolerance).all(0)[: max(0, 17 - start // 16)].sum()
             )
-    found = kernels.left_out(q, q, bias, 1.0, causal, tolerance) * 2 * sum(read)
+    found = tile_skipping.skipped_fraction(q, q, bias, 1.0, causal, tolerance) * 2 * sum(read)
     assert sum(max(0, n - 2) for n in light) <= found <= sum(light) and found > sum(read) / 2
     assert (
-        kernels.left_out(q, q, bias, 1.0, causal, 0.0)
-        == kernels.left_out(q, q, kernels.Bias(), 1.0, causal, tolerance)
+        tile_skipping.skipped_fraction(q, q, bias, 1.0, causal, 0.0)
+        == tile_skipping.skipped_fraction(q, q, Bias(), 1.0, causal, tolerance)
         == 0
     )
 
@@ -872,7 +879,7 @@ def test_every_encoding_it_can_form(pe, causal):
 
 def test_an_operator_like_torchs_own():
     """Its schema, shapes without data, and gradients are what torch.compile relies on; and no graph break."""
-    leaves = {name: x.float().requires_grad_() for name, x in case("fall", 20, 20, 16, B=1).items()}
+    leaves = {name: x.float().requires_grad_() for name, x in case("decay", 20, 20, 16, B=1).items()}
     nothing, none = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.int32, device=DEVICE)
     torch.library.opcheck(
         torch.ops.posenc.attention,
@@ -887,11 +894,11 @@ def test_an_operator_like_torchs_own():
             2**30,
         ),
     )
-    compiled = torch.compile(lambda x: kernel("fall", x, 0.3), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(lambda x: kernel("decay", x, 0.3), fullgraph=True, backend="aot_eager")
     for one, other in zip(
         *(
             gradients(compute, leaves, torch.float32).values()
-            for compute in (compiled, lambda x: kernel("fall", x, 0.3))
+            for compute in (compiled, lambda x: kernel("decay", x, 0.3))
         )
     ):
         assert torch.equal(one, other)
@@ -920,10 +927,10 @@ def test_refusals(monkeypatch):
         InputError, match="triton cannot compute the bias of Composition: use auto or dense"
     ):
         model("fire+cable", "triton")
-    for kind, T in (("distance", 4), ("pieces", 2)):  # a table for causal attention; fewer queries
+    for kind, T in (("distance", 4), ("piecewise-linear", 2)):  # a table for causal attention; fewer queries
         with pytest.raises(
             InputError,
-            match="needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys",
+            match="needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys: use dense",
         ):
             kernel(
                 kind,
@@ -931,25 +938,25 @@ def test_refusals(monkeypatch):
                 0.3,
                 causal=False,
             )
-    with pytest.raises(InputError, match="head sizes from 16 to 128, not 8"):
+    with pytest.raises(InputError, match="head dimensions from 16 to 128, not 8"):
         kernel("none", case("none", 4, 4, 8), 0.3)
-    with pytest.raises(InputError, match="5 queries of 4 keys: give a key for each query"):
+    with pytest.raises(InputError, match="5 queries but only 4 keys: pass a key for each query"):
         kernel("none", {name: x.float() for name, x in case("none", 5, 4, 16).items()}, 0.3)
-    with pytest.raises(InputError, match="at most 1,023 units of FIRE's network: choose dense"):
+    with pytest.raises(InputError, match="at most 1,023 units in FIRE's network: use dense"):
         q = torch.zeros(1, 1, 4, 16, device=DEVICE)
-        kernels.attend(
+        interface.fused_attention(
             q,
             q,
             q,
-            kernels.Bias(
-                "pieces",
+            Bias(
+                "piecewise-linear",
                 g=q[..., 0],
                 table=q[0, ..., 0],
                 pieces=torch.zeros(1, 3, 2048, device=DEVICE),
             ),
             0.3,
         )
-    with pytest.raises(InputError, match="does not compute in torch.float64"):
+    with pytest.raises(InputError, match="does not support torch.float64"):
         kernel("none", case("none", 4, 4, 16), 0.3)
     with pytest.raises(
         InputError, match="at most 65,535 heads of all sequences together, not 65,536"
@@ -960,7 +967,7 @@ def test_refusals(monkeypatch):
             0.3,
         )
     with pytest.raises(
-        InputError, match="gradients of a bias of distance need as many queries as keys"
+        InputError, match="gradients of a distance bias need as many queries as keys"
     ):
         kernel(
             "distance",
@@ -972,10 +979,10 @@ def test_refusals(monkeypatch):
         def __getitem__(self, grid):
             raise OutOfResources(1 << 20, 101376, "shared memory")
 
-    monkeypatch.setattr(kernels, "_forward", TooLarge())
+    monkeypatch.setattr(kernels, "attention_forward", TooLarge())
     with pytest.raises(
         InputError,
-        match="this GPU is too small for triton's tiles .*Required: 1048576.*: choose auto or dense",
+        match="this GPU is too small for triton's tiles .*Required: 1048576.*: use auto or dense",
     ):
         kernel("none", {name: x.float() for name, x in case("none", 4, 4, 16).items()}, 0.3)
     if DEVICE == "cpu":

@@ -1,0 +1,67 @@
+"""Biases that the Triton kernels compute: their kinds and their numbers.
+
+For a query at position i and a key at position j, with d = i - j:
+
+    none              b = 0
+    decay             b = g_i (S_i - S_j): cable, cable-nw, fox, alibi
+    log-decay         b = -log(1 + (g_i (S_i - S_j))^2): k-cable
+    distance          b = r_h[d], a table per head: t5, t5-clip, kerple and other functions of d
+    piecewise-linear  b = f_h(r[d] g_i), f_h piecewise linear: fire (a ReLU network of one input)
+
+S and g are float32, and S_i - S_j is taken before anything is rounded.
+
+In bidirectional attention S_i - S_j becomes -|S_i - S_j|, a table has an entry for each sign of d,
+as T5's encoder needs, and g_i of a piecewise-linear bias becomes that of the later token,
+g_max(i, j).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# An operator's argument `kind` is an index into this tuple.
+KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
+
+
+@dataclass
+class Bias:
+    """The bias of all heads. All tensors are float32; gradients flow to all but the ends of pieces.
+
+    kind: one of KINDS.
+    s_i: (B or 1, H or 1, T), S of the queries, for decays.
+    g: (B or 1, H or 1, T or 1), for decays and piecewise-linear.
+    s_j: (B or 1, H or 1, S), S of the keys, for decays.
+    table: (H or 1, N), for distance and piecewise-linear. If causal, N >= S and the entries are for
+        distances from 0 on; else N = 2 S - 1 and they are for distances from -(S - 1) on.
+    pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending ends of the pieces,
+        filled up with infinity; slopes; intercepts. f_h is continuous, so no gradient flows to the
+        ends.
+
+    For piecewise-linear, g and the table are not negative, g never increases with the position, and
+    the table never decreases with |d| and is the same for d and -d.
+    """
+
+    kind: str = "none"
+    s_i: Tensor | None = None
+    g: Tensor | None = None
+    s_j: Tensor | None = None
+    table: Tensor | None = None
+    pieces: Tensor | None = None
+
+    def expand_features(self, B: int, H: int, T: int, S: int) -> tuple[Tensor | None, ...]:
+        """Return s_i (B, H, T), g (B, H, T) and s_j (B, H, S), float32, None where unused."""
+        lengths = ((self.s_i, T), (self.g, T), (self.s_j, S))
+        return tuple(None if x is None else x.float().expand(B, H, length) for x, length in lengths)
+
+
+def bias_from_encoding(encoding, q_features: tuple, k_features: tuple, heads: int) -> Bias:
+    """Return the bias of an encoding for the features that `encoding.features` returned."""
+    if encoding.bias is None:
+        return Bias()
+    device = k_features[0].device
+    # FIRE's pieces are products of weights, which autocast would round.
+    with torch.autocast(device.type, enabled=False):
+        h = torch.arange(heads, device=device)
+        kind, numbers = encoding.triton_bias(q_features, k_features, h)
+    return Bias(kind, **numbers)

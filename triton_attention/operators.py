@@ -1,0 +1,347 @@
+"""PyTorch operators of the Triton kernels: posenc::attention and its backward.
+
+They launch the kernels and have shapes without data (fakes) and autograd, so torch.compile traces
+them without a graph break. `interface.fused_attention` checks the arguments.
+
+Arguments, as tensors without data where a kind of bias does not use them:
+
+    q, k, v        (B, H, T, D) and (B, H, S, D); or q packed (B, T, 3, H, D), and k, v empty
+    s_i, g, s_j    (B, H, T), (B, H, T), (B, H, S), float32
+    table, pieces  (H, N) and (H, 3, K), float32; see bias.Bias
+    kept           what tile_skipping.kept_tiles returned, int32; empty: no tile is skipped
+    kind           index into bias.KINDS
+    window_size    in tokens; NO_WINDOW: all
+"""
+
+import contextlib
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional as F
+from triton.runtime.errors import OutOfResources
+
+from errors import InputError
+from triton_attention import kernels, tile_sizes
+from triton_attention.bias import KINDS
+
+NO_WINDOW = 2**30  # tokens
+MAX_PIECES = 1_024  # what kernels._find_piece bisects
+# Sequences whose gradients by distance one program adds up. With more, they share the computation
+# of the bias; with fewer, more programs fill the GPU.
+SEQUENCES = 8
+
+
+@torch.library.custom_op("posenc::attention", mutates_args=())
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    s_i: Tensor,
+    g: Tensor,
+    s_j: Tensor,
+    table: Tensor,
+    pieces: Tensor,
+    kept: Tensor,
+    kind: int,
+    scale: float,
+    causal: bool,
+    window_size: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the output (B, H, T, D) and the log-sum-exp (B, H, T) in base 2."""
+    q, k, v = _unpack(q, k, v)
+    inputs = q, k, v, s_i, g, s_j, table, pieces
+    y, lse = _attention_fake(*inputs, kept, kind, scale, causal, window_size)
+    sizes, strides = _sizes_and_strides(*inputs)
+    settings = kernel_settings("forward", q, pieces, kind, causal, window_size)
+    with _device_of(q):
+        kernels.attention_forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
+            *inputs,
+            kept,
+            y,
+            lse,
+            scale,
+            *sizes,
+            window_size,
+            *strides,
+            skips_tiles=kept.numel() > 0,
+            SKIP_KEYS=settings["N"],
+            **settings,
+        )
+    return y, lse
+
+
+@_attention.register_fake
+def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size):
+    q, _, _ = _unpack(q, k, v)
+    return _empty_heads_last(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("posenc::attention_backward", mutates_args=())
+def _attention_backward(
+    dy: Tensor,
+    y: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    s_i: Tensor,
+    g: Tensor,
+    s_j: Tensor,
+    table: Tensor,
+    pieces: Tensor,
+    kept: Tensor,
+    kind: int,
+    scale: float,
+    causal: bool,
+    window_size: int,
+    s_learns: bool,
+    g_learns: bool,
+    table_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k, v, s_i, g, s_j, table and pieces.
+
+    Those that do not exist are empty. Gradients of s_i, g and s_j have their expanded shapes.
+    s_learns, g_learns, table_learns: whether S, g, and table or pieces need gradients.
+    """
+    inputs = q, k, v, s_i, g, s_j, table, pieces
+    settings = kept, kind, scale, causal, window_size, s_learns, g_learns, table_learns
+    grads = _attention_backward_fake(dy, y, lse, *inputs, *settings)
+    with _device_of(q):
+        _launch_backward(grads, dy, y, lse, (*_unpack(q, k, v), *inputs[3:]), *settings)
+    return grads
+
+
+def _launch_backward(
+    grads,
+    dy,
+    y,
+    lse,
+    inputs,
+    kept,
+    kind,
+    scale,
+    causal,
+    window_size,
+    s_learns,
+    g_learns,
+    table_learns,
+):
+    """Write the gradients that are not empty. inputs, grads: of q, k, v, ..., pieces."""
+    q, k, v, s_i, g, s_j, table, pieces = inputs
+    dq, dk, dv = _unpack(*grads[:3])
+    ds_i, dg, ds_j, d_table, d_pieces = grads[3:]
+    delta = torch.empty_like(lse)
+    B = q.size(0)
+    (H, T, S, num_distances), strides = _sizes_and_strides(*inputs)
+    strides += dy.stride()[:3]
+    learnable = {"s_learns": s_learns, "g_learns": g_learns}
+    rows = kernel_settings("rows", q, pieces, kind, causal, window_size) | learnable
+    columns = kernel_settings("columns", q, pieces, kind, causal, window_size) | learnable
+    M, N, *_ = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)["forward"]
+    skipping = {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
+    numbers = scale, H, T, S, num_distances, window_size, dq.stride(2), *strides
+    kernels.attention_backward_rows[triton.cdiv(T, rows["M"]), B * H](
+        *inputs, kept, y, dy, lse, delta, dq, ds_i, dg, *numbers, **skipping, **rows
+    )
+    if pieces.numel() and not causal:
+        ds_j = dg  # the kernel for columns adds the later keys' part of g's gradient
+    kernels.attention_backward_columns[triton.cdiv(S, columns["N"]), B * H](
+        *inputs,
+        kept,
+        dy,
+        lse,
+        delta,
+        dk,
+        dv,
+        ds_j,
+        *numbers,
+        SKIP_QUERIES=M,
+        **skipping,
+        **columns,
+    )
+    if table_learns:
+        settings = kernel_settings("distances", q, pieces, kind, causal, window_size)
+        _launch_distances(
+            d_table, d_pieces, dy, lse, delta, inputs, scale, causal, window_size, strides, settings
+        )
+
+
+def _launch_distances(
+    d_table, d_pieces, dy, lse, delta, inputs, scale, causal, window_size, strides, settings
+):
+    """Write the gradients of table and pieces."""
+    q, k, v, s_i, g, s_j, table, pieces = inputs
+    B, H, T, _ = q.shape
+    N = settings.pop("M")  # its tiles are square
+    offsets = triton.cdiv(T, N)
+    if not causal:
+        offsets = 2 * offsets - 1
+    parts = triton.cdiv(B, SEQUENCES)
+    sums = dy.new_zeros(parts, H, offsets, N, 2 * N, dtype=torch.float32)
+    piece_sums = dy.new_zeros(parts, H, offsets, 2, settings["NUM_PIECES"], dtype=torch.float32)
+    kernels.attention_backward_distances[offsets, H, parts](
+        q,
+        k,
+        v,
+        g,
+        table,
+        pieces,
+        dy,
+        lse,
+        delta,
+        sums,
+        piece_sums,
+        scale,
+        B,
+        H,
+        T,
+        table.size(-1),
+        window_size,
+        *strides[:9],  # of q, k, v
+        *strides[13:15],  # of g, without its batch
+        *strides[18:],  # of dy
+        SEQUENCES=SEQUENCES,
+        **settings,
+    )
+    by_distance = _sum_diagonals(sums.sum((0, 3)), T, causal)
+    d_table[:, : by_distance.size(1)] = by_distance
+    if pieces.numel():
+        d_pieces[:, 1:] = piece_sums.sum((0, 2))
+
+
+@_attention_backward.register_fake
+def _attention_backward_fake(
+    dy,
+    y,
+    lse,
+    q,
+    k,
+    v,
+    s_i,
+    g,
+    s_j,
+    table,
+    pieces,
+    kept,
+    kind,
+    scale,
+    causal,
+    window_size,
+    s_learns,
+    g_learns,
+    table_learns,
+):
+    # The condition of kernels.attention_backward_rows, which fills ds_i if it is not empty.
+    s_i_learns = s_learns and (not causal or KINDS[kind] == "log-decay")
+    if q.dim() == 4:
+        qkv_grads = tuple(_empty_heads_last(x) for x in (q, k, v))
+    else:
+        qkv_grads = tuple(x.new_empty(x.shape) for x in (q, k, v))
+    return (
+        *qkv_grads,
+        s_i.new_empty(s_i.shape if s_i_learns else 0),
+        g.new_empty(g.shape if g_learns else 0),
+        s_j.new_empty(s_j.shape if s_learns else 0),
+        table.new_zeros(table.shape if table_learns else 0),
+        pieces.new_zeros(pieces.shape if table_learns else 0),
+    )
+
+
+def _save(ctx, inputs, output):
+    *tensors, ctx.kind, ctx.scale, ctx.causal, ctx.window_size = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _backward(ctx, dy, _):
+    *inputs, y, lse = ctx.saved_tensors
+    dy = dy if dy.stride(-1) == 1 else dy.contiguous()
+    _, _, _, s_i, g, s_j, table, pieces, *_ = ctx.needs_input_grad
+    grads = torch.ops.posenc.attention_backward(
+        dy,
+        y,
+        lse,
+        *inputs,
+        ctx.kind,
+        ctx.scale,
+        ctx.causal,
+        ctx.window_size,
+        s_i or s_j,
+        g,
+        table or pieces,
+    )
+    # kept, kind, scale, causal and window_size have no gradients.
+    return *(x if x.numel() else None for x in grads), None, None, None, None, None
+
+
+_attention.register_autograd(_backward, setup_context=_save)
+
+
+def _unpack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values (B, H, T, D), also if q is packed, (B, T, 3, H, D)."""
+    return q.transpose(1, 3).unbind(2) if q.dim() == 5 else (q, k, v)
+
+
+def _sizes_and_strides(q, k, v, s_i, g, s_j, table, pieces):
+    """Return H, T, S and the table's length, and all strides; those of empty tensors are 0."""
+    sizes = q.size(1), q.size(2), k.size(2), table.size(-1)
+    strides = []
+    for x in (q, k, v, s_i, g, s_j):
+        strides += x.stride()[:3] if x.numel() else (0, 0, 0)
+    return sizes, strides
+
+
+def kernel_settings(kernel, q, pieces, kind, causal, window_size):
+    """Return the compile-time settings of a kernel: forward, rows, columns or distances."""
+    M, N, warps, stages = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)[kernel]
+    return {
+        "kind": kind,
+        "causal": causal,
+        "windowed": window_size < NO_WINDOW,
+        "NUM_PIECES": max(1, pieces.size(-1)),
+        "D": q.size(-1),
+        "D_TILE": triton.next_power_of_2(q.size(-1)),
+        "M": M,
+        "N": N,
+        "precision": "ieee" if q.dtype == torch.float32 else "tf32",
+        "num_warps": warps,
+        "num_stages": stages,
+        "enable_fp_fusion": True,
+    }
+
+
+def _empty_heads_last(x: Tensor) -> Tensor:
+    """Return an uninitialized (B, H, T, D) that is (B, T, H, D) in memory, as layers have it."""
+    return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
+
+
+@contextlib.contextmanager
+def _device_of(q: Tensor):
+    """Make q's GPU the current one, where Triton launches.
+
+    Raises InputError if a program needs more than the GPU has.
+    """
+    try:
+        with torch.cuda.device_of(q):
+            yield
+    except OutOfResources as error:
+        raise InputError(
+            f"attention: this GPU is too small for triton's tiles ({error}): use auto or dense"
+        ) from None
+
+
+def _sum_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
+    """Return the gradient of each distance, from tiles' sums by distance (H, offsets, 2 N).
+
+    Returns (H, T), from distance 0 on, or (H, 2 T - 1), from -(T - 1) on.
+    """
+    offsets, N = sums.size(1), sums.size(-1) // 2
+    # Of each tile, N distances end at its diagonal; the N after it belong to the next tile too.
+    near, far = sums.split(N, -1)
+    lines = F.pad(near, (0, 0, 0, 1)) + F.pad(far, (0, 0, 1, 0))  # (H, offsets + 1, N)
+    by_distance = lines.flatten(1)
+    if causal:
+        zero = N - 1  # index of distance 0
+        return by_distance[:, zero : zero + T]
+    zero = (offsets // 2 + 1) * N - 1
+    return by_distance[:, zero - T + 1 : zero + T]

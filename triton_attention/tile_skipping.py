@@ -1,0 +1,131 @@
+"""Tile skipping: which tiles of keys cannot matter to a tile of queries.
+
+A bias that decays makes distant keys negligible. The kernels skip tiles of keys from the left, and
+in bidirectional attention also from the right, as long as the skipped tiles together hold at most
+`skip_tolerance` of every row's weight, whatever their keys are.
+
+The proof needs no logits: a weight is at most exp(|q| |k| scale + the largest bias in the tile),
+and the sum of a row is at least the weight of the query's own key, whose bias is 0.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attention import SKIP_TOLERANCE
+from posenc import running_sum
+from triton_attention import tile_sizes
+from triton_attention.bias import Bias
+
+
+def can_skip(kind: str, tolerance: float) -> bool:
+    """Return whether it pays to look for tiles to skip.
+
+    At the default tolerance a log-decay is too slow for any tile to be negligible.
+    """
+    if kind == "decay":
+        return tolerance > 0
+    return kind == "log-decay" and tolerance > SKIP_TOLERANCE
+
+
+@torch.no_grad()
+def skipped_fraction(
+    q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float
+) -> float:
+    """Return the fraction of tiles inside the attention mask that `fused_attention` skips.
+
+    Arguments as in `fused_attention`.
+    """
+    (B, H, T, D), S = q.shape, k.size(2)
+    if not can_skip(bias.kind, skip_tolerance):
+        return 0.0
+    M, N, *_ = tile_sizes.select(bias.kind, D, q.dtype)["forward"]
+    s_i, g, s_j = bias.expand_features(B, H, T, S)
+    kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
+    kept = kept.double().mean((1, 2))  # (1 or 2, tiles of queries)
+    if causal:
+        # A tile of queries attends to the keys up to its last query.
+        last_keys = (torch.arange(kept.size(-1), device=q.device) + 1) * M + S - T
+        all_tiles = (last_keys.clamp(max=S) / N).ceil()
+        read = all_tiles - kept[0]
+    else:
+        all_tiles = torch.full_like(kept[0], -(-S // N))
+        read = kept[1] - kept[0]
+    return 1 - (read.sum() / all_tiles.sum()).item()
+
+
+@torch.no_grad()
+def kept_tiles(
+    q: Tensor,
+    k: Tensor,
+    kind: str,
+    s_i: Tensor,
+    g: Tensor,
+    s_j: Tensor,
+    scale: float,
+    causal: bool,
+    tolerance: float,
+) -> Tensor:
+    """Return which tiles of keys each tile of queries has to read.
+
+    The other tiles together hold at most `tolerance` of every row's weight; in bidirectional
+    attention half of it on each side.
+
+    q: (B, H, T, D). k: (B, H, S, D). kind: decay or log-decay. s_i, g: (B, H, T). s_j: (B, H, S).
+    Returns (1 or 2, B, H, tiles of queries), int32: the index of the first tile of keys and, if not
+    causal, the index after the last one.
+    """
+    M, N, *_ = tile_sizes.select(kind, q.size(-1), q.dtype)["forward"]
+    T, S = q.size(2), k.size(2)
+    own_logits = (q.float() * k[:, :, S - T :].float()).sum(-1) * scale
+    tolerance_per_side = tolerance if causal else tolerance / 2
+    # (B, H, 1, tiles of keys) each
+    min_s_j = _tile_min(s_j, N)[:, :, None]
+    max_s_j = _tile_max(s_j, N)[:, :, None]
+    max_k_norm = _tile_max(k.float().norm(dim=-1), N)[:, :, None]
+    # (B, H, tiles of queries) each
+    per_query_tile = (
+        _tile_min(s_i, M),
+        _tile_max(s_i, M),
+        _tile_min(g, M),
+        _tile_max(g, M),
+        _tile_max(q.float().norm(dim=-1), M),
+        _tile_min(own_logits, M),
+    )
+    tile_count = per_query_tile[0].size(-1)
+    kept = []
+    # Chunks of rows bound the memory, which is quadratic in the number of tiles.
+    for rows in torch.arange(tile_count, device=q.device).split(256):
+        min_s_i, max_s_i, min_g, max_g, max_q_norm, min_own = (
+            x[:, :, rows, None] for x in per_query_tile
+        )
+        max_difference = max_s_i - min_s_j
+        if not causal:
+            max_difference = max_difference.minimum(max_s_j - min_s_i).clamp(max=0)
+        max_bias = torch.where(max_difference < 0, min_g, max_g) * max_difference
+        if kind == "log-decay":
+            max_bias = -max_bias.clamp(max=0).square().log1p()
+        # Upper bound on the weight of a tile as a fraction of the row's sum. A tile that holds the
+        # key of one of its queries has at least N, so neither side is skipped past the diagonal.
+        weight = N * (max_q_norm * max_k_norm * scale + max_bias - min_own).exp()
+        kept.append(_count_kept(weight, tolerance_per_side, causal))
+    return torch.cat(kept, -1)
+
+
+def _count_kept(weight: Tensor, tolerance: float, causal: bool) -> Tensor:
+    """Return the kept range of tiles (1 or 2, B, H, rows), for weights (B, H, rows, tiles)."""
+    skipped_left = (running_sum(weight) <= tolerance).sum(-1, dtype=torch.int32)
+    if causal:
+        return skipped_left[None]
+    skipped_right = (running_sum(weight.flip(-1)) <= tolerance).sum(-1, dtype=torch.int32)
+    return torch.stack([skipped_left, weight.size(-1) - skipped_right])
+
+
+def _tile_min(x: Tensor, size: int) -> Tensor:
+    """Return the minimum of each tile: (B, H, n) -> (B, H, tiles)."""
+    return F.pad(x, (0, -x.size(-1) % size), value=torch.inf).unflatten(-1, (-1, size)).amin(-1)
+
+
+def _tile_max(x: Tensor, size: int) -> Tensor:
+    """Return the maximum of each tile: (B, H, n) -> (B, H, tiles)."""
+    return F.pad(x, (0, -x.size(-1) % size), value=-torch.inf).unflatten(-1, (-1, size)).amax(-1)
