@@ -192,9 +192,9 @@ def test_gpu_script_plans_valid_commands(tmp_path):
     assert configs["h100-encoders.json"].objective == "mlm" and every_kind <= set(
         configs["h100-encoders.json"].names()
     )
-    assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: take scripts/test.sh\n"
+    assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: use scripts/test.sh\n"
     assert (
-        "no part 'speed': choose from attention"
+        "no part 'speed': use attention"
         in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
     )
 

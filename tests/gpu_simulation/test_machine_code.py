@@ -25,7 +25,7 @@ from triton_attention.bias import KINDS  # noqa: E402
 RUN_CASES = """
 import json, sys
 import torch
-import test_kernels
+import kernel_cases
 from gpu_simulation import emulator
 from triton_attention import interface, operators
 
@@ -36,9 +36,9 @@ for capability, kind, causal, B, T, D, dtype, *window_size in json.loads(sys.arg
     options = {"causal": causal}
     if window_size:
         options["window_size"] = window_size[0]
-    inputs = test_kernels.case(kind, T, T, D, B=B, H=1, causal=causal)
+    inputs = kernel_cases.make_inputs(kind, T, T, D, B=B, H=1, causal=causal)
     with emulator.simulated_gpu(capability) as launched:
-        errors = test_kernels.errors(kind, inputs, getattr(torch, dtype), **options)
+        errors = kernel_cases.relative_errors(kind, inputs, getattr(torch, dtype), **options)
     results.append((errors, {program.name: program.asm["ptx"] for program in launched}))
 print(json.dumps(results))
 """
@@ -46,18 +46,18 @@ print(json.dumps(results))
 RUN_WITHOUT = """
 import re, sys
 import torch
-import test_kernels
+import kernel_cases
 from gpu_simulation import emulator
 from triton_attention import interface
 
 interface.runs_on = lambda device: True
-inputs = test_kernels.case("decay", 200, 200, 64, B=1, H=1)
+inputs = kernel_cases.make_inputs("decay", 200, 200, 64, B=1, H=1)
 for instruction in sys.argv[1:]:
     def remove(ptx):
         return re.sub(instruction + r"[^;]*;", "", ptx)
     try:
         with emulator.simulated_gpu(90, edit_ptx=remove):
-            test_kernels.errors("decay", inputs, torch.bfloat16)
+            kernel_cases.relative_errors("decay", inputs, torch.bfloat16)
     except AssertionError as error:
         print(error)
 """

@@ -1,0 +1,165 @@
+"""Tests of the Triton kernels' values and gradients against the formulas in float64."""
+
+import pytest
+import torch
+from kernel_cases import (
+    DEVICE,
+    gradients,
+    make_inputs,
+    reference,
+    relative_errors,
+    run_kernels,
+    set_tile_sizes,
+    small_tiles,  # noqa: F401
+    small_tiles_on_cpu,  # noqa: F401
+    to_float32,
+)
+from torch.testing import assert_close
+
+import attention
+import posenc
+from triton_attention import operators
+from triton_attention.bias import KINDS
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients(kind, causal, monkeypatch):
+    """The last of 37 tokens is in a partial tile; 3 sequences need two programs by distance."""
+    monkeypatch.setattr(operators, "SEQUENCES", 2)
+    inputs = make_inputs(kind, 37, 37, 16, B=3, causal=causal)
+    assert max(relative_errors(kind, inputs, causal=causal).values()) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "kind, fixed",
+    [
+        ("decay", "g"),
+        ("decay", "s"),
+        ("decay", "sg"),
+        ("log-decay", "g"),
+        ("log-decay", "s"),
+        ("piecewise-linear", "g"),
+    ],
+)
+def test_fixed_inputs_change_no_other_gradient(kind, fixed, causal):
+    """ALiBi's slopes and FoX's weights of one have no gradient, and none is computed."""
+    inputs = make_inputs(kind, 37, 37, 16, causal=causal)
+
+    def compute(x):
+        return run_kernels(kind, x, causal=causal)
+
+    all_gradients = gradients(compute, inputs, torch.float32)
+    some_gradients = gradients(compute, inputs, torch.float32, fixed=fixed)
+    assert set(all_gradients) - set(some_gradients) == set(fixed)
+    for name, gradient in some_gradients.items():
+        assert_close(gradient, all_gradients[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["none", "decay", "log-decay"])
+def test_fewer_queries_than_keys(kind):
+    assert max(relative_errors(kind, make_inputs(kind, 21, 50, 16, B=1)).values()) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@torch.no_grad()
+def test_fewer_queries_than_keys_by_distance(causal):
+    inputs = to_float32(make_inputs("distance", 21, 50, 16, B=1, causal=causal))
+    assert_close(
+        run_kernels("distance", inputs, causal=causal),
+        reference("distance", inputs, causal=causal)[0],
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("D", [24, 80, 128])
+def test_head_dimensions(D):
+    assert max(relative_errors("decay", make_inputs("decay", 20, 20, D, B=1, H=1)).values()) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["none", "distance", "piecewise-linear"])
+def test_sliding_window(kind, causal):
+    inputs = make_inputs(kind, 40, 40, 16, B=1, causal=causal)
+    assert max(relative_errors(kind, inputs, causal=causal, window_size=9).values()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["decay", "log-decay", "distance"])
+def test_half_precision_keeps_the_bias_exact(kind, dtype):
+    """S ends near -2,000, where neighbors in bfloat16 are 8 apart, so S must not be rounded."""
+    inputs = make_inputs(kind, 64, 64, 16, B=1, steep=80.0)
+    assert "s" not in inputs or inputs["s"].min() < -1500
+    errors = relative_errors(kind, inputs, dtype)
+    assert max(errors.values()) < (0.02 if dtype == torch.bfloat16 else 0.003), errors
+
+
+@pytest.mark.parametrize("pe", ["cable", "fox", "k-cable", "t5", "kerple", "fire"])
+def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
+    """Gradients in bfloat16 over a long text agree with the dense path in float32.
+
+    Gates' gradients are sums of running sums over all rows, a table's are sums over all rows.
+    """
+    sizes = {
+        "forward": (128, 64, 4, 1),
+        "rows": (128, 64, 4, 1),
+        "columns": (64, 128, 4, 1),
+        "distances": (128, 128, 4, 1),
+    }
+    set_tile_sizes(monkeypatch, sizes)
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
+    x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
+    grads = {}
+    for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
+        features = encoding.features(x[0].float(), torch.arange(1024, device=DEVICE))
+        bias_inputs = attention.BiasInputs(encoding, *features)
+        y = attention.attend(*(y.to(dtype) for y in qkv), bias_inputs, 0.25, path)
+        grads[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
+    largest = max(exact.norm() for exact in grads["dense"])
+    for actual, exact in zip(grads["triton"], grads["dense"], strict=True):
+        # One exact gradient is zero, because a constant per head changes nothing.
+        assert (actual - exact).norm() < 0.02 * max(exact.norm(), 1e-3 * largest)
+
+
+def test_autocast_keeps_the_bias_in_float32():
+    """FIRE's pieces are products of weights, which autocast would round."""
+    torch.manual_seed(0)
+    encoding = posenc.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
+    qkv = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
+    features = encoding.features(
+        torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)
+    )
+    bias_inputs = attention.BiasInputs(encoding, *features)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        actual = attention.attend(*qkv, bias_inputs, 0.25, "triton")
+        exact = attention.attend(*qkv, bias_inputs, 0.25, "dense")
+        assert_close(actual, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("B, H", [(3, 1), (1, 3)])
+def test_offsets_beyond_int32(B, H):
+    """Sequences or heads are 2^30 elements apart, so the third starts at offset 2^31."""
+    shape, stride = (B, H, 20, 16), 2**30
+    # The operating system allocates only the few pages that are written.
+    x = torch.empty(2 * stride + 960, dtype=torch.bfloat16, device=DEVICE)
+    inputs = {
+        name: x.as_strided(shape, (stride, stride, 16, 1), 320 * number)
+        for number, name in enumerate("qkv")
+    }
+    numbers = make_inputs("decay", 20, 20, 16, B=B, H=H)
+    inputs |= {name: numbers[name] for name in "sg"}
+    for number, name in enumerate("qkv"):
+        inputs[name].copy_(torch.randn(shape, generator=torch.Generator().manual_seed(number)))
+    compact = {
+        name: value.clone(memory_format=torch.contiguous_format) for name, value in inputs.items()
+    }
+
+    def compute(x):
+        return run_kernels("decay", x)
+
+    expected = gradients(compute, compact, torch.bfloat16)
+    for name, actual in gradients(compute, inputs, torch.bfloat16).items():
+        assert torch.equal(actual, expected[name]), name

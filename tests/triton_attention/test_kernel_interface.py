@@ -1,0 +1,158 @@
+"""Tests of fused_attention's interface: packed projections, operators, refusals."""
+
+import sys
+
+import pytest
+import torch
+from kernel_cases import (
+    DEVICE,
+    SCALE,
+    gradients,
+    make_inputs,
+    make_model,
+    run_kernels,
+    small_tiles,  # noqa: F401
+    small_tiles_on_cpu,  # noqa: F401
+    to_float32,
+)
+from triton.runtime.errors import OutOfResources
+
+import attention
+import posenc
+from errors import InputError
+from generation.kv_cache import Cache
+from triton_attention import interface, kernels
+from triton_attention.bias import KINDS, Bias
+
+
+@pytest.mark.parametrize("kind", ["decay", "distance"])
+@pytest.mark.parametrize("T, causal", [(37, True), (37, False), (1, True)])
+def test_packed_projection_gives_the_same_results(kind, T, causal):
+    """Queries, keys and values can be the thirds of a projection, whose gradient is one tensor."""
+    inputs = to_float32(make_inputs(kind, T, T, 16, B=3, causal=causal))
+
+    def separate(x):
+        return run_kernels(kind, x, causal=causal)
+
+    def packed(x):
+        qkv = torch.stack([x[name].transpose(1, 2) for name in "qkv"], 2)  # (B, T, 3, H, D)
+        projection = qkv.flatten(2)  # (B, T, 3 H D)
+        thirds = (third.unflatten(-1, (2, 16)).transpose(1, 2) for third in projection.chunk(3, -1))
+        x = x | dict(zip("qkv", thirds, strict=True))
+        return run_kernels(kind, x, causal=causal, packed_qkv=projection)
+
+    expected = gradients(separate, inputs, torch.float32)
+    actual = gradients(packed, inputs, torch.float32)
+    for name, x in expected.items():
+        assert torch.equal(actual[name], x), name
+
+
+def test_layer_passes_its_packed_projection(monkeypatch):
+    """But not if queries or keys are rotated, or if they continue a KV cache."""
+    packed = []
+    operator = torch.ops.posenc.attention
+
+    def spy(q, *rest):
+        packed.append(q.dim() == 5)
+        return operator(q, *rest)
+
+    monkeypatch.setattr(torch.ops.posenc, "attention", spy)
+    tokens = torch.zeros(1, 6, dtype=torch.int64, device=DEVICE)
+    for pe in ("cable", "rope+cable"):
+        model = make_model(pe, "triton")
+        model(tokens, tokens)
+        with torch.no_grad():
+            cache = Cache(model, 9)
+            for part in tokens.split(3, 1):
+                model(part, cache=cache)
+    assert packed == [True, True, False, False, False, False]
+    monkeypatch.setattr(posenc.Cable, "rotate", lambda self, q, k, pos: (q, 2 * k))
+    make_model("cable", "triton")(tokens, tokens)
+    assert not packed[-1]
+
+
+def test_operator_passes_opcheck_and_compiles():
+    """torch.compile relies on the schema, the shapes without data and the gradients."""
+    inputs = to_float32(make_inputs("decay", 20, 20, 16, B=1))
+    inputs = {name: x.requires_grad_() for name, x in inputs.items()}
+    unused = torch.empty(0, device=DEVICE)
+    kept = torch.empty(0, dtype=torch.int32, device=DEVICE)
+    tensors = [inputs[name] for name in ("q", "k", "v", "s", "g", "s")]
+    torch.library.opcheck(
+        torch.ops.posenc.attention,
+        (*tensors, unused, unused, kept, KINDS.index("decay"), SCALE, True, 2**30),
+    )
+
+    def compute(x):
+        return run_kernels("decay", x)
+
+    compiled = torch.compile(compute, fullgraph=True, backend="aot_eager")
+    expected = gradients(compute, inputs, torch.float32)
+    actual = gradients(compiled, inputs, torch.float32)
+    for name, x in expected.items():
+        assert torch.equal(actual[name], x), name
+
+
+def test_unsupported_encoding_is_refused():
+    message = "triton cannot compute the bias of Composition: use auto or dense"
+    with pytest.raises(InputError, match=message):
+        make_model("fire+cable", "triton")
+
+
+@pytest.mark.parametrize("kind, T", [("distance", 4), ("piecewise-linear", 2)])
+def test_bidirectional_table_of_wrong_length_is_refused(kind, T):
+    """The table is a causal one, or there are fewer queries than keys."""
+    message = "needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys: use dense"
+    with pytest.raises(InputError, match=message):
+        run_kernels(kind, to_float32(make_inputs(kind, T, 4, 16)), causal=False)
+
+
+def test_unsupported_arguments_are_refused():
+    with pytest.raises(InputError, match="head dimensions from 16 to 128, not 8: use dense"):
+        run_kernels("none", make_inputs("none", 4, 4, 8))
+    with pytest.raises(InputError, match="does not support torch.float64: use dense"):
+        run_kernels("none", make_inputs("none", 4, 4, 16))
+    with pytest.raises(InputError, match="5 queries but only 4 keys: pass a key for each query"):
+        run_kernels("none", to_float32(make_inputs("none", 5, 4, 16)))
+    message = "at most 65,535 heads of all sequences together, not 65,536"
+    with pytest.raises(InputError, match=message):
+        run_kernels("none", to_float32(make_inputs("none", 1, 1, 16, B=32768, H=2)))
+    inputs = to_float32(make_inputs("distance", 4, 8, 16))
+    inputs = {name: x.requires_grad_() for name, x in inputs.items()}
+    message = "gradients of a distance bias need as many queries as keys: use dense"
+    with pytest.raises(InputError, match=message):
+        run_kernels("distance", inputs)
+
+
+def test_too_many_pieces_are_refused():
+    q = torch.zeros(1, 1, 4, 16, device=DEVICE)
+    pieces = torch.zeros(1, 3, 2048, device=DEVICE)
+    bias = Bias("piecewise-linear", g=q[..., 0], table=q[0, ..., 0], pieces=pieces)
+    with pytest.raises(InputError, match="at most 1,023 units in FIRE's network: use dense"):
+        interface.fused_attention(q, q, q, bias, SCALE)
+
+
+def test_gpu_with_too_little_shared_memory_is_refused(monkeypatch):
+    class OversizedKernel:
+        def __getitem__(self, grid):
+            raise OutOfResources(1 << 20, 101376, "shared memory")
+
+    monkeypatch.setattr(kernels, "attention_forward", OversizedKernel())
+    message = "too small for triton's tiles .*Required: 1048576.*: use auto or dense"
+    with pytest.raises(InputError, match="this GPU is " + message):
+        run_kernels("none", to_float32(make_inputs("none", 4, 4, 16)))
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="needs a machine without a GPU")
+def test_cpu_is_refused_without_the_interpreter(monkeypatch):
+    monkeypatch.setattr(kernels.INTERPRETED, "value", False)
+    with pytest.raises(InputError, match="the triton path needs a GPU, or TRITON_INTERPRET=1"):
+        make_model("cable", "triton")
+    with pytest.raises(InputError, match="needs a GPU, not cpu"):
+        run_kernels("none", to_float32(make_inputs("none", 4, 4, 16)))
+
+
+def test_missing_triton_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(InputError, match="needs Triton .*sys.modules.*pip install triton"):
+        attention.resolve_path("triton", posenc.build("cable", 2, 8, 8, 1)[0])

@@ -1,0 +1,140 @@
+"""Tests of models and programs with the triton attention path."""
+
+import json
+import re
+
+import pytest
+import torch
+from conftest import ENCODINGS, evaluation
+from kernel_cases import (
+    DEVICE,
+    make_model,
+    small_tiles,  # noqa: F401
+    small_tiles_on_cpu,  # noqa: F401
+)
+from torch.testing import assert_close
+
+import attention
+import eval_extrapolation
+import posenc
+import train_gpt
+import triton_attention
+from benchmarking import cases
+from runtime import loading
+
+SUPPORTED = [pe for pe in ENCODINGS if triton_attention.supports(posenc.build(pe, 2, 8, 8, 1)[0])]
+DECAYING = "alibi-equal:h=4"  # its one head has a slope at which tiles are skipped
+DEVICE_FLAGS = ["--device", DEVICE, "--dtype", "float32"]
+TRAIN_FLAGS = (
+    "--size quickstart --n_layer 2 --n_head 1 --n_embd 16 --block_size 160 --micro_batch 1 "
+    f"--tokens_per_step 160 --steps 2 --val_tokens 160 --compile false --pe {DECAYING}"
+).split() + DEVICE_FLAGS
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("pe", SUPPORTED)
+def test_every_supported_encoding_matches_the_dense_path(pe, causal):
+    tokens = torch.randint(96, (2, 28), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    losses, grads = {}, {}
+    for path in ("dense", "triton"):
+        model = make_model(pe, path, causal)
+        with torch.no_grad():
+            # Larger parameters than at initialization, so that the bias matters.
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+                parameter.add_(noise.to(DEVICE), alpha=0.2)
+            model.clamp_parameters_()
+        losses[path] = model(tokens, tokens)
+        losses[path].backward()
+        grads[path] = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert_close(losses["triton"], losses["dense"])
+    for name, exact in grads["dense"].items():
+        assert_close(
+            grads["triton"][name],
+            exact,
+            rtol=1e-3,
+            atol=1e-5,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+
+
+@pytest.mark.parametrize(
+    "pe, causal", [("rope+fox", True), ("rope+fox", False), ("t5", True), ("fire", True)]
+)
+def test_model_compiles_to_one_graph(pe, causal):
+    """The graph includes tile skipping and the gradients of the encoding's parameters."""
+    tokens = torch.randint(96, (2, 32), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    model = make_model(pe, "triton", causal)
+    torch._dynamo.reset()
+    grads = []
+    for forward in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        model.zero_grad()
+        forward(tokens, tokens).backward()
+        grads.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, eager in grads[0].items():
+        assert_close(
+            grads[1][name],
+            eager,
+            rtol=1e-3,
+            atol=1e-6,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+
+
+def test_auto_never_selects_triton():
+    for pe, causal, path in (
+        ("cable", True, "sdpa"),
+        ("t5", True, "dense"),
+        ("t5", False, "dense"),
+    ):
+        encoding = posenc.build(pe, 2, 8, 8, 1, causal=causal)[0]
+        assert triton_attention.supports(encoding)
+        assert attention.resolve_path("auto", encoding) == path
+        assert attention.resolve_path("triton", encoding) == "triton"
+
+
+def test_programs_log_the_skipped_fraction(data_dir, tmp_path, capsys, small_tiles):  # noqa: F811
+    """Training skips at a coarse tolerance; evaluation skips and matches the dense path."""
+    flags = ["--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5"]
+    train_gpt.main([*TRAIN_FLAGS, *flags, "--out_dir", str(tmp_path)])
+    assert re.search(r"val loss .* \d+\.\d% of attention skipped", capsys.readouterr().out)
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    fractions = logged[-1]["left_out"]
+    assert len(fractions) == 2
+    assert all(0 < fraction < 1 for fraction in fractions)
+    records = {}
+    for path in ("triton", "dense"):
+        flags = ["--lengths", "384", "--windows", "1", *DEVICE_FLAGS, "--attention", path]
+        eval_extrapolation.main([str(tmp_path), *flags])
+        records[path] = json.loads(evaluation(tmp_path).read_text())
+    entries = {path: record["lengths"]["384"] for path, record in records.items()}
+    assert records["triton"]["skip_tolerance"] == 2**-24
+    assert all(0 < fraction < 1 for fraction in entries["triton"]["left_out"])
+    assert "left_out" not in entries["dense"]
+    assert abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
+
+
+def test_benchmark_of_a_run(data_dir, tmp_path, monkeypatch, small_tiles):  # noqa: F811
+    """bench.py compares the paths of a GPU: tiles are skipped, and the gradients agree."""
+    train_gpt.main([*TRAIN_FLAGS, "--data", str(data_dir), "--out_dir", str(tmp_path)])
+    monkeypatch.setattr(cases.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
+    setting = cases.Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
+    trained = loading.load_model(tmp_path, setting.device)
+    setting.layers, biases = cases.reads(setting, *trained)
+    assert 0 < biases["left_out"][0] < 1
+    grads, grad = [], torch.autograd.grad
+
+    def spy(*arguments, **options):
+        grads.append(grad(*arguments, **options))
+        return grads[-1]
+
+    monkeypatch.setattr(torch.autograd, "grad", spy)
+    benchmark_cases = cases.attend(setting, DECAYING)
+    # If a rival fails to compile, the other cases are still measured.
+    assert benchmark_cases[f"{DECAYING} triton"].rival
+    assert not benchmark_cases[DECAYING].rival
+    for name in (DECAYING, f"{DECAYING} triton"):
+        benchmark_cases[name].ready()()
+    # The gradients of each layer's input and projection.
+    for (_, exact), (_, actual) in zip(grads[:2], grads[2:], strict=True):
+        assert_close(actual, exact, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,259 @@
+"""Tests of tile skipping: skipped tiles cannot matter, and no tile is skipped that can."""
+
+import numpy as np
+import pytest
+import torch
+from kernel_cases import (
+    DEVICE,
+    SCALE,
+    gradients,
+    make_inputs,
+    make_model,
+    reference,
+    run_kernels,
+    set_small_tiles,
+    set_tile_sizes,
+    small_tiles,  # noqa: F401
+    small_tiles_on_cpu,  # noqa: F401
+    to_float32,
+)
+from torch.testing import assert_close
+
+import attention
+from evaluation import bias_statistics
+from triton_attention import tile_sizes, tile_skipping
+from triton_attention.bias import Bias
+
+
+def find_kept(kind, inputs, tolerance, causal=True):
+    """Return the kept tiles (1 or 2, B, H, tiles) and each row's weight in the others (B, H, T)."""
+    x = to_float32(inputs)
+    kept = tile_skipping.kept_tiles(
+        x["q"], x["k"], kind, x["s"], x["g"], x["s"], SCALE, causal, tolerance
+    )
+    position = torch.arange(x["q"].size(2), device=DEVICE)
+    M, N, *_ = tile_sizes.select(kind, 16, torch.float32)["forward"]
+    # (1 or 2, B, H, T, 1)
+    limits = N * kept.repeat_interleave(M, -1)[..., : len(position), None]
+    skipped = position < limits[0]  # (B, H, T, S)
+    if not causal:
+        skipped = skipped | (position >= limits[1])
+    return kept, (reference(kind, inputs, causal=causal)[1] * skipped).sum(-1)
+
+
+def test_can_skip_is_asked_before_tiles_are_searched(monkeypatch):
+    """A log-decay skips nothing at the default tolerance, so no time is spent searching."""
+    searched = []
+    search = tile_skipping.kept_tiles
+
+    def spy(*arguments):
+        searched.append(arguments[2])
+        return search(*arguments)
+
+    monkeypatch.setattr(tile_skipping, "kept_tiles", spy)
+    for kind in ("decay", "log-decay"):
+        inputs = to_float32(make_inputs(kind, 40, 40, 16))
+        for tolerance in (0.0, attention.SKIP_TOLERANCE, 0.1):
+            run_kernels(kind, inputs, skip_tolerance=tolerance)
+    assert searched == ["decay", "decay", "log-decay"]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "kind, tolerance, keys, T",
+    [
+        ("decay", 2.0**-24, 16, 128),
+        ("decay", 2.0**-8, 16, 115),
+        ("log-decay", 0.1, 16, 128),
+        ("decay", 2.0**-24, 32, 120),
+    ],
+)
+def test_skipped_tiles_do_not_matter(kind, tolerance, keys, T, causal, monkeypatch):
+    """Several tiles are skipped, their weight is within the tolerance, and results are right."""
+    set_small_tiles(monkeypatch, keys)
+    inputs = make_inputs(kind, T, T, 16, B=1, H=1, steep=40.0)
+    inputs["q"] = inputs["q"] / 10
+    if kind == "log-decay":  # a power law leaves little weight far away only if it is steep
+        inputs["s"] = inputs["s"] * 1000
+    kept, weight = find_kept(kind, inputs, tolerance, causal)
+    assert kept[0, 0, 0, -1] * keys > 32
+    if not causal:
+        assert kept[1, 0, 0, 0] * keys < T - 32
+    assert weight.max() <= tolerance
+    exact = gradients(lambda x: reference(kind, x, causal=causal)[0], inputs, torch.float32)
+    actual = gradients(
+        lambda x: run_kernels(kind, x, causal=causal, skip_tolerance=tolerance),
+        inputs,
+        torch.float32,
+    )
+    for name in actual:
+        atol = 3 * tolerance * exact[name].abs().max().item() + 1e-5
+        assert_close(actual[name], exact[name], rtol=3 * tolerance + 1e-4, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "causal, keys, rows",
+    [
+        (True, slice(16), slice(96, 128)),
+        (False, slice(16), slice(96, 128)),
+        (False, slice(112, 128), slice(32)),
+    ],
+)
+def test_skipped_tiles_are_not_read(causal, keys, rows, small_tiles):  # noqa: F811
+    """Rows far from some keys do not read them; for these keys' gradients they are not read."""
+
+    def results(dy=None, **options):
+        dy = torch.ones(16, device=DEVICE) if dy is None else dy
+        leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+        y = run_kernels("decay", leaves, causal=causal, **options)
+        qkv = [leaves[name] for name in "qkv"]
+        dq, dk, dv = torch.autograd.grad(y, qkv, dy.expand_as(y))
+        return y.detach()[..., rows, :], dq[..., rows, :], dk[..., keys, :], dv[..., keys, :]
+
+    inputs = to_float32(make_inputs("decay", 128, 128, 16, B=1, H=1, steep=30.0))
+    y, dq, dk, dv = results()
+
+    nan_dy = torch.ones(128, 16, device=DEVICE)
+    nan_dy[rows] = torch.nan
+    _, _, nan_dk, nan_dv = results(nan_dy)
+    assert torch.equal(nan_dk, dk) and torch.equal(nan_dv, dv)
+    _, _, nan_dk, nan_dv = results(nan_dy, skip_tolerance=0.0)
+    assert nan_dk.isnan().all() and nan_dv.isnan().all()
+
+    inputs["v"][..., keys, :] = torch.nan
+    nan_y, nan_dq, _, _ = results()
+    assert torch.equal(nan_y, y) and torch.equal(nan_dq, dq)
+    nan_y, nan_dq, _, _ = results(skip_tolerance=0.0)
+    assert nan_y.isnan().all() and nan_dq.isnan().all()
+
+
+def test_keys_find_their_queries_among_many_tiles(monkeypatch):
+    """In an encoder, nearly all of 130 tiles of queries skip a tile of keys."""
+    sizes = dict.fromkeys(("forward", "rows", "columns"), (16, 16, 4, 1))
+    set_tile_sizes(monkeypatch, sizes)
+    inputs = make_inputs("decay", 2070, 2070, 16, B=1, H=1, steep=30.0)
+    kept, _ = find_kept("decay", inputs, 2.0**-24, False)
+    assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 120
+    exact = gradients(lambda x: reference("decay", x, causal=False)[0], inputs, torch.float32)
+    actual = gradients(lambda x: run_kernels("decay", x, causal=False), inputs, torch.float32)
+    for name in actual:
+        atol = 1e-4 * exact[name].abs().max().item()
+        assert_close(actual[name], exact[name], rtol=1e-3, atol=atol)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_distant_keys_that_matter_are_kept(causal, small_tiles):  # noqa: F811
+    """A query keeps all tiles if a distant key outweighs the decay, or if it has no decay."""
+    tolerance = 2.0**-24
+    inputs = make_inputs("decay", 192, 192, 16, B=1, H=1)
+    inputs["s"] = -torch.arange(192.0, device=DEVICE, dtype=torch.float64).expand(1, 1, -1)
+    inputs["g"] = torch.ones_like(inputs["g"])
+    inputs["q"], inputs["k"] = inputs["q"] * 0.1, inputs["k"] * 0.1
+    before, _ = find_kept("decay", inputs, tolerance, causal)
+    assert before[0, 0, 0].tolist()[4:] == [6, 8]
+    assert causal or before[1, 0, 0].tolist() == [4, 6, 8, 10, 12, 12]
+
+    # The logit of query 150 and key 3 is 225, and the bias is -147.
+    inputs["q"][..., 150, 0] = 30.0
+    inputs["k"][..., 3, 0] = 25.0
+    after, weight = find_kept("decay", inputs, tolerance, causal)
+    assert after[0, 0, 0, 4] == 0
+    assert after[0, 0, 0, 5] == before[0, 0, 0, 5]
+    assert weight.max() <= tolerance
+    assert reference("decay", inputs, causal=causal)[1][..., 150, 3] > 0.999
+
+    if not causal:
+        # The logit of query 9 and key 190 is 270, and the bias is -181.
+        inputs["q"][..., 9, 1] = 30.0
+        inputs["k"][..., 190, 1] = 30.0
+        after, weight = find_kept("decay", inputs, tolerance, causal)
+        assert after[1, 0, 0].tolist() == [12, 6, 8, 10, 12, 12]
+        assert weight.max() <= tolerance
+        assert reference("decay", inputs, causal=causal)[1][..., 9, 190] > 0.999
+
+    for name in "qk":  # a tile with NaN cannot be bounded
+        broken = {**inputs, name: inputs[name].clone()}
+        broken[name][..., 150, 0] = torch.nan
+        kept, _ = find_kept("decay", broken, tolerance, causal)
+        assert kept[0, 0, 0, 4] == 0
+        assert causal or kept[1, 0, 0, 4] == 12
+
+    inputs["g"][..., 170] = 0.0  # this query has no decay
+    after, weight = find_kept("decay", inputs, tolerance, causal)
+    assert after[0, 0, 0, 5] == 0
+    assert weight.max() <= tolerance
+    y = run_kernels("decay", to_float32(inputs), causal=causal)
+    assert_close(y.double(), reference("decay", inputs, causal=causal)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "weight, causal, tiles",
+    [
+        (0.9, True, 2),
+        (1.5, True, 1),
+        (2.1, True, 0),
+        (0.45, False, 2),
+        (0.75, False, 1),
+        (1.05, False, 0),
+    ],
+)
+def test_bound_is_tight(weight, causal, tiles, small_tiles):  # noqa: F811
+    """Tiles are skipped up to the tolerance, and not beyond.
+
+    There are two flat tiles of keys on either side of 32 queries. They hold `weight` times the
+    tolerance of the nearest query's row. Between them S decays so steeply that a row holds hardly
+    more than its own key. Each side may use half of the tolerance.
+    """
+    tolerance, steep = 2.0**-10, 60.0
+    decay = -np.log(weight * tolerance / 32)
+    middle = decay + steep * np.arange(32)
+    s = -np.concatenate([np.zeros(32), middle, np.full(32, 2 * decay + steep * 31)])
+    inputs = make_inputs("decay", 96, 96, 16, B=1, H=1)
+    inputs["s"] = torch.from_numpy(s)[None, None].to(DEVICE)
+    inputs["g"] = torch.ones(1, 1, 96, device=DEVICE)
+    inputs["q"] = inputs["k"] = torch.ones(1, 1, 96, 16, dtype=torch.float64, device=DEVICE)
+    kept, skipped_weight = find_kept("decay", inputs, tolerance, causal)
+    assert kept[:, 0, 0, 1].tolist() == [tiles, 6 - tiles][: len(kept)]
+    expected = weight * tolerance * tiles / 2
+    assert_close(skipped_weight[0, 0, 32].item(), expected, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_skipped_fraction(causal, small_tiles):  # noqa: F811
+    """At most the tiles whose weight is negligible in all rows are skipped, and nearly all of them.
+
+    One head has ALiBi's bias with a slope of 1/2, the other has no bias.
+    """
+    T, tolerance = 300, 1e-6
+    slopes = torch.tensor([1.0, 0.0], device=DEVICE)[:, None]
+    s = -0.5 * torch.arange(T, device=DEVICE) * slopes
+    q = torch.zeros(1, 2, T, 16, device=DEVICE)
+    bias = Bias("decay", s_i=s[None], g=torch.ones(1, 1, 1, device=DEVICE), s_j=s[None])
+    weights = np.exp(-0.5 * abs(np.subtract.outer(np.arange(T), np.arange(T))))
+    weights = np.tril(weights) if causal else weights
+    weights /= weights.sum(1, keepdims=True)
+    all_tiles, negligible = [], []
+    for start in range(0, T, 32):
+        in_tiles = np.add.reduceat(weights[start : start + 32], np.arange(0, T, 16), 1)
+        all_tiles.append(-(-min(T, start + 32) // 16) if causal else 19)
+        from_left = (in_tiles.cumsum(1) <= tolerance).all(0)
+        negligible.append(from_left[: start // 16].sum())
+        if not causal:
+            from_right = (in_tiles[:, ::-1].cumsum(1) <= tolerance).all(0)
+            negligible.append(from_right[: max(0, 17 - start // 16)].sum())
+    fraction = tile_skipping.skipped_fraction(q, q, bias, 1.0, causal, tolerance)
+    skipped = fraction * 2 * sum(all_tiles)  # of two heads
+    assert sum(max(0, n - 2) for n in negligible) <= skipped <= sum(negligible)
+    assert skipped > sum(all_tiles) / 2
+    assert tile_skipping.skipped_fraction(q, q, bias, 1.0, causal, 0.0) == 0
+    assert tile_skipping.skipped_fraction(q, q, Bias(), 1.0, causal, tolerance) == 0
+
+
+def test_encoders_skip_on_both_sides(small_tiles):  # noqa: F811
+    """An encoder skips what a decoder skips on its one side, except for half of the tolerance."""
+    tokens = torch.zeros(1, 512, dtype=torch.int64, device=DEVICE)
+    (decoder,), (encoder,) = (
+        bias_statistics.left_out(make_model("alibi", "triton", causal), tokens)
+        for causal in (True, False)
+    )
+    assert 0.03 < encoder <= decoder < encoder + 0.02
