@@ -48,7 +48,6 @@ MODULES = (
     "posenc",
     "more_encodings",
     *FURTHER_ENCODINGS,
-    "hf_interop.pretrained",
     "triton_attention",
     "errors",
 )

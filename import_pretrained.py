@@ -18,7 +18,6 @@ import torch
 
 from errors import InputError
 from hf_interop import pretrained
-from model import GPT
 from runtime import cli
 from runtime.run_folder import Run
 from text_data.shards import GPT2_VOCABULARY
@@ -70,7 +69,7 @@ def main(argv=None):
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
     run.find_checkpoint(resume=False, defaults={})
-    model = GPT.from_pretrained(config.model[0], config.file, **given)
+    model = pretrained.load_pretrained(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
         raise InputError(
             f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,} tokens, not "

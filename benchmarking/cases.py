@@ -99,18 +99,18 @@ class Setting:
         )
 
     def batch(self, vocab_size: int) -> tuple[Tensor, ...]:
-        """Random inputs and targets, (B, T) each; of an encoder inputs (B, T), targets and their places, (B, masked tokens) each."""
+        """Random inputs and targets, (B, T) each; of an encoder inputs (B, T), targets and their masked_positions, (B, masked tokens) each."""
         torch.manual_seed(SEED)
         tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
         if self.causal:
             return tokens[:, :-1], tokens[:, 1:]
-        places = (
+        masked_positions = (
             torch.rand(tokens[:, 1:].shape, device=self.device)
             .argsort()[:, : masked_count(self.context, MASK_RATE)]
             .sort()
             .values
         )
-        return tokens[:, :-1], tokens.gather(1, places), places
+        return tokens[:, :-1], tokens.gather(1, masked_positions), masked_positions
 
     def compiled(self, function: Callable) -> Callable:
         return torch.compile(function) if self.compile else function
@@ -193,10 +193,10 @@ def train_turn(setting: Setting, model: GPT | baselines.Cable) -> BenchmarkCase:
     scaler = make_grad_scaler(setting.device, setting.dtype)
     if setting.compile:
         model.compile()
-    inputs, targets, *places = setting.batch(model.config.vocab_size)
+    inputs, targets, *masked_positions = setting.batch(model.config.vocab_size)
 
     def step():
-        train_step(model, optimizer, scaler, (inputs, targets, *places), setting.dtype)
+        train_step(model, optimizer, scaler, (inputs, targets, *masked_positions), setting.dtype)
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]

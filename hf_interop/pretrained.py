@@ -1,9 +1,7 @@
 """Pretrained weights: GPT-2 of Hugging Face, and checkpoints of the CABLE authors.
 
-    settings, weights = pretrained.read("gpt2")                           # or a folder
-    settings, weights = pretrained.read("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
-
-settings: fields of GPTConfig; weights: a state_dict of model.GPT.
+    model = load_pretrained("gpt2")                           # or a folder
+    model = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
 """
 
 import os
@@ -12,6 +10,7 @@ import pickle
 import torch
 
 from errors import InputError
+from model import GPT, GPTConfig
 
 CABLE_REPOSITORY = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
 # Settings of GPT-2 variants that model.GPT implements.
@@ -26,16 +25,32 @@ SUPPORTED_GPT2 = {
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
-def read(name: str, file: str | None = None) -> tuple[dict, dict]:
-    """Return the settings and weights of a GPT-2 or of a checkpoint of the CABLE authors.
+def load_pretrained(
+    name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0
+) -> GPT:
+    """Return a GPT-2 or a model of the CABLE authors; its logits are those of the original.
 
     name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" or a folder saved by transformers; or
-    "axiomlaborg/Cable" with the name of a `file` there, or the path of such a file. Raises
-    InputError if there is no such model, it is not supported, or transformers is missing.
+    "axiomlaborg/Cable" with the name of a `file` there, or the path of such a file.
+    block_size, attn_scale: of a CABLE checkpoint, which records neither; the authors' training code
+    multiplies q k^T by 1. Raises InputError if there is no such model, it is not supported, or
+    transformers is missing.
     """
     if is_cable(name, file):
-        return _read_cable_v1(name if os.path.isfile(name) else _download(name, file))
-    return _read_gpt2(name)
+        path = name if os.path.isfile(name) else _download(name, file)
+        settings, weights = _read_cable_v1(path)
+        settings |= {"block_size": block_size, "attn_scale": attn_scale}
+    else:
+        settings, weights = _read_gpt2(name)
+    model = GPT(GPTConfig(**settings))
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"{name} is not a GPT-2 or CABLE model ({' '.join(str(error).split())[:200]}): "
+            "name another model"
+        ) from None
+    return model
 
 
 def is_cable(name: str, file: str | None) -> bool:
@@ -44,7 +59,7 @@ def is_cable(name: str, file: str | None) -> bool:
 
 
 def _read_gpt2(name: str) -> tuple[dict, dict]:
-    """Return the settings and weights of a GPT-2 of transformers."""
+    """Return the settings of GPTConfig and the weights of a GPT-2 of transformers."""
     try:
         from safetensors import SafetensorError
         from transformers import GPT2Config, GPT2LMHeadModel
@@ -93,7 +108,7 @@ def _read_gpt2(name: str) -> tuple[dict, dict]:
 
 
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
-    """Return the settings and weights of a checkpoint of the CABLE authors.
+    """Return the settings of GPTConfig and the weights of a checkpoint of the CABLE authors.
 
     Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) = log sigmoid(-z).
     """

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from errors import InputError
 from generation.kv_cache import Cache
+from hf_interop.pretrained import load_pretrained
 from model import GPT, SIZES, GPTConfig, MeanCrossEntropy, cross_entropies
 
 V = 96
@@ -49,7 +50,7 @@ def test_equal_to_hugging_face(tmp_path):
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path)
-    ours = GPT.from_pretrained(str(tmp_path)).eval()
+    ours = load_pretrained(str(tmp_path)).eval()
     tokens = torch.randint(V, (2, 32))
     assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
     assert_close(
@@ -59,13 +60,13 @@ def test_equal_to_hugging_face(tmp_path):
 
 def test_pretrained_models_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match="no GPT-2 model at .*: name a folder with config.json"):
-        GPT.from_pretrained(str(tmp_path))
+        load_pretrained(str(tmp_path))
 
 
 def test_without_transformers_the_mend_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match="pip install transformers"):
-        GPT.from_pretrained("gpt2")
+        load_pretrained("gpt2")
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
@@ -89,7 +90,7 @@ def test_any_length_up_to_the_limit(pe):
     if model.max_context is None:
         assert_close(model(tokens)[:, :20], model(tokens[:, :20]), rtol=1e-4, atol=1e-5)
     else:
-        with pytest.raises(InputError, match="knows positions up to 32 only"):
+        with pytest.raises(InputError, match="supports at most 32 positions"):
             model(tokens)
 
 
@@ -202,7 +203,7 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
             bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
         return (logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
-    monkeypatch.setattr("model.READ", 16)
+    monkeypatch.setattr("model.CACHE_CHUNK", 16)
     monkeypatch.setattr("attention.CHUNK_ELEMENTS", 1)
     ours = model.losses(tokens, tokens, cache_window=window)
     caches = []
@@ -448,11 +449,11 @@ def test_sizes_are_those_of_gpt2(size, millions):
     [
         (
             {"size": "huge"},
-            "unknown size 'huge': choose one of quickstart tiny small medium large xl",
+            "unknown size 'huge': use one of quickstart tiny small medium large xl",
         ),
         (
             {"n_embd": 100, "n_head": 8},
-            "n_embd 100 gives 8 heads 12.5 columns each: choose an n_embd that is a multiple of 16",
+            "n_embd 100 gives each of 8 heads 12.5 columns, which must be an even number: use a multiple of 16 as n_embd",
         ),
         ({"pe": "cabel"}, "unknown positional encoding 'cabel': did you mean cable"),
         ({"n_layer": -1}, "n_layer is -1: it must be at least 1"),

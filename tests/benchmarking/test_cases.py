@@ -120,14 +120,16 @@ def test_attention_of_an_encoder_sees_both_ways(pe, keys, monkeypatch):
 def test_an_encoder_is_asked_for_the_tokens_at_their_places():
     """15% of 40 tokens of each text, in order, and what stands there; FLOPs are those of their logits alone."""
     encoder = dataclasses.replace(PLAIN, causal=False, context=40)
-    inputs, targets, places = encoder.batch(50)
+    inputs, targets, masked_positions = encoder.batch(50)
     assert (
         inputs.shape == (2, 40)
-        and targets.shape == places.shape == (2, 6)
-        and (places.diff() > 0).all()
-        and places.max() < 40
+        and targets.shape == masked_positions.shape == (2, 6)
+        and (masked_positions.diff() > 0).all()
+        and masked_positions.max() < 40
     )
-    assert torch.equal(inputs.gather(1, places), targets) and not torch.equal(*places)
+    assert torch.equal(inputs.gather(1, masked_positions), targets) and not torch.equal(
+        *masked_positions
+    )
     turn = cases.train(encoder, "nope")["nope"]
     C, V, layers = 128, 50304, 4
     weights = 6 * (

@@ -154,7 +154,7 @@ def test_invalid_input_is_refused(refused, gpt2, tmp_path):
         main([str(tmp_path / "small"), *map(str, out)])
     assert not (tmp_path / "run").exists()
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
-    assert "already holds a run" in refused(main, tmp_path / "gpt2", *out)[0]
+    assert "already contains a run" in refused(main, tmp_path / "gpt2", *out)[0]
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["block_size"] == 32
     assert "pass --data" in refused(eval_extrapolation.main, tmp_path / "run")[0]
 
