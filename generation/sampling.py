@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from generation.kv_cache import Cache
-from model import GPT, READ
+from model import CACHE_CHUNK, GPT
 from runtime import devices
 
 
@@ -93,7 +93,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
         if cache.position is None:
             cache.fix_shapes()
         return decode(tokens, cache)
-    for part in tokens.split(READ, 1):
+    for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
     return last @ model.wte.weight.T
 

@@ -94,7 +94,7 @@ def test_long_prompts_are_read_in_chunks(model, monkeypatch):
     prompt = [END, *b"1: line 7 of 49. 2: line 8"]
     settings = {"temperature": 0, "max_new_tokens": 9}
     whole = generate_tokens(model("cable"), [prompt], **settings)
-    monkeypatch.setattr(sampling, "READ", 4)
+    monkeypatch.setattr(sampling, "CACHE_CHUNK", 4)
     assert generate_tokens(model("cable"), [prompt], **settings) == whole
 
 
