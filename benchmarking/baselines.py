@@ -1,12 +1,13 @@
-"""How do others compute the same? `bench.py` measures them beside us; nothing else here knows of them, and no requirement names them.
+"""Other implementations that bench.py compares with.
 
-flex:        PyTorch's FlexAttention, whose score_mod is the encoding's own score.
-forgetting:  the kernels of the Forgetting Transformer, `fox theirs`: github.com/zhixuan-lin/forgetting-transformer, commit 883f260. They
-             take GPUs, bfloat16 or float16, heads of 16, 32, 64 or 128, and einops.
-Cable:       the network of CABLE's authors, whose bias is that of their first version, `cable-v1 theirs`: github.com/axiomlab/Cable,
-             commit 8bc6b83.
+flex_attention:        PyTorch's FlexAttention, with the encoding's own bias as its score_mod.
+forgetting_attention:  kernels of the Forgetting Transformer (`fox theirs`),
+                       github.com/zhixuan-lin/forgetting-transformer, commit 883f260. They need a
+                       GPU, bfloat16 or float16, head dimension 16, 32, 64 or 128, and einops.
+AuthorsCable:          network of the CABLE authors (`cable-v1 theirs`),
+                       github.com/axiomlab/Cable, commit 8bc6b83.
 
-The latter two are there where Python finds them: clone them, and put their folders `src` into PYTHONPATH.
+The last two are used if Python finds them: clone them and add their `src` folders to PYTHONPATH.
 """
 
 from importlib.util import find_spec
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 from model import GPT, GPTConfig
 
 
-def installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Return whether Python finds a module."""
     return find_spec(module) is not None
 
 
-def flex(
+def flex_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -29,49 +31,55 @@ def flex(
     q_features: tuple,
     k_features: tuple,
     scale: float,
-    blocks,
+    block_mask,
 ) -> Tensor:
-    """As attention.attend; blocks: of causal_blocks, None where later keys are seen too."""
-    from torch.nn.attention.flex_attention import flex_attention
+    """Compute attention by FlexAttention: q, k, v (B, H, T, D) -> (B, H, T, D).
 
-    k_features = tuple(
-        s.clone() for s in k_features
-    )  # it takes no gradient of a tensor that the score looks into twice
+    q_features, k_features: what `encoding.features` returned. block_mask: see `causal_block_mask`,
+    or None for encoders.
+    """
+    from torch.nn.attention import flex_attention as flex
 
-    def of(features, b, h, place):
-        return tuple(
-            s[b if s.size(0) > 1 else 0, h if s.size(1) > 1 else 0, place if s.size(2) > 1 else 0]
-            for s in features
-        )
+    # FlexAttention computes no gradient of a tensor that score_mod indexes twice.
+    k_features = tuple(feature.clone() for feature in k_features)
 
-    def score_mod(z, b, h, i, j):
-        return z + encoding.bias(of(q_features, b, h, i), of(k_features, b, h, j), h)
+    def at(features, b, h, token):
+        values = []
+        for feature in features:
+            batch, heads, tokens = feature.shape
+            index = b if batch > 1 else 0, h if heads > 1 else 0, token if tokens > 1 else 0
+            values.append(feature[index])
+        return tuple(values)
 
-    return flex_attention(q, k, v, score_mod, blocks, scale)
+    def score_mod(score, b, h, i, j):
+        return score + encoding.bias(at(q_features, b, h, i), at(k_features, b, h, j), h)
+
+    return flex.flex_attention(q, k, v, score_mod, block_mask, scale)
 
 
-def causal_blocks(tokens: int, device: torch.device):
+def causal_block_mask(tokens: int, device: torch.device):
+    """Return FlexAttention's block mask of causal attention."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     return create_block_mask(lambda b, h, i, j: i >= j, None, None, tokens, tokens, device=device)
 
 
-def forgetting(
+def forgetting_attention(
     q: Tensor, k: Tensor, v: Tensor, encoding, q_features: tuple, k_features: tuple, scale: float
 ) -> Tensor:
-    """As attention.attend, of `fox`. They add the gates up themselves, and leave out what is too small to matter ("auto")."""
-    from forgetting_transformer import forgetting_attention
+    """Compute attention of `fox` by the kernels of its authors; arguments as in `flex_attention`.
 
-    gates = k_features[0].diff(
-        prepend=k_features[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
-    )  # logarithms, (B, H, T)
-    return forgetting_attention(
-        q, k, v, gates, head_first=True, sm_scale=scale, adaptive_threshold="auto"
-    )
+    They sum the gates themselves, and skip what is too small to matter (adaptive_threshold "auto").
+    """
+    from forgetting_transformer import forgetting_attention as kernel
+
+    start = k_features[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
+    log_gates = k_features[0].diff(prepend=start)  # (B, H, T)
+    return kernel(q, k, v, log_gates, head_first=True, sm_scale=scale, adaptive_threshold="auto")
 
 
-class Cable(nn.Module):
-    """The authors' network, of our shapes, called as ours is; its weights start and decay as they say."""
+class AuthorsCable(nn.Module):
+    """The CABLE authors' network with the interface of GPT, and their initialization and decay."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -80,19 +88,19 @@ class Cable(nn.Module):
         self.config, self.network = config, Cable(config)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """(B, block_size) int64 each -> the mean cross-entropy in nats."""
-        return self.network(tokens, targets.contiguous())[1]  # they take a view of them
+        """Return the mean cross-entropy of tokens and targets, (B, block_size) int64 each."""
+        return self.network(tokens, targets.contiguous())[1]  # the network views its targets
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
+        """Return groups for AdamW: parameters of two or more dimensions decay."""
+        matrices = [p for p in self.parameters() if p.dim() >= 2]
+        vectors = [p for p in self.parameters() if p.dim() < 2]
         return [
-            {
-                "params": [p for p in self.parameters() if p.dim() >= 2],
-                "weight_decay": weight_decay,
-            },
-            {"params": [p for p in self.parameters() if p.dim() < 2], "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
         ]
 
     def clamp_parameters_(self) -> None:
-        """Nothing has bounds."""
+        """Do nothing: no parameter is bounded."""
 
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token

@@ -1,4 +1,4 @@
-"""The benchmarks run, count what they measure, and say what they cannot. Their speeds are no test's business."""
+"""bench.py: numbers follow from the seconds, and invalid input is refused. No test checks speed."""
 
 import dataclasses
 import json
@@ -11,7 +11,8 @@ import torch
 
 import attention
 import bench
-from benchmarking import cases
+from benchmarking import attention_cases, cases
+from benchmarking.setting import BenchmarkCase, Setting
 from errors import InputError
 from model import GPT, GPTConfig
 from runtime import devices, loading
@@ -30,12 +31,12 @@ SMALL = (
     "float32",
 )
 NAMES = ("train", "attention", "generate", "eval")
-PLAIN = cases.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
+PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """What all benchmarks of encodings say of a few, at 8 and 12 tokens."""
+    """Record of all benchmarks of encodings, for a few of them, at 8 and 12 tokens."""
     out = tmp_path_factory.mktemp("bench") / "out.json"
     bench.main(
         [
@@ -53,14 +54,14 @@ def record(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_numbers_follow_from_the_seconds(record, name):
-    """Speeds and ratios worked out once more: of three rounds the median is the one in the middle."""
+def test_speeds_and_ratios_follow_from_the_seconds(record, name):
+    """Computed again here: the median of three rounds is the middle one."""
     encodings = ["rope", "nope", "cable", "t5:buckets=8,max_distance=16"]
     assert list(record[name]["contexts"]) == ["8", "12"] and record[name]["repeats"] == 3
     for context, entries in record[name]["contexts"].items():
         assert list(entries)[:4] == encodings
         tokens = int(context) // 2 if name == "generate" else 2 * int(context)
-        for key, entry in entries.items():
+        for entry in entries.values():
             assert len(entry["seconds"]) == 3 and entry["tokens"] == tokens and entry["mfu"] is None
             assert math.isclose(entry["tokens_per_second"] * sorted(entry["seconds"])[1], tokens)
             for to, ratio in entry["ratios"].items():
@@ -73,7 +74,7 @@ def test_numbers_follow_from_the_seconds(record, name):
         assert entries["rope"]["ratios"]["rope"] == entries["nope"]["ratios"]["nope"] == 1
 
 
-def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
+def test_attention_is_compared_with_sdpa_and_the_dense_path(record):
     entries = record["attention"]["contexts"]["8"]
     assert {key: set(entry["ratios"]) for key, entry in entries.items()} == {
         "cable": {"rope", "nope", "sdpa", "dense"},
@@ -84,7 +85,7 @@ def test_attention_is_compared_with_the_kernel_and_the_dense_path(record):
     }
 
 
-def test_paths_are_held_to_the_dense_one(record):
+def test_error_is_relative_to_the_dense_path(record):
     entries = record["attention"]["contexts"]["12"]
     assert entries["cable dense"]["error"] == entries["t5:buckets=8,max_distance=16"]["error"] == 0
     assert (
@@ -94,8 +95,8 @@ def test_paths_are_held_to_the_dense_one(record):
     )
 
 
-def test_encoders(tmp_path, capsys, trained):
-    """Random ones, and one that was trained, whatever is asked for."""
+def test_encoders_are_measured(tmp_path, capsys, trained):
+    """Random ones, and a trained one, whose objective comes from the run."""
     out, short = ["--out", str(tmp_path / "out.json")], ["--context", "8", *SMALL, "--repeats", "1"]
     bench.main(
         [
@@ -130,7 +131,7 @@ def test_encoders(tmp_path, capsys, trained):
     ]  # no fused bias
 
 
-def test_the_record_says_what_it_ran_on(record):
+def test_record_names_command_versions_and_hardware(record):
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
     for name in NAMES:
         assert "objective" not in record[name]
@@ -141,62 +142,63 @@ def test_the_record_says_what_it_ran_on(record):
         )
 
 
-def test_memory_is_what_the_tensors_take(record):
-    """Of the model itself: its numbers counted by hand. 4 layers, 4 heads of 32, 128 columns."""
+def test_memory_is_that_of_the_tensors(record):
+    """Counted by hand for the quickstart model: 4 layers, 4 heads of 32, width 128."""
     parameters = GPT(GPTConfig(size="quickstart", pe="nope")).parameter_count()
     cable = 4 * 2 * (128 + 1) * 4  # a layer's w_c and w_s, with biases
     cache = 4 * 2 * 128 * 4  # bytes of a token: layers, keys and values, columns
-    for context, entries in {name: record[name]["contexts"]["12"] for name in NAMES}.items():
+    for name in NAMES:
+        entries = record[name]["contexts"]["12"]
         memory = {pe: entry["memory"] for pe, entry in entries.items()}
-        if context == "generate":
-            assert memory["nope"] == memory["rope"] == 12 * cache and memory["cable"] == 12 * (
-                cache + 4 * 4 * 4
-            )  # S of each head
-        if (
-            context == "train"
-        ):  # weights, gradients, two moments: 16 bytes a parameter, and little more for so few tokens
-            assert (
-                16 * parameters < memory["nope"] < 16 * parameters + 60e6
-                and memory["cable"] > memory["nope"] + 16 * cable
-            )
-        if context == "eval":
+        if name == "generate":
+            state = 4 * 4 * 4  # bytes per token: S of each head, 4 layers of 4 heads
+            assert memory["nope"] == memory["rope"] == 12 * cache
+            assert memory["cable"] == 12 * (cache + state)
+        if name == "train":
+            # Weights, gradients, two moments: 16 bytes per parameter. Activations are small.
+            assert 16 * parameters < memory["nope"] < 16 * parameters + 60e6
+            assert memory["cable"] > memory["nope"] + 16 * cable
+        if name == "eval":
             assert 4 * parameters < memory["nope"] < 4 * parameters + 60e6
-        if context == "attention":
+        if name == "attention":
             assert 0 < memory["nope"] < memory["cable"]
 
 
-def test_all_take_turns():
-    """A B C A B C: what makes a turn ready is outside the clock, and the first round is not counted."""
+def test_cases_are_interleaved():
+    """A B C A B C. Preparation is not timed, and the first round is not counted."""
     calls = []
 
-    def ready(name):
-        calls.append(f"{name} ready")
+    def prepare(name):
+        calls.append(f"prepare {name}")
         time.sleep(0.01)
         return lambda: calls.append(name)
 
-    seconds = bench.rounds(
-        {name: lambda name=name: ready(name) for name in "abc"}, 2, torch.device("cpu"), ""
+    seconds = bench.interleave(
+        {name: lambda name=name: prepare(name) for name in "abc"}, 2, torch.device("cpu"), ""
     )
-    assert calls == [word for name in "abc" * 3 for word in (f"{name} ready", name)]
+    assert calls == [word for name in "abc" * 3 for word in (f"prepare {name}", name)]
     assert {name: len(counted) for name, counted in seconds.items()} == {"a": 2, "b": 2, "c": 2}
     assert max(max(counted) for counted in seconds.values()) < 0.01
 
 
-def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
-    """b takes 2, 4, 8 and 6 s where a takes 1, 4, 2 and 1: the first round does not count; the ratio is 4, that of medians were 3."""
+def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
+    """a takes 1, 4, 2 and 1 s, rope 4, 8 and 6 s in the counted rounds.
+
+    The ratio is the median of ratios, 4; the ratio of medians would be 3.
+    """
     ticks, now = {"a": iter((1, 4, 2, 1)), "b": iter((2, 4, 8, 6))}, [0]
     monkeypatch.setattr(devices.time, "perf_counter", lambda: now[0])
 
     def wait(name):
         now[0] += next(ticks[name])
 
-    seconds = bench.rounds(
+    seconds = bench.interleave(
         {name: lambda name=name: lambda: wait(name) for name in "ab"}, 3, torch.device("cpu"), ""
     )
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
-    turn = cases.BenchmarkCase(None, 12, lambda: 7, flops=100)
-    assert bench.entry(
-        "a", turn, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
+    case = BenchmarkCase(None, 12, lambda: 7, flops=100)
+    assert bench.make_entry(
+        "a", case, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
     ) == {
         "seconds": [4, 2, 1],
         "tokens": 12,
@@ -208,7 +210,7 @@ def test_seconds_and_ratios_under_a_clock_of_our_own(monkeypatch):
     }
 
 
-def test_past_the_longest_context_there_is_no_number(tmp_path, capsys, monkeypatch):
+def test_contexts_beyond_the_limit_have_no_number(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(GPTConfig, "block_size", 8)
     bench.main(
         [
@@ -240,8 +242,8 @@ def test_past_the_longest_context_there_is_no_number(tmp_path, capsys, monkeypat
     assert len(re.findall(r"\|      10 \| learnable \|( +— \|)+\n", capsys.readouterr().out)) == 2
 
 
-def test_compiled_every_encoding_is_compiled(monkeypatch):
-    """More encodings than the compiler's own limit of graphs of one function: none falls back to running as it is."""
+def test_every_encoding_is_compiled(monkeypatch):
+    """Also with more encodings than the compiler's default limit of graphs per function."""
     compiled, graphs = torch.compile, []
 
     def backend(graph, inputs):
@@ -267,7 +269,7 @@ def source(tmp_path):
     return tmp_path / "rows.jsonl"
 
 
-def test_prepare_counts_the_tokens_of_the_source(source, tmp_path, capsys):
+def test_preparation_counts_the_tokens_of_the_source(source, tmp_path, capsys):
     bench.main(
         [
             "prepare",
@@ -296,27 +298,28 @@ def test_prepare_counts_the_tokens_of_the_source(source, tmp_path, capsys):
     assert f"ratio {prepare['ratio']:.3f}" in capsys.readouterr().out
 
 
-def test_the_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
+def test_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
     (tmp_path / "a.py").write_text("pass\n")
     monkeypatch.setattr(text_sources, "standard_library_files", lambda: [tmp_path / "a.py"] * 3)
     bench.main(["prepare", "--tokenizer", "bytes", "--repeats", "1"])
     assert "prepare, stdlib.parquet, bytes" in capsys.readouterr().out
 
 
-def test_refusals(source, refused, trained, tmp_path):
+def test_invalid_input_is_refused(source, refused, trained, tmp_path):
     main = bench.main
-    assert "name what to measure: train, attention, generate, eval, prepare" in refused(main)[0]
+    assert "name a benchmark: train, attention, generate, eval, prepare" in refused(main)[0]
     assert (
-        "generate is of decoders: leave out it or --objective mlm"
+        "generate needs decoders: remove it or --objective mlm"
         in refused(main, "generate", "--objective", "mlm")[0]
     )
     assert (
         "cope supports decoders only"
         in refused(main, "train", "--objective", "mlm", "--encodings", "cope")[0]
     )
-    assert "'speed' is not measured here: choose from train" in refused(main, "speed")[0]
+    assert "unknown benchmark 'speed': choose from train" in refused(main, "speed")[0]
     assert (
-        "--run is for attention alone" in refused(main, "train", "attention", "--run", tmp_path)[0]
+        "--run applies to attention only"
+        in refused(main, "train", "attention", "--run", tmp_path)[0]
     )
     assert (
         "lower --micro_batch or --context"
@@ -324,7 +327,7 @@ def test_refusals(source, refused, trained, tmp_path):
     )
     assert "repeats is 0" in refused(main, "prepare", "--repeats", 0)[0]
     assert (
-        "is no jsonl or parquet file that is there"
+        "is not a jsonl or parquet file"
         in refused(main, "prepare", "--source", tmp_path, "--tokenizer", "bytes")[0]
     )
     assert (
@@ -332,10 +335,10 @@ def test_refusals(source, refused, trained, tmp_path):
         in refused(main, "prepare", "--source", source, "--tokenizer", "bytes")[0]
     )
     assert (
-        "context '8,1': give token counts of at least 2"
+        "context '8,1': pass token counts of at least 2"
         in refused(main, "train", "--context", "8,1")[0]
     )
-    assert "context '8k': give token counts" in refused(main, "train", "--context", "8k")[0]
+    assert "context '8k': pass token counts" in refused(main, "train", "--context", "8k")[0]
     assert [
         line.split(":")[1]
         for line in refused(main, "train", "--encodings", "cabel,t5:depth=2", "--micro_batch", 0)
@@ -348,27 +351,27 @@ def test_refusals(source, refused, trained, tmp_path):
     )
 
 
-def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
-    """What is timed is what every layer of the trained model computes while it reads its validation text."""
+def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_path, capsys):
+    """Timed is what every layer of the model computes on its validation text."""
     model, checkpoint = loading.load_model(trained("cable"), torch.device("cpu"))
-    made, attend = [], attention.attend
+    outputs, attend = [], attention.attend
     monkeypatch.setattr(
         attention,
         "attend",
-        lambda *args, **options: made.append(attend(*args, **options)) or made[-1],
+        lambda *args, **options: outputs.append(attend(*args, **options)) or outputs[-1],
     )
     windows = data_loader.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
     with torch.no_grad():
         model.hidden(windows.batch(data_loader.evenly_spaced(len(windows), 3))[0])
     setting = dataclasses.replace(PLAIN, context=12, micro_batch=3)
-    setting.layers, _ = cases.reads(setting, model, checkpoint)
-    with pytest.raises(InputError, match="was not trained here"):
-        cases.reads(setting, model, {"config": {"data": None}})
-    theirs, made[:] = made[:2], []
-    cases.attend(setting, "cable")["cable"].ready()()
-    assert len(made) == len(theirs) == 2
-    for one, other in zip(made, theirs):
-        torch.testing.assert_close(one, other)
+    setting.layers, _ = attention_cases.read_validation_text(setting, model, checkpoint)
+    with pytest.raises(InputError, match="this run has no validation data"):
+        attention_cases.read_validation_text(setting, model, {"config": {"data": None}})
+    expected, outputs[:] = outputs[:2], []
+    attention_cases.attention_cases(setting, "cable")["cable"].prepare()()
+    assert len(outputs) == len(expected) == 2
+    for output, exact in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, exact)
 
     out = ["--out", str(tmp_path / "out.json")]
     bench.main(
@@ -393,28 +396,28 @@ def test_attention_of_a_run_is_its_own(trained, monkeypatch, tmp_path, capsys):
     )
 
 
-def test_ratios_of_the_kernels_and_to_backends():
-    turn = cases.BenchmarkCase(ready=None, tokens=12, memory=lambda: 7)
+def test_triton_and_backends_are_compared_with_their_counterparts():
+    case = BenchmarkCase(prepare=None, tokens=12, memory=lambda: 7)
     seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
-    assert bench.entry("a triton", turn, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
+    assert bench.make_entry("a triton", case, seconds, None)["ratios"] == {"dense": 3, "flex": 5}
     training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
-    assert bench.entry("a", turn, training, None)["ratios"] == {
+    assert bench.make_entry("a", case, training, None)["ratios"] == {
         "rope": 1 / 3,
         "flash": 0.5,
         "cudnn": 2,
     }
     alone = training | {"sdpa": [1], "sdpa flash": [18]}
-    assert bench.entry("a", turn, alone, None)["ratios"] == {
+    assert bench.make_entry("a", case, alone, None)["ratios"] == {
         "rope": 1 / 3,
         "sdpa": 1 / 6,
         "flash": 3,
     }
 
 
-def test_by_the_kernels_alone(monkeypatch):
-    """As training on a GPU times what has no other fused path: the dense one takes no part there, and no row."""
+def test_training_measures_triton_instead_of_the_dense_path(monkeypatch):
+    """As on a GPU, for an encoding whose only other path is dense: it has no row of its own."""
     monkeypatch.setattr(
-        cases.Setting,
+        Setting,
         "paths",
         lambda _, pe, encoding: {"": "dense" if pe == "fire" else "sdpa", " triton": "dense"},
     )
@@ -438,13 +441,13 @@ def test_by_the_kernels_alone(monkeypatch):
     ]
 
 
-def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, capsys):
-    """Each encoding is on record as soon as it is done; without the memory for rope and nope there is nothing to measure."""
+def test_out_of_memory_does_not_stop_other_encodings(monkeypatch, capsys):
+    """The result grows after each encoding. Without memory for rope and nope it is an error."""
 
     def evaluate(setting, pe):
         if pe in full:
             raise torch.OutOfMemoryError
-        return {pe: cases.BenchmarkCase(lambda: lambda: None, 1, lambda: 0)}
+        return {pe: BenchmarkCase(lambda: lambda: None, 1, lambda: 0)}
 
     monkeypatch.setitem(cases.BENCHMARKS, "eval", evaluate)
     config, measured, full = (
@@ -468,6 +471,6 @@ def test_what_does_not_fit_keeps_nobody_else_from_being_measured(monkeypatch, ca
     full[:] = ["nope"]
     with pytest.raises(
         InputError,
-        match="eval of rope and nope at 8 tokens does not fit into the GPU: a smaller --micro_batch",
+        match="eval of rope and nope at 8 tokens does not fit into the GPU: lower --micro_batch",
     ):
         next(bench.measure("eval", config, torch.device("cpu"), torch.float32))

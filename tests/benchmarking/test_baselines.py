@@ -1,4 +1,7 @@
-"""What others computed is what we compute: the measurement compares equals. Their own code is not here: stand-ins take its place."""
+"""Baselines compute what our code computes.
+
+Packages that are not installed are replaced by implementations written for these tests.
+"""
 
 import dataclasses
 import sys
@@ -13,12 +16,14 @@ import attention
 import bench
 import posenc
 from benchmarking import baselines, cases
+from benchmarking.attention_cases import attention_cases
+from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT, GPTConfig
 from runtime.optimizer import make_optimizer
 
 
-def states_of(pe, causal=True):
-    """An encoding, queries, keys and values (2, 4, 8, 32), and the states of 8 tokens."""
+def features_of(pe, causal=True):
+    """Return an encoding, q, k, v (2, 4, 8, 32) each, and the features of 8 tokens."""
     torch.manual_seed(0)
     encoding = posenc.build(pe, 4, 128, 8, 1, causal)[0]
     return (
@@ -32,19 +37,19 @@ def states_of(pe, causal=True):
     "pe", ["cable", "k-cable", "alibi", "kerple-power", "t5", "t5-clip", "fox", "rope+cable"]
 )
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.filterwarnings("ignore")  # torch's, that FlexAttention should be compiled
-def test_flex_computes_the_same(pe, causal):
-    """On a CPU it has no gradients."""
-    encoding, (q, k, v), features = states_of(pe, causal)
+@pytest.mark.filterwarnings("ignore")  # FlexAttention is not compiled here
+def test_flex_attention_equals_dense(pe, causal):
+    """FlexAttention has no gradients on CPUs."""
+    encoding, (q, k, v), features = features_of(pe, causal)
     with torch.no_grad():
-        theirs = baselines.flex(
+        theirs = baselines.flex_attention(
             q,
             k,
             v,
             encoding,
             *features,
             0.2,
-            baselines.causal_blocks(8, torch.device("cpu")) if causal else None,
+            baselines.causal_block_mask(8, torch.device("cpu")) if causal else None,
         )
         bias_inputs = attention.BiasInputs(encoding, *features)
         torch.testing.assert_close(theirs, attention.dense(q, k, v, bias_inputs, 0.2))
@@ -52,7 +57,7 @@ def test_flex_computes_the_same(pe, causal):
 
 @pytest.fixture
 def forgetting(monkeypatch):
-    """Forgetting attention, row by row, logits and the logarithms of all gates between, under the name of its authors' package."""
+    """Forgetting attention row by row, under the name of its authors' package."""
 
     def forgetting_attention(
         q, k, v, log_fgate, *, head_first=False, sm_scale=None, adaptive_threshold=None
@@ -74,41 +79,41 @@ def forgetting(monkeypatch):
     )
 
 
-def test_forgetting_attention_gets_our_gates(forgetting):
-    encoding, (q, k, v), features = states_of("fox")
+def test_forgetting_attention_equals_dense(forgetting):
+    encoding, (q, k, v), features = features_of("fox")
     torch.testing.assert_close(
-        baselines.forgetting(q, k, v, encoding, *features, 0.2),
+        baselines.forgetting_attention(q, k, v, encoding, *features, 0.2),
         attention.dense(q, k, v, attention.BiasInputs(encoding, *features), 0.2),
     )
 
 
-def test_the_forgetting_transformer_takes_part_on_gpus(forgetting, monkeypatch):
+def test_forgetting_transformer_is_measured_on_gpus(forgetting, monkeypatch):
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
-    taking_part = {
-        pe: " theirs" in gpu.paths(pe, states_of(pe)[0]) for pe in ("fox", "cable-v1", "cable")
+    measured = {
+        pe: " theirs" in gpu.paths(pe, features_of(pe)[0]) for pe in ("fox", "cable-v1", "cable")
     }
-    assert taking_part == {"fox": True, "cable-v1": False, "cable": False}
+    assert measured == {"fox": True, "cable-v1": False, "cable": False}
     assert " theirs" not in dataclasses.replace(gpu, causal=False).paths(
-        "fox", states_of("fox", causal=False)[0]
+        "fox", features_of("fox", causal=False)[0]
     )
-    assert "fox theirs" not in cases.attend(PLAIN, "fox")
-    monkeypatch.setattr(cases.Setting, "paths", lambda *_: {"": "sdpa", " theirs": "theirs"})
-    found = cases.attend(PLAIN, "fox")
-    assert found["fox theirs"].rival and found["fox theirs"].error() < 1e-5
+    assert "fox theirs" not in attention_cases(PLAIN, "fox")
+    monkeypatch.setattr(Setting, "paths", lambda *_: {"": "sdpa", " theirs": "theirs"})
+    found = attention_cases(PLAIN, "fox")
+    assert found["fox theirs"].optional and found["fox theirs"].error() < 1e-5
 
 
-def test_peers_that_are_not_there_take_no_part(monkeypatch):
-    assert not baselines.installed("no_such_module")
-    monkeypatch.setattr(baselines, "installed", lambda module: False)
+def test_missing_baselines_are_not_measured(monkeypatch):
+    assert not baselines.is_installed("no_such_module")
+    monkeypatch.setattr(baselines, "is_installed", lambda module: False)
     assert " theirs" not in dataclasses.replace(PLAIN, device=torch.device("cuda")).paths(
-        "fox", states_of("fox")[0]
+        "fox", features_of("fox")[0]
     )
-    assert list(cases.train(PLAIN, "cable-v1")) == ["cable-v1"]
+    assert list(cases.train_cases(PLAIN, "cable-v1")) == ["cable-v1"]
 
 
 @pytest.fixture
 def authors(monkeypatch):
-    """A network under the name, and with the signature, of that by CABLE's authors."""
+    """A network with the name and signature of the CABLE authors' own."""
 
     class Cable(torch.nn.Module):
         def __init__(self, config):
@@ -126,20 +131,20 @@ def authors(monkeypatch):
     )
 
 
-def test_the_authors_network_takes_part_in_training(authors):
-    assert list(cases.train(PLAIN, "cable")) == ["cable"]
-    found = cases.train(PLAIN, "cable-v1")
-    assert list(found) == ["cable-v1", "cable-v1 theirs"] and found["cable-v1 theirs"].rival
-    assert found["cable-v1 theirs"].flops == found["cable-v1"].flops  # no more parameters, no fewer
-    assert list(cases.train(dataclasses.replace(PLAIN, causal=False), "cable-v1")) == [
+def test_authors_network_is_measured_in_training(authors):
+    assert list(cases.train_cases(PLAIN, "cable")) == ["cable"]
+    found = cases.train_cases(PLAIN, "cable-v1")
+    assert list(found) == ["cable-v1", "cable-v1 theirs"] and found["cable-v1 theirs"].optional
+    assert found["cable-v1 theirs"].flops == found["cable-v1"].flops  # same number of parameters
+    assert list(cases.train_cases(dataclasses.replace(PLAIN, causal=False), "cable-v1")) == [
         "cable-v1"
     ]  # theirs is a decoder
 
 
-def test_a_step_of_theirs_is_a_step(authors):
-    """From a batch to new weights, of those that decay and those that do not."""
+def test_train_step_updates_the_authors_network(authors):
+    """All parameters change, with and without weight decay."""
     torch.manual_seed(0)
-    model = baselines.Cable(GPTConfig(size="quickstart", vocab_size=64, block_size=8))
+    model = baselines.AuthorsCable(GPTConfig(size="quickstart", vocab_size=64, block_size=8))
     decayed, rest = (
         sum(p.numel() for p in group["params"]) for group in model.parameter_groups(0.1)
     )
@@ -158,8 +163,8 @@ def test_a_step_of_theirs_is_a_step(authors):
     assert all(not torch.equal(before[name], p) for name, p in model.named_parameters())
 
 
-def test_its_ratio_is_told():
-    turn = cases.BenchmarkCase(lambda: None, 1, lambda: 0)
-    assert bench.entry("fox triton", turn, {"fox triton": [2], "fox theirs": [3]}, None)[
+def test_ratio_to_the_authors_kernels():
+    case = BenchmarkCase(lambda: None, 1, lambda: 0)
+    assert bench.make_entry("fox triton", case, {"fox triton": [2], "fox theirs": [3]}, None)[
         "ratios"
     ] == {"theirs": 1.5}

@@ -1,4 +1,7 @@
-"""What bench.py times is what it says: the step of train_gpt.py, the named path of attention, the tokens of a context."""
+"""Benchmark cases compute what their names say.
+
+The step of train_gpt.py, the named path of attention, the tokens of a context.
+"""
 
 import copy
 import dataclasses
@@ -15,18 +18,20 @@ from torch.nn.attention import SDPBackend
 import attention
 import posenc
 import train_gpt
-from benchmarking import cases
+from benchmarking import attention_cases, cases
+from benchmarking.attention_cases import attention_cases as build_attention_cases
+from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
 from runtime import loading
 from runtime.optimizer import make_optimizer
 from text_data import data_loader, shards
 
-PLAIN = cases.Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
+PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
 @pytest.mark.parametrize("objective", ["clm", "mlm"])
-def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
-    """Weights after six steps of the program, and after six of ours over the same micro-batches, at its own learning rates."""
+def test_train_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
+    """Six steps of both give the same weights, on the same micro-batches and learning rates."""
     train_gpt.main(
         [
             *TINY,
@@ -42,26 +47,27 @@ def test_a_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
             objective,
         ]
     )
-    theirs, _ = loading.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
+    trained, _ = loading.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
     torch.manual_seed(1)
-    model = GPT(copy.deepcopy(theirs.config))
+    model = GPT(copy.deepcopy(trained.config))
     config = train_gpt.Config(
         steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16, objective=objective
     )
     windows = config.windows(shards.Shards(data_dir, "train"))
     batches = data_loader.micro_batches(windows, data_loader.Sampler(len(windows), 1), 2, 2)
     optimizer, scaler = make_optimizer(model), torch.amp.GradScaler("cpu", enabled=False)
-    for step, (_, *batch, _) in zip(range(6), batches):
+    for step, (_, *batch, _) in zip(range(6), batches, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = train_gpt.learning_rate(step, config)
         cases.train_step(model, optimizer, scaler, batch, torch.float32)
     assert all(
-        torch.equal(ours, theirs.state_dict()[name]) for name, ours in model.state_dict().items()
+        torch.equal(weight, trained.state_dict()[name])
+        for name, weight in model.state_dict().items()
     )
 
 
-def test_attention_is_that_of_the_path_it_names(monkeypatch):
-    """Gradients reach the projection, the normalised input and the encoding; the dense turn takes the dense path."""
+def test_attention_cases_use_the_path_they_name(monkeypatch):
+    """Gradients reach the projection, the normalized input and the encoding."""
     paths, grads = [], []
     attend, grad = attention.attend, torch.autograd.grad
     monkeypatch.setattr(
@@ -74,10 +80,10 @@ def test_attention_is_that_of_the_path_it_names(monkeypatch):
         "grad",
         lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1],
     )
-    for turn in cases.attend(PLAIN, "cable").values():
-        turn.ready()()
+    for case in build_attention_cases(PLAIN, "cable").values():
+        case.prepare()()
     assert paths == ["sdpa", "dense"]
-    for fused, dense in zip(*grads):
+    for fused, dense in zip(*grads, strict=True):
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
     assert [tuple(g.shape) for g in grads[0]] == [
         (2, 8, 128),
@@ -90,8 +96,8 @@ def test_attention_is_that_of_the_path_it_names(monkeypatch):
 
 
 @pytest.mark.parametrize("pe, keys", [("cable", "cable"), ("nope", "nope"), ("rope", "rope sdpa")])
-def test_attention_of_an_encoder_sees_both_ways(pe, keys, monkeypatch):
-    """What every turn computes, and its gradients, from softmax(q k^T / sqrt(D) + b) v written out over all keys."""
+def test_attention_of_encoders_is_bidirectional(pe, keys, monkeypatch):
+    """Compared with softmax(q k^T / sqrt(D) + b) v over all keys."""
     computed, grad = [], torch.autograd.grad
     monkeypatch.setattr(
         torch.autograd,
@@ -99,28 +105,28 @@ def test_attention_of_an_encoder_sees_both_ways(pe, keys, monkeypatch):
         lambda y, *args, **options: computed.append(y) or grad(y, *args, **options),
     )
     encoder = dataclasses.replace(PLAIN, causal=False)
-    encoding, heads, x, projection = cases.random_layer(encoder, pe)
-    found = cases.attend(encoder, pe)
+    layer = attention_cases.random_layer(encoder, pe)
+    encoding, heads, x, projection = layer.encoding, layer.heads, layer.x, layer.projection
+    found = build_attention_cases(encoder, pe)
     assert list(found) == keys.split()
-    for turn in found.values():
-        turn.ready()()
+    for case in found.values():
+        case.prepare()()
     pos = torch.arange(8)
     q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))
-    for y, (one, other) in zip(
-        computed, ((encoding.rotate(q, k, pos)), (q, k))
-    ):  # PyTorch's kernel alone does not rotate
+    # SDPA without an encoding does not rotate.
+    for y, (one, other) in zip(computed, (encoding.rotate(q, k, pos), (q, k)), strict=False):
         bias = 0
         if pe == "cable":
             (s, g), _ = encoding.features(x, pos)
             bias = -g[..., None] * (s[..., None] - s[..., None, :]).abs()
-        right = ((one @ other.mT) / math.sqrt(q.size(-1)) + bias).softmax(-1) @ v
-        torch.testing.assert_close(y, right.transpose(1, 2).flatten(2), rtol=1e-4, atol=1e-5)
+        exact = ((one @ other.mT) / math.sqrt(q.size(-1)) + bias).softmax(-1) @ v
+        torch.testing.assert_close(y, exact.transpose(1, 2).flatten(2), rtol=1e-4, atol=1e-5)
 
 
-def test_an_encoder_is_asked_for_the_tokens_at_their_places():
-    """15% of 40 tokens of each text, in order, and what stands there; FLOPs are those of their logits alone."""
+def test_encoder_batches_have_targets_at_masked_positions():
+    """15% of 40 tokens of each text, ascending. FLOPs count only their logits."""
     encoder = dataclasses.replace(PLAIN, causal=False, context=40)
-    inputs, targets, masked_positions = encoder.batch(50)
+    inputs, targets, masked_positions = encoder.make_batch(50)
     assert (
         inputs.shape == (2, 40)
         and targets.shape == masked_positions.shape == (2, 6)
@@ -130,16 +136,15 @@ def test_an_encoder_is_asked_for_the_tokens_at_their_places():
     assert torch.equal(inputs.gather(1, masked_positions), targets) and not torch.equal(
         *masked_positions
     )
-    turn = cases.train(encoder, "nope")["nope"]
+    case = cases.train_cases(encoder, "nope")["nope"]
     C, V, layers = 128, 50304, 4
-    weights = 6 * (
-        layers * (12 * C * C + 13 * C) + 2 * C + 0.15 * V * C
-    )  # projections and MLP, biases and norms; logits
-    assert turn.flops == pytest.approx(weights + 12 * layers * C * 40)
+    # Projections and MLP, biases and norms; logits.
+    weights = 6 * (layers * (12 * C * C + 13 * C) + 2 * C + 0.15 * V * C)
+    assert case.flops == pytest.approx(weights + 12 * layers * C * 40)
 
 
-def test_a_path_that_computes_something_else_shows(monkeypatch):
-    """Half of the bias, and gradients of gates that are no numbers."""
+def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
+    """Half of the bias, and NaN gradients of gates."""
     sdpa_with_bias = attention.sdpa_with_bias
     monkeypatch.setattr(
         attention,
@@ -148,7 +153,7 @@ def test_a_path_that_computes_something_else_shows(monkeypatch):
             q, k, v, [(u / 2, w) for u, w in factors], *rest
         ),
     )
-    assert cases.attend(PLAIN, "cable")["cable"].error() > 0.01
+    assert build_attention_cases(PLAIN, "cable")["cable"].error() > 0.01
 
     def without_gradient(q, k, v, factors, *rest):
         for u, _ in factors:
@@ -156,13 +161,12 @@ def test_a_path_that_computes_something_else_shows(monkeypatch):
         return sdpa_with_bias(q, k, v, factors, *rest)
 
     monkeypatch.setattr(attention, "sdpa_with_bias", without_gradient)
-    assert math.isnan(
-        cases.attend(PLAIN, "cable")["cable"].error()
-    )  # of gates alone: the output is right
+    # The output is correct; only the gradients of the gates are NaN.
+    assert math.isnan(build_attention_cases(PLAIN, "cable")["cable"].error())
 
 
-def test_generation_fills_the_context(monkeypatch):
-    """The prompt is read before the clock starts; then each token but the last one drawn is read."""
+def test_generation_reads_the_prompt_untimed(monkeypatch):
+    """Then every new token except the last is read, up to the context."""
     read = []
     hidden = GPT.hidden
     monkeypatch.setattr(
@@ -170,13 +174,13 @@ def test_generation_fills_the_context(monkeypatch):
         "hidden",
         lambda self, x, cache: read.append((cache.length, x.size(1))) or hidden(self, x, cache),
     )
-    timed = cases.generate(PLAIN, "rope")["rope"].ready()
+    timed = cases.generation_cases(PLAIN, "rope")["rope"].prepare()
     assert read == [(0, 4)]
     timed()
     assert read[1:] == [(4, 1), (5, 1), (6, 1), (7, 1)]
 
 
-def test_on_a_gpu_the_triton_kernels_take_part():
+def test_paths_on_a_gpu():
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {
         pe: list(gpu.paths(pe, posenc.build(pe, 4, 128, 8, 1)[0]))
@@ -190,33 +194,32 @@ def test_on_a_gpu_the_triton_kernels_take_part():
     }
 
 
-def test_backends_are_those_that_are_named(monkeypatch):
-    """On a CPU flash is there, and computes the same; cuDNN is not, and nothing else takes its place."""
+def test_pinned_backends_are_used(monkeypatch):
+    """On a CPU flash is supported and gives the same result; cuDNN is not, without a fallback."""
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda")).backends()
     assert PLAIN.backends() == {} and list(gpu) == [" flash", " cudnn"]
-    monkeypatch.setattr(cases.Setting, "backends", lambda _: gpu)
+    monkeypatch.setattr(Setting, "backends", lambda _: gpu)
     computed, sdpa = [], F.scaled_dot_product_attention
     monkeypatch.setattr(
         F,
         "scaled_dot_product_attention",
         lambda *args, **options: computed.append(sdpa(*args, **options)) or computed[-1],
     )
-    found = cases.attend(PLAIN, "rope")
+    found = build_attention_cases(PLAIN, "rope")
     assert list(found) == ["rope", "sdpa", "sdpa flash", "sdpa cudnn"]
-    assert cases.possible("sdpa flash", found["sdpa flash"]) and not cases.possible(
-        "sdpa cudnn", found["sdpa cudnn"]
-    )
-    found["sdpa"].ready()()
+    assert found["sdpa flash"].is_supported("sdpa flash")
+    assert not found["sdpa cudnn"].is_supported("sdpa cudnn")
+    found["sdpa"].prepare()()
     torch.testing.assert_close(*computed[-2:])
-    assert torch.backends.cuda.math_sdp_enabled()  # again
-    found = cases.train(PLAIN, "rope")
+    assert torch.backends.cuda.math_sdp_enabled()  # restored
+    found = cases.train_cases(PLAIN, "rope")
     assert list(found) == ["rope", "rope flash", "rope cudnn"]
-    assert [cases.possible(name, found[name]) for name in found] == [True, True, False]
-    assert list(cases.train(PLAIN, "cable")) == ["cable"]
+    assert [case.is_supported(name) for name, case in found.items()] == [True, True, False]
+    assert list(cases.train_cases(PLAIN, "cable")) == ["cable"]
 
 
-def test_compiled_a_backend_is_the_one_that_is_named_too(monkeypatch):
-    """Others share its code, which is compiled for each: the operators of its graph tell."""
+def test_pinned_backends_are_used_when_compiled(monkeypatch):
+    """The cases share their code, which is compiled for each with other operators."""
     targets = set()
 
     def look(graph, inputs):
@@ -225,44 +228,44 @@ def test_compiled_a_backend_is_the_one_that_is_named_too(monkeypatch):
 
     compiler = aot_autograd(fw_compiler=look, bw_compiler=look)
     monkeypatch.setattr(
-        cases.Setting, "compiled", lambda _, function: torch.compile(function, backend=compiler)
+        Setting, "maybe_compile", lambda _, function: torch.compile(function, backend=compiler)
     )
     monkeypatch.setattr(
-        cases.Setting,
+        Setting,
         "backends",
         lambda _: {" math": SDPBackend.MATH, " flash": SDPBackend.FLASH_ATTENTION},
     )
     torch._dynamo.reset()
     found, flash = (
-        cases.attend(PLAIN, "rope"),
+        build_attention_cases(PLAIN, "rope"),
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     )
-    for name, taken in (("sdpa", True), ("sdpa math", False), ("sdpa flash", True)):
+    for name, uses_flash in (("sdpa", True), ("sdpa math", False), ("sdpa flash", True)):
         targets.clear()
-        found[name].ready()()
-        assert targets and (flash in targets) == taken, name
+        found[name].prepare()()
+        assert targets and (flash in targets) == uses_flash, name
 
 
-def test_untrained_falls_leave_tiles_out(monkeypatch):
-    """Of log sigmoid(about 0), 0.7 a token, over 512 tokens in tiles of 64; of no bias nothing."""
+def test_untrained_decays_skip_tiles(monkeypatch):
+    """log sigmoid(0) is -0.7 per token, over 512 tokens in tiles of 64. No bias skips none."""
     pytest.importorskip("triton", reason="triton is not installed")
     setting = dataclasses.replace(PLAIN, device=torch.device("cpu"), context=512)
     monkeypatch.setattr(
-        cases.Setting,
+        Setting,
         "paths",
         lambda *_: {"": "sdpa", " triton": "triton", " all tiles": "all tiles"},
     )
-    found = {pe: cases.attend(setting, pe) for pe in ("fox", "rope")}
+    found = {pe: build_attention_cases(setting, pe) for pe in ("fox", "rope")}
     assert (
         found["fox"]["fox triton"].left_out() > 0.3 and found["rope"]["rope triton"].left_out() == 0
     )
-    assert found["fox"]["fox all tiles"].left_out is None and found["fox"]["fox all tiles"].rival
+    assert found["fox"]["fox all tiles"].left_out is None and found["fox"]["fox all tiles"].optional
 
 
-def test_a_rival_that_cannot_is_left_out(capsys):
+def test_unsupported_case_is_reported(capsys):
     def fail():
         raise RuntimeError("no such\nkernel")
 
-    assert not cases.possible("fire flex", cases.BenchmarkCase(lambda: fail, 1, lambda: 0))
-    assert cases.possible("t5 flex", cases.BenchmarkCase(lambda: lambda: None, 1, lambda: 0))
-    assert capsys.readouterr().out == "fire flex: not possible, no such kernel\n"
+    assert not BenchmarkCase(lambda: fail, 1, lambda: 0).is_supported("fire flex")
+    assert BenchmarkCase(lambda: lambda: None, 1, lambda: 0).is_supported("t5 flex")
+    assert capsys.readouterr().out == "fire flex: not supported, no such kernel\n"

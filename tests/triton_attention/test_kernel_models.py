@@ -19,7 +19,8 @@ import eval_extrapolation
 import posenc
 import train_gpt
 import triton_attention
-from benchmarking import cases
+from benchmarking.attention_cases import attention_cases, read_validation_text
+from benchmarking.setting import Setting
 from runtime import loading
 
 SUPPORTED = [pe for pe in ENCODINGS if triton_attention.supports(posenc.build(pe, 2, 8, 8, 1)[0])]
@@ -117,10 +118,10 @@ def test_programs_log_the_skipped_fraction(data_dir, tmp_path, capsys, small_til
 def test_benchmark_of_a_run(data_dir, tmp_path, monkeypatch, small_tiles):  # noqa: F811
     """bench.py compares the paths of a GPU: tiles are skipped, and the gradients agree."""
     train_gpt.main([*TRAIN_FLAGS, "--data", str(data_dir), "--out_dir", str(tmp_path)])
-    monkeypatch.setattr(cases.Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
-    setting = cases.Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
+    monkeypatch.setattr(Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
+    setting = Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
     trained = loading.load_model(tmp_path, setting.device)
-    setting.layers, biases = cases.reads(setting, *trained)
+    setting.layers, biases = read_validation_text(setting, *trained)
     assert 0 < biases["left_out"][0] < 1
     grads, grad = [], torch.autograd.grad
 
@@ -129,12 +130,12 @@ def test_benchmark_of_a_run(data_dir, tmp_path, monkeypatch, small_tiles):  # no
         return grads[-1]
 
     monkeypatch.setattr(torch.autograd, "grad", spy)
-    benchmark_cases = cases.attend(setting, DECAYING)
-    # If a rival fails to compile, the other cases are still measured.
-    assert benchmark_cases[f"{DECAYING} triton"].rival
-    assert not benchmark_cases[DECAYING].rival
+    benchmark_cases = attention_cases(setting, DECAYING)
+    # If the Triton case fails to compile, the other cases are still measured.
+    assert benchmark_cases[f"{DECAYING} triton"].optional
+    assert not benchmark_cases[DECAYING].optional
     for name in (DECAYING, f"{DECAYING} triton"):
-        benchmark_cases[name].ready()()
+        benchmark_cases[name].prepare()()
     # The gradients of each layer's input and projection.
     for (_, exact), (_, actual) in zip(grads[:2], grads[2:], strict=True):
         assert_close(actual, exact, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,160 @@
+"""Benchmark setting and benchmark case: what is fixed, and one thing to time."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+import attention
+import posenc
+import triton_attention
+from benchmarking import baselines
+from evaluation import bias_statistics
+from model import GPT, GPTConfig
+from text_data.data_loader import masked_count
+
+BASELINES = ("rope", "nope")  # encodings that every benchmark measures
+# Cases that may be unsupported on the hardware: they are tried before they are timed.
+OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " theirs")
+# Longest context, in tokens, at which a compiled dense path is measured: each of its chunks is
+# compiled separately.
+DENSE_CONTEXT = 8192
+MASK_RATE = 0.15  # fraction of masked tokens, for encoders
+SEED = 1
+
+
+@dataclass
+class Setting:
+    """What all cases of a benchmark have in common."""
+
+    model: str
+    """size of the model"""
+    micro_batch: int
+    context: int
+    device: torch.device
+    dtype: torch.dtype
+    compile: bool
+    causal: bool = True
+    """True: decoders; False: encoders (bidirectional)"""
+    layers: list[bias_statistics.Layer] | None = None
+    """attention: layers of a trained model with their inputs"""
+
+    def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
+        """Return a model with random weights on the device."""
+        config = GPTConfig(
+            size=self.model, pe=pe, block_size=block_size, attention=path, causal=self.causal
+        )
+        torch.manual_seed(SEED)
+        return GPT(config).to(self.device)
+
+    def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
+        """Return the attention paths to compare: suffix of the case's name -> path.
+
+        "" is the path that `auto` selects. " all tiles" is the Triton path that skips no tiles,
+        " flex" is FlexAttention, " theirs" the kernels of the Forgetting Transformer.
+        """
+        automatic = attention.resolve_path("auto", encoding)
+        paths = {"": automatic}
+        has_bias = encoding.bias is not None
+        short_enough = self.context <= DENSE_CONTEXT or not self.compile
+        if automatic != "dense" and has_bias and short_enough:
+            paths[" dense"] = "dense"
+        if self.device.type != "cuda":
+            return paths
+        if triton_attention.supports(encoding):
+            paths[" triton"] = "triton"
+            if getattr(encoding, "triton_kind", None) == "decay":
+                paths[" all tiles"] = "all tiles"
+        full_rows = encoding.logits_transform is not None
+        if has_bias and not full_rows and encoding.window_size is None:
+            paths[" flex"] = "flex"
+        if pe == "fox" and self.causal and baselines.is_installed("forgetting_transformer"):
+            paths[" theirs"] = "theirs"
+        return paths
+
+    def backends(self) -> dict[str, SDPBackend]:
+        """Return the backends of PyTorch's fused kernel to pin: suffix of a name -> backend."""
+        if self.device.type != "cuda":
+            return {}
+        return {" flash": SDPBackend.FLASH_ATTENTION, " cudnn": SDPBackend.CUDNN_ATTENTION}
+
+    def make_batch(self, vocab_size: int) -> tuple[Tensor, ...]:
+        """Return random inputs and targets, (B, T) int64 each.
+
+        For encoders: inputs (B, T), targets and their masked_positions, (B, masked tokens) each.
+        """
+        torch.manual_seed(SEED)
+        tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
+        inputs = tokens[:, :-1]
+        if self.causal:
+            return inputs, tokens[:, 1:]
+        order = torch.rand(inputs.shape, device=self.device).argsort()
+        masked_positions = order[:, : masked_count(self.context, MASK_RATE)].sort().values
+        return inputs, tokens.gather(1, masked_positions), masked_positions
+
+    def maybe_compile(self, function: Callable) -> Callable:
+        """Return the function, compiled if the setting says so."""
+        return torch.compile(function) if self.compile else function
+
+
+@dataclass
+class BenchmarkCase:
+    """One thing to time."""
+
+    prepare: Callable[[], Callable[[], object]]
+    """prepares a round, untimed, and returns the function to time"""
+    tokens: int
+    """tokens per round"""
+    memory: Callable[[], int]
+    """measures memory in bytes"""
+    flops: float | None = None
+    """FLOPs per token, if defined"""
+    error: Callable[[], float] | None = None
+    """attention: measures the relative error of outputs and gradients"""
+    left_out: Callable[[], float] | None = None
+    """attention: measures the fraction of key tiles that the Triton kernels skip"""
+    optional: bool = False
+    """may be unsupported on this hardware; the other cases are measured anyway"""
+
+    def with_backend(self, backend: SDPBackend) -> "BenchmarkCase":
+        """Return the same case with the fused kernel pinned to a backend."""
+
+        def pin(function):
+            def pinned():
+                attention.BACKEND = backend
+                try:
+                    return function()
+                finally:
+                    attention.BACKEND = None
+
+            return pinned
+
+        return dataclasses.replace(
+            self,
+            prepare=lambda: pin(self.prepare()),
+            memory=pin(self.memory),
+            error=None,
+            optional=True,
+        )
+
+    def is_supported(self, name: str) -> bool:
+        """Run the case once. Print the error and return False if it fails.
+
+        Compilers report missing support by exceptions of many types.
+        """
+        try:
+            self.prepare()()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # errors of GPU kernels surface here
+            return True
+        except Exception as error:
+            print(f"{name}: not supported, {' '.join(str(error).split())[:200]}")
+            return False
+
+
+def tensor_bytes(tensors) -> int:
+    """Return the total size of tensors in bytes."""
+    return sum(x.nbytes for x in tensors)
