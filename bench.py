@@ -105,7 +105,7 @@ class Config:
             problems.append(f"name a benchmark: {known}")
         if "prepare" in self.what and self.source:
             source = Path(self.source)
-            if not (text_sources.table_kind(source) and source.is_file()):
+            if not (text_sources.table_format(source) and source.is_file()):
                 problems.append(f"{source} is not a jsonl or parquet file: pass another --source")
         if self.run is not None and self.what != ["attention"]:
             problems.append("--run applies to attention only: remove the other benchmarks")

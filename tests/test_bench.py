@@ -391,7 +391,7 @@ def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_p
     assert list(result["contexts"]["12"]) == ["rope", "nope", "cable", "sdpa", "cable dense"]
     assert len(result["biases"]["12"]["slope"]) == 2
     assert (
-        "attention alone of every layer of the run cable, forward and backward, micro-batch 2"
+        "attention of every layer of the run cable alone, forward and backward, micro-batch 2"
         in capsys.readouterr().out
     )
 
