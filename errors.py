@@ -1,11 +1,12 @@
-"""How is a user's mistake told apart from our own? By its type, and one line that names the mend."""
+"""Exception for user errors, as opposed to bugs."""
 
 
 class InputError(ValueError):
-    """Bad input found at a border (config, shards, checkpoints): `problems`, one line each, every one naming its mend.
+    """Invalid input: a setting, a file or a checkpoint.
 
-    Programs print the lines and exit with status 2 before anything is changed. Every other exception is a bug and keeps
-    its traceback.
+    problems: one line each, of the form "<what is wrong>: <what to do>". Programs print them and
+    exit with status 2 before anything is changed. Every other exception is a bug and keeps its
+    traceback.
     """
 
     def __init__(self, *problems: str):

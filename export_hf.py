@@ -27,9 +27,9 @@ from errors import InputError
 from hf_interop.tokenizer import build_tokenizer
 from runtime import cli
 from runtime.checkpoints import checkpoint_path, recipe_hash
+from runtime.files import atomic_folder
 from runtime.loading import load_model
 from runtime.provenance import sha256_of
-from runtime.files import atomic_folder
 from text_data import tokenization
 
 HERE = Path(__file__).parent
