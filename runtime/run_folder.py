@@ -1,17 +1,19 @@
 """Run folder: everything that a training run writes.
 
-config.yaml             every setting, resolved; `--config` accepts the file
-log.jsonl               one record per log step: {"kind": "start" | "train" | "val", "step", ...}
-checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest few are kept
-eval_*.json             evaluation records (evaluation/records.py)
-wandb/                  what is sent to Weights & Biases, with --wandb_project
+The files of a run:
 
-run = Run("runs/cable", config, data)
-checkpoint = run.find_checkpoint(resume=True, defaults={})  # reads only
-run.start(device)                                           # locks the folder and writes
-run.log("train", step, loss=loss)
-run.save(**checkpoint)
-run.finish()
+    config.yaml             every setting, resolved; `--config` accepts the file
+    log.jsonl               records with "kind" (start, train or val), "step" and values
+    checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest few are kept
+    eval_*.json             evaluation records (evaluation/records.py)
+    wandb/                  what is sent to Weights & Biases, with --wandb_project
+
+    run = Run("runs/cable", config, data)
+    checkpoint = run.find_checkpoint(resume=True, defaults={})  # reads only
+    run.start(device)                                           # locks the folder and writes
+    run.log("train", step, loss=loss)
+    run.save(**checkpoint)
+    run.finish()
 """
 
 import functools

@@ -1,8 +1,9 @@
-"""Several processes train as one: the same weights whatever their number, and nothing that stops them loses a step."""
+"""Tests of training on several ranks: the same weights for any world size, and safe stops."""
 
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,30 +22,15 @@ from text_data.shards import Shards
 # A step is 16 windows of 32 tokens: an epoch has 23 steps.
 FLAGS = [
     *TINY,
-    "--steps",
-    "20",
-    "--block_size",
-    "32",
-    "--tokens_per_step",
-    "512",
-    "--micro_batch",
-    "4",
-    "--checkpoint_every",
-    "4",
-    "--log_every",
-    "4",
-    "--val_every",
-    "10",
-    "--val_tokens",
-    "1024",
+    *shlex.split("--steps 20 --block_size 32 --tokens_per_step 512 --micro_batch 4"),
+    *shlex.split("--checkpoint_every 4 --log_every 4 --val_every 10 --val_tokens 1024"),
 ]
-DRAWING = (
-    "cape+cable"  # draws random numbers, so that the states of every process's generator matter
-)
+# cape draws random numbers, so the random state of each rank matters.
+DRAWING = "cape+cable"
 
 
 def at_step(step, rank, action):
-    """Code that makes process `rank` do something when it begins step `step` (counted from 1)."""
+    """Return code that executes `action` on a rank at the start of a step (counted from 1)."""
     return f"""
     learning_rate, acted = train_gpt.learning_rate, []
     def act(step, config):
@@ -66,7 +52,7 @@ def weights(run, step=20):
 
 
 def assert_equal_to_rounding(a, b):
-    """Differences are small beside the weights: a lost or doubled window would move them by a step of about 1e-2 / 20."""
+    """Check that differences are small: one lost window would move weights by about 1e-2 / 20."""
     assert max((a[name] - b[name]).abs().max() for name in a) < 1e-3
     assert (
         sum((a[name] - b[name]).square().sum() for name in a).sqrt()
@@ -84,7 +70,7 @@ def losses(run):
 
 @pytest.fixture(scope="module")
 def alone(data_dir, tmp_path_factory):
-    """20 steps in one process."""
+    """A run of 20 steps on one rank."""
     run = tmp_path_factory.mktemp("alone") / "run"
     succeeded(ranks(1, *FLAGS, "--data", data_dir, "--keep_checkpoints", "9", "--out_dir", run))
     return run
@@ -92,14 +78,14 @@ def alone(data_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def noisy(data_dir, tmp_path_factory):
-    """20 steps in two processes, each with random numbers of its own."""
+    """A run of 20 steps on two ranks with their own random numbers."""
     run = tmp_path_factory.mktemp("noisy") / "run"
     succeeded(ranks(2, *FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run))
     return run
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
+def test_several_ranks_equal_one(count, alone, data_dir, tmp_path):
     late = """
         import time
         from runtime.run_folder import Run
@@ -111,14 +97,14 @@ def test_several_processes_equal_one(count, alone, data_dir, tmp_path):
     """
     results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", code=late)
     assert f"world size {count} x {4 // count} micro-batches x 4 sequences" in succeeded(results)
-    assert all(output == "" for _, output, _ in results[1:])  # process 0 alone speaks
+    assert all(output == "" for _, output, _ in results[1:])  # only rank 0 prints
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
     for mine, theirs in zip(losses(tmp_path / "run"), losses(alone), strict=True):
         assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
 
 
-def test_compiled_they_train_the_same(alone, data_dir, tmp_path):
-    """Gradients are added up block by block, as each block's graph of backward is done."""
+def test_compiled_ranks_train_the_same(alone, data_dir, tmp_path):
+    """Gradients are reduced when the backward graph of each compiled block is done."""
     succeeded(ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", "--compile"))
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
 
@@ -136,15 +122,18 @@ THREADS = """
 """
 
 
-def test_no_thread_of_gloo_outlives_the_training(data_dir, tmp_path):
-    """One that does may drop its last tensor while the interpreter ends, which aborts the process."""
+def test_no_gloo_thread_outlives_the_training(data_dir, tmp_path):
+    """Such a thread may free a tensor while the interpreter exits, which aborts the process."""
     count_them = (
         THREADS
         + """
     import atexit
     atexit.register(lambda: print(threads(), "left", file=sys.stderr))
     barrier = distributed.Processes.barrier
-    distributed.Processes.barrier = lambda self: (barrier(self), print(threads(), "run", file=sys.stderr))
+    def counting_barrier(self):
+        barrier(self)
+        print(threads(), "run", file=sys.stderr)
+    distributed.Processes.barrier = counting_barrier
 """
     )
     results = ranks(
@@ -163,9 +152,12 @@ def test_no_thread_of_gloo_outlives_the_training(data_dir, tmp_path):
         assert re.search(r"^[1-9] run$", errors, re.MULTILINE) and errors.endswith("0 left\n")
 
 
-def test_a_mistake_ends_the_group_too():
-    """At once, though the error still knows of a model that holds it. A model that went last would wait for gloo's threads with Python's
-    lock, and these, on a busy machine, for the lock."""
+def test_user_error_destroys_the_group_too():
+    """Immediately, although the traceback still refers to a model that holds the group.
+
+    A model that outlived the group would wait for gloo's threads with Python's lock, and they
+    for the lock.
+    """
     results = ranks(
         2,
         code=THREADS
@@ -173,7 +165,7 @@ def test_a_mistake_ends_the_group_too():
     def fail(processes):
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         model(torch.ones(2, 4)).sum().backward()
-        model.cycle = [model]  # which only the garbage collector ends
+        model.cycle = [model]  # freed by the garbage collector only
         raise InputError(f"{threads() > 0}")
     try:
         with distributed.process_group() as processes:
@@ -186,8 +178,8 @@ def test_a_mistake_ends_the_group_too():
     assert sorted(results) == [(7, "", "0\n"), (7, "", "True 0\n")]
 
 
-def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
-    """Ctrl-C reaches torchrun and its processes, and these once more by torchrun."""
+def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
+    """Ctrl-C reaches torchrun and its processes, which then get a second signal from torchrun."""
     run = tmp_path / "run"
     command = [
         sys.executable,
@@ -224,7 +216,7 @@ def test_torchrun_starts_them_and_ctrl_c_saves(data_dir, tmp_path):
     assert checkpoints.load_checkpoint(run)["step"] == log_of(run)[-1]["step"] == int(stopped[1])
 
 
-def test_a_signal_to_any_process_saves_the_step_and_ends_all(noisy, data_dir, tmp_path):
+def test_signal_to_any_rank_saves_the_step_and_stops_all(noisy, data_dir, tmp_path):
     run = tmp_path / "run"
     flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
     stopped = ranks(2, *flags, code=at_step(7, 1, "os.kill(os.getpid(), signal.SIGTERM)"))
@@ -247,7 +239,7 @@ def test_a_signal_to_any_process_saves_the_step_and_ends_all(noisy, data_dir, tm
     assert losses(run)[3:] == losses(noisy)[2:]  # from step 10 on
 
 
-def test_another_number_of_processes_goes_on_to_rounding(alone, data_dir, tmp_path):
+def test_resume_with_another_world_size_is_equal_up_to_rounding(alone, data_dir, tmp_path):
     run = tmp_path / "run"
     flags = [*FLAGS, "--data", data_dir, "--out_dir", run]
     for count, step in ((2, 6), (1, 13)):
@@ -264,8 +256,8 @@ def test_another_number_of_processes_goes_on_to_rounding(alone, data_dir, tmp_pa
     assert_equal_to_rounding(weights(run), weights(alone))
 
 
-def test_killed_while_saving_the_checkpoint_before_stays_whole(noisy, data_dir, tmp_path):
-    """Process 0 dies of SIGKILL in the middle of writing step 12; the log has gone further than the checkpoint."""
+def test_kill_while_saving_keeps_the_previous_checkpoint(noisy, data_dir, tmp_path):
+    """Rank 0 gets SIGKILL while it writes step 12; the log is then ahead of the checkpoint."""
     run = tmp_path / "run"
     flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
     die = """
@@ -290,8 +282,8 @@ def test_killed_while_saving_the_checkpoint_before_stays_whole(noisy, data_dir, 
     assert not list(run.glob("*.partial"))
 
 
-def test_a_loss_that_is_no_number_stops_all_and_is_traced(data_dir, tmp_path):
-    """In step 7 the second micro-batch of process 1 gives NaN: seen at the next log line, step 8."""
+def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
+    """The second micro-batch of rank 1 in step 7 gives NaN, found at the next log line, step 8."""
     run = tmp_path / "run"
     poison = (
         at_step(7, 1, "torch.poison = 1")
@@ -314,7 +306,7 @@ def test_a_loss_that_is_no_number_stops_all_and_is_traced(data_dir, tmp_path):
         for line in errors.splitlines()
         if line.startswith("error: ")
     ]
-    assert len(lines) == 1  # told once
+    assert len(lines) == 1  # printed once
     windows = Windows(Shards(data_dir, "train"), 32)
     numbers = Sampler(len(windows), seed=1).take(7 * 16)[
         -4:
@@ -329,7 +321,7 @@ def test_a_loss_that_is_no_number_stops_all_and_is_traced(data_dir, tmp_path):
     assert all(x.isfinite().all() for x in weights(run, 4).values())
 
 
-def test_a_gradient_that_is_no_number_stops_too(data_dir, tmp_path, refused):
+def test_nan_or_inf_gradient_stops_the_training(data_dir, tmp_path, refused):
     import train_gpt
 
     lines = refused(
@@ -350,25 +342,22 @@ def test_a_gradient_that_is_no_number_stops_too(data_dir, tmp_path, refused):
     assert not checkpoints.list_checkpoints(tmp_path / "run")
 
 
-def test_mistakes_are_told_once(data_dir, tmp_path):
+def test_user_errors_are_printed_once(data_dir, tmp_path):
     (tmp_path / "file").write_text("")
-    for flags, told in (
+    for flags, message in (
         (["--pe", "cabel"], "did you mean cable?"),
-        (
-            ["--out_dir", tmp_path / "file" / "run"],
-            "cannot write",
-        ),  # which process 0 alone finds out
+        (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # found by rank 0 only
         (["--tokens_per_step", "96"], "block_size 32 x world size 2 = 64: change one of them"),
     ):
         results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", *flags)
         assert [status for status, _, _ in results] == [2, 2]
         lines = "".join(errors for _, _, errors in results).splitlines()
-        assert len(lines) == 1 and told in lines[0], lines
+        assert len(lines) == 1 and message in lines[0], lines
     assert not (tmp_path / "run").exists()
 
 
-def test_all_go_on_from_the_same_checkpoint(noisy, data_dir, tmp_path):
-    """One that sees an older listing of the folder, as a file system of several machines may give it, must not train beside the others."""
+def test_ranks_that_see_different_checkpoints_are_refused(noisy, data_dir, tmp_path):
+    """A network file system may show an older listing of the folder to some machines."""
     shutil.copytree(noisy, tmp_path / "run")
     stale = """
         from runtime import checkpoints
@@ -394,7 +383,7 @@ def test_all_go_on_from_the_same_checkpoint(noisy, data_dir, tmp_path):
     )
 
 
-def test_process_0_alone_writes(noisy):
+def test_only_rank_0_writes(noisy):
     assert sorted(path.name for path in noisy.iterdir()) == [
         "checkpoint_0000016.pt",
         "checkpoint_0000020.pt",
@@ -417,7 +406,7 @@ def test_process_0_alone_writes(noisy):
     assert log_of(noisy)[0]["processes"] == 2
 
 
-def test_one_process_needs_no_group():
+def test_one_process_has_no_process_group():
     with distributed.process_group() as processes:
         assert (
             processes.rank,
