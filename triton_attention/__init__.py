@@ -20,6 +20,9 @@ import torch
 import attention
 from errors import InputError
 
+# An exported folder has a copy of this file, not the package. torch.compile cannot trace globals().
+IN_EXPORT = "__path__" not in globals()
+
 
 def supports(encoding) -> bool:
     """Return whether the Triton kernels can compute the bias of an encoding."""
@@ -30,7 +33,7 @@ def supports(encoding) -> bool:
 
 def load():
     """Return the module `interface`. Raise InputError if Triton is missing or cannot run here."""
-    if "__path__" not in globals():  # this file is a copy in an exported folder
+    if IN_EXPORT:
         raise InputError("attention: the triton path is not included in exported folders: use auto")
     try:
         import triton  # noqa: F401
