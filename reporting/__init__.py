@@ -1,1 +1,1 @@
-"""Tables, figures and claims made from records."""
+"""Reports on evaluation records: tables, captions, verdicts on claims, and plots."""

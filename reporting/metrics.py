@@ -47,7 +47,9 @@ class Plot:
     def applies(self, records: list[dict]) -> bool:
         """Return whether the records hold anything to draw."""
         entries = entries_of(records)
-        return bool(entries) and all(self.needs in entry for entry in entries if self.needs)
+        if self.needs is None:
+            return bool(entries)
+        return bool(entries) and all(self.needs in entry for entry in entries)
 
 
 @dataclass(frozen=True)
