@@ -306,7 +306,7 @@ def measure(
     if model.path == "triton" and plan.config.cache_window is None:
         inputs, _ = read_windows(plan.shards, [windows[0][:2]], length)
         with devices.autocast(device, dtype):
-            entry["left_out"] = bias_statistics.left_out(model, inputs.to(device))
+            entry["left_out"] = bias_statistics.skipped_fractions(model, inputs.to(device))
     return entry
 
 

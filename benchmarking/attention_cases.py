@@ -113,7 +113,7 @@ def read_validation_text(
     with devices.autocast(setting.device, setting.dtype):
         statistics = bias_statistics.summary(model, tokens)
         if find_spec("triton") and triton_attention.supports(model.posenc[0]):
-            statistics["left_out"] = bias_statistics.left_out(model, tokens)
+            statistics["left_out"] = bias_statistics.skipped_fractions(model, tokens)
         return bias_statistics.layers(model, tokens), statistics
 
 

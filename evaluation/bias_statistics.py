@@ -1,4 +1,9 @@
-"""What does a model's positional encoding do to a text: the bias between its tokens, how steeply it falls, how far it sees."""
+"""Bias statistics: what a model's positional encoding does on a text.
+
+layer = layers(model, tokens)[0]
+layer.bias()                # the bias between all pairs of tokens
+summary(model, tokens)      # slope and effective window of each layer's bias
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +20,10 @@ from triton_attention.tile_skipping import skipped_fraction
 
 @dataclass
 class Layer:
-    """One attention layer as it reads tokens (B, T): its module, encoding, normalised input (B, T, C), positions, states."""
+    """One attention layer of a model that reads tokens (B, T).
+
+    attn: its module. x: its input after the LayerNorm, (B, T, C). pos: positions (T,) int64.
+    """
 
     attn: Attention
     encoding: Encoding
@@ -24,26 +32,25 @@ class Layer:
 
     @property
     def features(self) -> tuple[tuple, tuple]:
-        with torch.autocast(self.x.device.type, enabled=False):  # as the model takes them
+        """The encoding's per-token features of queries and of keys."""
+        with torch.autocast(self.x.device.type, enabled=False):  # as in the model
             return self.encoding.features(self.x.float(), self.pos)
 
     def bias(self) -> Tensor | None:
-        """What is added to the scaled logits of every pair, future keys included: (B|1, H|1, T, T), what an encoding makes of whole rows
-        included; None for encodings that add nothing."""
+        """Return the bias of all pairs, future keys included: (B|1, H|1, T, T).
+
+        It includes what `logits_transform` adds. None if the encoding adds nothing to logits.
+        """
         if self.encoding.logits_transform is not None:
-            return self._logits(self.encoding) - self._logits(
-                NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
-            )
-        return (
-            None
-            if self.encoding.bias is None
-            else attention.bias_matrix(
-                attention.BiasInputs(self.encoding, *self.features), self.attn.heads, len(self.pos)
-            )
-        )
+            no_encoding = NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
+            return self._logits(self.encoding) - self._logits(no_encoding)
+        if self.encoding.bias is None:
+            return None
+        bias_inputs = attention.BiasInputs(self.encoding, *self.features)
+        return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
 
     def scores(self) -> Tensor:
-        """What the softmax is taken of where keys are seen, q k^T * scale + bias: (B, H, T, T)."""
+        """Return the logits of attention, q k^T * scale + bias, without a mask: (B, H, T, T)."""
         return self._logits(self.encoding)
 
     def attention_mask(self) -> Tensor:
@@ -51,14 +58,15 @@ class Layer:
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         return attention.attention_mask(q, k, attention.mask_spec_of(self.encoding))
 
-    def _logits(self, added):
+    def _logits(self, bias_encoding):
+        """Return the logits of this layer's q and k with the bias of `bias_encoding`."""
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        bias_inputs = attention.BiasInputs(added, *self.features)
+        bias_inputs = attention.BiasInputs(bias_encoding, *self.features)
         return attention.logits(q, k, bias_inputs, self.attn.scale)
 
-    def left_out(self) -> float:
-        """Which share of the tiles of keys that a query has to read the Triton kernels leave out."""
-        if self.encoding.window_size is not None:  # where they leave out nothing
+    def skipped_fraction(self) -> float:
+        """Return the fraction of tiles inside the attention mask that the Triton kernels skip."""
+        if self.encoding.window_size is not None:  # nothing is skipped with a sliding window
             return 0.0
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = bias_from_encoding(self.encoding, *self.features, self.attn.heads)
@@ -66,72 +74,77 @@ class Layer:
             q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance
         )
 
-    def falls(self) -> Tensor | None:
-        """S[j-1] - S[j] of every token, (B|1, H|1, T): how far it pushes everything before it; None where no S falls."""
+    def decay(self) -> Tensor | None:
+        """Return S[j-1] - S[j] of every token, by how much it decays the bias of all before it.
+
+        (B|1, H|1, T); None if the encoding has no S (see posenc.WeightedDecay).
+        """
         if self.encoding.bias is None:
             return None
-        parts = (
-            self.encoding.split(*self.features)
-            if isinstance(self.encoding, Composition)
-            else [(self.encoding, *self.features)]
-        )
-        falling = (
-            k_features[0] for part, _, k_features in parts if isinstance(part, WeightedDecay)
-        )
-        return next((-s.diff(dim=-1, prepend=s[..., :1]) for s in falling), None)
+        parts = [(self.encoding, *self.features)]
+        if isinstance(self.encoding, Composition):
+            parts = self.encoding.split(*self.features)
+        for part, _, k_features in parts:
+            if isinstance(part, WeightedDecay):
+                s = k_features[0]
+                return -s.diff(dim=-1, prepend=s[..., :1])
+        return None
 
 
 @torch.no_grad()
-def visit(model: GPT, tokens: Tensor, look: Callable[[Layer], object]) -> list:
-    """What `look` finds in every layer, while the model reads tokens (B, T)."""
-    found = []
+def visit(model: GPT, tokens: Tensor, function: Callable[[Layer], object]) -> list:
+    """Return what `function` returns for every layer while the model reads tokens (B, T)."""
+    results = []
 
-    def note(attn, arguments):
+    def hook(attn, arguments):
         x, pos, encoding, *_ = arguments
-        found.append(look(Layer(attn, encoding, x, pos)))
+        results.append(function(Layer(attn, encoding, x, pos)))
 
-    hooks = [block.attn.register_forward_pre_hook(note) for block in model.h]
+    hooks = [block.attn.register_forward_pre_hook(hook) for block in model.h]
     model.hidden(tokens)
-    for hook in hooks:
-        hook.remove()
-    return found
+    for handle in hooks:
+        handle.remove()
+    return results
 
 
 def layers(model: GPT, tokens: Tensor) -> list[Layer]:
-    """Every layer of the model as it reads tokens (B, T)."""
+    """Return every layer of the model as it reads tokens (B, T)."""
     return visit(model, tokens, lambda layer: layer)
 
 
-def left_out(model: GPT, tokens: Tensor) -> list[float]:
-    """Which share of their work the Triton kernels leave out, by layer."""
-    return visit(model, tokens, Layer.left_out)
+def skipped_fractions(model: GPT, tokens: Tensor) -> list[float]:
+    """Return the fraction of tiles that the Triton kernels skip, by layer."""
+    return visit(model, tokens, Layer.skipped_fraction)
 
 
 def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
-    """What the last of tokens (B, T) sees, by layer, mean over texts and heads; empty for encodings without a bias. What is made of
-    whole rows does not count.
+    """Return statistics of the last token's bias in tokens (B, T), by layer; {} without a bias.
 
-    slope: by how much the bias falls per token over the whole context, in nats. window: exp of the entropy of softmax(bias),
-    the number of tokens that it would in effect attend to if all queries and keys were alike: T without any fall. left_out:
-    see there; only where the Triton kernels are at work.
+    Means over texts and heads. What `logits_transform` adds is not included.
+
+    slope:    decrease of the bias per token over the whole context, in nats.
+    window:   exp of the entropy of softmax(bias): the number of tokens that it would effectively
+              attend to if all queries and keys were equal; T without any decay.
+    left_out: the fraction of tiles that the Triton kernels skip, on the Triton path only.
     """
-
-    def look(layer):
-        q_features, k_features = layer.features
-        q_features = tuple(s[..., -1:] for s in q_features)
-        bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
-        row = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)[..., 0, :]
-        row = row[..., -(layer.encoding.window_size or row.size(-1)) :]
-        weights = row.softmax(-1)
-        entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
-        seen = {
-            "slope": ((row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)).mean().item(),
-            "window": entropy.exp().mean().item(),
-        }
-        return seen | ({"left_out": layer.left_out()} if model.path == "triton" else {})
-
     if model.posenc[0].bias is None:
         return {}
     last = tokens.size(1) - 1
-    found = visit(model, tokens, look)
-    return {name: [seen[name] for seen in found] for name in found[0]}
+
+    def statistics(layer):
+        q_features, k_features = layer.features
+        q_features = tuple(s[..., -1:] for s in q_features)
+        bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
+        matrix = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)
+        row = matrix[..., 0, :]  # (B|1, H|1, 1, T) -> (B|1, H|1, T)
+        row = row[..., -(layer.encoding.window_size or row.size(-1)) :]
+        weights = row.softmax(-1)
+        entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
+        slope = (row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)
+        entry = {"slope": slope.mean().item(), "window": entropy.exp().mean().item()}
+        if model.path == "triton":
+            entry["left_out"] = layer.skipped_fraction()
+        return entry
+
+    entries = visit(model, tokens, statistics)
+    return {name: [entry[name] for entry in entries] for name in entries[0]}

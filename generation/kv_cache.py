@@ -1,85 +1,105 @@
-"""What does a model remember of a sequence that it reads piece by piece?"""
+"""KV cache for incremental decoding.
+
+cache = Cache(model, capacity=1024)
+logits = model(tokens[:, :100], cache=cache)
+logits = model(tokens[:, 100:], cache=cache)    # the logits of one call with all tokens
+"""
 
 import torch
 from torch import Tensor
 
 
 class LayerCache:
-    """Keys, values and key states of one layer's past, in buffers of a fixed size that the first `extend` allocates.
+    """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
 
-    window: if given, only so many tokens are remembered, the latest one included, in buffers that move on.
-    position: int64 (1,), where the next token goes, once shapes are fixed (Cache.fix_shapes); until then None.
+    The first `extend` allocates the buffers: `capacity` tokens, or with a window those that the
+    next tokens attend to.
+
+    window:   if given, only the latest `window` tokens are attended to, including the current one.
+    position: int64 (1,), index of the next token, once the shapes are fixed; None before that.
     """
 
     def __init__(self, capacity: int | None, window: int | None):
-        self.capacity, self.window, self.length, self.buffers, self.position = (
-            capacity,
-            window,
-            0,
-            None,
-            None,
-        )
+        self.capacity = capacity
+        self.window = window
+        self.length = 0
+        self.buffers = None
+        self.position = None
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        """Appends k, v (B, H, T, D) and states (B|1, H|1, T); returns the same of all tokens so far, as views.
+        """Append k and v (B, H, T, D) and features (B|1, H|1, T); return those of all S tokens.
 
-        With a window: of these T tokens and the window - 1 before the first. With fixed shapes T is 1 and the whole buffers are
-        returned, what lies after the token included.
+        S counts all tokens so far, or with a window these T tokens and the window - 1 tokens before
+        them. With fixed shapes T is 1 and S is the capacity, including unused space.
         """
-        new = [k, v, *(state[..., None] for state in k_features)]
+        new = [k, v, *(feature[..., None] for feature in k_features)]
         if self.position is not None:
-            for buffer, x in zip(self.buffers, new):
-                buffer.index_copy_(2, self.position, x.to(buffer.dtype))
-            k, v, *k_features = self.buffers
-            return [k, v, *(state[..., 0] for state in k_features)]
-        start, self.length = self.length, self.length + k.size(2)
-        if self.window:
-            old = [
-                buffer[:, :, max(0, buffer.size(2) - self.window + 1) :]
-                for buffer in self.buffers or ()
-            ]
-            self.buffers = [torch.cat(pair, 2) for pair in zip(old, new)] if old else new
-            k, v, *k_features = self.buffers
+            k, v, *k_features = self._write_at_position(new)
+        elif self.window:
+            k, v, *k_features = self._slide(new)
         else:
-            if self.buffers is None:
-                self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
-            for buffer, x in zip(self.buffers, new):
-                buffer[:, :, start : self.length] = x
-            k, v, *k_features = (buffer[:, :, : self.length] for buffer in self.buffers)
-        return [k, v, *(state[..., 0] for state in k_features)]
+            k, v, *k_features = self._append(new)
+        return [k, v, *(feature[..., 0] for feature in k_features)]
+
+    def _write_at_position(self, new: list[Tensor]) -> list[Tensor]:
+        for buffer, x in zip(self.buffers, new, strict=True):
+            buffer.index_copy_(2, self.position, x.to(buffer.dtype))
+        return self.buffers
+
+    def _slide(self, new: list[Tensor]) -> list[Tensor]:
+        self.length += new[0].size(2)
+        if self.buffers is None:
+            self.buffers = new
+        else:
+            kept = min(self.window - 1, self.buffers[0].size(2))
+            self.buffers = [
+                torch.cat([buffer[:, :, buffer.size(2) - kept :], x], 2)
+                for buffer, x in zip(self.buffers, new, strict=True)
+            ]
+        return self.buffers
+
+    def _append(self, new: list[Tensor]) -> list[Tensor]:
+        start = self.length
+        self.length += new[0].size(2)
+        if self.buffers is None:
+            self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
+        for buffer, x in zip(self.buffers, new, strict=True):
+            buffer[:, :, start : self.length] = x
+        return [buffer[:, :, : self.length] for buffer in self.buffers]
 
     def last(self) -> tuple[Tensor, ...] | None:
-        """The key states of the latest token, each (B|1, H|1, 1); None at the start of a sequence."""
+        """Return the key features of the latest token, each (B|1, H|1, 1); None if it is empty."""
         if self.position is not None:
-            return tuple(
-                buffer.index_select(2, self.position - 1)[..., 0] for buffer in self.buffers[2:]
-            )
+            index = self.position - 1
+            return tuple(buffer.index_select(2, index)[..., 0] for buffer in self.buffers[2:])
+        if self.length == 0:
+            return None
         latest = -1 if self.window else self.length - 1
-        return (
-            tuple(buffer[:, :, latest, None, 0] for buffer in self.buffers[2:])
-            if self.length
-            else None
-        )
+        return tuple(buffer[:, :, latest, None, 0] for buffer in self.buffers[2:])
 
 
 class Cache:
-    """What a GPT remembers of a sequence that it reads piece by piece, for use without gradients: up to `capacity` tokens, or,
-    however long the sequence is, the latest `window` of them (Sandwich, appendix B: keys further back are not seen).
+    """KV cache of a GPT, for use without gradients; one LayerCache per layer.
 
-    model(tokens[:, :100], cache=cache), then model(tokens[:, 100:], cache=cache): the logits are those of one call.
-    After fix_shapes(), tokens come one at a time, and GPT.decode has the same shapes at every step, so that it compiles.
+    capacity: the largest number of tokens. window: instead of a capacity, the number of latest
+    tokens that are attended to, for sequences of any length (Sandwich, appendix B).
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
         self.layers = [LayerCache(capacity, window) for _ in model.h]
-        self.capacity, self.position = capacity, None
+        self.capacity = capacity
+        self.position = None
 
     @property
     def length(self) -> int:
-        """Tokens taken in; with fixed shapes, `position` counts on."""
+        """The number of tokens in the cache; not updated once the shapes are fixed."""
         return self.layers[0].length
 
     def fix_shapes(self) -> None:
+        """Give every later step the same shapes, for `GPT.decode`, so that it compiles once.
+
+        Tokens then come one at a time, and `position` counts them on the device.
+        """
         self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
         for layer in self.layers:
             layer.position = self.position

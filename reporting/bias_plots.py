@@ -106,7 +106,7 @@ def layer_matrices(model, tokens: list[int], config: Config) -> tuple:
     """
     layer = bias_statistics.layers(model, torch.tensor([tokens]))[config.layer]
     T, heads = len(tokens), model.config.n_head
-    bias, decay = layer.bias(), layer.falls()
+    bias, decay = layer.bias(), layer.decay()
     if bias is None or config.scores:
         matrices, content = layer.scores(), "attention scores"
     else:
