@@ -201,7 +201,7 @@ class Trainer:
         self.rank, self.world_size = processes.rank, processes.world_size
         self.sequences_per_step = config.sequences_per_step(self.world_size)
         if config.deterministic:
-            devices.deterministic()
+            devices.enable_determinism()
         local_rank = processes.local_rank if self.world_size > 1 else None
         self.device, self.dtype = devices.select_device(config.device, config.dtype, local_rank)
         if config.micro_batch == "auto" and self.device.type != "cuda":
@@ -276,9 +276,9 @@ class Trainer:
         pass the ranks average their gradients.
         """
         is_local = self.world_size > 1 and not is_last
-        with self.forward.no_sync() if is_local else contextlib.nullcontext():
+        with self.parallel_model.no_sync() if is_local else contextlib.nullcontext():
             with devices.autocast(self.device, self.dtype):  # mixed precision
-                loss = self.forward(*batch)
+                loss = self.parallel_model(*batch)
             self.scaler.scale(loss / self.accumulation_steps).backward()
         return loss.detach()
 
@@ -424,9 +424,9 @@ class Trainer:
         self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
         if config.compile or (config.compile is None and self.device.type == "cuda"):
             self.model.compile()
-        self.forward = self.model
+        self.parallel_model = self.model
         if self.world_size > 1:
-            self.forward = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            self.parallel_model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         self.model.train()
         windows = self.train_windows
         self.metrics = training_metrics.StepMetrics(

@@ -157,7 +157,7 @@ def autocast(device: torch.device, dtype: torch.dtype):
     return torch.autocast(device.type, dtype)
 
 
-def deterministic() -> None:
+def enable_determinism() -> None:
     """Make computations on a GPU bitwise reproducible. Call it before any work on the GPU.
 
     Operations without a deterministic implementation then raise an error.

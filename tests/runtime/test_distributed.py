@@ -69,23 +69,23 @@ def losses(run):
 
 
 @pytest.fixture(scope="module")
-def alone(data_dir, tmp_path_factory):
+def one_rank(data_dir, tmp_path_factory):
     """A run of 20 steps on one rank."""
-    run = tmp_path_factory.mktemp("alone") / "run"
+    run = tmp_path_factory.mktemp("one_rank") / "run"
     succeeded(ranks(1, *FLAGS, "--data", data_dir, "--keep_checkpoints", "9", "--out_dir", run))
     return run
 
 
 @pytest.fixture(scope="module")
-def noisy(data_dir, tmp_path_factory):
+def two_ranks(data_dir, tmp_path_factory):
     """A run of 20 steps on two ranks with their own random numbers."""
-    run = tmp_path_factory.mktemp("noisy") / "run"
+    run = tmp_path_factory.mktemp("two_ranks") / "run"
     succeeded(ranks(2, *FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run))
     return run
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_several_ranks_equal_one(count, alone, data_dir, tmp_path):
+def test_several_ranks_equal_one(count, one_rank, data_dir, tmp_path):
     late = """
         import time
         from runtime.run_folder import Run
@@ -98,15 +98,15 @@ def test_several_ranks_equal_one(count, alone, data_dir, tmp_path):
     results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", code=late)
     assert f"world size {count} x {4 // count} micro-batches x 4 sequences" in succeeded(results)
     assert all(output == "" for _, output, _ in results[1:])  # only rank 0 prints
-    assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
-    for mine, theirs in zip(losses(tmp_path / "run"), losses(alone), strict=True):
+    assert_equal_to_rounding(weights(tmp_path / "run"), weights(one_rank))
+    for mine, theirs in zip(losses(tmp_path / "run"), losses(one_rank), strict=True):
         assert mine[:2] == theirs[:2] and mine[2] == pytest.approx(theirs[2], rel=1e-5)
 
 
-def test_compiled_ranks_train_the_same(alone, data_dir, tmp_path):
+def test_compiled_ranks_train_the_same(one_rank, data_dir, tmp_path):
     """Gradients are reduced when the backward graph of each compiled block is done."""
     succeeded(ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", "--compile"))
-    assert_equal_to_rounding(weights(tmp_path / "run"), weights(alone))
+    assert_equal_to_rounding(weights(tmp_path / "run"), weights(one_rank))
 
 
 THREADS = """
@@ -216,7 +216,7 @@ def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
     assert checkpoints.load_checkpoint(run)["step"] == log_of(run)[-1]["step"] == int(stopped[1])
 
 
-def test_signal_to_any_rank_saves_the_step_and_stops_all(noisy, data_dir, tmp_path):
+def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tmp_path):
     run = tmp_path / "run"
     flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
     stopped = ranks(2, *flags, code=at_step(7, 1, "os.kill(os.getpid(), signal.SIGTERM)"))
@@ -227,7 +227,7 @@ def test_signal_to_any_rank_saves_the_step_and_stops_all(noisy, data_dir, tmp_pa
     ]
     assert "from step 7" in succeeded(ranks(2, *flags, "--resume"))
 
-    resumed, whole = (checkpoints.load_checkpoint(folder) for folder in (run, noisy))
+    resumed, whole = (checkpoints.load_checkpoint(folder) for folder in (run, two_ranks))
     assert digest(resumed["model"]) == digest(whole["model"]) and digest(
         resumed["optimizer"]
     ) == digest(whole["optimizer"])
@@ -236,10 +236,10 @@ def test_signal_to_any_rank_saves_the_step_and_stops_all(noisy, data_dir, tmp_pa
     )
     assert digest(resumed["rng"]) == digest(whole["rng"]) and resumed["sampler"] == whole["sampler"]
     assert [step for kind, step, _ in losses(run) if kind == "train"] == [4, 7, 8, 12, 16, 20]
-    assert losses(run)[3:] == losses(noisy)[2:]  # from step 10 on
+    assert losses(run)[3:] == losses(two_ranks)[2:]  # from step 10 on
 
 
-def test_resume_with_another_world_size_is_equal_up_to_rounding(alone, data_dir, tmp_path):
+def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_dir, tmp_path):
     run = tmp_path / "run"
     flags = [*FLAGS, "--data", data_dir, "--out_dir", run]
     for count, step in ((2, 6), (1, 13)):
@@ -253,10 +253,10 @@ def test_resume_with_another_world_size_is_equal_up_to_rounding(alone, data_dir,
         )
         assert checkpoints.load_checkpoint(run)["step"] == step
     succeeded(ranks(2, *flags, "--resume"))
-    assert_equal_to_rounding(weights(run), weights(alone))
+    assert_equal_to_rounding(weights(run), weights(one_rank))
 
 
-def test_kill_while_saving_keeps_the_previous_checkpoint(noisy, data_dir, tmp_path):
+def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tmp_path):
     """Rank 0 gets SIGKILL while it writes step 12; the log is then ahead of the checkpoint."""
     run = tmp_path / "run"
     flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
@@ -277,8 +277,8 @@ def test_kill_while_saving_keeps_the_previous_checkpoint(noisy, data_dir, tmp_pa
     ] == 8
     assert log_of(run)[-1]["step"] == 12
     assert "from step 8" in succeeded(ranks(2, *flags, "--resume"))
-    assert digest(weights(run)) == digest(weights(noisy))
-    assert losses(run) == losses(noisy)
+    assert digest(weights(run)) == digest(weights(two_ranks))
+    assert losses(run) == losses(two_ranks)
     assert not list(run.glob("*.partial"))
 
 
@@ -356,9 +356,9 @@ def test_user_errors_are_printed_once(data_dir, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_ranks_that_see_different_checkpoints_are_refused(noisy, data_dir, tmp_path):
+def test_ranks_that_see_different_checkpoints_are_refused(two_ranks, data_dir, tmp_path):
     """A network file system may show an older listing of the folder to some machines."""
-    shutil.copytree(noisy, tmp_path / "run")
+    shutil.copytree(two_ranks, tmp_path / "run")
     stale = """
         from runtime import checkpoints
         listed = checkpoints.list_checkpoints
@@ -383,8 +383,8 @@ def test_ranks_that_see_different_checkpoints_are_refused(noisy, data_dir, tmp_p
     )
 
 
-def test_only_rank_0_writes(noisy):
-    assert sorted(path.name for path in noisy.iterdir()) == [
+def test_only_rank_0_writes(two_ranks):
+    assert sorted(path.name for path in two_ranks.iterdir()) == [
         "checkpoint_0000016.pt",
         "checkpoint_0000020.pt",
         "config.yaml",
@@ -392,7 +392,7 @@ def test_only_rank_0_writes(noisy):
     ]
     assert [
         (record["kind"], record["step"])
-        for record in map(json.loads, (noisy / "log.jsonl").read_text().splitlines())
+        for record in map(json.loads, (two_ranks / "log.jsonl").read_text().splitlines())
     ] == [
         ("start", 0),
         ("train", 4),
@@ -403,7 +403,7 @@ def test_only_rank_0_writes(noisy):
         ("train", 20),
         ("val", 20),
     ]
-    assert log_of(noisy)[0]["processes"] == 2
+    assert log_of(two_ranks)[0]["processes"] == 2
 
 
 def test_one_process_has_no_process_group():
