@@ -17,7 +17,7 @@ packages=$(python -c '
 import pathlib, torch
 print(pathlib.Path(torch.__file__).parents[1] if torch.version.cuda else "")')
 if [ -z "$packages" ]; then
-    echo "error: this PyTorch is not built for CUDA: use pip install torch, from PyPI" >&2
+    echo "error: this PyTorch is not built for CUDA: install torch from PyPI" >&2
     exit 2
 fi
 folder=$(mktemp -d)
