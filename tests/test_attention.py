@@ -1,4 +1,4 @@
-"""Both attention paths against a float64 NumPy writing of softmax(q k^T * scale + bias) v, values and gradients."""
+"""Attention paths: values and gradients against softmax(q k^T * scale + bias) v in float64."""
 
 import numpy as np
 import pytest
@@ -13,38 +13,41 @@ import triton_attention
 from attention import BiasInputs
 from errors import InputError
 
-FALL = posenc.WeightedDecay(
-    heads=2, channels=1, block_size=1
-)  # the bias g_i (S_i - S_j), S and g given
+# The bias g_i (S_i - S_j) of given S and g.
+DECAY = posenc.WeightedDecay(heads=2, channels=1, block_size=1)
 NAMES = ("output", "dq", "dk", "dv", "df", "dg")
 
 
-def case(T, fall, dtype, B=1, H=2, D=32):
-    """q, k, v in `dtype` and float32 steps f >= 0, weights g >= 0, where S = -cumsum(f) falls by `fall` in all."""
+def make_inputs(T, decay, dtype, B=1, H=2, D=32):
+    """Return q, k, v in `dtype`, and float32 steps f >= 0 and weights g >= 0.
+
+    S = -cumsum(f) ends at -decay.
+    """
     generator = torch.Generator().manual_seed(T)
     q, k, v = torch.randn(3, B, H, T, D, generator=generator).to(dtype)
     f = torch.randn(B, H, T, generator=generator).relu() + 1e-3
     g = F.softplus(torch.randn(B, H, T, generator=generator))
-    return [x.requires_grad_() for x in (q, k, v, f * (fall / f.sum(-1, keepdim=True)), g)]
+    return [x.requires_grad_() for x in (q, k, v, f * (decay / f.sum(-1, keepdim=True)), g)]
 
 
-def results(path, inputs, wide=False):
-    """Output and the gradients of q, k, v, f, g of the bias g_i (S_i - S_j); wide: everything in float64."""
-    q, k, v, f, g = inputs = [(x.double() if wide else x).detach().requires_grad_() for x in inputs]
+def results(path, inputs, float64=False):
+    """Return the output and the gradients of q, k, v, f, g with the bias g_i (S_i - S_j)."""
+    if float64:
+        inputs = [x.double() for x in inputs]
+    q, k, v, f, g = inputs = [x.detach().requires_grad_() for x in inputs]
     s, scale = -f.cumsum(-1), q.size(-1) ** -0.5
     if path == "dense":
-        output = attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), scale)
+        output = attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), scale)
     else:
-        output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), scale)
-    output.backward(
-        torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype)
-    )
-    return dict(zip(NAMES, [output.detach(), *(x.grad for x in inputs)]))
+        output = attention.sdpa_with_bias(q, k, v, DECAY.factors((s, g), (s,)), scale)
+    gradient = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
+    output.backward(gradient.to(output.dtype))
+    return dict(zip(NAMES, [output.detach(), *(x.grad for x in inputs)], strict=True))
 
 
 def errors(path, inputs):
-    """Relative errors (norms over everything) against the specification in float64."""
-    exact = results("dense", inputs, wide=True)
+    """Return relative errors, by norms, against the dense path in float64."""
+    exact = results("dense", inputs, float64=True)
     return {
         name: ((x.double() - exact[name]).norm() / exact[name].norm()).item()
         for name, x in results(path, inputs).items()
@@ -53,53 +56,54 @@ def errors(path, inputs):
 
 def numpy_attention(q, k, v, bias, scale):
     logits = np.einsum("bhid,bhjd->bhij", q, k) * scale + bias
-    logits[
-        ...,
-        np.triu(np.ones(logits.shape[-2:], dtype=bool), 1 + logits.shape[-1] - logits.shape[-2]),
-    ] = -np.inf
+    T, S = logits.shape[-2:]
+    future = np.triu(np.ones((T, S), dtype=bool), 1 + S - T)
+    logits[..., future] = -np.inf
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
 
 
 @pytest.mark.parametrize("T", [1, 7, 40])
-def test_dense_is_the_formula(T, monkeypatch):
+def test_dense_matches_the_formula(T, monkeypatch):
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)  # chunks of 16 queries
-    q, k, v, f, g = case(T, 0.2 * T, torch.float64, B=2)
+    q, k, v, f, g = make_inputs(T, 0.2 * T, torch.float64, B=2)
     s = -f.double().cumsum(-1)
     bias = (g.double()[..., None] * (s[..., None] - s[..., None, :])).detach().numpy()
     expected = numpy_attention(*(x.detach().numpy() for x in (q, k, v)), bias, 0.3)
     assert_allclose(
-        attention.dense(q, k, v, BiasInputs(FALL, (s, g.double()), (s,)), 0.3).detach(),
+        attention.dense(q, k, v, BiasInputs(DECAY, (s, g.double()), (s,)), 0.3).detach(),
         expected,
         rtol=1e-9,
         atol=1e-12,
     )
 
 
-def test_dense_takes_the_last_queries_of_more_keys():
-    q, k, v, f, g = case(40, 8, torch.float64)
+def test_dense_aligns_fewer_queries_to_the_last_keys():
+    q, k, v, f, g = make_inputs(40, 8, torch.float64)
     s, g = -f.double().cumsum(-1), g.double()
-    whole = attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), 0.3)
-    last = BiasInputs(FALL, (s[..., 33:], g[..., 33:]), (s,))
+    whole = attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), 0.3)
+    last = BiasInputs(DECAY, (s[..., 33:], g[..., 33:]), (s,))
     tail = attention.dense(q[:, :, 33:], k, v, last, 0.3)
     assert_allclose(tail.detach(), whole[:, :, 33:].detach(), rtol=1e-12)
 
 
-def test_dense_gradients_are_finite_differences(monkeypatch):
+def test_dense_gradients_match_finite_differences(monkeypatch):
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
 
     def attend(q, k, v, f, g):
         s = -f.cumsum(-1)
-        return attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), 0.3)
+        return attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), 0.3)
 
-    inputs = [x.detach().double().requires_grad_() for x in case(20, 4, torch.float64, H=1, D=4)]
+    inputs = [
+        x.detach().double().requires_grad_() for x in make_inputs(20, 4, torch.float64, H=1, D=4)
+    ]
     assert torch.autograd.gradcheck(attend, inputs)
 
 
-def test_chunks_are_few_enough_to_compile():
-    """12 heads, 32 sequences of 1,024 tokens, as small trains on a GPU: a few chunks a layer, and no query twice."""
+def test_gpu_chunks_are_few_enough_to_compile():
+    """Size small with 32 sequences of 1,024 tokens: 2 to 4 chunks that cover all queries."""
 
-    class OnGPU:
+    class TensorOnGPU:
         is_cuda, shape = True, (32, 12, 1024, 64)
 
         def size(self, n):
@@ -108,95 +112,95 @@ def test_chunks_are_few_enough_to_compile():
         def __getitem__(self, where):
             return where[2].stop - where[2].start
 
+    x = TensorOnGPU()
     bias_inputs = BiasInputs(posenc.NoPE(12, 768, 1024), (), ())
-    chunks = attention._chunks(OnGPU(), OnGPU(), OnGPU(), bias_inputs, attention.MaskSpec())
+    chunks = attention._chunks(x, x, x, bias_inputs, attention.MaskSpec())
     rows = [queries for (queries, *_), _ in chunks]
     assert 1 < len(rows) < 5 and sum(rows) == 1024
 
 
-def test_dense_holds_one_chunk_at_a_time(monkeypatch):
-    """Backward computes each chunk again: no tensor the size of all logits is kept."""
+def test_dense_keeps_no_logits_for_backward(monkeypatch):
+    """Backward recomputes each chunk, so no tensor of the size of all logits is saved."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    kept = {}  # storage -> bytes
-    q, k, v, f, g = case(128, 8, torch.float32, D=8)
+    saved = {}  # storage -> bytes
+    q, k, v, f, g = make_inputs(128, 8, torch.float32, D=8)
     s = -f.cumsum(-1)
 
-    def keep(x):
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+    def record(x):
+        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        output = attention.dense(q, k, v, BiasInputs(FALL, (s, g), (s,)), 0.3)
-    assert (
-        output.requires_grad and 0 < sum(kept.values()) < 4 * 2 * 128 * 128 / 2
-    )  # less than the logits alone
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x):
+        output = attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), 0.3)
+    bytes_of_logits = 4 * 2 * 128 * 128
+    assert output.requires_grad
+    assert 0 < sum(saved.values()) < bytes_of_logits / 2
 
 
-@pytest.mark.parametrize("T, fall", [(1, 1), (7, 2), (257, 50), (2048, 400), (2048, 8000)])
-def test_factored_is_dense_in_float32(T, fall):
-    error = errors("sdpa", case(T, fall, torch.float32))
-    if T == 1:  # one key, weight 1: these gradients are zero
+@pytest.mark.parametrize("T, decay", [(1, 1), (7, 2), (257, 50), (2048, 400), (2048, 8000)])
+def test_sdpa_with_bias_matches_dense_in_float32(T, decay):
+    error = errors("sdpa", make_inputs(T, decay, torch.float32))
+    if T == 1:  # the other gradients are zero for one key
         error = {name: error[name] for name in ("output", "dv")}
-    assert all(value <= 1e-6 + 4e-8 * fall for value in error.values()), error
+    assert all(value <= 1e-6 + 4e-8 * decay for value in error.values()), error
 
 
 @pytest.mark.parametrize(
-    "T, fall, bounds",
-    [  # of the output; of q, k, v; of f; of g
+    "T, decay, bounds",
+    [  # bounds of: output; dq, dk, dv; df; dg
         (1, 1, (5e-3, 5e-3, 0, 0)),
         (7, 2, (5e-3, 8e-3, 0.02, 0.01)),
         (257, 50, (5e-3, 8e-3, 0.03, 0.01)),
-        (1024, 208, (5e-3, 8e-3, 0.03, 0.01)),  # about the start of training
+        (1024, 208, (5e-3, 8e-3, 0.03, 0.01)),  # as at the start of training
         (1024, 1033, (5e-3, 8e-3, 0.04, 0.01)),
         (1024, 4018, (5e-3, 8e-3, 0.06, 0.01)),
         (2048, 400, (5e-3, 8e-3, 0.05, 0.02)),
     ],
 )
-def test_factored_is_dense_in_bfloat16(T, fall, bounds):
-    error = errors("sdpa", case(T, fall, torch.bfloat16, B=4 if T < 2048 else 1))
-    bounds = dict(zip(NAMES, (bounds[0], *3 * [bounds[1]], *bounds[2:])))
+def test_sdpa_with_bias_matches_dense_in_bfloat16(T, decay, bounds):
+    error = errors("sdpa", make_inputs(T, decay, torch.bfloat16, B=4 if T < 2048 else 1))
+    output, qkv, f, g = bounds
+    bounds = dict(zip(NAMES, (output, qkv, qkv, qkv, f, g), strict=True))
     if T == 1:
         error = {name: error[name] for name in ("output", "dv")}
     assert all(value <= bounds[name] for name, value in error.items()), error
 
 
-@pytest.mark.parametrize("fall", [50, 1033, 4018])
-def test_factored_is_dense_in_float16(fall):
-    error = errors("sdpa", case(1024, fall, torch.float16))
-    assert (
-        max(error[name] for name in ("output", "dq", "dk", "dv", "dg")) <= 2e-3
-        and error["df"] <= 1e-2
-    ), error
+@pytest.mark.parametrize("decay", [50, 1033, 4018])
+def test_sdpa_with_bias_matches_dense_in_float16(decay):
+    error = errors("sdpa", make_inputs(1024, decay, torch.float16))
+    assert error.pop("df") <= 1e-2
+    assert max(error.values()) <= 2e-3, error
 
 
-def test_factored_stays_finite_past_the_range_of_float16():
-    """g S / scale leaves 65,504 here, S itself does not: the output still holds."""
-    found = results("sdpa", case(1024, 60000, torch.float16))
-    assert all(x.isfinite().all() for x in found.values())
-    assert errors("sdpa", case(1024, 60000, torch.float16))["output"] <= 2e-3
+def test_sdpa_with_bias_is_finite_beyond_the_range_of_float16():
+    """g S / scale exceeds 65,504, S does not: the output stays correct."""
+    inputs = make_inputs(1024, 60000, torch.float16)
+    assert all(x.isfinite().all() for x in results("sdpa", inputs).values())
+    assert errors("sdpa", inputs)["output"] <= 2e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_factored_output_where_the_sum_has_fallen_far(dtype):
-    """S = -8,000 at 8,192 tokens: one bf16 number there is off by up to 16."""
-    q, k, v, f, g = (x.detach() for x in case(8192, 8000, dtype, H=1))
+def test_sdpa_with_bias_after_a_large_decay(dtype):
+    """S ends at -8,000, where a single bf16 number is wrong by up to 16."""
+    q, k, v, f, g = (x.detach() for x in make_inputs(8192, 8000, dtype, H=1))
     s = -f.cumsum(-1)
-    output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), 0.18)
+    output = attention.sdpa_with_bias(q, k, v, DECAY.factors((s, g), (s,)), 0.18)
     s, g = -f.double().cumsum(-1), g.double()
-    bias_inputs = BiasInputs(FALL, (s, g), (s,))
+    bias_inputs = BiasInputs(DECAY, (s, g), (s,))
     exact = attention.dense(q.double(), k.double(), v.double(), bias_inputs, 0.18)
     assert (output - exact).norm() / exact.norm() <= (5e-3 if dtype == torch.bfloat16 else 2e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_factored_output_without_gradients_in_very_long_texts(dtype):
-    """S = -100,000, as after 100,000 tokens: the split that training takes is off by 2% there in bfloat16."""
-    q, k, v, f, g = (x.detach() for x in case(4096, 100000, dtype, H=1))
+def test_sdpa_with_bias_without_gradients_in_very_long_texts(dtype):
+    """S ends at -100,000, where the two parts of training give an error of 2% in bfloat16."""
+    q, k, v, f, g = (x.detach() for x in make_inputs(4096, 100000, dtype, H=1))
     s = -f.cumsum(-1)
     with torch.no_grad():
-        output = attention.sdpa_with_bias(q, k, v, FALL.factors((s, g), (s,)), 0.18)
+        output = attention.sdpa_with_bias(q, k, v, DECAY.factors((s, g), (s,)), 0.18)
     s, g = s.double(), g.double()
-    bias_inputs = BiasInputs(FALL, (s, g), (s,))
+    bias_inputs = BiasInputs(DECAY, (s, g), (s,))
     exact = attention.dense(q.double(), k.double(), v.double(), bias_inputs, 0.18)
     assert (output - exact).norm() / exact.norm() <= 5e-3
 
@@ -205,7 +209,7 @@ def test_factored_output_without_gradients_in_very_long_texts(dtype):
 @pytest.mark.parametrize("T", [1, 7, 65])
 @pytest.mark.parametrize("gradients", [True, False])
 def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
-    """The last T of 65 tokens as queries, whatever path is taken, against the specification."""
+    """Queries are the last T of 65 tokens; the dense path with gradients is the reference."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 128, layers=1)[0]
@@ -216,18 +220,15 @@ def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
     expected = attention.dense(q, k, v, bias_inputs, 0.4).detach()
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
-            assert_allclose(
-                attention.attend(q, k, v, bias_inputs, 0.4, path).detach(),
-                expected,
-                atol=2e-6,
-            )
+            y = attention.attend(q, k, v, bias_inputs, 0.4, path)
+            assert_allclose(y.detach(), expected, atol=2e-6)
 
 
-BOTH_WAYS = [pe for pe in ENCODINGS if "cope" not in pe]
+BIDIRECTIONAL = [pe for pe in ENCODINGS if "cope" not in pe]
 
 
-def both_ways(pe):
-    """An encoder's encoding, x, and q, k, v of two texts of 50 tokens."""
+def bidirectional_case(pe):
+    """Return a bidirectional encoding, x, and q, k, v of two texts of 50 tokens."""
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 32, 64, layers=1, causal=False)[0]
     for parameter in encoding.parameters():
@@ -236,13 +237,13 @@ def both_ways(pe):
     return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
 
 
-@pytest.mark.parametrize("pe", BOTH_WAYS)
+@pytest.mark.parametrize("pe", BIDIRECTIONAL)
 @pytest.mark.parametrize("T", [7, 50])
 @pytest.mark.parametrize("gradients", [True, False])
-def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
-    """The last T of 50 tokens as queries, by every path, in chunks, against all pairs in one matrix; gradients of k and v too."""
+def test_bidirectional_attention_matches_the_formula(pe, T, gradients, monkeypatch):
+    """All paths, in chunks, against one matrix of all pairs; also the gradients of k and v."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    encoding, x, (q, k, v) = both_ways(pe)
+    encoding, x, (q, k, v) = bidirectional_case(pe)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
     q_features, k_features = encoding.features(x, torch.arange(50))
     distance = torch.arange(50)[:, None] - torch.arange(50)
@@ -265,21 +266,18 @@ def test_an_encoder_sees_every_key(pe, T, gradients, monkeypatch):
             ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
             assert_allclose(ours.detach(), expected.detach(), atol=1e-5)
             if gradients:
-                for mine, theirs in zip(
-                    *(
-                        torch.autograd.grad(y.sin().sum(), (k, v), retain_graph=True)
-                        for y in (ours, expected)
-                    )
-                ):
-                    assert_allclose(mine, theirs, atol=1e-5)
+                grads = torch.autograd.grad(ours.sin().sum(), (k, v))
+                references = torch.autograd.grad(expected.sin().sum(), (k, v), retain_graph=True)
+                for grad, reference in zip(grads, references, strict=True):
+                    assert_allclose(grad, reference, atol=1e-5)
 
 
-@pytest.mark.parametrize("pe", BOTH_WAYS)
+@pytest.mark.parametrize("pe", BIDIRECTIONAL)
 @pytest.mark.parametrize("gradients", [True, False])
-def test_padding_is_not_seen(pe, gradients, monkeypatch):
-    """Two texts of 23 and 50 tokens, padded to one length: what each gives alone, and no gradient of padding; numbers all through."""
+def test_padding_is_masked(pe, gradients, monkeypatch):
+    """Texts of 23 and 50 tokens give what each gives alone; padding has no gradient."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    encoding, x, qkv = both_ways(pe)
+    encoding, x, qkv = bidirectional_case(pe)
     qkv.requires_grad_(gradients)
     lengths = torch.tensor([23, 50])
     with torch.set_grad_enabled(gradients):
@@ -298,50 +296,44 @@ def test_padding_is_not_seen(pe, gradients, monkeypatch):
                 )
             if gradients:
                 (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
-                assert (
-                    grad[:, 0, :, :23].abs().sum() > 0
-                    and not grad[:, 0, :, 23:].any()
-                    and not grad[:, 1].any()
-                )
+                assert grad[:, 0, :, :23].abs().sum() > 0
+                assert not grad[:, 0, :, 23:].any()
+                assert not grad[:, 1].any()
 
 
 @pytest.mark.parametrize("pe", ["kerple", "t5", "t5-clip", "kerple-power", "fire"])
-def test_gradients_of_static_biases(pe, monkeypatch):
-    """Summed along diagonals by unfold, in chunks, against autograd through the formula pair by pair."""
+def test_gradients_of_distance_biases(pe, monkeypatch):
+    """Gradients summed by unfold, in chunks, against autograd through the formula of each pair."""
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 50, 12), torch.randn(3, 3, 2, 50, 6)
     (i,), (j,) = encoding.features(x, torch.arange(50))
     bias = encoding.bias((i[..., None],), (j[..., None, :],), torch.arange(2)[:, None, None])
-    plain = (
-        (q @ k.mT * 0.4 + bias).masked_fill(
-            torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf
-        )
-    ).softmax(-1) @ v
+    future = torch.ones(50, 50, dtype=torch.bool).triu(1)
+    plain = (q @ k.mT * 0.4 + bias).masked_fill(future, -torch.inf).softmax(-1) @ v
     weights, parameters = torch.randn(plain.shape), list(encoding.parameters())
     expected = torch.autograd.grad((plain * weights).sum(), parameters)
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     chunked = attention.dense(q, k, v, BiasInputs(encoding, (i,), (j,)), 0.4)
-    for ours, theirs in zip(torch.autograd.grad((chunked * weights).sum(), parameters), expected):
-        assert ours.abs().max() > 0 or pe == "fire"
-        assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    grads = torch.autograd.grad((chunked * weights).sum(), parameters)
+    for grad, reference in zip(grads, expected, strict=True):
+        assert grad.abs().max() > 0 or pe == "fire"
+        assert_allclose(grad, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("pe", ["window:w=9", "window:w=9+kerple", "window:w=9+cable"])
 @pytest.mark.parametrize("T", [1, 40])
 @pytest.mark.parametrize("gradients", [True, False])
-def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
-    """The last T of 40 tokens as queries; gradients of k and v too."""
+def test_sliding_window_masks_distant_keys(pe, T, gradients, monkeypatch):
+    """Queries are the last T of 40 tokens; also the gradients of k and v."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(2, 40, 12), torch.randn(3, 2, 2, 40, 6, requires_grad=gradients)
     q_features, k_features = encoding.features(x, torch.arange(40))
-    bias = (
-        0
-        if encoding.bias is None
-        else attention.bias_matrix(BiasInputs(encoding, q_features, k_features), 2, 40)
-    )
+    bias = 0
+    if encoding.bias is not None:
+        bias = attention.bias_matrix(BiasInputs(encoding, q_features, k_features), 2, 40)
     distance = torch.arange(40)[:, None] - torch.arange(40)
     masked = (q @ k.mT * 0.4 + bias).masked_fill((distance < 0) | (distance >= 9), -torch.inf)
     expected = (masked.softmax(-1) @ v)[:, :, -T:]
@@ -352,18 +344,18 @@ def test_a_window_is_a_mask(pe, T, gradients, monkeypatch):
         ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
     assert_allclose(ours.detach(), expected.detach(), atol=2e-6)
     if gradients:
-        for mine, theirs in zip(
-            *(torch.autograd.grad(y.sin().sum(), (k, v)) for y in (ours, expected))
-        ):
-            assert_allclose(mine, theirs, atol=2e-6)
+        grads = torch.autograd.grad(ours.sin().sum(), (k, v))
+        references = torch.autograd.grad(expected.sin().sum(), (k, v))
+        for grad, reference in zip(grads, references, strict=True):
+            assert_allclose(grad, reference, atol=2e-6)
 
 
 @pytest.mark.parametrize(
     "pe, keys",
     [("kerple", [40, 32, 16]), ("cope", [40, 32, 16]), ("window:w=9+fire", [16, 24, 16])],
 )
-def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
-    """A chunk finds room in what the one before has freed; otherwise memory would grow like the square of the text."""
+def test_chunks_with_most_keys_come_first_without_gradients(pe, keys, monkeypatch):
+    """A chunk reuses the memory of the one before; otherwise memory is quadratic in the text."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
@@ -380,15 +372,15 @@ def test_the_longest_rows_come_first_without_gradients(pe, keys, monkeypatch):
     with torch.no_grad():
         bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(40)))
         attention.attend(q, k, v, bias_inputs, 0.4, "dense")
-    assert seen == list(zip([8, 16, 16], keys))
+    assert seen == list(zip([8, 16, 16], keys, strict=True))
 
 
 @pytest.mark.parametrize(
     "pe", ["sandwich", "t5", "rope+kerple", "dape+kerple", "window:w=9+alibi", "window:w=9+t5"]
 )
 @pytest.mark.parametrize("path", ["auto", "dense"])
-def test_without_gradients_distances_are_worked_out_once(pe, path, monkeypatch):
-    """Not once a chunk: sandwich takes 64 cosines for each."""
+def test_distance_bias_is_computed_once_without_gradients(pe, path, monkeypatch):
+    """Once for all chunks: sandwich computes 64 cosines per distance."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
     encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
@@ -428,45 +420,48 @@ def test_columns_multiply_to_float32_precision(parts, columns, error):
     )
 
 
-def test_choose():
-    cable, drift = (posenc.build(pe, 2, 12, 16, layers=1)[0] for pe in ("cable", "test-drift"))
-    assert [attention.resolve_path(path, cable) for path in ("auto", "sdpa", "dense")] == [
-        "sdpa",
-        "sdpa",
-        "dense",
-    ]
-    assert attention.resolve_path("auto", drift) == "dense"
+def build(pe, causal=True):
+    return posenc.build(pe, 2, 12, 16, layers=1, causal=causal)[0]
+
+
+def test_resolve_path_of_factored_and_dense_encodings():
+    assert attention.resolve_path("auto", build("cable")) == "sdpa"
+    assert attention.resolve_path("sdpa", build("cable")) == "sdpa"
+    assert attention.resolve_path("dense", build("cable")) == "dense"
+    assert attention.resolve_path("auto", build("test-drift")) == "dense"
     with pytest.raises(InputError, match="Drift.*use auto or dense"):
-        attention.resolve_path("sdpa", drift)
-    for pe, why in (
+        attention.resolve_path("sdpa", build("test-drift"))
+
+
+@pytest.mark.parametrize(
+    "pe, reason",
+    [
         ("window", "Window, because it has a sliding window"),
         ("dape", "DAPE, because it acts on full rows of logits"),
         ("kerple", "because its bias has no factors"),
-    ):
-        encoding = posenc.build(pe, 2, 12, 16, layers=1)[0]
-        assert attention.resolve_path("auto", encoding) == "dense" and triton_attention.supports(
-            encoding
-        ) == (pe != "dape")
-        with pytest.raises(
-            InputError, match=f"sdpa attention path cannot compute .*{why}: use auto or dense"
-        ):
-            attention.resolve_path("sdpa", encoding)
-    for pe, path in (
-        ("cable", "dense"),
-        ("alibi", "dense"),
-        ("rope", "sdpa"),
-        ("test-salience", "sdpa"),
-    ):
-        assert (
-            attention.resolve_path("auto", posenc.build(pe, 2, 12, 16, layers=1, causal=False)[0])
-            == path
-        )
-    with pytest.raises(
-        InputError,
-        match="cannot compute Cable, because its bias has no factors in bidirectional attention",
-    ):
-        attention.resolve_path("sdpa", posenc.build("cable", 2, 12, 16, layers=1, causal=False)[0])
-    with pytest.raises(
-        InputError, match="unknown attention path 'flash': use one of auto sdpa dense triton"
-    ):
-        attention.resolve_path("flash", cable)
+    ],
+)
+def test_resolve_path_names_the_reason_against_sdpa(pe, reason):
+    encoding = build(pe)
+    assert attention.resolve_path("auto", encoding) == "dense"
+    assert triton_attention.supports(encoding) == (pe != "dape")
+    message = f"the sdpa attention path cannot compute .*{reason}: use auto or dense"
+    with pytest.raises(InputError, match=message):
+        attention.resolve_path("sdpa", encoding)
+
+
+@pytest.mark.parametrize(
+    "pe, path",
+    [("cable", "dense"), ("alibi", "dense"), ("rope", "sdpa"), ("test-salience", "sdpa")],
+)
+def test_resolve_path_of_bidirectional_attention(pe, path):
+    assert attention.resolve_path("auto", build(pe, causal=False)) == path
+
+
+def test_resolve_path_refuses_what_is_not_possible():
+    message = "cannot compute Cable, because its bias has no factors in bidirectional attention"
+    with pytest.raises(InputError, match=message):
+        attention.resolve_path("sdpa", build("cable", causal=False))
+    message = "unknown attention path 'flash': use one of auto sdpa dense triton"
+    with pytest.raises(InputError, match=message):
+        attention.resolve_path("flash", build("cable"))

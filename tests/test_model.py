@@ -1,4 +1,4 @@
-"""The network: equal to Hugging Face's GPT-2, causal for every encoding, any length, and what AdamW may decay."""
+"""GPT: equal to Hugging Face's GPT-2, causal, any length, KV cache, compilation, weight decay."""
 
 import math
 import sys
@@ -39,31 +39,30 @@ def make(pe, **settings):
     ).eval()
 
 
-def test_equal_to_hugging_face(tmp_path):
+def test_matches_hugging_face(tmp_path):
     """GPT-2 with random weights, saved by transformers and loaded here: equal logits and loss."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(1)
-    theirs = GPT2LMHeadModel(
-        GPT2Config(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3)
-    ).eval()
-    for parameter in theirs.parameters():
+    config = GPT2Config(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3)
+    gpt2 = GPT2LMHeadModel(config).eval()
+    for parameter in gpt2.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    theirs.save_pretrained(tmp_path)
-    ours = load_pretrained(str(tmp_path)).eval()
+    gpt2.save_pretrained(tmp_path)
+    model = load_pretrained(str(tmp_path)).eval()
     tokens = torch.randint(V, (2, 32))
-    assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
-    assert_close(
-        ours(tokens, tokens), F.cross_entropy(theirs(tokens).logits.flatten(0, 1), tokens.flatten())
-    )
+    logits = gpt2(tokens).logits
+    assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    assert_close(model(tokens, tokens), loss)
 
 
-def test_pretrained_models_that_are_not_there(tmp_path):
+def test_missing_pretrained_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="no GPT-2 model at .*: name a folder with config.json"):
         load_pretrained(str(tmp_path))
 
 
-def test_without_transformers_the_mend_is_told(monkeypatch):
+def test_missing_transformers_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match="pip install transformers"):
         load_pretrained("gpt2")
@@ -71,7 +70,7 @@ def test_without_transformers_the_mend_is_told(monkeypatch):
 
 @pytest.mark.parametrize("pe", ENCODINGS)
 @pytest.mark.parametrize("path", ["auto", "dense"])
-def test_future_tokens_never_move_past_logits(pe, path):
+def test_logits_do_not_depend_on_future_tokens(pe, path):
     model = make(pe, attention=path)
     tokens = torch.randint(V, (2, 30))
     changed = tokens.clone()
@@ -82,7 +81,7 @@ def test_future_tokens_never_move_past_logits(pe, path):
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_any_length_up_to_the_limit(pe):
+def test_any_length_up_to_max_context(pe):
     model = make(pe)
     tokens = torch.randint(V, (1, 150))
     for length in (1, 2, 32):
@@ -94,11 +93,10 @@ def test_any_length_up_to_the_limit(pe):
             model(tokens)
 
 
-@pytest.mark.parametrize(
-    "pe", [pe for pe in ENCODINGS if pe not in ("nope", "dape", "window")]
-)  # all in sight
+# Without these three, which do not tell the order of 20 tokens in one layer.
+@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe not in ("nope", "dape", "window")])
 def test_order_matters(pe):
-    """With one layer and no encoding, the last logits are those of a bag of the tokens before."""
+    """With one layer and no encoding, the last logits depend on the set of earlier tokens only."""
     model, bag = make(pe, n_layer=1), make("nope", n_layer=1)
     for module in (*model.modules(), *bag.modules()):
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
@@ -106,19 +104,18 @@ def test_order_matters(pe):
                 module.weight, std=0.3, generator=torch.Generator().manual_seed(0)
             )
     for parameter in model.posenc.parameters():
-        if parameter.abs().max() < 0.1:  # as cope's and shaw's at the start
+        if parameter.abs().max() < 0.1:  # as in cope and shaw at initialization
             torch.nn.init.normal_(parameter, std=0.3)
     tokens = torch.arange(20)[None]
-    turned = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
-    assert_close(bag(tokens)[:, -1], bag(turned)[:, -1], rtol=1e-4, atol=1e-4)
-    difference = (model(tokens)[:, -1] - model(turned)[:, -1]).abs().max()
-    assert difference > 1e-2 or pe == "test-salience", (
-        difference
-    )  # whose bias is made of the tokens alone
+    reversed_tokens = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
+    assert_close(bag(tokens)[:, -1], bag(reversed_tokens)[:, -1], rtol=1e-4, atol=1e-4)
+    difference = (model(tokens)[:, -1] - model(reversed_tokens)[:, -1]).abs().max()
+    # The bias of test-salience depends on the tokens alone.
+    assert difference > 1e-2 or pe == "test-salience", difference
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_every_parameter_learns(pe):
+def test_every_parameter_has_a_gradient(pe):
     model = make(pe)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -132,7 +129,7 @@ def test_every_parameter_learns(pe):
 
 
 def gradients(model):
-    """Loss and gradients of every parameter for the same tokens."""
+    """Return the loss and the gradients of all parameters on fixed tokens."""
     tokens = torch.randint(V, (4, 33), generator=torch.Generator().manual_seed(3))
     model.zero_grad()
     loss = model(tokens[:, :-1], tokens[:, 1:])
@@ -144,8 +141,8 @@ def gradients(model):
     "dtype, exact", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)]
 )
 @pytest.mark.parametrize("rows", [1, 7, 1000])
-def test_loss_in_chunks_is_the_plain_one(rows, dtype, exact, monkeypatch):
-    """Value and gradients, chunks of 1, 7 and all of 128 rows, a thousand times as large as a mean would be on the way back."""
+def test_chunked_loss_matches_cross_entropy(rows, dtype, exact, monkeypatch):
+    """Value and gradients, for chunks of 1, 7 and all 128 rows, with an output gradient of 1000."""
     monkeypatch.setattr("model.LOGITS_CHUNK", rows * V)
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(n, 24, generator=generator).requires_grad_() for n in (128, V))
@@ -154,17 +151,18 @@ def test_loss_in_chunks_is_the_plain_one(rows, dtype, exact, monkeypatch):
     expected = torch.autograd.grad(1000 * plain, (x, weight))
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         ours = MeanCrossEntropy.apply(x, weight, targets)
-        assert ours.dtype == torch.float32 and ours.item() == pytest.approx(
-            plain.item(), rel=exact / 10
-        )
-        assert cross_entropies(x, weight, targets).mean().item() == pytest.approx(
-            plain.item(), rel=1e-5
-        )  # in float32 whatever autocast
-    for found, right in zip(torch.autograd.grad(1000 * ours, (x, weight)), expected):
-        assert found.dtype == torch.float32 and (found - right).norm() <= exact * right.norm()
+        assert ours.dtype == torch.float32
+        assert ours.item() == pytest.approx(plain.item(), rel=exact / 10)
+        # cross_entropies is float32 under autocast, too.
+        mean = cross_entropies(x, weight, targets).mean()
+        assert mean.item() == pytest.approx(plain.item(), rel=1e-5)
+    grads = torch.autograd.grad(1000 * ours, (x, weight))
+    for grad, reference in zip(grads, expected, strict=True):
+        assert grad.dtype == torch.float32
+        assert (grad - reference).norm() <= exact * reference.norm()
 
 
-def test_loss_never_holds_all_logits(monkeypatch):
+def test_loss_never_allocates_all_logits(monkeypatch):
     monkeypatch.setattr("model.LOGITS_CHUNK", 8 * V)
     x, weight = torch.randn(500, 24, requires_grad=True), torch.randn(V, 24, requires_grad=True)
     largest = 0
@@ -184,9 +182,9 @@ def test_loss_never_holds_all_logits(monkeypatch):
 
 @pytest.mark.parametrize("pe", ENCODINGS)
 @pytest.mark.parametrize("window", [1, 9, 200])
-def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
-    """Chunks of 16 through a cache of `window` tokens, against attention written out with every pair in one matrix."""
-    model, tokens, written = lively(pe), torch.randint(V, (2, 70)), []
+def test_cache_window_masks_distant_tokens(pe, window, monkeypatch):
+    """Chunks of 16 through a cache of `window` tokens, against one matrix of all pairs."""
+    model, tokens = make_lively(pe), torch.randint(V, (2, 70))
 
     def plain(q, k, v, bias_inputs, scale, *_):
         encoding, q_features, k_features = bias_inputs
@@ -219,34 +217,33 @@ def test_a_window_hides_what_is_further_back(pe, window, monkeypatch):
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_activation_checkpointing_changes_nothing_but_memory(pe):
-    model = lively(pe)
+def test_activation_checkpointing_keeps_gradients(pe):
+    model = make_lively(pe)
     plain = gradients(model)
     model.activation_checkpointing = True
     blocks = []
     model.h[0].register_forward_pre_hook(lambda *_: blocks.append(1))
-    for ours, theirs in zip(gradients(model), plain):
-        assert_close(ours, theirs)
-    assert len(blocks) == 2  # once more in backward
+    for checkpointed, expected in zip(gradients(model), plain, strict=True):
+        assert_close(checkpointed, expected)
+    assert len(blocks) == 2  # forward, and again in backward
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_training_compiles_to_a_graph_of_all_blocks_and_one_of_the_loss(pe):
-    """Without a break, so without a wait for the device either; values and gradients are those of eager mode."""
-    model = lively(pe)
+def test_training_compiles_to_one_graph_for_blocks_and_one_for_the_loss(pe):
+    """No graph breaks, so no synchronization; loss and gradients are those of eager mode."""
+    model = make_lively(pe)
     plain = gradients(model)
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend(
-        "aot_eager_decomp_partition"
-    )  # as inductor takes a graph apart, without its C++
+    # Decomposes and partitions the graph as inductor does, without its C++ code.
+    counter = CompileCounterWithBackend("aot_eager_decomp_partition")
     model.compile(backend=counter, fullgraph=True)
-    for ours, theirs in zip(gradients(model), plain):
-        assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    for compiled, expected in zip(gradients(model), plain, strict=True):
+        assert_close(compiled, expected, rtol=1e-4, atol=1e-5)
     assert counter.frame_count == 2
 
 
 def test_losses_of_logits_far_from_zero():
-    """Those of OpenAI's GPT-2 lie around -110, which the softmax does not see, and bfloat16 rounds to halves."""
+    """Logits of OpenAI's GPT-2 are near -110, which bfloat16 rounds to multiples of 0.5."""
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(64, 24, generator=generator), torch.randn(V, 24, generator=generator)
     x[:, 0], weight[:, 0] = -11, 10
@@ -265,9 +262,9 @@ def group_of_one():
     torch.distributed.destroy_process_group()
 
 
-def test_several_processes_leave_the_graphs_whole(group_of_one):
-    """Buckets of a kilobyte would cut the block's into pieces."""
-    model = lively("cable")
+def test_distributed_data_parallel_does_not_split_graphs(group_of_one):
+    """Buckets of 1 KB would split the graph of a block into several."""
+    model = make_lively("cable")
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     model.compile(backend=counter)
@@ -277,19 +274,21 @@ def test_several_processes_leave_the_graphs_whole(group_of_one):
 
 
 SUMS = torch.ops.posenc.running_sum.default, {torch.ops.aten.cumsum.default}
-CIRCLE = torch.ops.posenc.circle.default, {torch.ops.aten.sin.default, torch.ops.aten.cos.default}
+SIN_COS = torch.ops.posenc.circle.default, {torch.ops.aten.sin.default, torch.ops.aten.cos.default}
 
 
 @pytest.mark.parametrize(
     "pe, operator, others",
     [
         *((pe, *SUMS) for pe in ("cable", "cable-nw", "k-cable", "fox", "rope+cable", "cope")),
-        *((pe, *CIRCLE) for pe in ("rope", "yarn", "rope+cable")),
+        *((pe, *SIN_COS) for pe in ("rope", "yarn", "rope+cable")),
     ],
 )
-def test_compilers_leave_what_is_an_operator_alone(pe, operator, others):
-    """Sums: on a GPU inductor's own would be other bits each time, and torch 2.11 fails over them. Sines: it would work out one for each
-    number that they turn."""
+def test_custom_operators_are_not_decomposed(pe, operator, others):
+    """Inductor's own running sums are not deterministic on GPUs, and do not compile in torch 2.11.
+
+    Its sines would be computed once per rotated number instead of once per angle.
+    """
     targets = []
 
     def look(graph, inputs):
@@ -298,14 +297,14 @@ def test_compilers_leave_what_is_an_operator_alone(pe, operator, others):
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=look, bw_compiler=look)
-    model = lively(pe)
+    model = make_lively(pe)
     model.compile(backend=backend, fullgraph=True)
     gradients(model)
     assert operator in targets and others.isdisjoint(targets)
 
 
-def test_flops_are_those_of_the_matrix_products():
-    """6 N + 12 L C T a token, against torch's own count of a forward and backward pass; N counts 2 flops, 3 times, a weight."""
+def test_flops_match_the_count_of_torch():
+    """6 N + 12 L C T per token; each weight counts 2 FLOPs in forward and 4 in backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
     model = make("nope", attention="dense", n_embd=48, block_size=64)
@@ -313,9 +312,8 @@ def test_flops_are_those_of_the_matrix_products():
     with FlopCounterMode(display=False) as counter:
         model(tokens, tokens).backward()
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
-    recomputed = (
-        2 * 2 * 48 * 64
-    )  # the logits of attention, by the dense path's checkpoints: 2 C T a layer
+    # The dense path recomputes the logits in backward: 2 C T in each of 2 layers.
+    recomputed = 2 * 2 * 48 * 64
     assert counter.get_total_flops() / 64 == 6 * matrices + 12 * 2 * 48 * 64 + recomputed
     assert model.flops_per_token(64) == 6 * model.parameter_count() + 12 * 2 * 48 * 64
 
@@ -326,8 +324,8 @@ def read_in_chunks(model, tokens, chunk, capacity):
         return torch.cat([model(part, cache=cache) for part in tokens.split(chunk, 1)], 1)
 
 
-def lively(pe, **settings):
-    """A model whose attention and encoding matter: weights far from their small start."""
+def make_lively(pe, **settings):
+    """Return a model with large weights, so that attention and encoding matter."""
     model = make(pe, block_size=100, **settings)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and "wte" not in name:
@@ -338,8 +336,8 @@ def lively(pe, **settings):
 @pytest.mark.parametrize("pe", ENCODINGS)
 @pytest.mark.parametrize("path", ["auto", "dense"])
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_cached_logits_are_those_of_one_pass(pe, path, chunk):
-    model = lively(pe, attention=path)
+def test_cached_logits_match_one_pass(pe, path, chunk):
+    model = make_lively(pe, attention=path)
     tokens = torch.randint(V, (2, 90))
     assert_close(
         read_in_chunks(model, tokens, chunk, capacity=100), model(tokens), rtol=0, atol=1e-4
@@ -348,10 +346,10 @@ def test_cached_logits_are_those_of_one_pass(pe, path, chunk):
 
 @pytest.mark.parametrize("pe", ENCODINGS)
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_cached_logits_in_bfloat16_are_as_good_as_those_of_the_dense_path(pe, chunk):
-    """Errors against float32, over all logits; each path rounds at other places, so they are compared as a whole."""
-    model, tokens = lively(pe), torch.randint(V, (2, 90))
-    dense = lively(pe, attention="dense")
+def test_cached_logits_in_bfloat16_are_as_accurate_as_the_dense_path(pe, chunk):
+    """Norms of the errors against float32, because each path rounds in different places."""
+    model, tokens = make_lively(pe), torch.randint(V, (2, 90))
+    dense = make_lively(pe, attention="dense")
     dense.load_state_dict(model.state_dict())
     with torch.no_grad():
         exact = dense(tokens)
@@ -364,11 +362,11 @@ def test_cached_logits_in_bfloat16_are_as_good_as_those_of_the_dense_path(pe, ch
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_decoding_in_fixed_shapes_compiles_once(pe):
-    """One graph without breaks for all steps, and the logits of one pass."""
+def test_decode_with_fixed_shapes_compiles_once(pe):
+    """One graph without breaks for all steps; the logits are those of one pass."""
     torch._dynamo.reset()
     compilations = CompileCounter()
-    model, tokens = lively(pe), torch.randint(V, (2, 50))
+    model, tokens = make_lively(pe), torch.randint(V, (2, 50))
     cache = Cache(model, 70)
     decode = torch.compile(model.decode, fullgraph=True, backend=compilations)
     with torch.no_grad():
@@ -380,21 +378,24 @@ def test_decoding_in_fixed_shapes_compiles_once(pe):
 
 
 def test_cache_is_allocated_once():
-    model, cache = make("rope+cable"), None
+    model = make("rope+cable")
     cache = Cache(model, 50)
+
+    def addresses():
+        return [buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers]
+
     with torch.no_grad():
         model(torch.randint(V, (1, 10)), cache=cache)
-        before = [buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers]
+        before = addresses()
         for _ in range(40):
             model(torch.randint(V, (1, 1)), cache=cache)
-        assert [
-            buffer.data_ptr() for layer in cache.layers for buffer in layer.buffers
-        ] == before and cache.length == 50
+        assert addresses() == before
+        assert cache.length == 50
         with pytest.raises(AssertionError):
             model(torch.randint(V, (1, 1)), cache=cache)
 
 
-def test_losses_are_the_loss_token_by_token(monkeypatch):
+def test_losses_match_the_mean_loss(monkeypatch):
     monkeypatch.setattr("model.LOGITS_CHUNK", 5 * V)
     model, tokens = make("cable"), torch.randint(V, (3, 17))
     losses = model.losses(tokens[:, :-1], tokens[:, 1:])
@@ -406,21 +407,20 @@ def test_losses_are_the_loss_token_by_token(monkeypatch):
 @pytest.mark.parametrize(
     "pe, undecayed", [("nope", 0), ("cable", 0), ("learnable", 0), ("test-drift", 2)]
 )
-def test_decay_is_for_matrices_of_linear_and_embedding_only(pe, undecayed):
+def test_only_linear_and_embedding_weights_decay(pe, undecayed):
     model = make(pe)
     decay, rest = model.parameter_groups(0.1)
     assert (decay["weight_decay"], rest["weight_decay"]) == (0.1, 0)
     assert len(decay["params"]) + len(rest["params"]) == len(list(model.parameters()))
     assert all(p.ndim == 2 for p in decay["params"]) and all(p.ndim == 1 for p in rest["params"])
-    gates = {"cable": 2 * 2, "learnable": 1, "test-drift": 2}.get(
-        pe, 0
-    )  # matrices of the encodings
+    # Matrices of the encodings.
+    gates = {"cable": 2 * 2, "learnable": 1, "test-drift": 2}.get(pe, 0)
     assert len(decay["params"]) == 1 + 2 * 4 + gates
     biases = 2 * 4 + {"cable": 2 * 2, "test-drift": 2}.get(pe, 0)
     assert len(rest["params"]) == biases + 2 * (2 * 2 + 1) + undecayed
 
 
-def test_starting_weights_are_those_of_the_table():
+def test_initial_weights_match_the_table():
     model = make("cable", n_embd=384, n_head=6, n_layer=8)
     assert_close(model.wte.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
     assert_close(model.posenc[0].step.weight.std(), torch.tensor(0.02), rtol=0.1, atol=0)
@@ -438,7 +438,7 @@ def test_starting_weights_are_those_of_the_table():
 @pytest.mark.parametrize(
     "size, millions", [("small", 124.4), ("medium", 354.8), ("large", 774.0), ("xl", 1557.6)]
 )
-def test_sizes_are_those_of_gpt2(size, millions):
+def test_sizes_match_gpt2(size, millions):
     with torch.device("meta"):
         model = GPT(GPTConfig(size=size, pe="learnable", vocab_size=50257))
     assert abs(model.parameter_count() / 1e6 - millions) < 0.1
@@ -453,19 +453,20 @@ def test_sizes_are_those_of_gpt2(size, millions):
         ),
         (
             {"n_embd": 100, "n_head": 8},
-            "n_embd 100 gives each of 8 heads 12.5 columns, which must be an even number: use a multiple of 16 as n_embd",
+            "n_embd 100 gives each of 8 heads 12.5 columns, which must be an even number: "
+            "use a multiple of 16 as n_embd",
         ),
         ({"pe": "cabel"}, "unknown positional encoding 'cabel': did you mean cable"),
         ({"n_layer": -1}, "n_layer is -1: it must be at least 1"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(settings, problem):
+def test_invalid_setting_is_one_problem(settings, problem):
     with pytest.raises(InputError) as error:
         GPTConfig(**settings)
     assert len(error.value.problems) == 1 and problem in error.value.problems[0]
 
 
-def test_all_problems_are_told_together():
+def test_all_problems_are_reported_together():
     with pytest.raises(InputError) as error:
         GPTConfig(n_embd=100, n_head=8, pe="kable", block_size=0)
     assert len(error.value.problems) == 3
@@ -473,7 +474,7 @@ def test_all_problems_are_told_together():
 
 def test_attn_scale():
     model, tokens = make("nope"), torch.randint(V, (1, 9))
-    same = make("nope", attn_scale=8**-0.5)  # the default: one over the root of the head size
+    same = make("nope", attn_scale=8**-0.5)  # the default, 1 / sqrt(D)
     other = make("nope", attn_scale=1.0)
     assert torch.equal(model(tokens), same(tokens))
     assert not torch.equal(model(tokens), other(tokens))
