@@ -770,8 +770,11 @@ def test_files_of_an_interrupted_start_do_not_prevent_a_new_one(train, tmp_path,
 def test_full_disk_is_reported_and_keeps_the_old_checkpoint(refused, copied_run, monkeypatch):
     checkpoint = checkpoints.load_checkpoint(copied_run)
     before = contents(copied_run)
-    full = lambda path, mode: open("/dev/full", mode)  # noqa: E731, SIM115
-    monkeypatch.setattr("runtime.files.open", full, raising=False)
+
+    def open_full_device(path, mode):
+        return open("/dev/full", mode)
+
+    monkeypatch.setattr("runtime.files.open", open_full_device, raising=False)
     run = run_folder.Run(copied_run, checkpoint["config"], checkpoint["data"])
     lines = refused(lambda _: run.save(**checkpoint))
     assert "cannot write" in lines[0]
