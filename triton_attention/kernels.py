@@ -122,12 +122,10 @@ def _piece_range(
         last = tl.maximum(last, j + N)
     smallest_x = tl.load(table + tl.minimum(near, num_distances - 1))
     largest_x = tl.load(table + tl.minimum(far, num_distances - 1))
-    smallest_g = tl.load(g + tl.minimum(last, T) * g_t - g_t)
-    largest_g = tl.load(g + tl.minimum(first, T - 1) * g_t)
-    return (
-        _find_piece(smallest_x * smallest_g, pieces, NUM_PIECES),
-        _find_piece(largest_x * largest_g, pieces, NUM_PIECES),
-    )
+    smallest = smallest_x * tl.load(g + tl.minimum(last, T) * g_t - g_t)
+    first_piece = _find_piece(smallest, pieces, NUM_PIECES)
+    largest = largest_x * tl.load(g + tl.minimum(first, T - 1) * g_t)
+    return first_piece, _find_piece(largest, pieces, NUM_PIECES)
 
 
 @triton.jit
