@@ -16,8 +16,12 @@
 source "$(dirname "$0")/common.sh"
 experiment authors_checkpoint cable-v1
 trained=$RUNS/$SCALE/$name/$(basename "${FILE:-all}" .pt)
-if [ -f "${FILE:-}" ]; then from=("$FILE"); else from=(axiomlaborg/Cable ${FILE:+--file "$FILE"}); fi
-[ -e "$trained" ] || run python import_pretrained.py "${from[@]}" --block_size "${BLOCK_SIZE:-1024}" --out_dir "$trained" || finish
+source=(axiomlaborg/Cable ${FILE:+--file "$FILE"})
+if [ -f "${FILE:-}" ]; then source=("$FILE"); fi
+if [ ! -e "$trained" ]; then
+    run python import_pretrained.py "${source[@]}" --block_size "${BLOCK_SIZE:-1024}" \
+        --out_dir "$trained" || finish
+fi
 runs=("$trained")
 for dataset in fineweb wikitext103; do
     prepare_data $dataset $(if [ $dataset = wikitext103 ]; then echo test; fi)

@@ -51,7 +51,7 @@ install_requirements() {
 #   SCALE=full     the papers' networks, data and lengths
 #         small    the quick start's network on bytes of the same data, 4.1M tokens per training,
 #                  every length divided by 4: hours on a CPU
-#         smoke    a few steps on the embedded corpus, every length divided by 32: a functional test
+#         smoke    a few steps on the Python standard library, every length divided by 32: a functional test
 #   NPROC          number of GPUs on this machine to train on (default: all)
 #   ENCODINGS      encodings to use instead of the script's
 #   SEEDS          seeds, as in "1 2 3" (default: 1)
@@ -68,7 +68,13 @@ case $SCALE in
     smoke) scale_divisor=32 eval_tokens=1024 ;;
     *) echo "error: SCALE=$SCALE is unknown: use full, small or smoke" >&2; exit 2 ;;
 esac
-# The current runs and records: functions below add to them and use them.
+# Variables that the functions below set and use:
+#   name encodings    of the experiment (experiment)
+#   data split        folder of the shards, split to evaluate on (prepare_data)
+#   runs records      the current runs and records (train, evaluate_with)
+#   lr                the best learning rate (tune_learning_rate)
+#   task              flags of python -m retrieval.evaluate (finetune_encoders)
+#   failed            commands that failed (run)
 runs=() records=() failed=()
 
 # experiment NAME ENCODING...: start an experiment with these default encodings.

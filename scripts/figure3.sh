@@ -12,12 +12,13 @@
 source "$(dirname "$0")/common.sh"
 experiment figure3 cable alibi fire t5 t5-clip kerple rope learnable sinusoidal
 case $SCALE in
-    at_full_scale) size=medium repeats=10 micro_batch=4 ;;
+    full) size=medium repeats=10 micro_batch=4 ;;
     small) size=tiny repeats=3 micro_batch=1 ;;
     smoke) size=quickstart repeats=1 micro_batch=1 ;;
 esac
 out=$RUNS/$SCALE/$name
-run python bench.py train generate --encodings "${encodings// /,}" --context $((512 / scale_divisor)),$((1024 / scale_divisor)),$((2048 / scale_divisor)) \
+run python bench.py train generate --encodings "${encodings// /,}" \
+    --context "$(scaled_lengths 512,1024,2048)" \
     --model $size --micro_batch $micro_batch --repeats $repeats --out "$out/bench.json"
 run python report.py "$out/bench.json" --out_dir "$out"
 finish

@@ -12,7 +12,7 @@
 # benchmarking/baselines.py.
 
 source "$(dirname "$0")/common.sh"
-install requirements.txt requirements-dev.txt
+install_requirements requirements.txt requirements-dev.txt
 gpu=$(python -c '
 import torch
 print("-".join(torch.cuda.get_device_name().lower().split()[1:]))' 2>/dev/null) || gpu=${DRY_RUN:+gpu}
