@@ -343,7 +343,7 @@ def benchmark_preparation(config: Config) -> dict:
 
     Timed: opening the file, reading, decompressing, tokenizing, hashing, writing and syncing.
     """
-    encoding = tokenization.tiktoken_encoding(config.tokenizer)
+    tokenizer = tokenization.load_tokenizer(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source or write_embedded_corpus(Path(folder) / "stdlib.parquet"))
         load = text_sources.load_arguments([source])
@@ -358,11 +358,11 @@ def benchmark_preparation(config: Config) -> dict:
                 str(source), config.text_column, load, on_state=writer.save_source_state
             )
             documents = ((writer, n, text_sources.split_text(text)) for n, text in rows)
-            tokenization.tokenize_documents(documents, encoding, [writer])
+            tokenization.tokenize_documents(documents, tokenizer, [writer])
             return meta
 
         def tokenize_only():
-            encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+            tokenizer.encode_ordinary_batch(texts, num_threads=os.cpu_count())
 
         tokens = prepare_shards().value["splits"]["train"]["tokens"]
         seconds = interleave(

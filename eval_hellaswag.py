@@ -146,9 +146,9 @@ def evaluate(
     Raises InputError if an ending alone is longer than the encoding's longest context.
     """
     model, checkpoint = load_model(run, device, dtype, config.attention)
-    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
     count = min(len(examples), config.max_examples or len(examples))
-    pairs = [encode_example(encoding, example) for example in examples[:count]]
+    pairs = [encode_example(tokenizer, example) for example in examples[:count]]
     longest = max(len(ending) for example in pairs for _, ending in example)
     if not supports(model, longest):
         raise InputError(
@@ -163,7 +163,7 @@ def evaluate(
         "data": {
             "dataset": "hellaswag",
             "split": split,
-            "tokenizer": encoding.name,
+            "tokenizer": tokenizer.name,
             "sha256": hashlib.sha256(json.dumps(examples).encode()).hexdigest(),
         },
         "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0},
@@ -192,7 +192,7 @@ def evaluate(
     ) as bar:
         while len(scores) < count:
             block = pairs[len(scores) : min(len(scores) + BLOCK, count)]
-            scores += score_examples(model, block, encoding.n_vocab, device, dtype)
+            scores += score_examples(model, block, tokenizer.n_vocab, device, dtype)
             bar.update(len(block))
             record = make_record() | {"log_likelihoods": scores}
             write_json(path, {**record, "provenance": provenance(device)})
@@ -200,21 +200,21 @@ def evaluate(
     return make_record()
 
 
-def encode_example(encoding, example: dict) -> list[Pair]:
+def encode_example(tokenizer, example: dict) -> list[Pair]:
     """Return the tokens of the context and an ending, for each ending."""
     return [
-        encode_pair(encoding, example["context"], " " + ending) for ending in example["endings"]
+        encode_pair(tokenizer, example["context"], " " + ending) for ending in example["endings"]
     ]
 
 
-def encode_pair(encoding, context: str, continuation: str) -> Pair:
+def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
     """Return the tokens of a context and of its continuation, divided as in the harness.
 
     Spaces at the end of the context belong to the continuation. The continuation's tokens are those
     of the whole text after the number of tokens that the context has by itself.
     """
-    tokens = encoding.encode_ordinary(context.rstrip())
-    return tokens, encoding.encode_ordinary(context + continuation)[len(tokens) :]
+    tokens = tokenizer.encode_ordinary(context.rstrip())
+    return tokens, tokenizer.encode_ordinary(context + continuation)[len(tokens) :]
 
 
 def count_truncated(model: GPT, pairs: list[list[Pair]]) -> int:

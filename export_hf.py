@@ -140,7 +140,7 @@ def main(argv=None):
         raise InputError(f"{out} holds other files: choose another --out_dir")
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     gpt_config = trained.config
-    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
     for cls, _ in posenc.parse(gpt_config.pe):
         if cls.__module__ not in MODULES:
             raise InputError(
@@ -149,7 +149,7 @@ def main(argv=None):
             )
 
     kind = DECODER if gpt_config.causal else ENCODER
-    vocab_size = encoding.n_vocab
+    vocab_size = tokenizer.n_vocab
     if not gpt_config.causal:
         vocab_size += 1  # <|mask|>
     settings = {**dataclasses.asdict(gpt_config), "vocab_size": vocab_size, "dtype": "float32"}
@@ -166,7 +166,7 @@ def main(argv=None):
     weights["wte.weight"] = weights["wte.weight"][:vocab_size]
     model.model.load_state_dict(weights)
     if gpt_config.causal:
-        end = encoding.eot_token
+        end = tokenizer.eot_token
         model.generation_config = transformers.GenerationConfig(
             bos_token_id=end, eos_token_id=end, pad_token_id=end
         )
@@ -185,7 +185,7 @@ def main(argv=None):
         description=model.model.describe().split(";")[0],
         block_size=gpt_config.block_size,
         step=checkpoint["step"],
-        tokenizer=encoding.name,
+        tokenizer=tokenizer.name,
         sha256=sha256_of(checkpoint_path(run)),
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
@@ -194,7 +194,7 @@ def main(argv=None):
     transformers.utils.logging.disable_progress_bar()
     with atomic_folder(out) as folder:
         model.save_pretrained(folder)
-        build_tokenizer(encoding, has_mask=not gpt_config.causal).save_pretrained(folder)
+        build_tokenizer(tokenizer, has_mask=not gpt_config.causal).save_pretrained(folder)
         for module in MODULES:
             source = flatten_imports(source_path(module).read_text(encoding="utf-8"))
             (folder / f"{flat_name(module)}.py").write_text(source, encoding="utf-8")

@@ -95,7 +95,7 @@ def tokenize_rows(config: Config) -> None:
         source = {"dataset": dataset, "name": config.name}
         name = f"{dataset} ({config.name})"
         remedy = "use another --dataset or --name, or pass local files as --source"
-    encoding, meta = tokenization.start_preparation(
+    tokenizer, meta = tokenization.start_preparation(
         config.out_dir,
         config.tokenizer,
         config.shard_tokens,
@@ -124,7 +124,7 @@ def tokenize_rows(config: Config) -> None:
         if number >= writer.start[0]
     )
     remedy = "pass more text or a smaller --shard_tokens"
-    tokenization.write_shards(meta, [writer], documents, encoding, remedy)
+    tokenization.write_shards(meta, [writer], documents, tokenizer, remedy)
 
 
 def download_shards(config: Config) -> None:

@@ -71,7 +71,7 @@ def main(argv=None):
         "text_column": config.text_column,
         "val_every": config.val_every,
     }
-    encoding, meta = tokenization.start_preparation(
+    tokenizer, meta = tokenization.start_preparation(
         config.out_dir, config.tokenizer, config.shard_tokens, source
     )
     writers = {
@@ -82,7 +82,7 @@ def main(argv=None):
         meta,
         list(writers.values()),
         read_documents(train_files, val_files, config, writers),
-        encoding,
+        tokenizer,
         remedy="pass more sources, pass some as --val, or use a lower --val_every",
         total=None if has_tables(files) else len(files),
     )

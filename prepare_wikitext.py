@@ -68,7 +68,7 @@ def main(argv=None):
             for split in ("train", "validation", "test")
         }
         source = {"dataset": HUB, "name": name}
-    encoding, meta = tokenization.start_preparation(
+    tokenizer, meta = tokenization.start_preparation(
         out_dir, config.tokenizer, config.shard_tokens, {**source, "variant": config.variant}
     )
     writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in tables}
@@ -76,7 +76,7 @@ def main(argv=None):
         meta,
         list(writers.values()),
         read_documents(tables, writers),
-        encoding,
+        tokenizer,
         remedy="add text to its file, or remove the file",
     )
 

@@ -62,9 +62,9 @@ def main(argv=None):
         prompts = read_prompts(config.prompt_file)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device, dtype)
-    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
     if not config.interactive:
-        complete(model, encoding, prompts, config, device, dtype)
+        complete(model, tokenizer, prompts, config, device, dtype)
         return
     while True:
         try:
@@ -72,7 +72,7 @@ def main(argv=None):
         except EOFError:
             print()
             return
-        complete(model, encoding, [prompt], config, device, dtype)
+        complete(model, tokenizer, [prompt], config, device, dtype)
 
 
 def read_prompts(path: str) -> list[str]:
@@ -90,7 +90,7 @@ def read_prompts(path: str) -> list[str]:
 
 def complete(
     model: GPT,
-    encoding,
+    tokenizer,
     prompts: list[str],
     config: Config,
     device: torch.device,
@@ -98,7 +98,7 @@ def complete(
 ) -> None:
     """Print the prompts with their continuations; a single one while it is generated."""
     start, count = time.perf_counter(), 0
-    tokens = [[encoding.eot_token, *encoding.encode_ordinary(prompt)] for prompt in prompts]
+    tokens = [[tokenizer.eot_token, *tokenizer.encode_ordinary(prompt)] for prompt in prompts]
     # A character may take several tokens: an incremental decoder waits for all of its bytes.
     new_decoder = codecs.getincrementaldecoder("utf-8")
     decoders = [new_decoder(errors="replace") for _ in prompts]
@@ -106,10 +106,10 @@ def complete(
     print_at_once = len(prompts) == 1
     if print_at_once:
         print(prompts[0], end="", flush=True)
-    steps = generate(model, tokens, config, encoding.n_vocab, encoding.eot_token, device, dtype)
+    steps = generate(model, tokens, config, tokenizer.n_vocab, tokenizer.eot_token, device, dtype)
     for new_tokens in steps:
         for row, token in new_tokens.items():
-            text = decoders[row].decode(encoding.decode_single_token_bytes(token))
+            text = decoders[row].decode(tokenizer.decode_single_token_bytes(token))
             texts[row] += text
             count += 1
             if print_at_once:

@@ -1,7 +1,7 @@
 """Pretrained weights: GPT-2 of Hugging Face, and checkpoints of the CABLE authors.
 
-    model = load_pretrained("gpt2")                           # or a folder
-    model = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
+model = load_pretrained("gpt2")                           # or a folder
+model = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
 """
 
 import os

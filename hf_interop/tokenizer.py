@@ -1,9 +1,10 @@
-"""Tokenizers of transformers with the tokens of a tiktoken encoding."""
+"""Tokenizers of transformers with the tokens of a tiktoken tokenizer."""
 
 
-def build_tokenizer(encoding, has_mask: bool = False):
-    """Return transformers' GPT-2 tokenizer with the tokens and merges of a tiktoken encoding.
+def build_tokenizer(tokenizer, has_mask: bool = False):
+    """Return transformers' GPT-2 tokenizer with the tokens and merges of one of tiktoken.
 
+    tokenizer: a tiktoken.Encoding.
     has_mask: add <|mask|>, with the number after the last token of the vocabulary, as
     text_data/data_loader.py uses it.
     """
@@ -11,7 +12,7 @@ def build_tokenizer(encoding, has_mask: bool = False):
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     ranks = {
-        encoding.decode_single_token_bytes(token): token for token in range(encoding.eot_token)
+        tokenizer.decode_single_token_bytes(token): token for token in range(tokenizer.eot_token)
     }
     printable = bytes_to_unicode()  # GPT-2's tokenizer stores bytes as printable characters
 
@@ -24,11 +25,11 @@ def build_tokenizer(encoding, has_mask: bool = False):
             left, right = merged_pair(token, ranks)
             merges.append((text(left), text(right)))
     vocabulary = {text(token): rank for token, rank in ranks.items()}
-    vocabulary["<|endoftext|>"] = encoding.eot_token
+    vocabulary["<|endoftext|>"] = tokenizer.eot_token
     special = {"pad_token": "<|endoftext|>"}
     if has_mask:
         special["mask_token"] = "<|mask|>"
-        vocabulary["<|mask|>"] = encoding.n_vocab
+        vocabulary["<|mask|>"] = tokenizer.n_vocab
     return GPT2Tokenizer(vocab=vocabulary, merges=merges, **special)
 
 

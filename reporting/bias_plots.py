@@ -63,9 +63,9 @@ def main(argv=None):
         raise InputError(
             f"--layer {config.layer}: the model has {layers} layers: use 0 to {layers - 1}"
         )
-    encoding = tokenization.tiktoken_encoding(checkpoint["data"]["tokenizer"])
+    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
     if config.tokens is None:
-        tokens = encoding.encode_ordinary(config.text)
+        tokens = tokenizer.encode_ordinary(config.text)
     else:
         shards = shards_for_run(config.run[0], checkpoint, config.data)
         tokens = shards.tokens[0][: config.tokens].tolist()
@@ -79,7 +79,7 @@ def main(argv=None):
     matrices, decay, content = layer_matrices(model, tokens, config)
     labels = None
     if len(tokens) <= MAX_LABELED_TOKENS:
-        labels = [encoding.decode([token]) for token in tokens]
+        labels = [tokenizer.decode([token]) for token in tokens]
         labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
     title = f"{content}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
     with atomic(config.out) as file:

@@ -105,10 +105,10 @@ class SplitText:
 
     def __init__(self, shards: Shards, generator: np.random.Generator):
         self.shards, self.generator = shards, generator
-        self.encoding = tokenization.tiktoken_encoding(shards.tokenizer)
+        self.tokenizer = tokenization.load_tokenizer(shards.tokenizer)
         self.spans = []
         for shard, tokens in enumerate(shards.tokens):
-            starts = np.flatnonzero(tokens == self.encoding.eot_token)
+            starts = np.flatnonzero(tokens == self.tokenizer.eot_token)
             ends = [*starts[1:], len(tokens)]
             for start, end in zip(starts, ends, strict=False):
                 self.spans.append((shard, int(start) + 1, int(end)))
@@ -118,7 +118,7 @@ class SplitText:
         """Return the tokens start:end of a document as text, without incomplete characters."""
         shard, first, last = self.spans[number]
         tokens = self.shards.tokens[shard][first + start : min(first + end, last)]
-        return self.encoding.decode_bytes(tokens.tolist()).decode(errors="ignore")
+        return self.tokenizer.decode_bytes(tokens.tolist()).decode(errors="ignore")
 
     def remove_sentence(self, text: str) -> tuple[str, str] | None:
         """Return a random whole sentence of a text, and the text without it.

@@ -172,13 +172,13 @@ def test_contexts_are_formed_as_in_the_harness(tmp_path):
 
 
 def test_spaces_at_the_end_of_the_context_belong_to_the_continuation():
-    encoding = tokenization.tiktoken_encoding("bytes")
-    assert eval_hellaswag.encode_pair(encoding, "ab ", " c") == ([*b"ab"], [*b"  c"])
+    tokenizer = tokenization.load_tokenizer("bytes")
+    assert eval_hellaswag.encode_pair(tokenizer, "ab ", " c") == ([*b"ab"], [*b"  c"])
 
 
 def test_pairs_of_bpe_tokens():
     try:
-        gpt2 = tokenization.tiktoken_encoding("gpt2")
+        gpt2 = tokenization.load_tokenizer("gpt2")
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     word, encode_pair = gpt2.encode_single_token, eval_hellaswag.encode_pair

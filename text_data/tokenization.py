@@ -1,11 +1,11 @@
 """Tokenization: turn documents into token shards, on all cores and in order.
 
     source = {"files": text_sources.fingerprint(files)}
-    encoding, meta = start_preparation("data/mine", "gpt2", 10**8, source)
+    tokenizer, meta = start_preparation("data/mine", "gpt2", 10**8, source)
     writer = shards.ShardWriter(meta, "train", 10**8)
     rows = text_sources.read_rows(...)
     documents = ((writer, number, text_sources.split_text(text)) for number, text in rows)
-    write_shards(meta, [writer], documents, encoding, remedy="pass more text")
+    write_shards(meta, [writer], documents, tokenizer, remedy="pass more text")
 
 A document is (writer of its split, its number in that writer's source, pieces of its text).
 """
@@ -24,8 +24,8 @@ from errors import InputError
 from text_data import shards, text_sources
 
 
-def tiktoken_encoding(name: str):
-    """Return tiktoken's encoding `name`: "gpt2" or "bytes".
+def load_tokenizer(name: str):
+    """Return the tokenizer `name`, "gpt2" or "bytes": a tiktoken.Encoding.
 
     The 256 tokens of "bytes" are the bytes of UTF-8; it needs no download.
     Raises InputError for other names, and if the vocabulary of gpt2 is neither cached nor
@@ -52,29 +52,30 @@ def tiktoken_encoding(name: str):
         ) from None
 
 
-def start_preparation(out_dir: str, tokenizer: str, shard_tokens: int, source: dict) -> tuple:
-    """Return the tokenizer's encoding and the `Meta` of a new or resumed preparation.
+def start_preparation(out_dir: str, name: str, shard_tokens: int, source: dict) -> tuple:
+    """Return the tokenizer and the `Meta` of a new or resumed preparation.
 
+    name: of the tokenizer.
     source: what the tokens are prepared from, JSON. Nothing is written yet.
     Raises InputError if out_dir holds something else.
     """
     if shard_tokens < 1:
         raise InputError(f"shard_tokens is {shard_tokens}: it must be at least 1")
-    encoding = tiktoken_encoding(tokenizer)
+    tokenizer = load_tokenizer(name)
     description = {
         "dataset": Path(out_dir).resolve().name,
-        "tokenizer": encoding.name,
-        "vocab_size": encoding.n_vocab,
+        "tokenizer": tokenizer.name,
+        "vocab_size": tokenizer.n_vocab,
         "source": {**source, "shard_tokens": shard_tokens},
     }
-    return encoding, shards.Meta(out_dir, description)
+    return tokenizer, shards.Meta(out_dir, description)
 
 
 def write_shards(
     meta: shards.Meta,
     writers: list[shards.ShardWriter],
     documents,
-    encoding,
+    tokenizer,
     remedy: str,
     total: int | None = None,
 ) -> None:
@@ -87,7 +88,7 @@ def write_shards(
         print(f"{meta.folder} is already prepared: {summarize(meta)}")
         return
     with preparing(meta):
-        tokenize_documents(documents, encoding, writers, total)
+        tokenize_documents(documents, tokenizer, writers, total)
         for split, record in meta.value["splits"].items():
             if not record["shards"]:
                 meta.remove()
@@ -122,7 +123,7 @@ def summarize(meta: shards.Meta) -> str:
 
 
 def tokenize_documents(
-    documents, encoding, writers: list[shards.ShardWriter], total: int | None = None
+    documents, tokenizer, writers: list[shards.ShardWriter], total: int | None = None
 ) -> None:
     """Tokenize documents in a thread pool and add them to their writers, in order.
 
@@ -137,7 +138,7 @@ def tokenize_documents(
     def encode(batch):
         # tiktoken releases the GIL, so threads use all cores.
         return [
-            (writer, number, encoding.encode_to_numpy(text, disallowed_special=()))
+            (writer, number, tokenizer.encode_to_numpy(text, disallowed_special=()))
             for writer, number, text in batch
         ]
 
@@ -147,7 +148,7 @@ def tokenize_documents(
             if (writer, number) != current_document:
                 current_document = (writer, number)
                 offset = 0
-                tokens = np.concatenate([[encoding.eot_token], tokens])
+                tokens = np.concatenate([[tokenizer.eot_token], tokens])
                 bar.update()
             writer.add(number, offset, tokens)
             offset += len(tokens)

@@ -213,7 +213,7 @@ def test_exported_readme_is_complete(folders):
 
 def test_gpt2_tokenizer_equals_tiktoken():
     try:
-        gpt2 = tokenization.tiktoken_encoding("gpt2")
+        gpt2 = tokenization.load_tokenizer("gpt2")
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = build_tokenizer(gpt2)
@@ -230,7 +230,7 @@ def test_gpt2_tokenizer_equals_tiktoken():
 
 
 def test_byte_tokenizer():
-    theirs = build_tokenizer(tokenization.tiktoken_encoding("bytes"))
+    theirs = build_tokenizer(tokenization.load_tokenizer("bytes"))
     text = "naïve  é😀中\x00\n\t 's <|endoftext|>"
     assert (
         theirs.encode(text) == [*text[:-13].encode(), 256]

@@ -7,13 +7,13 @@ from text_data import tokenization
 
 
 def test_bytes_tokenizer_is_utf8():
-    encoding = tokenization.tiktoken_encoding("bytes")
+    tokenizer = tokenization.load_tokenizer("bytes")
     text = "naïve 😀\n<|endoftext|>"
-    assert encoding.encode_ordinary(text) == list(text.encode())
-    assert encoding.decode(list(text.encode())) == text
-    assert (encoding.n_vocab, encoding.eot_token) == (257, 256)
+    assert tokenizer.encode_ordinary(text) == list(text.encode())
+    assert tokenizer.decode(list(text.encode())) == text
+    assert (tokenizer.n_vocab, tokenizer.eot_token) == (257, 256)
 
 
 def test_unknown_tokenizer():
     with pytest.raises(InputError, match="choose bytes or gpt2"):
-        tokenization.tiktoken_encoding("gpt3")
+        tokenization.load_tokenizer("gpt3")
