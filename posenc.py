@@ -321,9 +321,9 @@ class Cable(WeightedDecay):
 
     def features(self, x, pos, previous=None):
         # One matrix product for both layers, so that x is read once.
-        weight = torch.cat([self.step.weight, self.weight.weight])
-        bias = torch.cat([self.step.bias, self.weight.bias])
-        step, g = F.linear(x, weight, bias).chunk(2, -1)  # (B, T, H) each
+        matrix = torch.cat([self.step.weight, self.weight.weight])  # (2 H, C)
+        offset = torch.cat([self.step.bias, self.weight.bias])  # (2 H,)
+        step, g = F.linear(x, matrix, offset).chunk(2, -1)  # (B, T, H) each
         s = self.cumulative_sum(-F.relu(step), previous)
         return (s, F.softplus(g).mT.contiguous()), (s,)
 
