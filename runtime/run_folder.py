@@ -16,6 +16,7 @@ The files of a run:
     run.finish()
 """
 
+import fcntl
 import functools
 import json
 import math
@@ -27,11 +28,6 @@ from pathlib import Path
 
 import torch
 import yaml
-
-try:
-    import fcntl
-except ImportError:  # not a Unix system
-    fcntl = None
 
 from errors import InputError
 from runtime.checkpoints import (
@@ -221,8 +217,6 @@ def lock_folder(folder: Path) -> Callable[[], None]:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        return lambda: None
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
