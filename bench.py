@@ -140,10 +140,10 @@ def main(argv=None):
         device, dtype = devices.select_device(config.device, config.dtype)
     trained = None
     if config.run:
-        trained = loading.load_model(config.run, device, dtype, causal=None)
+        trained = loading.load_model(config.run, device, causal=None)
     record = {
         **provenance.provenance(device),
-        "processor": devices.processor(),
+        "processor": devices.cpu_name(),
         "cores": os.cpu_count(),
     }
     if "prepare" in config.what:
@@ -268,7 +268,7 @@ def time_cases(
 ) -> dict[str, dict]:
     """Time cases together with the companions and return the cases' entries."""
     prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
-    clock = devices.busy_seconds_of if name == "attention" else devices.seconds_of
+    clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
     seconds = interleave(prepare, repeats, setting.device, label, clock)
     peak = devices.peak_flops(setting.device, setting.dtype)
     return {key: make_entry(key, case, seconds, peak) for key, case in cases.items()}
@@ -279,7 +279,7 @@ def interleave(
     repeats: int,
     device: torch.device,
     label: str,
-    clock: Callable[[Callable, torch.device], float] = devices.seconds_of,
+    clock: Callable[[Callable, torch.device], float] = devices.measure_seconds,
 ) -> dict[str, list[float]]:
     """Return the seconds of `repeats` rounds by name, after one round that is not counted.
 

@@ -29,7 +29,7 @@ from runtime import cli
 from runtime.checkpoints import checkpoint_path, recipe_hash
 from runtime.files import atomic_folder
 from runtime.loading import load_model
-from runtime.provenance import sha256_of
+from runtime.provenance import hash_file
 from text_data import tokenization
 
 HERE = Path(__file__).parent
@@ -186,7 +186,7 @@ def main(argv=None):
         block_size=gpt_config.block_size,
         step=checkpoint["step"],
         tokenizer=tokenizer.name,
-        sha256=sha256_of(checkpoint_path(run)),
+        sha256=hash_file(checkpoint_path(run)),
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
         limit=limit + kind.note,

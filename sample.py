@@ -61,7 +61,7 @@ def main(argv=None):
     if config.prompt_file is not None:
         prompts = read_prompts(config.prompt_file)
     device, dtype = devices.select_device(config.device, config.dtype)
-    model, checkpoint = load_model(config.run[0], device, dtype)
+    model, checkpoint = load_model(config.run[0], device)
     tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
     if not config.interactive:
         complete(model, tokenizer, prompts, config, device, dtype)

@@ -205,7 +205,7 @@ class AttentionBenchmark:
         return BenchmarkCase(
             prepare=lambda: run,
             tokens=self.tokens,
-            memory=lambda: devices.memory_of(run, self.setting.device),
+            memory=lambda: devices.measure_peak_memory(run, self.setting.device),
             error=error,
             **options,
         )

@@ -68,7 +68,7 @@ def train_case(setting: Setting, model: GPT | baselines.AuthorsCable) -> Benchma
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
         held = tensor_bytes([*model.parameters(), *model.buffers(), *moments])
-        return held + devices.memory_of(step, setting.device)
+        return held + devices.measure_peak_memory(step, setting.device)
 
     return BenchmarkCase(
         prepare=lambda: step,
@@ -138,7 +138,7 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
 
     def memory():
         held = tensor_bytes([*model.parameters(), *model.buffers()])
-        return held + devices.memory_of(forward, setting.device)
+        return held + devices.measure_peak_memory(forward, setting.device)
 
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), memory)}
 

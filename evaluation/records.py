@@ -19,7 +19,7 @@ from errors import InputError
 from model import GPT
 from runtime.checkpoints import checkpoint_path, recipe_hash
 from runtime.files import read_json, write_json
-from runtime.provenance import provenance, sha256_of
+from runtime.provenance import hash_file, provenance
 from text_data.shards import Shards
 
 
@@ -41,7 +41,7 @@ def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.
         "seed": checkpoint["config"]["seed"],
         "recipe": recipe_hash(checkpoint),
         "parameters": model.parameter_count(),
-        "checkpoint_sha256": sha256_of(checkpoint_path(run)),
+        "checkpoint_sha256": hash_file(checkpoint_path(run)),
         "dtype": str(dtype).removeprefix("torch."),
         "attention": model.path,
     }

@@ -26,7 +26,7 @@ from reporting import metrics
 from retrieval import tasks
 from runtime import cli, devices
 from runtime.files import read_json
-from runtime.provenance import sha256_of
+from runtime.provenance import hash_file
 from text_data.data_loader import BATCH_TOKENS
 
 
@@ -116,7 +116,7 @@ def evaluate(
     """Return the record of one encoder with every requested length."""
     identity = {
         **run_plan.identity,
-        "checkpoint_sha256": sha256_of(Path(run) / "model.safetensors"),
+        "checkpoint_sha256": hash_file(Path(run) / "model.safetensors"),
         "dtype": str(dtype).removeprefix("torch."),
         "data": {
             "dataset": task.name,

@@ -30,7 +30,7 @@ import torch
 from errors import InputError
 from runtime import cli, devices, run_folder
 from runtime.files import read_json, write_json, writing
-from runtime.provenance import provenance, sha256_of, short_hash
+from runtime.provenance import hash_file, provenance, short_hash
 from text_data import text_sources
 
 HUB = {
@@ -141,8 +141,8 @@ def main(argv=None):
         f"{config.batch} per batch"
     )
     hashes = {
-        "data": sha256_of(config.data) if config.data else None,
-        "encoder": sha256_of(Path(encoder) / "model.safetensors"),
+        "data": hash_file(config.data) if config.data else None,
+        "encoder": hash_file(Path(encoder) / "model.safetensors"),
     }
     check_content(out, previous, hashes)
     record = {

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,7 +139,7 @@ def describe(device: torch.device) -> str:
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
-def processor() -> str:
+def cpu_name() -> str:
     """Return the name of the CPU."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -185,13 +184,14 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     """Return the peak speed of the device in FLOP/s, or None if it is unknown."""
     if device.type != "cuda" or dtype == torch.float32:
         return None
-    return named_peak(torch.cuda.get_device_name(device))
+    return peak_flops_by_name(torch.cuda.get_device_name(device))
 
 
-def named_peak(name: str) -> float | None:
-    """Return the peak FLOP/s of a GPU: of the first key of PEAK_TFLOPS whose words it contains.
+def peak_flops_by_name(name: str) -> float | None:
+    """Return the peak FLOP/s of a GPU by its name, or None if it is unknown.
 
-    name: as torch.cuda.get_device_name returns it.
+    name: as torch.cuda.get_device_name returns it. The first key of PEAK_TFLOPS whose words are all
+    in it counts.
     """
     words = set(re.split(r"[^\w]+", name))
     for known, tflops in PEAK_TFLOPS.items():
@@ -204,11 +204,10 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak memory so far in bytes: of tensors on a GPU, of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB on Linux
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Return the wall-clock seconds of `call()`, until the device has finished."""
     synchronize(device)
     start = time.perf_counter()
@@ -217,14 +216,14 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def busy_seconds_of(call: Callable[[], object], device: torch.device) -> float:
+def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Return the seconds for which a GPU is busy with the kernels that `call()` launches.
 
     The GPU sleeps until all kernels are queued, so that slow launches do not count. If `call()`
-    itself waits for the GPU, or on a CPU, this is the same as `seconds_of`.
+    itself waits for the GPU, or on a CPU, this is the same as `measure_seconds`.
     """
     if device.type == "cpu":
-        return seconds_of(call, device)
+        return measure_seconds(call, device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
         synchronize(device)
@@ -245,7 +244,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def memory_of(call: Callable[[], object], device: torch.device) -> int:
+def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int:
     """Return the peak memory in bytes of the tensors that `call()` allocates."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -17,16 +17,15 @@ from runtime.checkpoints import load_checkpoint
 def load_model(
     run: str | Path,
     device: torch.device,
-    dtype: torch.dtype = torch.float32,
     attention: str = "auto",
     skip_tolerance: float = SKIP_TOLERANCE,
     causal: bool | None = True,
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and the rest of its checkpoint.
 
-    dtype: of the computation on `device`. causal: True accepts decoders only, False encoders only,
-    None both. Prints a note if the training was not finished. Raises InputError as
-    `load_checkpoint` does.
+    attention, skip_tolerance: as in `GPTConfig`; they replace the settings of the training. causal:
+    True accepts decoders only, False encoders only, None both. Prints a note if the training was
+    not finished. Raises InputError as `load_checkpoint` does.
     """
     checkpoint = load_checkpoint(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)

@@ -55,7 +55,7 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def sha256_of(path: str | Path) -> str:
+def hash_file(path: str | Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

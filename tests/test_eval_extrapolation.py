@@ -316,7 +316,7 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     record = read_record(folder)
     identity = [record[key] for key in ("run", "pe", "step", "block_size")]
     assert identity == ["cable", "cable", 6, 16]
-    assert record["checkpoint_sha256"] == provenance.sha256_of(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == provenance.hash_file(folder / "checkpoint_0000006.pt")
     assert record["data"] == {
         "dataset": "toy",
         "split": "val",

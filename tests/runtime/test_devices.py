@@ -34,7 +34,7 @@ from runtime import devices
     ],
 )
 def test_peak_is_found_by_the_name_of_the_gpu(name, tflops):
-    assert devices.named_peak(name) == (tflops and tflops * 1e12)
+    assert devices.peak_flops_by_name(name) == (tflops and tflops * 1e12)
 
 
 def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
@@ -110,8 +110,8 @@ def test_memory_of_a_call_is_its_peak():
         return c * b
 
     cpu = torch.device("cpu")
-    assert devices.memory_of(lambda: None, cpu) == 0
-    assert 3 * 4000 <= devices.memory_of(call, cpu) < 3 * 4000 + 200  # scalars
+    assert devices.measure_peak_memory(lambda: None, cpu) == 0
+    assert 3 * 4000 <= devices.measure_peak_memory(call, cpu) < 3 * 4000 + 200  # scalars
 
 
 class Queue:
@@ -171,12 +171,12 @@ def test_only_the_busy_time_of_a_gpu_counts(host, gpu, found, monkeypatch):
             queue.launch(host, gpu)
 
     cuda = torch.device("cuda", 0)
-    assert devices.busy_seconds_of(call, cuda) == pytest.approx(found, rel=0.02)
-    assert devices.seconds_of(call, cuda) == pytest.approx(100 * max(host, gpu), rel=0.02)
+    assert devices.measure_gpu_seconds(call, cuda) == pytest.approx(found, rel=0.02)
+    assert devices.measure_seconds(call, cuda) == pytest.approx(100 * max(host, gpu), rel=0.02)
 
 
 def test_processor_has_a_name():
-    assert devices.processor().strip()
+    assert devices.cpu_name().strip()
 
 
 def test_freed_memory_is_kept():
