@@ -4,7 +4,7 @@
 
 computes softmax(q k^T * scale + bias) v. `path` names the implementation:
 
-    dense   The reference. Bias and softmax are float32 and written out row by row. Queries are
+    dense   The reference. Bias and softmax are float32 and materialized in full rows. Queries are
             processed in chunks that are recomputed in backward, so memory is O(chunk * S) for any
             sequence length. Encodings that act on full rows of logits have no other path. On a CPU
             without gradients, a bias that the whole batch shares becomes the attn_mask of the
@@ -17,17 +17,16 @@ Other modules add paths with `register_path`: triton_attention adds "triton".
 
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
 is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
-gets its own columns. A term that is constant along a row (w = 1) cancels in the softmax, but it
-stays when gradients are needed: backward multiplies the rounding residue of a row by the size of
-the bias, and autograd subtracts that residue only if both terms of the difference are present.
-Without gradients the term is dropped and its columns hold a third part, because the error of two
-parts is visible in texts of 100,000 tokens.
+gets its own columns. A term that is constant along a row (w = 1) cancels in the softmax. It is kept
+in training: in bf16 the gradients of a row's logits do not sum to exactly zero, and this error
+cancels only if both terms are in the graph. Without gradients the term is dropped and its columns
+hold a third part, because the error of two parts is visible in texts of 100,000 tokens.
 
-What remains in bf16: the fused kernel rounds the gradient of each token's S. The gradient of a gate
-is a running sum of these, and the gradient of the gate's bias is a sum of running sums. On random
-numbers the latter is wrong by 4% at 256 tokens, by a third at 1,024 and by more than 100% at 4,096
-(`python bench.py attention`, column "error"). The dense path has no such error, and the Triton
-kernels have less than 2% at 1,024 tokens.
+Remaining error in bf16: the fused kernel rounds the gradient of each token's S. The gradient of a
+gate is a running sum of these, and the gradient of the gate's bias is a sum of running sums. On
+random numbers the latter is wrong by 4% at 256 tokens, by a third at 1,024 and by more than 100% at
+4,096 (`python bench.py attention`, column "error"). The dense path has no such error, and the
+Triton kernels have less than 2% at 1,024 tokens.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -63,8 +62,8 @@ class MaskSpec:
 
     causal:         True: no key after the query.
     window_size:    only keys at a distance below this many tokens; None: at any distance.
-    lengths:        (B,) int64, the number of tokens in each text, at least 1. The rest is padding,
-                    which only padding attends to. Needs T = S. None: no padding.
+    lengths:        (B,) int64, the number of tokens in each text, at least 1. The rest is padding;
+                    text tokens do not attend to it. Needs T = S. None: no padding.
     query_offset:   position of the first query among the keys, int or int64 (1,). None: the queries
                     are the last T of the S tokens. A tensor gives `attend` fixed shapes: the keys
                     are a buffer, and whatever it holds after the queries is masked.
@@ -424,11 +423,11 @@ def _columns(
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
     """Split x into a sum of `parts` tensors of `dtype`; x itself if the dtype holds it exactly.
 
-    The parts after the first are what rounding lost, detached.
+    The parts after the first are the rounding errors, detached.
     """
     if torch.promote_types(dtype, x.dtype) == dtype:
         return [x.to(dtype)]
-    # float16 ends at 65,504; a bias of that size means "do not attend" anyway.
+    # The largest float16 is 65,504; a bias of that size means "do not attend" anyway.
     limit = torch.finfo(dtype).max
     rounded = []
     for _ in range(parts):

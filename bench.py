@@ -87,7 +87,7 @@ class Config:
     compile: bool | None = None
     """torch.compile; null: as the programs do: train and attention on GPUs"""
     source: str | None = None
-    """prepare: jsonl or parquet file of texts; null: the embedded corpus"""
+    """prepare: jsonl or parquet file of texts; null: Python's standard library"""
     text_column: str = "text"
     """prepare: column that holds the text"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
@@ -390,7 +390,7 @@ def benchmark_preparation(config: Config) -> dict:
 
 
 def write_embedded_corpus(path: Path) -> Path:
-    """Write the embedded corpus to a parquet file, one row per source file."""
+    """Write Python's standard library to a parquet file, one row per source file."""
     import pyarrow
     import pyarrow.parquet
 

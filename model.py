@@ -226,7 +226,7 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding):
                 residual = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
                 module.weight.normal_(0, 0.02 / residual)
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
 
     def forward(

@@ -27,8 +27,8 @@ only the hooks where the encoding acts:
         def bias(self, q_features, k_features, h):
             return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
 
-The dense attention path, the KV cache, long contexts in chunks, bias plots and the tests follow
-from `bias`. Three optional hooks make it faster: `factors` (a sum of products, for PyTorch's fused
+The dense attention path, the KV cache, long contexts in chunks, bias plots and the tests use only
+`bias`. Three optional hooks make it faster: `factors` (a sum of products, for PyTorch's fused
 attention), `triton_bias` (a form that the Triton kernels support) and `distance_bias` (a function
 of the distance alone, see `DistanceBias`). Tutorial: docs/adding_an_encoding.md.
 
@@ -52,7 +52,25 @@ ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 
 
 class Encoding(nn.Module):
-    """Base class of all encodings; adds nothing. Subclasses with `names` register themselves."""
+    """Base class of all encodings; adds nothing. Subclasses with `names` register themselves.
+
+    Optional hooks, None unless a subclass defines them as methods; h are the indices of the heads:
+
+    bias(q_features, k_features, h) -> (B|1, H|1, T, S) float32, added to the scaled logits.
+        Elementwise over features that broadcast to (B, H, T, S); h: (H, 1, 1), index parameters
+        of a head with [h]. Values for later keys must be finite; they are masked later.
+    factors(q_features, k_features) -> pairs (u, w), whose products u_i w_j add up to the bias.
+        u: (B|1, H|1, T), w: (B|1, H|1, S) float32, or with a fourth dimension for several
+        products at once; w = None means ones. There is no h: use self.r[None, :, None].
+    triton_bias(q_features, k_features, h) -> (kind, tensors by name), h: (H,).
+        The bias as one of the kinds in triton_attention/bias.py.
+    distance_bias(d, h) -> bias, elementwise over d and h: (H, 1, 1) or (H, 1).
+        d: float32, negative only if bidirectional. Only for subclasses of DistanceBias.
+    logits_transform(logits, bias, q, d, mask) -> (B, H, T, S), added to logits + bias.
+        logits: (B, H, T, S), scaled; bias: (B|1, H|1, T|1, S|1), zeros if there is none;
+        q: (B, H, T, D), after `rotate`; d: (T, S) int64; mask: (T, S) bool, True where a query
+        attends to a key; others must not affect the result. No fused kernel provides full rows.
+    """
 
     names: tuple[str, ...] = ()  # --pe names
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
@@ -61,6 +79,7 @@ class Encoding(nn.Module):
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     supports_bidirectional = True  # whether an encoder can use the encoding
     min_option_value = 1  # smallest value of the options
+    bias = factors = triton_bias = distance_bias = logits_transform = None
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -82,41 +101,17 @@ class Encoding(nn.Module):
         """Return (query features, key features): two tuples of float32 tensors (B|1, H|1, T).
 
         x: (B, T, C) float32, the layer's normalized input (autocast is off); pos: (T,) int64.
-        previous: key features of the token before x, each (B|1, H|1, 1), when x continues a
+        previous: key features of the preceding token, each (B|1, H|1, 1), when x continues a
         sequence (KV cache). Use `running_sum` for cumulative sums and add `previous` to them.
         A feature that is the same for all tokens may have T = 1, but only among the query features.
         """
         return (), ()
 
-    bias = None
-    """bias(q_features, k_features, h) -> (B|1, H|1, T, S) float32, added to the scaled logits.
-
-    Elementwise over features that broadcast to (B, H, T, S). Index parameters of a head with [h],
-    h = arange(H)[:, None, None]. Values for later keys must be finite; they are masked later."""
-
-    factors = None
-    """factors(q_features, k_features) -> pairs (u, w), whose products u_i w_j add up to the bias.
-
-    u (B|1, H|1, T) and w (B|1, H|1, S) float32, or with a fourth dimension for several products
-    at once. w = None means ones."""
-
-    triton_bias = None
-    """triton_bias(q_features, k_features, h) -> (kind, tensors by name), h = arange(H): the bias as
-    one of the kinds in triton_attention/bias.py."""
-
-    distance_bias = None
-    """distance_bias(d, h) -> bias, elementwise over d (float32; negative only if bidirectional) and
-    heads h. Only for subclasses of DistanceBias."""
-
-    logits_transform = None
-    """logits_transform(logits, bias, q, d, mask) -> (B, H, T, S), added to logits + bias.
-
-    logits (B, H, T, S), scaled; bias (B|1, H|1, T|1, S|1), zeros if there is none; q (B, H, T, D),
-    after `rotate`; d (T, S) int64; mask (T, S) bool, True where a query attends to a key; others
-    must not affect the result. It needs full rows of logits, which no fused kernel provides."""
-
     def clamp_parameters_(self) -> None:
-        """Clamp parameters after an optimizer step; in the graph it would block their gradients."""
+        """Clamp parameters after an optimizer step.
+
+        Clamping in forward would zero the gradients of clamped parameters.
+        """
 
     def set_bidirectional(self) -> None:
         """Switch to bidirectional attention, for an encoder."""
@@ -189,7 +184,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict[str
             problems.append(f"{name} has no option '{option}': {hint}")
         elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
             problems.append(
-                f"{name}: {option} is '{value}': it must be a whole number of at least "
+                f"{name}: {option} is '{value}': it must be an integer of at least "
                 f"{cls.min_option_value}, as in {name}:{option}=8"
             )
         else:
@@ -270,7 +265,7 @@ class WeightedDecay(Encoding):
     """Base class of biases g_i (S_i - S_j): S decreases along the text, g_i >= 0 weighs the decay.
 
     Query features (S, g), key features (S,). Differences are taken in float32, before any rounding.
-    The bidirectional form -g_i |S_i - S_j| is no sum of products, so it has no factors.
+    The bidirectional form -g_i |S_i - S_j| is not a sum of products, so it has no factors.
     """
 
     triton_kind = "decay"
@@ -292,9 +287,9 @@ class WeightedDecay(Encoding):
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
-        # Only differences of S count. Relative to the middle query they are half as large, which
-        # halves the rounding error in bf16. The center is not detached, so that the gradient of S
-        # sums to zero, as the exact gradient does.
+        # Attention depends only on differences of S. Centering S at the middle query halves its
+        # range and the rounding error in bf16. The center is not detached, so that the gradient
+        # of S sums to zero, as the exact gradient does.
         center = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - center), None), (-g_i, s_j - center)
 
@@ -306,9 +301,10 @@ class WeightedDecay(Encoding):
 class Cable(WeightedDecay):
     """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s).
 
-    w_c and w_s are linear layers C -> H with the usual initialization and zero biases. As printed,
-    equations 5 and 7 make the bias positive. The paper's text (the bias penalizes distance, and is
-    ALiBi for steps of -1) and the authors' code make it decay, like here.
+    The formula is `WeightedDecay.bias`. w_c and w_s are linear layers C -> H, initialized to
+    N(0, 0.02) by model.py, with zero biases. As printed, equations 5 and 7 make the bias positive.
+    The paper's text (the bias penalizes distance, and is ALiBi for steps of -1) and the authors'
+    code make it decay, like here.
     Source: Veisi et al. 2025 (CABLE), eqs. 2-7
     """
 
@@ -404,7 +400,8 @@ class NoPE(Encoding):
 class ALiBi(WeightedDecay):
     """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H.
 
-    Interleaved as published if H is not a power of two. A WeightedDecay with S = -pos, g = m.
+    If H is not a power of two, slopes are interleaved as in the paper. A WeightedDecay with
+    S = -pos, g = m.
     Source: Press et al. 2021
     """
 
@@ -665,8 +662,8 @@ class Sinusoidal(Encoding):
 
 
 def alibi_exponents(heads: int) -> Tensor:
-    """Return exponents x of ALiBi's slopes 2^-x, (H,) float64. If H is not a power of two: those
-    of the power of two below H, then every other one of the power of two above H."""
+    """Return exponents x of ALiBi's slopes 2^-x, (H,) float64: the exponents for the largest
+    power of two P <= H, then every second exponent for 2P."""
     below = 1 << heads.bit_length() - 1
     interleaved = torch.arange(0.5, below)[: heads - below]
     n = torch.cat([torch.arange(1, below + 1), interleaved])
@@ -698,8 +695,8 @@ def sinusoids(pos: Tensor, width: int) -> Tensor:
 def running_sum(x: Tensor) -> Tensor:
     """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
 
-    torch.compile's GPU kernel adds partial sums in the order in which programs finish, so it is not
-    deterministic. Also, torch 2.11 fails to compile a scan of a sum with a broadcast bias.
+    torch.compile's GPU kernel adds partial sums in the order in which thread blocks finish, so it
+    is not deterministic. Also, torch 2.11 fails to compile a scan of a sum with a broadcast bias.
     """
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
@@ -707,8 +704,8 @@ def running_sum(x: Tensor) -> Tensor:
 def sin_cos(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return radius times sines and cosines of angles (..., T, N) float64, as float32; no gradient.
 
-    torch.compile would recompute them in float64, slow on GPUs, for every number that they are
-    multiplied by: all heads of all sequences. A single token is left to it.
+    torch.compile would compute them again for each head and sequence, in float64, which is slow
+    on GPUs. This operator prevents that. For a single token it is not used.
     """
     if angle.size(-2) > 1:
         return torch.ops.posenc.circle(angle, radius)

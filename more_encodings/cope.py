@@ -10,8 +10,8 @@ class CoPE(Encoding):
     """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it), clipped to the last row of e.
 
     e is a learnable table of `positions` rows, shared by all heads, zero at the start, and is
-    interpolated between whole numbers. It counts from the key to a later query, so there is no
-    bidirectional form.
+    interpolated between integers. Positions are counted from the key to a later query, so there
+    is no bidirectional form.
     Source: Golovneva et al. 2024 (CoPE), section 4
     """
 

@@ -38,7 +38,7 @@ class DAPEv2(DAPE):
     """`dape` whose f is two convolutions along the keys, each over three of them.
 
     Unlike the published code, the hidden layer of masked keys is zero, too. Otherwise a row would
-    read the first key after the query, which does not exist during generation.
+    depend on a future key, which is not available during generation.
     Source: Zheng et al. 2024b (DAPE V2)
     """
 

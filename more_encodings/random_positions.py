@@ -12,8 +12,8 @@ from posenc import Sinusoidal
 class SHAPE(Sinusoidal):
     """`sinusoidal` at pos + s during training, s in 0..`shift` drawn for each sequence.
 
-    The network learns to use differences of positions, and sees positions beyond its training
-    length.
+    The network learns to use differences of positions, and is trained on positions beyond its
+    training length.
     Source: Kiyono et al. 2021 (SHAPE)
     """
 

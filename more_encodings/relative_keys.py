@@ -1,4 +1,4 @@
-"""Relative keys: an embedding of the distance takes part in the product of query and key."""
+"""Relative keys: an embedding of the distance is added to the keys."""
 
 import math
 
@@ -11,8 +11,8 @@ from posenc import Encoding, sinusoids
 class Shaw(Encoding):
     """q_i a[min(d, k)] / sqrt(D), a learnable key for each distance, shared by all heads.
 
-    Initialized to N(0, 0.02). Bidirectional: k more keys, for later positions. Relative values are
-    left out: the paper found that they add nothing.
+    Initialized to N(0, 0.02). Bidirectional: k additional embeddings, for later positions.
+    Relative values are not implemented: the paper found no gain from them.
     Source: Shaw et al. 2018, eqs. 4 and 5
     """
 

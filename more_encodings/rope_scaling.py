@@ -61,9 +61,9 @@ class YaRN(PositionInterpolation):
     """`rope-pi` for slow pairs only; queries and keys are multiplied by 0.1 ln(factor) + 1.
 
     Pairs with at least 32 rotations within the training length are unchanged, pairs with less than
-    one are interpolated by `factor`, pairs between by a mean weighted linearly by their rotations.
-    (The authors' released code weighs by the pairs' indices instead.) Set `length` if the training
-    length to scale from is not that of this run.
+    one are interpolated by `factor`, pairs in between use a linear interpolation of both
+    frequencies by rotations. (The authors' code interpolates by the pairs' indices instead.)
+    Set `length` if the training length to scale from is not that of this run.
     Source: Peng et al. 2024 (YaRN), sections 3.2 and 3.4
     """
 

@@ -6,7 +6,8 @@ from posenc import Encoding
 class Window(Encoding):
     """Attention only to keys with |d| < w.
 
-    Positions show only at the end of the window. Combine it with a bias: `window:w=64+alibi`.
+    Inside the window there is no positional information. Combine it with a bias:
+    `window:w=64+alibi`.
     Source: Chi et al. 2023 (Sandwich), section 3.3; Beltagy et al. 2020 (Longformer)
     """
 

@@ -344,18 +344,25 @@ def test_an_encoding_in_your_own_model():
     assert scope["path"] == "sdpa"
 
 
-@pytest.mark.parametrize("variant", ["bias", "distance_bias"])
-def test_the_documented_encoding_trains(variant, data_dir, tmp_path):
-    """The class of adding_an_encoding.md trains, in a process of its own."""
-    blocks = [code for code in python_code("adding_an_encoding.md") if "class Recency" in code]
-    code = next(code for code in blocks if f"def {variant}(" in code)
-    flags = [*TINY, "--steps", "3", "--data", str(data_dir), "--pe", "recency"]
+@pytest.mark.parametrize(
+    "definition, pe",
+    [
+        ("Recency(Encoding)", "recency"),
+        ("Recency(DistanceBias)", "recency"),
+        ("ContentRecency(Encoding)", "content-recency"),
+    ],
+)
+def test_the_documented_encodings_train(definition, pe, data_dir, tmp_path):
+    """The classes of adding_an_encoding.md train, each in a process of its own."""
+    blocks = python_code("adding_an_encoding.md")
+    code = next(code for code in blocks if f"class {definition}" in code)
+    flags = [*TINY, "--steps", "3", "--data", str(data_dir), "--pe", pe]
     flags += ["--out_dir", str(tmp_path / "run")]
     imports = "import torch\nfrom torch import nn\nfrom posenc import DistanceBias"
     program = f"{imports}\n{code}\nimport train_gpt\ntrain_gpt.main({flags})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert "recency, attention by dense" in done.stdout
+    assert f"{pe}, attention by dense" in done.stdout
     weights = torch.load(tmp_path / "run" / "checkpoint_0000003.pt", weights_only=True)["model"]
     assert (weights["posenc.0.r"] != 1).all()
 

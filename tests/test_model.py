@@ -13,6 +13,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import posenc
 from errors import InputError
 from generation.kv_cache import Cache
 from hf_interop.pretrained import load_pretrained
@@ -418,6 +419,22 @@ def test_only_linear_and_embedding_weights_decay(pe, undecayed):
     assert len(decay["params"]) == 1 + 2 * 4 + gates
     biases = 2 * 4 + {"cable": 2 * 2, "test-drift": 2}.get(pe, 0)
     assert len(rest["params"]) == biases + 2 * (2 * 2 + 1) + undecayed
+
+
+def test_an_encoding_may_have_linear_layers_without_biases(monkeypatch):
+    """`init_weights` sets their weights to N(0, 0.02)."""
+    monkeypatch.setattr(posenc, "ENCODINGS", dict(posenc.ENCODINGS))
+
+    class WithoutBias(posenc.Encoding):
+        names = ("without-bias",)
+
+        def __init__(self, heads, channels, block_size):
+            super().__init__(heads, channels, block_size)
+            self.layer = torch.nn.Linear(channels, 1000, bias=False)
+
+    layer = make("without-bias").posenc[0].layer
+    assert layer.bias is None
+    assert_close(layer.weight.std(), torch.tensor(0.02), rtol=0.05, atol=0)
 
 
 def test_initial_weights_match_the_table():
