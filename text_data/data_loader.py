@@ -26,12 +26,14 @@ BATCH_TOKENS = 16_384
 class Windows:
     """Windows of length + 1 tokens, `length` apart.
 
-    Every token except the first of a shard is a target exactly once. A window never spans two
-    shards, and the remainder of a shard is dropped. Raises InputError if no window fits.
+    A window never spans two shards, and the remainder of a shard that fills no window is dropped.
+    Each token is a target at most once; a shard's first token and its dropped remainder never are.
+    Raises InputError if no window fits.
     """
 
     def __init__(self, shards: Shards, length: int):
-        self.shards, self.length = shards, length
+        self.shards = shards
+        self.length = length
         per_shard = ((len(tokens) - 1) // length for tokens in shards.tokens)
         # Number of the first window of each shard; the last entry is the number of windows.
         self.first = np.cumsum([0, *per_shard])
@@ -144,7 +146,10 @@ class Sampler:
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
-        self.windows, self.seed, self.epoch, self.index = windows, seed, epoch, index
+        self.windows = windows
+        self.seed = seed
+        self.epoch = epoch
+        self.index = index
         self._shuffle()
 
     def take(self, count: int) -> np.ndarray:
