@@ -33,8 +33,9 @@ configs:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    monkeypatch.setattr(text_sources, "ROWS", 4)
-    monkeypatch.setattr(text_sources, "PIECE", 64)
+    monkeypatch.setattr(text_sources, "ROWS_PER_READ", 4)
+    monkeypatch.setattr(text_sources, "PIECE_CHARACTERS", 64)
+    monkeypatch.setattr(tokenization, "BATCH_CHARACTERS", 16)
 
 
 def write_sources(folder, kind):

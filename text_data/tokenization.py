@@ -21,7 +21,10 @@ import numpy as np
 from tqdm import tqdm
 
 from errors import InputError
-from text_data import shards, text_sources
+from text_data import shards
+
+# Characters of text that one thread tokenizes at a time; a longer piece is one batch by itself.
+BATCH_CHARACTERS = 1 << 18
 
 
 def load_tokenizer(name: str):
@@ -84,12 +87,12 @@ def write_shards(
     total: number of documents for the progress bar, if known.
     Raises InputError, with `remedy`, if a split gets no text; everything written is removed then.
     """
-    if meta.value["complete"]:
+    if meta.content["complete"]:
         print(f"{meta.folder} is already prepared: {summarize(meta)}")
         return
     with preparing(meta):
         tokenize_documents(documents, tokenizer, writers, total)
-        for split, record in meta.value["splits"].items():
+        for split, record in meta.content["splits"].items():
             if not record["shards"]:
                 meta.remove()
                 raise InputError(f"no text is left for the split '{split}': {remedy}")
@@ -101,15 +104,15 @@ def preparing(meta: shards.Meta):
 
     If the block raises InputError before the first shard is written, meta.json is removed.
     """
-    meta.value["complete"] = False
+    meta.content["complete"] = False
     meta.write()
     try:
         yield
     except InputError:
-        if not any(record["shards"] for record in meta.value["splits"].values()):
+        if not any(record["shards"] for record in meta.content["splits"].values()):
             meta.remove()
         raise
-    meta.value["complete"] = True
+    meta.content["complete"] = True
     meta.write()
     print(f"{meta.folder}: {summarize(meta)}")
 
@@ -118,7 +121,7 @@ def summarize(meta: shards.Meta) -> str:
     """Return the number of tokens and documents per split, in words."""
     return ", ".join(
         f"{split} {record['tokens']:,} tokens of {record['documents']:,} documents"
-        for split, record in meta.value["splits"].items()
+        for split, record in meta.content["splits"].items()
     )
 
 
@@ -131,50 +134,73 @@ def tokenize_documents(
     bounded. Stops early when all writers are full.
     """
     workers = os.cpu_count() or 1
-    start_time = time.perf_counter()
-    current_document = None
-    offset = tokens_done = 0
-
-    def encode(batch):
-        # tiktoken releases the GIL, so threads use all cores.
-        return [
-            (writer, number, tokenizer.encode_to_numpy(text, disallowed_special=()))
-            for writer, number, text in batch
-        ]
-
-    def store(results):
-        nonlocal offset, current_document, tokens_done
-        for writer, number, tokens in results:
-            if (writer, number) != current_document:
-                current_document = (writer, number)
-                offset = 0
-                tokens = np.concatenate([[tokenizer.eot_token], tokens])
-                bar.update()
-            writer.add(number, offset, tokens)
-            offset += len(tokens)
-            tokens_done += len(tokens)
-        speed = tokens_done / (time.perf_counter() - start_time)
-        bar.set_postfix_str(f"{tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False)
-
     with (
         ThreadPoolExecutor(workers) as pool,
         tqdm(total=total, unit=" documents", desc="prepare", disable=None) as bar,
     ):
-        waiting, batch, characters = deque(), [], 0
+        queue = _TokenizationQueue(tokenizer, pool, bar)
         for writer, number, pieces in documents:
             for text in pieces:
-                batch.append((writer, number, text))
-                characters += len(text)
-                if characters >= text_sources.PIECE // 4:
-                    waiting.append(pool.submit(encode, batch))
-                    batch, characters = [], 0
-                if len(waiting) > 4 * workers:
-                    store(waiting.popleft().result())
+                queue.add(writer, number, text)
+                if len(queue.waiting) > 4 * workers:
+                    queue.store_next()
                 if all(writer.full for writer in writers):
                     pool.shutdown(wait=False, cancel_futures=True)
                     return
-        waiting.append(pool.submit(encode, batch))
-        for future in waiting:
-            store(future.result())
+        queue.submit_batch()
+        while queue.waiting:
+            queue.store_next()
     for writer in writers:
         writer.close()
+
+
+class _TokenizationQueue:
+    """Batches of text that a thread pool tokenizes, in the order in which they were added."""
+
+    def __init__(self, tokenizer, pool: ThreadPoolExecutor, bar: tqdm):
+        self.tokenizer = tokenizer
+        self.pool = pool
+        self.bar = bar
+        self.waiting = deque()  # futures of `_encode`
+        self.batch = []  # (writer, document number, text) that are not submitted yet
+        self.batch_characters = 0
+        self.current_document = None  # (writer, number) of the last stored piece
+        self.offset = 0  # of the next piece's first token in its document
+        self.tokens_done = 0
+        self.start_time = time.perf_counter()
+
+    def add(self, writer: shards.ShardWriter, number: int, text: str) -> None:
+        """Append the next piece of a document; submit the batch if it is large enough."""
+        self.batch.append((writer, number, text))
+        self.batch_characters += len(text)
+        if self.batch_characters >= BATCH_CHARACTERS:
+            self.submit_batch()
+
+    def submit_batch(self) -> None:
+        """Start tokenizing the current batch, and start an empty one."""
+        self.waiting.append(self.pool.submit(self._encode, self.batch))
+        self.batch = []
+        self.batch_characters = 0
+
+    def _encode(self, batch: list) -> list:
+        # tiktoken releases the GIL, so threads use all cores.
+        return [
+            (writer, number, self.tokenizer.encode_to_numpy(text, disallowed_special=()))
+            for writer, number, text in batch
+        ]
+
+    def store_next(self) -> None:
+        """Wait for the oldest waiting batch and add its tokens to their writers."""
+        for writer, number, tokens in self.waiting.popleft().result():
+            if (writer, number) != self.current_document:
+                self.current_document = (writer, number)
+                self.offset = 0
+                tokens = np.concatenate([[self.tokenizer.eot_token], tokens])
+                self.bar.update()
+            writer.add(number, self.offset, tokens)
+            self.offset += len(tokens)
+            self.tokens_done += len(tokens)
+        speed = self.tokens_done / (time.perf_counter() - self.start_time)
+        self.bar.set_postfix_str(
+            f"{self.tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False
+        )
