@@ -364,7 +364,7 @@ def benchmark_preparation(config: Config) -> dict:
         def tokenize_only():
             tokenizer.encode_ordinary_batch(texts, num_threads=os.cpu_count())
 
-        tokens = prepare_shards().value["splits"]["train"]["tokens"]
+        tokens = prepare_shards().content["splits"]["train"]["tokens"]
         seconds = interleave(
             {"pipeline": lambda: prepare_shards, "tiktoken": lambda: tokenize_only},
             config.repeats,

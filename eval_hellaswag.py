@@ -98,7 +98,7 @@ def load_examples(source: str | None) -> list[dict]:
             f"--source {source} is not a .jsonl or .parquet file: "
             "use one, or remove --source to load the examples from the hub"
         )
-    with text_sources.input_errors(name, "repair it, or use another --source"):
+    with text_sources.raise_input_errors(name, "repair it, or use another --source"):
         rows = list(datasets.load_dataset(**arguments))
     if not rows:
         raise InputError(f"{name} holds no examples: use another --source")

@@ -86,12 +86,12 @@ def tokenize_rows(config: Config) -> None:
                 f"{config.source}: its files are of several or unknown kinds: "
                 "pass only .jsonl or only .parquet"
             )
-        load = text_sources.load_arguments(files)
+        load_options = text_sources.load_arguments(files)
         source = {"files": text_sources.fingerprint(files)}
         name, remedy = config.source, "repair or remove the file"
     else:
         dataset = config.dataset or DATASET
-        load = {"path": dataset, "name": config.name, "split": "train"}
+        load_options = {"path": dataset, "name": config.name, "split": "train"}
         source = {"dataset": dataset, "name": config.name}
         name = f"{dataset} ({config.name})"
         remedy = "use another --dataset or --name, or pass local files as --source"
@@ -107,13 +107,13 @@ def tokenize_rows(config: Config) -> None:
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
         # A full last shard: the preparation ended at --shards, not at the end of the text.
-        meta.value["complete"] = False
-    if not config.source and not meta.value["complete"] and not Path(dataset).is_dir():
-        load["revision"] = pin_revision(meta, dataset).sha
+        meta.content["complete"] = False
+    if not config.source and not meta.content["complete"] and not Path(dataset).is_dir():
+        load_options["revision"] = pin_revision(meta, dataset).sha
     rows = text_sources.read_rows(
         name,
         config.text_column,
-        load,
+        load_options,
         resume_from=writer.source_states[-1] if writer.source_states else (0, None),
         on_state=writer.save_source_state,
         remedy=remedy,
@@ -145,10 +145,10 @@ def download_shards(config: Config) -> None:
         "source": {"pretokenized": repository},
     }
     meta = shards.Meta(folder, description)
-    listed = [entry for record in meta.value["splits"].values() for entry in record["shards"]]
+    listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
     on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
-    if meta.value["complete"]:
-        available = meta.value["available"]
+    if meta.content["complete"]:
+        available = meta.content["available"]
         wanted_count = min(config.shards or available, available)
         if len(on_disk) == len(listed) >= wanted_count:
             print(f"{folder} is already prepared: {tokenization.summarize(meta)}")
@@ -165,14 +165,14 @@ def download_shards(config: Config) -> None:
         )
     count = max(config.shards or len(matches), len(listed))
     wanted = {match[0]: match["split"] for match in matches[:count]}
-    meta.value |= {"available": len(matches), "splits": {}}
+    meta.content |= {"available": len(matches), "splits": {}}
     for file in wanted:
         if file in on_disk:
             meta.add_shard(wanted[file], on_disk[file])
     with tokenization.preparing(meta):
         for file in [file for file in wanted if file not in on_disk]:
             try:
-                with text_sources.input_errors(f"{repository}: {file}", remedy):
+                with text_sources.raise_input_errors(f"{repository}: {file}", remedy):
                     downloaded = huggingface_hub.hf_hub_download(
                         repository,
                         paths[file],
@@ -212,9 +212,9 @@ def pin_revision(meta: shards.Meta, repository: str):
     """
     import huggingface_hub
 
-    with text_sources.input_errors(repository, "use another data set"):
-        info = huggingface_hub.dataset_info(repository, revision=meta.value.get("revision"))
-    meta.value["revision"] = info.sha
+    with text_sources.raise_input_errors(repository, "use another data set"):
+        info = huggingface_hub.dataset_info(repository, revision=meta.content.get("revision"))
+    meta.content["revision"] = info.sha
     return info
 
 

@@ -159,8 +159,8 @@ def read_documents(train_files, val_files, config, writers):
 def documents_of(path: Path, text_column: str):
     """Yield the pieces of each document in a file: a row of a table, or the whole text."""
     if text_sources.table_format(path):
-        load = text_sources.load_arguments([path])
-        for _, text in text_sources.read_rows(str(path), text_column, load):
+        load_options = text_sources.load_arguments([path])
+        for _, text in text_sources.read_rows(str(path), text_column, load_options):
             yield text_sources.split_text(text)
     else:
         yield read_text(path, 0, path.stat().st_size)
@@ -189,7 +189,7 @@ def read_text(path: Path, start: int, stop: int):
     with open(path, "rb") as file:
         file.seek(start)
         rest = b""
-        while block := file.read(min(text_sources.PIECE, stop - file.tell())):
+        while block := file.read(min(text_sources.PIECE_CHARACTERS, stop - file.tell())):
             block = rest + block
             cut = block.rfind(b"\n") + 1 or len(block) - 1
             if file.tell() == stop:

@@ -124,10 +124,13 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 def read_documents(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
     """Yield (writer, number, pieces of text) of every article that is not in a finished shard."""
     remedy = "repair the file, or use another --size or --variant"
-    for split, load in tables.items():
+    for split, load_options in tables.items():
         writer = writers[split]
-        name = " ".join(load["data_files"]) if "data_files" in load else f"{HUB} ({load['name']})"
-        rows = text_sources.read_rows(name, "text", load, remedy=remedy)
+        if "data_files" in load_options:
+            name = " ".join(load_options["data_files"])
+        else:
+            name = f"{HUB} ({load_options['name']})"
+        rows = text_sources.read_rows(name, "text", load_options, remedy=remedy)
         for number, text in enumerate(articles(text for _, text in rows)):
             if number >= writer.start[0]:
                 yield writer, number, text_sources.split_text(text)

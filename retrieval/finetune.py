@@ -225,7 +225,7 @@ def read_triplets(config: Config):
             )
         name, load = config.data, text_sources.load_arguments([path])
         remedy = "repair it, or use another --data"
-    with text_sources.input_errors(name, remedy):
+    with text_sources.raise_input_errors(name, remedy):
         rows = datasets.load_dataset(**load)
     missing = [column for column in COLUMNS if column not in rows.column_names]
     if missing:

@@ -34,7 +34,7 @@ def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
             f"{folder}: {config['pe']} supports at most {max_positions} positions: "
             "use a lower --max_tokens"
         )
-    with _input_errors(folder, remedy):
+    with _raise_input_errors(folder, remedy):
         transformer = Transformer(
             folder,
             max_seq_length=length,
@@ -53,7 +53,7 @@ def load_finetuned(folder: str, dtype: torch.dtype, device: torch.device) -> Sen
     """
     remedy = "pass a folder that retrieval.finetune wrote"
     read_config(folder, remedy)
-    with _input_errors(folder, remedy):
+    with _raise_input_errors(folder, remedy):
         return SentenceTransformer(
             folder, device=str(device), model_kwargs={"dtype": dtype}, **_trust()
         )
@@ -76,7 +76,7 @@ def _trust() -> dict:
 
 
 @contextmanager
-def _input_errors(folder: str, remedy: str):
+def _raise_input_errors(folder: str, remedy: str):
     """Raise an InputError of one line for missing or corrupt files, instead of a library's."""
     try:
         yield

@@ -57,7 +57,7 @@ def load_task(source: str | None, split: str) -> Task:
         name, remedy = source, "repair it, or use another --data"
     else:
         name, remedy = HUB, "pass a folder as --data"
-    with text_sources.input_errors(name, remedy):
+    with text_sources.raise_input_errors(name, remedy):
         rows = _read_folder(Path(source), split, remedy) if source else _read_hub(split)
         documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
         queries = _texts_by_id(rows["queries"], remedy)

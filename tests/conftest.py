@@ -139,7 +139,7 @@ def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
     for number, tokens in enumerate(documents):
         writer.add(number, 0, np.asarray(tokens))
     writer.close()
-    meta.value["complete"] = True
+    meta.content["complete"] = True
     meta.write()
     return folder
 

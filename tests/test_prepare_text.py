@@ -87,7 +87,7 @@ def test_rows_of_tables_are_documents(tmp_path, kind):
 # With line breaks, and without any but with characters of one, two and four bytes.
 @pytest.mark.parametrize("line", ["abc\n", "aé😀"])
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
-    monkeypatch.setattr(text_sources, "PIECE", 50)
+    monkeypatch.setattr(text_sources, "PIECE_CHARACTERS", 50)
     text = line * 300
     (tmp_path / "long.txt").write_bytes(text.encode())
     pieces = list(prepare_text.read_text(tmp_path / "long.txt", 0, len(text.encode())))

@@ -27,13 +27,15 @@ import numpy as np
 from errors import InputError
 from runtime.files import atomic, read_json, write_json
 
-MAGIC, VERSION, HEADER_WORDS = 20240520, 1, 256
+MAGIC = 20240520
+VERSION = 1
+HEADER_WORDS = 256
 HEADER_BYTES = 4 * HEADER_WORDS
 META = "meta.json"
 SHARD_NAME = re.compile(r".+_(?P<split>[a-z]+)_(?P<index>\d+)\.bin")
 GPT2_VOCABULARY = 50257
 AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
-UNLABELED_HASH_BYTES = 1 << 20  # per shard, when there is no meta.json
+HASH_BYTES_WITHOUT_META = 1 << 20  # hashed of each shard when there is no meta.json
 READ_BYTES = 1 << 24  # read at a time to hash or copy a shard
 
 
@@ -60,15 +62,17 @@ class ShardWriter:
         later_split: str | None = None,
         max_shards: int | None = None,
     ):
-        self.meta, self.shard_tokens, self.max_shards = meta, shard_tokens, max_shards
+        self.meta = meta
+        self.shard_tokens = shard_tokens
+        self.max_shards = max_shards
         self.splits = (split, later_split or split)
         self.shards = self._finished_shards()
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
         # [document, state] pairs: the source can be read from `document` on, given `state`.
         self.source_states = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
         self.buffer = np.empty(shard_tokens, dtype="<u2")
-        self.filled = 0  # tokens in the buffer
-        self.opened = 0  # documents that start in the buffer
+        self.buffered = 0  # tokens in the buffer
+        self.documents_started = 0  # documents that start in the buffer
         self.document = 0  # the latest document
 
     def _finished_shards(self) -> list[dict]:
@@ -81,7 +85,7 @@ class ShardWriter:
                 break
             kept.append(entry)
         if len(kept) < len(entries):
-            self.meta.value["complete"] = False
+            self.meta.content["complete"] = False
             for record in records:
                 record["shards"] = [entry for entry in record["shards"] if entry in kept]
                 for total in ("documents", "tokens"):
@@ -105,38 +109,41 @@ class ShardWriter:
         if (document, offset + len(tokens)) <= self.start:
             return
         if document == self.start[0] and offset < self.start[1]:
-            tokens, offset = tokens[self.start[1] - offset :], self.start[1]
+            tokens = tokens[self.start[1] - offset :]
+            offset = self.start[1]
         self.document = document
         if offset == 0:
-            self.opened += 1
+            self.documents_started += 1
         while len(tokens) and not self.full:
-            taken = tokens[: self.shard_tokens - self.filled]
-            self.buffer[self.filled : self.filled + len(taken)] = taken
-            self.filled += len(taken)
-            tokens, offset = tokens[len(taken) :], offset + len(taken)
-            if self.filled == self.shard_tokens:
+            taken = tokens[: self.shard_tokens - self.buffered]
+            self.buffer[self.buffered : self.buffered + len(taken)] = taken
+            self.buffered += len(taken)
+            tokens = tokens[len(taken) :]
+            offset += len(taken)
+            if self.buffered == self.shard_tokens:
                 self._flush((document, offset))
 
     def close(self) -> None:
         """Write the remaining tokens as the last shard."""
-        if self.filled:
+        if self.buffered:
             self._flush((self.document + 1, 0))
 
     def _flush(self, next_token: tuple[int, int]) -> None:
         """Write the buffer as a shard; next_token: (document, offset) of the first token after."""
         split = self.splits[1] if self.shards else self.splits[0]
-        path = self.meta.folder / f"{self.meta.value['dataset']}_{split}_{len(self.shards):06d}.bin"
+        file_name = f"{self.meta.content['dataset']}_{split}_{len(self.shards):06d}.bin"
+        path = self.meta.folder / file_name
         header = np.zeros(HEADER_WORDS, dtype="<i4")
-        header[:3] = MAGIC, VERSION, self.filled
+        header[:3] = MAGIC, VERSION, self.buffered
         digest = hashlib.sha256()
         with atomic(path) as file:
-            for content in (header, self.buffer[: self.filled]):
-                digest.update(content)
-                file.write(content)
+            for part in (header, self.buffer[: self.buffered]):
+                digest.update(part)
+                file.write(part)
         entry = {
-            "file": path.name,
-            "documents": self.opened,
-            "tokens": self.filled,
+            "file": file_name,
+            "documents": self.documents_started,
+            "tokens": self.buffered,
             "sha256": digest.hexdigest(),
             "next": next_token,
         }
@@ -148,11 +155,12 @@ class ShardWriter:
         self.shards.append(entry)
         self.meta.add_shard(split, entry)
         self.meta.write()
-        self.filled = self.opened = 0
+        self.buffered = 0
+        self.documents_started = 0
 
 
 class Meta:
-    """The meta.json of a data set during its preparation; `value` is its content.
+    """The meta.json of a data set during its preparation; `content` is what it holds.
 
     description: dataset, tokenizer, vocab_size and source.
     Raises InputError if the folder holds other shards, or a data set with another description.
@@ -160,7 +168,7 @@ class Meta:
 
     def __init__(self, folder: str | Path, description: dict):
         self.folder = Path(folder)
-        self.value = {**description, "complete": False, "splits": {}}
+        self.content = {**description, "complete": False, "splits": {}}
         if (self.folder / META).exists():
             existing = read_json(self.folder / META, f"remove {folder} and prepare it again")
             differing = [key for key in description if existing.get(key) != description[key]]
@@ -169,12 +177,12 @@ class Meta:
                     f"{folder} already holds a data set with another {', '.join(differing)}: "
                     "pass another --out_dir, or remove it"
                 )
-            self.value = existing
+            self.content = existing
         elif self.folder.is_dir() and any(self.folder.glob("*.bin")):
             raise InputError(f"{folder} holds shards but no {META}: pass another --out_dir")
 
     def write(self) -> None:
-        write_json(self.folder / META, self.value)
+        write_json(self.folder / META, self.content)
 
     def add_shard(self, split: str, entry: dict) -> None:
         """List a shard that is on disk: {"file", "documents", "tokens", "sha256", ...}."""
@@ -184,14 +192,14 @@ class Meta:
             record[total] += entry[total]
 
     def split_record(self, name: str) -> dict:
-        return self.value["splits"].setdefault(name, {"documents": 0, "tokens": 0, "shards": []})
+        return self.content["splits"].setdefault(name, {"documents": 0, "tokens": 0, "shards": []})
 
     def remove(self) -> None:
         """Delete the shards, meta.json, and the folder if it is empty then.
 
         meta.json is deleted after the shards, so that no shard is left without a description.
         """
-        for record in self.value["splits"].values():
+        for record in self.content["splits"].values():
             for entry in record["shards"]:
                 (self.folder / entry["file"]).unlink(missing_ok=True)
         (self.folder / META).unlink(missing_ok=True)
@@ -216,25 +224,12 @@ class Shards:
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
-        self.folder, self.split = Path(folder), split
-        if not self.folder.is_dir():
-            raise InputError(
-                f"data folder {folder} does not exist: create it with prepare_text.py, "
-                "prepare_fineweb.py or prepare_wikitext.py"
-            )
-        has_meta = (self.folder / META).exists()
-        unlabeled = not has_meta and any(map(SHARD_NAME.fullmatch, os.listdir(folder)))
-        if unlabeled and verify == "always":
-            raise InputError(
-                f"{folder} has no {META} with hashes to compare its shards with: use the shards "
-                "without verification, or fetch them with prepare_fineweb.py --pretokenized"
-            )
-        if unlabeled:
-            self.meta = _describe_unlabeled(self.folder)
-        else:
-            self.meta = read_json(self.folder / META, f"prepare {folder} again")
+        self.folder = Path(folder)
+        self.split = split
+        self.meta, without_meta = _read_meta(folder, verify)
         try:
-            complete, splits = self.meta["complete"], self.meta["splits"]
+            complete = self.meta["complete"]
+            splits = self.meta["splits"]
             self.vocab_size = int(self.meta["vocab_size"])
             self.tokenizer = str(self.meta["tokenizer"])
             entries = splits[split]["shards"] if split in splits else []
@@ -252,16 +247,12 @@ class Shards:
             )
         if not entries:
             raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
-        small = 2 * sum(counts) <= AUTO_VERIFY_BYTES
-        compare_hashes = verify == "always" or (verify == "auto" and small)
-        problems = []
-        for path, count, sha256 in zip(self.paths, counts, hashes, strict=True):
-            if unlabeled:
-                problems += check_shard(path)
-            else:
-                problems += check_shard(path, count, sha256 if compare_hashes else None)
-        if problems:
-            raise InputError(*problems)
+        if without_meta:
+            _check_shards(self.paths)
+        else:
+            small = 2 * sum(counts) <= AUTO_VERIFY_BYTES
+            compare_hashes = verify == "always" or (verify == "auto" and small)
+            _check_shards(self.paths, counts, hashes if compare_hashes else None)
         self.tokens = [map_tokens(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
 
@@ -281,8 +272,32 @@ class Shards:
         return -(-self.vocab_size // 64) * 64
 
 
+def _read_meta(folder: str | Path, verify: str) -> tuple[dict, bool]:
+    """Return the content of a data set's meta.json, and whether that file is missing.
+
+    Without the file, the content describes the shards in the folder as GPT-2 tokens.
+    Raises InputError if the folder does not exist, or if there is no meta.json to verify with.
+    """
+    folder_path = Path(folder)
+    if not folder_path.is_dir():
+        raise InputError(
+            f"data folder {folder} does not exist: create it with prepare_text.py, "
+            "prepare_fineweb.py or prepare_wikitext.py"
+        )
+    has_meta = (folder_path / META).exists()
+    without_meta = not has_meta and any(map(SHARD_NAME.fullmatch, os.listdir(folder)))
+    if not without_meta:
+        return read_json(folder_path / META, f"prepare {folder} again"), False
+    if verify == "always":
+        raise InputError(
+            f"{folder} has no {META} with hashes to compare its shards with: use the shards "
+            "without verification, or fetch them with prepare_fineweb.py --pretokenized"
+        )
+    return _describe_without_meta(folder_path), True
+
+
 @functools.cache  # so that the message is printed once per process and folder
-def _describe_unlabeled(folder: Path) -> dict:
+def _describe_without_meta(folder: Path) -> dict:
     """Return the content of meta.json for a folder of GPT-2 shards without one.
 
     Each shard's "sha256" covers its name, size, header and first MB, which are quick to read.
@@ -295,7 +310,7 @@ def _describe_unlabeled(folder: Path) -> dict:
         try:
             name_and_size = f"{path.name} {path.stat().st_size} ".encode()
             with open(path, "rb") as file:
-                head = file.read(HEADER_BYTES + UNLABELED_HASH_BYTES)
+                head = file.read(HEADER_BYTES + HASH_BYTES_WITHOUT_META)
         except OSError as error:
             raise InputError(
                 f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
@@ -325,46 +340,69 @@ def map_tokens(path: Path) -> np.ndarray:
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES)
 
 
+def _check_shards(
+    paths: list[Path], counts: list[int] | None = None, hashes: list[str] | None = None
+) -> None:
+    """Raise InputError with one line per problem of the shards.
+
+    counts, hashes: tokens and SHA-256 per shard; None: not compared.
+    """
+    counts = counts or [None] * len(paths)
+    hashes = hashes or [None] * len(paths)
+    problems = []
+    for path, tokens, sha256 in zip(paths, counts, hashes, strict=True):
+        problems += check_shard(path, tokens, sha256)
+    if problems:
+        raise InputError(*problems)
+
+
 def check_shard(path: Path, tokens: int | None = None, sha256: str | None = None) -> list[str]:
-    """Return the problems of a shard, one line each.
+    """Return the problem of a shard in a list of one line, or an empty list.
 
     tokens, sha256: the values of meta.json, compared with the file's unless None.
     """
-    remedy = "remove it and run the preparation again"
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
-            header_bytes = file.read(HEADER_BYTES)
-            header = np.frombuffer(header_bytes[: len(header_bytes) // 4 * 4], dtype="<i4")
-            if len(header) < HEADER_WORDS or header[0] != MAGIC:
-                return [
-                    f"{path} is not a shard (its first {HEADER_BYTES} bytes are not a shard "
-                    f"header): {remedy}"
-                ]
-            if header[1] != VERSION:
-                return [f"{path} is a shard of version {header[1]}, not {VERSION}: {remedy}"]
-            if not header[2]:
-                return [f"{path} is empty: {remedy}"]
-            if size != HEADER_BYTES + 2 * int(header[2]) or tokens not in (None, header[2]):
-                in_meta = "" if tokens is None else f", {META} {tokens}"
-                return [
-                    f"{path} holds {max(0, size - HEADER_BYTES) // 2} tokens, its header says "
-                    f"{header[2]}{in_meta}: {remedy}"
-                ]
-            if sha256:
-                digest = hashlib.sha256(header_bytes)
-                while block := file.read(READ_BYTES):
-                    digest.update(block)
-                if digest.hexdigest() != sha256:
-                    return [
-                        f"{path} has been changed since it was written (its SHA-256 differs from "
-                        f"{META}): {remedy}"
-                    ]
+            header = file.read(HEADER_BYTES)
+            problem = _check_header(header, size, tokens)
+            if not problem and sha256:
+                problem = _check_hash(header, file, sha256)
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again to write missing shards"]
     except OSError as error:
-        return [f"{path} cannot be read ({error.strerror}): {remedy}"]
-    return []
+        problem = f"cannot be read ({error.strerror})"
+    return [f"{path} {problem}: remove it and run the preparation again"] if problem else []
+
+
+def _check_header(header_bytes: bytes, size: int, tokens: int | None) -> str | None:
+    """Return what is wrong with the header of a shard of `size` bytes, or None.
+
+    tokens: the number of tokens in meta.json; None: unknown.
+    """
+    words = header_bytes[: len(header_bytes) // 4 * 4]
+    header = np.frombuffer(words, dtype="<i4")
+    if len(header) < HEADER_WORDS or header[0] != MAGIC:
+        return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
+    if header[1] != VERSION:
+        return f"is a shard of version {header[1]}, not {VERSION}"
+    if not header[2]:
+        return "is empty"
+    if size != HEADER_BYTES + 2 * int(header[2]) or tokens not in (None, header[2]):
+        in_meta = "" if tokens is None else f", {META} {tokens}"
+        held = max(0, size - HEADER_BYTES) // 2
+        return f"holds {held} tokens, its header says {header[2]}{in_meta}"
+    return None
+
+
+def _check_hash(header: bytes, file, sha256: str) -> str | None:
+    """Return what is wrong if the header and the rest of a shard's file differ from their hash."""
+    digest = hashlib.sha256(header)
+    while block := file.read(READ_BYTES):
+        digest.update(block)
+    if digest.hexdigest() == sha256:
+        return None
+    return f"has been changed since it was written (its SHA-256 differs from {META})"
 
 
 def verify(folder: str | Path) -> None:
@@ -375,11 +413,14 @@ def verify(folder: str | Path) -> None:
     meta = read_json(Path(folder) / META, f"--verify needs its hashes: prepare {folder} first")
     if not isinstance(meta, dict) or not isinstance(meta.get("splits"), dict):
         raise InputError(f"{Path(folder) / META} is corrupt: prepare {folder} again")
-    problems, shards, tokens = [], 0, 0
+    problems = []
+    shards = 0
+    tokens = 0
     for split in meta["splits"] or ["train"]:
         try:
             checked = Shards(folder, split, "always")
-            shards, tokens = shards + len(checked.paths), tokens + checked.total
+            shards += len(checked.paths)
+            tokens += checked.total
         except InputError as error:
             problems += error.problems
     if problems:

@@ -20,8 +20,8 @@ from errors import InputError
 
 # Characters of text tokenized at a time. This bounds memory, and keeps tiktoken's regular
 # expression fast on text without line breaks.
-PIECE = 1 << 20
-ROWS = 256  # rows of a table read at a time; a stream can be resumed at every multiple
+PIECE_CHARACTERS = 1 << 20
+ROWS_PER_READ = 256  # rows of a table read at a time; a stream can be resumed at every multiple
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 # Suffix -> the builder of `datasets` that reads it.
 TABLES = {".jsonl": "json", ".parquet": "parquet"}
@@ -57,7 +57,8 @@ def find_files(
             )
         )
     exclude = exclude and exclude.resolve()
-    files, skipped = [], 0
+    files = []
+    skipped = 0
     for source in map(Path, sources):
         if source.is_file():
             files.append(source)
@@ -112,8 +113,9 @@ def standard_library_files() -> list[Path]:
 
 
 def split_text(text: str):
-    """Yield a text in pieces of at most PIECE characters; an empty text is one empty piece."""
-    return (text[start : start + PIECE] for start in range(0, len(text) or 1, PIECE))
+    """Yield a text in pieces of at most PIECE_CHARACTERS; an empty text is one empty piece."""
+    for start in range(0, len(text) or 1, PIECE_CHARACTERS):
+        yield text[start : start + PIECE_CHARACTERS]
 
 
 def load_arguments(files: list[Path]) -> dict:
@@ -129,14 +131,14 @@ def load_arguments(files: list[Path]) -> dict:
     }
     if builder == "json":
         # `datasets` reads the first chunk twice, the first time before it returns any row.
-        arguments["chunksize"] = PIECE
+        arguments["chunksize"] = PIECE_CHARACTERS
     return arguments
 
 
 def read_rows(
     name: str,
     column: str,
-    load: dict,
+    load_options: dict,
     resume_from=(0, None),
     on_state=lambda number, state: None,
     remedy="repair the file, or leave it out",
@@ -145,7 +147,7 @@ def read_rows(
 
     name: of the table, for messages.
     column: the column that holds the text.
-    load: the arguments of datasets.load_dataset.
+    load_options: the arguments of datasets.load_dataset.
     on_state: called from time to time with (number of the next row, a state in JSON).
     resume_from: such a pair. Reading continues there: files before the one that contains the row
     are not read again. A state saved by another version of `datasets` is not used, and reading
@@ -161,12 +163,13 @@ def read_rows(
         handler.addFilter(_below_error)  # errors are raised as InputError, in one line
     number, state = resume_from
     if not state or state["datasets"] != datasets.__version__:
-        number, state = 0, None
-    with input_errors(name, remedy):
-        table = datasets.load_dataset(**load, streaming=True).with_format("arrow")
+        number = 0
+        state = None
+    with raise_input_errors(name, remedy):
+        table = datasets.load_dataset(**load_options, streaming=True).with_format("arrow")
         if state:
             table.load_state_dict(state["stream"])
-        for chunk in table.iter(ROWS):
+        for chunk in table.iter(ROWS_PER_READ):
             has_column = column in chunk.column_names
             texts = chunk[column].to_pylist() if has_column else [None]
             if not all(isinstance(text, str) for text in texts):
@@ -184,7 +187,7 @@ def _below_error(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def input_errors(name: str, remedy: str):
+def raise_input_errors(name: str, remedy: str):
     """Raise an InputError of one line for data that is missing, corrupt or unreachable.
 
     It replaces what `datasets` and huggingface_hub raise inside the block.

@@ -44,7 +44,7 @@ def test_imported_gpt2_has_the_loss_of_transformers(gpt2, tmp_path):
     writer = shards.ShardWriter(meta, "val", 1000)
     writer.add(0, 0, tokens)
     writer.close()
-    meta.value["complete"] = True
+    meta.content["complete"] = True
     meta.write()
 
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])

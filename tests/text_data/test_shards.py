@@ -144,7 +144,7 @@ def test_one_writer_can_write_two_splits(tmp_path):
     assert writer.full and names == ["toy_train_000001.bin", "toy_val_000000.bin"]
     train = shards.map_tokens(meta.folder / "toy_train_000001.bin")
     assert train.tolist() == list(range(90, 180))
-    counts = [(split["documents"], split["tokens"]) for split in meta.value["splits"].values()]
+    counts = [(split["documents"], split["tokens"]) for split in meta.content["splits"].values()]
     assert counts == [(4, 90), (4, 90)]
 
 
@@ -158,7 +158,7 @@ def test_each_shard_has_the_source_state_to_resume_from(tmp_path):
             writer.save_source_state(number + 2, f"state {number + 2}")
         writer.add(number, 0, np.arange(25))
     writer.close()
-    assert [entry["mark"] for entry in meta.value["splits"]["train"]["shards"]] == [
+    assert [entry["mark"] for entry in meta.content["splits"]["train"]["shards"]] == [
         [2, "state 2"],
         [4, "state 4"],
         [6, "state 6"],
@@ -172,9 +172,9 @@ def test_missing_shards_are_written_again(tmp_path, folder, lost):
     before = contents(folder)
     (folder / f"toy_train_{lost:06d}.bin").unlink()
     meta = shards.Meta(folder, DESCRIPTION)
-    assert meta.value["complete"]
+    assert meta.content["complete"]
     assert shards.ShardWriter(meta, "train", 100).start == [(0, 0), (3, 25), (7, 25)][lost]
-    assert not meta.value["complete"] and meta.value["splits"]["train"]["tokens"] == 100 * lost
+    assert not meta.content["complete"] and meta.content["splits"]["train"]["tokens"] == 100 * lost
     write_shards(folder, np.arange(250).reshape(10, 25), shard_tokens=100)
     assert contents(folder) == before
 

@@ -11,7 +11,10 @@ def test_unreachable_hub_is_reported_with_the_remedy():
         r"^it cannot be fetched from the hub \(no route\): connect to the network and run the same "
         "command to resume; or pass a file$"
     )
-    with pytest.raises(InputError, match=message), text_sources.input_errors("it", "pass a file"):
+    with (
+        pytest.raises(InputError, match=message),
+        text_sources.raise_input_errors("it", "pass a file"),
+    ):
         raise ConnectionError("no route")
 
 
