@@ -162,8 +162,10 @@ def describe_cost(config, mfu: float = 0.4) -> str:
     """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run.
 
     config: the `Config` of train_gpt.py. mfu: model FLOPs utilization, as a fraction. Needs no GPU.
-    Without the data, the vocabulary is GPT-2's and the epochs are unknown.
+    Without the data, the vocabulary is GPT-2's and the epochs are unknown. Raises InputError if
+    tokens_per_step is not a multiple of block_size, with and without the data.
     """
+    sequences_per_step = config.sequences_per_step(1)
     train = None
     if Path(config.data).is_dir():
         train = config.windows(Shards(config.data, "train", "never"))
@@ -174,7 +176,7 @@ def describe_cost(config, mfu: float = 0.4) -> str:
     tokens = config.steps * config.tokens_per_step
     epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
     if train:
-        passes = config.sequences_per_step(1) * config.steps / len(train)
+        passes = sequences_per_step * config.steps / len(train)
         epochs = f"{passes:.2f} epochs of {train.shards.total:,}"
 
     targets = config.block_size

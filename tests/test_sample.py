@@ -50,6 +50,7 @@ def test_invalid_settings_are_refused(refused, trained, tmp_path):
         "error: temperature is -1.0: it must be at least 0",
         "error: top_k is 0: it must be at least 1",
     ]
+    assert "seed is 9223372036854775808" in refused(main, run, "--seed", 2**63)[0]
     assert "exclude each other" in refused(main, run, "--prompt", "a", "--interactive")[0]
     assert "cannot be read" in refused(main, run, "--prompt_file", tmp_path / "none")[0]
     (tmp_path / "empty").write_text("")

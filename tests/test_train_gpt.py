@@ -388,6 +388,12 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys):
     assert "0.03 epochs of 12,004" in capsys.readouterr().out  # 6 x 64 tokens
 
 
+def test_dry_run_refuses_an_indivisible_step_without_data(tmp_path):
+    flags = ["--data", str(tmp_path / "nodata"), "--tokens_per_step", "1000", "--dry_run"]
+    with pytest.raises(InputError, match="tokens_per_step 1000 is not a multiple of block_size"):
+        train_gpt.main(flags)
+
+
 @pytest.mark.parametrize("pe", ENCODINGS)
 def test_dry_run_accepts_every_encoding(pe, capsys):
     train_gpt.main(["--pe", pe, "--dry_run"])
