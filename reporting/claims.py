@@ -198,7 +198,7 @@ def _judge_lower(
     if not ratios:
         return Verdict(claim, "", None)
     smallest, text = min(ratios)
-    return Verdict(claim, f"the others are at least {text} times as high", smallest > 1)
+    return Verdict(claim, f"smallest ratio of another encoding to it: {text}", smallest > 1)
 
 
 def _judge_order(columns: list[Column], trained_at: int, printed: PaperTable) -> Iterator[Verdict]:
@@ -247,7 +247,7 @@ def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
         "lengths (CABLE, version 1)"
     )
     if ratios:
-        measured = f"sinusoidal is at least {min(ratios):.3f} times as high"
+        measured = f"smallest ratio of sinusoidal to it: {min(ratios):.3f}"
         yield Verdict(claim, measured, min(ratios) > 1)
     else:
         yield Verdict(claim, "", None)

@@ -141,7 +141,7 @@ def _perplexity_caption(records: list[dict]) -> str:
         f"Perplexity on {_data(records[0])}; models trained with "
         f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
         f"Protocol: {describe_protocol(records[0])}, {tokens_per_length} tokens per length; "
-        f"standard error over windows {error}.{_missing_seeds(records)}"
+        f"standard error over windows {error}.{_seed_notes(records)}"
     )
 
 
@@ -152,7 +152,7 @@ def _receptive_field_caption(records: list[dict]) -> str:
         f"gradient of the next token's loss. {protocol['windows']:,} windows of "
         f"{_data(records[0])}; models trained with {records[0]['block_size']:,} tokens of context. "
         f"Standard error over windows at most {_max_error(records, 'receptive_field_se')} tokens."
-        f"{_missing_seeds(records)}"
+        f"{_seed_notes(records)}"
     )
 
 
@@ -163,7 +163,7 @@ def _recall_caption(records: list[dict]) -> str:
         f"second half of a passage of {protocol['passage']} tokens. {protocol['trials']:,} "
         f"passages of {_data(records[0])}; models trained with {records[0]['block_size']:,} tokens "
         f"of context. Standard error over passages at most {_max_error(records, 'recall_se')}."
-        f"{_missing_seeds(records)}"
+        f"{_seed_notes(records)}"
     )
 
 
@@ -173,7 +173,7 @@ def _ndcg_caption(records: list[dict]) -> str:
         f"nDCG@10 in percent on {data['dataset']} ({data['split']}), {data['questions']:,} queries "
         f"and {data['documents']:,} documents truncated to the context; models trained with "
         f"{records[0]['block_size']:,} tokens of context. Standard error over queries at most "
-        f"{_max_error(records, 'ndcg10_se')}.{_missing_seeds(records)}"
+        f"{_max_error(records, 'ndcg10_se')}.{_seed_notes(records)}"
     )
 
 
@@ -197,6 +197,21 @@ def entries_of(records: list[dict]) -> list[dict]:
 
 def _max_error(records: list[dict], key: str) -> str:
     return f"{max((entry[key] for entry in entries_of(records)), default=0):.1f}"
+
+
+def _seed_notes(records: list[dict]) -> str:
+    """Return sentences on the means over seeds in a table, or an empty string if it has none."""
+    return _deviations(records) + _missing_seeds(records)
+
+
+def _deviations(records: list[dict]) -> str:
+    """Return a sentence on the numbers after ±, or an empty string if there are none."""
+    for column in make_columns(records, key=""):
+        for length in column.lengths():
+            entries = [record["lengths"].get(str(length)) for record in column.records]
+            if len(entries) > 1 and all(entries):
+                return " Mean ± standard deviation over seeds."
+    return ""
 
 
 def _missing_seeds(records: list[dict]) -> str:
