@@ -6,9 +6,10 @@ computes softmax(q k^T * scale + bias) v. `path` names the implementation:
 
     dense   The reference. Bias and softmax are float32 and materialized in full rows. Queries are
             processed in chunks that are recomputed in backward, so memory is O(chunk * S) for any
-            sequence length. Encodings that act on full rows of logits have no other path. On a CPU
-            without gradients, a bias that the whole batch shares becomes the attn_mask of the
-            fused kernel instead.
+            sequence length. Encodings that act on full rows of logits have no other path. Without
+            gradients, the fused kernel computes some calls instead, with the bias as its attn_mask:
+            those with a sliding window, padding or fixed shapes, and on a CPU those whose bias the
+            whole batch shares. On a GPU this rounds the bias to the dtype of q.
     sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that is a short sum of
             products u_i * w_j is itself a dot product: u is appended to the queries as extra
             columns and w to the keys.
@@ -46,7 +47,7 @@ from errors import InputError
 
 # Backend of PyTorch's fused kernel that a benchmark pins. torch.compile guards on this global, but
 # not on PyTorch's own setting.
-BACKEND = None
+PINNED_BACKEND = None
 # Fraction of a row's softmax weight that may be skipped: less than float32 resolves.
 SKIP_TOLERANCE = 2.0**-24
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
@@ -95,7 +96,7 @@ class BiasInputs(NamedTuple):
     k_features: tuple[Tensor, ...]
 
 
-def mask_spec_of(
+def make_mask_spec(
     encoding,
     window_size: int | None = None,
     lengths: Tensor | None = None,
@@ -151,26 +152,42 @@ def attend(
     """
     encoding, q_features, k_features = bias_inputs
     if mask_spec is None:
-        mask_spec = mask_spec_of(encoding)
-    shared = all(s.size(0) == 1 for s in q_features + k_features)
-    facts = {
-        "fixed shapes": mask_spec.query_offset is not None,
-        "full rows": encoding.logits_transform is not None,
-        "bias": encoding.bias is not None,
-        "no bias": encoding.bias is None,
-        "window": mask_spec.window_size is not None,
-        "padding": mask_spec.lengths is not None,
-        "inference": not torch.is_grad_enabled(),
-        "one query": q.size(2) == 1,
-        "shared bias on CPU": shared and q.device.type == "cpu",
-        "dense": path == "dense",
-        "not dense": path != "dense",
-        "sdpa": path == "sdpa",
-    }
-    for conditions, compute in EXCEPTIONS:
-        if all(facts[condition] for condition in conditions):
-            return compute(q, k, v, bias_inputs, scale, mask_spec)
+        mask_spec = make_mask_spec(encoding)
+    compute = _find_override(path, q, bias_inputs, mask_spec)
+    if compute is not None:
+        return compute(q, k, v, bias_inputs, scale, mask_spec)
     return _PATHS[path].compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
+
+
+def _find_override(path, q, bias_inputs, mask_spec) -> Callable[..., Tensor] | None:
+    """Return the function that computes a call instead of its path's own function, or None."""
+    encoding, q_features, k_features = bias_inputs
+    fixed_shapes = mask_spec.query_offset is not None
+    full_rows = encoding.logits_transform is not None
+    has_bias = encoding.bias is not None
+    window = mask_spec.window_size is not None
+    padding = mask_spec.lengths is not None
+    inference = not torch.is_grad_enabled()
+    # The bias is small enough to be the attn_mask of the fused kernel: it has one row per text, or
+    # all texts share it.
+    one_query = path != "dense" and q.size(2) == 1
+    shared = all(feature.size(0) == 1 for feature in q_features + k_features)
+    shared_on_cpu = path == "dense" and q.device.type == "cpu" and shared
+    table = (
+        (fixed_shapes and full_rows, _dense_rows),
+        (fixed_shapes, _masked_rows),
+        (full_rows, dense),
+        (inference and window, _masked),
+        (inference and padding, _masked),
+        (path == "sdpa" and not has_bias, _without_bias),
+        (padding, dense),
+        (inference and has_bias and one_query, _masked),
+        (inference and has_bias and shared_on_cpu, _masked),
+    )
+    for applies, compute in table:  # the first row that applies decides
+        if applies:
+            return compute
+    return None
 
 
 def dense(
@@ -186,12 +203,14 @@ def dense(
 
     The arithmetic is float32, or float64 for float64 inputs. packed_qkv is not used.
     """
-    rows = _dense_rows
+    compute_rows = _dense_rows
     if torch.is_grad_enabled():
-        rows = functools.partial(checkpoint, rows, use_reentrant=False, preserve_rng_state=False)
+        compute_rows = functools.partial(
+            checkpoint, _dense_rows, use_reentrant=False, preserve_rng_state=False
+        )
     if mask_spec is None:
-        mask_spec = mask_spec_of(bias_inputs.encoding)
-    return _in_chunks(rows, q, k, v, bias_inputs, scale, mask_spec)
+        mask_spec = make_mask_spec(bias_inputs.encoding)
+    return _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
 def _masked(q, k, v, bias_inputs, scale, mask_spec):
@@ -199,9 +218,9 @@ def _masked(q, k, v, bias_inputs, scale, mask_spec):
     return _in_chunks(_masked_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
-def _plain(q, k, v, bias_inputs, scale, mask_spec):
+def _without_bias(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention without a bias by the fused kernel."""
-    return _sdpa(q, k, v, scale, mask_spec)
+    return sdpa(q, k, v, scale, mask_spec)
 
 
 def _with_factors(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
@@ -245,22 +264,25 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     elements = CHUNK_ELEMENTS * (GPU_CHUNK_FACTOR if q.is_cuda else 1)
     if encoding.logits_transform is not None:
         elements //= FULL_ROW_FACTOR
-    rows = max(16, elements // (B * H * S))
-    for start in range(0, T, rows):
-        stop = min(start + rows, T)
-        first_query, end_query = S - T + start, S - T + stop
-        first_key, end_key = 0, S
+    rows_per_chunk = max(16, elements // (B * H * S))
+    for start in range(0, T, rows_per_chunk):
+        stop = min(start + rows_per_chunk, T)
+        first_query = S - T + start
+        end_query = S - T + stop
+        first_key = 0
+        end_key = S
         if window_size:
             first_key = max(0, first_query - window_size + 1)
             end_key = min(S, end_query + window_size - 1)
         if mask_spec.causal:
             end_key = end_query
-        queries, keys = slice(start, stop), slice(first_key, end_key)
-        chunk_features = BiasInputs(
-            encoding,
-            tuple(s[..., queries] if s.size(-1) > 1 else s for s in q_features),
-            tuple(s[..., keys] for s in k_features),
+        queries = slice(start, stop)
+        keys = slice(first_key, end_key)
+        chunk_q_features = tuple(
+            feature[..., queries] if feature.size(-1) > 1 else feature for feature in q_features
         )
+        chunk_k_features = tuple(feature[..., keys] for feature in k_features)
+        chunk_features = BiasInputs(encoding, chunk_q_features, chunk_k_features)
         chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_features
         yield chunk, mask_spec.for_chunk(first_key, first_query - first_key)
 
@@ -269,8 +291,9 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
     """Compute attention for all of q at once, in float32 or float64."""
     with torch.autocast(q.device.type, enabled=False):
         mask = attention_mask(q, k, mask_spec)
-        rows = logits(q, k, bias_inputs, scale, mask_spec, table).masked_fill(~mask, -torch.inf)
-        return (rows.softmax(-1) @ v.to(rows.dtype)).to(q.dtype)
+        all_logits = logits(q, k, bias_inputs, scale, mask_spec, table)
+        weights = all_logits.masked_fill(~mask, -torch.inf).softmax(-1)  # (B, H, T, S)
+        return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
 def logits(
@@ -287,7 +310,7 @@ def logits(
     """
     encoding = bias_inputs.encoding
     if mask_spec is None:
-        mask_spec = mask_spec_of(encoding)
+        mask_spec = make_mask_spec(encoding)
     with torch.autocast(q.device.type, enabled=False):
         q = q.to(torch.promote_types(q.dtype, torch.float32))
         scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
@@ -323,8 +346,8 @@ def bias_matrix(
     h = torch.arange(heads, device=k_features[0].device)
     if encoding.distance_bias is None:
         return encoding.bias(
-            tuple(s[..., None] for s in q_features),
-            tuple(s[..., None, :] for s in k_features),
+            tuple(feature[..., None] for feature in q_features),
+            tuple(feature[..., None, :] for feature in k_features),
             h[:, None, None],
         )
     keys = k_features[0].size(-1)
@@ -349,21 +372,22 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         if bias_inputs.encoding.bias is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         query_offset = mask_spec.offset(q.size(2), k.size(2))
-        rows = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
-        rows = rows.masked_fill(~mask, -torch.inf)
+        bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
+        bias = bias.masked_fill(~mask, -torch.inf)
         if q.device.type != "cpu":
-            rows = rows.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=rows, scale=scale)
+            bias = bias.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
-def _sdpa(q, k, v, scale, mask_spec):
+def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, mask_spec: MaskSpec) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
+    q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
     is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
     """
     causal = mask_spec.causal
-    if BACKEND is not None:
-        with sdpa_kernel(BACKEND):
+    if PINNED_BACKEND is not None:
+        with sdpa_kernel(PINNED_BACKEND):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     padding = mask_spec.lengths is not None
     if not padding and (q.size(2) == k.size(2) or not causal):
@@ -388,17 +412,17 @@ def sdpa_with_bias(
         for u, w in factors:
             if w is not None or gradients:
                 columns += _columns(u / scale, w, q.dtype, parts)
-        q_columns = [_wide(u, B, H, T) for u, _ in columns]
-        k_columns = [_wide(w, B, H, S) for _, w in columns]
+        q_columns = [_expand_columns(u, B, H, T) for u, _ in columns]
+        k_columns = [_expand_columns(w, B, H, S) for _, w in columns]
         width = D + sum(x.size(-1) for x in q_columns)
         padding = -width % 8  # fused kernels need head dimensions that are multiples of 8
         q = torch.cat([q, *q_columns, q.new_zeros(B, H, T, padding)], -1)
         k = torch.cat([k, *k_columns, k.new_zeros(B, H, S, padding)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
-        return _sdpa(q, k, v, scale, MaskSpec(causal))[..., :D]
+        return sdpa(q, k, v, scale, MaskSpec(causal))[..., :D]
 
 
-def _wide(x: Tensor, *shape: int) -> Tensor:
+def _expand_columns(x: Tensor, *shape: int) -> Tensor:
     """Expand one column (B|1, H|1, T), or several (B|1, H|1, T, N), to (*shape, N)."""
     columns = x if x.dim() == 4 else x[..., None]
     return columns.expand(*shape, -1)
@@ -434,22 +458,6 @@ def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
         rounded.append(x.clamp(-limit, limit).to(dtype))
         x = (x - rounded[-1].to(x.dtype)).detach()
     return rounded
-
-
-# Calls that are not computed by the function of their path: the first row whose conditions all
-# hold applies. `attend` defines the conditions.
-EXCEPTIONS = (
-    (("fixed shapes", "full rows"), _dense_rows),
-    (("fixed shapes",), _masked_rows),
-    (("full rows",), dense),
-    (("inference", "window"), _masked),
-    (("inference", "padding"), _masked),
-    (("sdpa", "no bias"), _plain),
-    (("padding",), dense),
-    # The rows of the bias are few enough to be the attn_mask of the fused kernel.
-    (("inference", "bias", "not dense", "one query"), _masked),
-    (("inference", "bias", "dense", "shared bias on CPU"), _masked),
-)
 
 
 class _Path(NamedTuple):

@@ -303,7 +303,7 @@ def measure(
         "block_tokens": block_tokens.tolist(),
         "by_position": by_position,
     }
-    if model.path == "triton" and plan.config.cache_window is None:
+    if model.attention_path == "triton" and plan.config.cache_window is None:
         inputs, _ = read_windows(plan.shards, [windows[0][:2]], length)
         with devices.autocast(device, dtype):
             entry["left_out"] = bias_statistics.skipped_fractions(model, inputs.to(device))

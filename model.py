@@ -4,14 +4,12 @@
     logits = model(tokens)                              # (B, T) int64 -> (B, T, V)
     loss = model(tokens, targets)                       # mean cross-entropy in nats
 
-With causal=False it is an encoder like BERT: attention is bidirectional, and the loss is that of
-masked tokens:
+With causal=False it is a bidirectional encoder like BERT, trained on masked tokens:
 
     loss = model(masked_tokens, targets, masked_positions)
 
-The sequence length may differ in every call. block_size is the training length; it is a limit only
-for encodings that have one (learnable). Names follow GPT-2's checkpoints (wte, h, ln_1,
-attn.c_attn, ...).
+The sequence length may differ in every call. block_size, the training length, limits encodings with
+a max_context (learnable). Names follow GPT-2's checkpoints (wte, h, ln_1, attn.c_attn, ...).
 
 Legend: B batch, T tokens, C width, H heads, D head dimension = C / H, V vocabulary size.
 """
@@ -143,7 +141,7 @@ class Attention(nn.Module):
             window_size = past.window
             query_offset = None if past.position is None else pos
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
-        mask_spec = attention.mask_spec_of(
+        mask_spec = attention.make_mask_spec(
             encoding, window_size, lengths, query_offset, self.skip_tolerance
         )
         y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed_qkv)
@@ -188,7 +186,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, *context) -> Tensor:
-        """x (B, T, C) -> (B, T, C); context: the other arguments of Attention.forward."""
+        """Return the output (B, T, C) for x (B, T, C) and Attention.forward's other arguments."""
         x = x + self.attn(self.ln_1(x), *context)
         return x + self.mlp(self.ln_2(x))
 
@@ -201,14 +199,13 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.config = c = config
-        self.wte = nn.Embedding(c.vocab_size, c.n_embd)
-        self.posenc = posenc.build(
-            c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal
-        )
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
+        self.posenc = posenc.build(config.encodings, *shape, config.causal)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
-        self.path = attention.resolve_path(config.attention, self.posenc[0])
+        self.attention_path = attention.resolve_path(config.attention, self.posenc[0])
         self.activation_checkpointing = False
         self.init_weights()
 
@@ -244,7 +241,7 @@ class GPT(nn.Module):
         """
         if targets is None:
             return self.hidden(tokens, cache) @ self.wte.weight.T
-        return self.mean_loss(self._last_block(tokens, cache), targets, masked_positions)
+        return self.mean_loss(self._forward_blocks(tokens, cache), targets, masked_positions)
 
     def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
         """Return the loss, as `forward` does, from the output of the last block (B, T, C)."""
@@ -254,9 +251,8 @@ class GPT(nn.Module):
     def compile(self, **options):
         """Compile by torch.compile: one graph that all blocks share, and one for the loss.
 
-        A single graph of the network takes as many times longer to compile as there are layers,
-        reads the residual stream again and again, and makes DistributedDataParallel wait until the
-        end of backward.
+        A single graph takes longer to compile with every layer, reads the residual stream again and
+        again, and makes DistributedDataParallel wait until the end of backward.
         """
         # DistributedDataParallel's buckets would cut each graph into several.
         torch._dynamo.config.optimize_ddp = False
@@ -272,9 +268,9 @@ class GPT(nn.Module):
         lengths: (B,) int64, the number of tokens in each text, at least 1; the rest is padding.
         Only encoders need it. Raises InputError beyond the encoding's max_context.
         """
-        return self.ln_f(self._last_block(tokens, cache, lengths))
+        return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
-    def _last_block(self, tokens, cache=None, lengths=None):
+    def _forward_blocks(self, tokens, cache=None, lengths=None):
         """Return the output of the last block (B, T, C) for tokens (B, T) after those cached."""
         start = cache.length if cache else 0
         stop = start + tokens.size(1)
@@ -284,8 +280,9 @@ class GPT(nn.Module):
                 f"{self.max_context} positions"
             )
         if cache is not None:
-            assert not torch.is_grad_enabled() and self.config.causal
-            assert cache.capacity is None or stop <= cache.capacity
+            assert not torch.is_grad_enabled(), "a cache holds no gradients"
+            assert self.config.causal, "only a causal model can use a cache"
+            assert cache.capacity is None or stop <= cache.capacity, "the cache is too small"
         pos = torch.arange(start, stop, device=tokens.device)  # (T,)
         return self._run_blocks(tokens, pos, cache, lengths)
 
@@ -305,7 +302,7 @@ class GPT(nn.Module):
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc, strict=True)):
             past = cache.layers[layer] if cache else None
-            context = pos, encoding, self.path, past, lengths
+            context = pos, encoding, self.attention_path, past, lengths
             if recompute:
                 x = checkpoint(block, x, *context, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -390,7 +387,8 @@ class GPT(nn.Module):
         kind = c.size if c.causal else f"{c.size} encoder"
         return (
             f"{kind}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
-            f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, attention by {self.path}"
+            f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, "
+            f"attention by {self.attention_path}"
         )
 
 
@@ -417,15 +415,17 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 
-    The gradients are computed in forward, chunk by chunk, while the chunk's logits exist, so all
-    logits are never in memory and none is computed twice. Products have autocast's dtype, sums are
-    float32. (linear_cross_entropy of torch 2.13, which is chunked too, rounds the loss itself to
-    bfloat16, an error of up to 0.4%.)
+    Forward computes the gradients chunk by chunk, while the chunk's logits exist, so all logits are
+    never in memory and none is computed twice. Products have autocast's dtype, sums are float32.
+    (torch 2.13's linear_cross_entropy rounds the loss to bfloat16, an error of up to 0.4%.)
     """
 
     @staticmethod
     def forward(ctx, x, weight, targets):
-        losses, x_grads, weight_grad = [], [], torch.zeros_like(weight)
+        """Return the mean loss (): x (N, C), weight (V, C), targets (N,) int64."""
+        losses = []
+        x_grads = []
+        weight_grad = torch.zeros_like(weight)
         rows = max(1, LOGITS_CHUNK // len(weight))
         if x.is_cuda:
             fewest_rows = -(-len(x) // MAX_GPU_CHUNKS)

@@ -137,7 +137,7 @@ class AttentionBenchmark:
     def compute_without_encoding(self, layer: LayerInputs) -> Tensor:
         """Compute attention by PyTorch's fused kernel alone: (B, H, T, D)."""
         q, k, v = layer.qkv()
-        return attention._sdpa(q, k, v, layer.scale, attention.MaskSpec(self.setting.causal))
+        return attention.sdpa(q, k, v, layer.scale, attention.MaskSpec(self.setting.causal))
 
     def compute(self, path: str, layer: LayerInputs) -> Tensor:
         """Compute attention with the layer's encoding by a path: (B, H, T, D)."""
@@ -157,7 +157,7 @@ class AttentionBenchmark:
             )
         inputs = rotated_q, rotated_k, v, attention.BiasInputs(encoding, *features), scale
         if path == "all tiles":
-            mask_spec = attention.mask_spec_of(encoding, skip_tolerance=0.0)
+            mask_spec = attention.make_mask_spec(encoding, skip_tolerance=0.0)
             return attention.attend(*inputs, "triton", mask_spec, packed_qkv)
         return attention.attend(*inputs, path, packed_qkv=packed_qkv)
 

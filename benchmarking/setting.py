@@ -124,11 +124,11 @@ class BenchmarkCase:
 
         def pin(function):
             def pinned():
-                attention.BACKEND = backend
+                attention.PINNED_BACKEND = backend
                 try:
                     return function()
                 finally:
-                    attention.BACKEND = None
+                    attention.PINNED_BACKEND = None
 
             return pinned
 

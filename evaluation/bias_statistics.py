@@ -56,7 +56,7 @@ class Layer:
     def attention_mask(self) -> Tensor:
         """Return the attention mask (T, T) bool, True where a query attends to a key."""
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
-        return attention.attention_mask(q, k, attention.mask_spec_of(self.encoding))
+        return attention.attention_mask(q, k, attention.make_mask_spec(self.encoding))
 
     def _logits(self, bias_encoding):
         """Return the logits of this layer's q and k with the bias of `bias_encoding`."""
@@ -142,7 +142,7 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
         slope = (row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)
         entry = {"slope": slope.mean().item(), "window": entropy.exp().mean().item()}
-        if model.path == "triton":
+        if model.attention_path == "triton":
             entry["left_out"] = layer.skipped_fraction()
         return entry
 

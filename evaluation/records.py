@@ -43,9 +43,9 @@ def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.
         "parameters": model.parameter_count(),
         "checkpoint_sha256": hash_file(checkpoint_path(run)),
         "dtype": str(dtype).removeprefix("torch."),
-        "attention": model.path,
+        "attention": model.attention_path,
     }
-    if model.path == "triton":
+    if model.attention_path == "triton":
         identity["skip_tolerance"] = model.config.skip_tolerance
     return identity
 

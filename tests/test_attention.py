@@ -283,7 +283,7 @@ def test_padding_is_masked(pe, gradients, monkeypatch):
     with torch.set_grad_enabled(gradients):
         for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
             bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
-            mask_spec = attention.mask_spec_of(encoding, lengths=lengths)
+            mask_spec = attention.make_mask_spec(encoding, lengths=lengths)
             padded = attention.attend(*qkv, bias_inputs, 0.4, path, mask_spec)
             assert padded.isfinite().all()
             for row, length in enumerate(lengths):
