@@ -19,7 +19,6 @@ removed at the end.
 """
 
 import dataclasses
-import math
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +38,12 @@ HUB = {
     "split": "train",
 }
 # ModernBERT's recipe holds these rows out, and shuffles the others with this seed.
-HELD_OUT, SHUFFLE_SEED = 1000, 12
+HELD_OUT = 1000
+SHUFFLE_SEED = 12
 COLUMNS = ("query", "positive", "negative")
-RECORD, CHECKPOINTS = "finetune.json", "checkpoints"
-MAY_CHANGE_ON_RESUME = {
+RECORD = "finetune.json"
+CHECKPOINTS = "checkpoints"
+FINETUNING_MAY_CHANGE = {
     "out_dir",
     "resume",
     "device",
@@ -126,7 +127,8 @@ def main(argv=None):
             f"fine-tuning needs accelerate and sentence-transformers 6 ({error}): "
             "pip install -r requirements-retrieval.txt"
         ) from None
-    out, encoder = Path(config.out_dir), config.encoder[0]
+    out = Path(config.out_dir)
+    encoder = config.encoder[0]
     previous = find_record(out, config)
     if "losses" in previous:
         print(f"{out} is already fine-tuned")
@@ -148,7 +150,7 @@ def main(argv=None):
     record = {
         "settings": dataclasses.asdict(config),
         "sha256": hashes,
-        "recipe": recipe_hash(config, hashes["data"], sentence_encoder.read_config(encoder)),
+        "recipe": finetuning_hash(config, hashes["data"], sentence_encoder.read_config(encoder)),
         "provenance": provenance(device),
     }
     unlock = run_folder.lock_folder(out)
@@ -161,7 +163,8 @@ def main(argv=None):
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     finally:
         unlock()
-    (first_step, first_loss), (last_step, last_loss) = losses[0], losses[-1]
+    first_step, first_loss = losses[0]
+    last_step, last_loss = losses[-1]
     print(f"{out}: loss {first_loss:.3f} at step {first_step}, {last_loss:.3f} at step {last_step}")
 
 
@@ -178,7 +181,7 @@ def find_record(out: Path, config: Config) -> dict:
     record = read_json(out / RECORD, "remove the folder")
     settings = dataclasses.asdict(config)
     old_settings = {**settings, **record["settings"]}
-    changes = run_folder.changed_settings(old_settings, settings, MAY_CHANGE_ON_RESUME)
+    changes = run_folder.changed_settings(old_settings, settings, FINETUNING_MAY_CHANGE)
     run_folder.check_unchanged(out, changes)
     return record
 
@@ -192,15 +195,15 @@ def check_content(out: Path, previous: dict, hashes: dict) -> None:
         run_folder.check_unchanged(out, [f"trained with another content of {names}"])
 
 
-def recipe_hash(config: Config, data_sha256: str | None, encoder: dict) -> str:
+def finetuning_hash(config: Config, data_sha256: str | None, encoder: dict) -> str:
     """Return a hash of everything that determines a fine-tuning, except its seed.
 
     Fine-tunings with the same hash differ in their seed only. data_sha256: of the triplets, None
     for the hub's. encoder: the settings in its folder.
     """
-    left_out = MAY_CHANGE_ON_RESUME | {"seed", "data", "encoder"}
+    excluded = FINETUNING_MAY_CHANGE | {"seed", "data", "encoder"}
     settings = {
-        name: value for name, value in dataclasses.asdict(config).items() if name not in left_out
+        name: value for name, value in dataclasses.asdict(config).items() if name not in excluded
     }
     return short_hash([settings, data_sha256, encoder.get("recipe"), encoder.get("step")])
 
@@ -215,7 +218,9 @@ def read_triplets(config: Config):
 
     datasets.disable_progress_bars()
     if config.data is None:
-        name, load, remedy = HUB["path"], HUB, "pass a file as --data"
+        name = HUB["path"]
+        load_options = HUB
+        remedy = "pass a file as --data"
     else:
         path = Path(config.data)
         if not path.is_file() or not text_sources.table_format(path):
@@ -223,10 +228,11 @@ def read_triplets(config: Config):
                 f"--data {config.data} is not a .jsonl or .parquet file: "
                 "pass such a file, or remove --data for MS MARCO"
             )
-        name, load = config.data, text_sources.load_arguments([path])
+        name = config.data
+        load_options = text_sources.load_arguments([path])
         remedy = "repair it, or use another --data"
     with text_sources.raise_input_errors(name, remedy):
-        rows = datasets.load_dataset(**load)
+        rows = datasets.load_dataset(**load_options)
     missing = [column for column in COLUMNS if column not in rows.column_names]
     if missing:
         raise InputError(f"{name} has no column {' and '.join(missing)}: add {', '.join(COLUMNS)}")
@@ -255,43 +261,36 @@ def train(
     Returns (step, mean loss since the previous entry) of each log step.
     Raises InputError if the loss is NaN or Inf.
     """
-    from sentence_transformers import (
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
-    from transformers import TrainerCallback
 
-    from retrieval.sentence_encoder import clamp_parameters
+    from retrieval.trainer import EncoderTrainer, StepCallback
 
+    trainer = EncoderTrainer(
+        model=model,
+        train_dataset=rows,
+        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
+        callbacks=[StepCallback(model)],
+        args=training_arguments(config, device, dtype),
+    )
     checkpoints = Path(config.out_dir) / CHECKPOINTS
+    trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
+    return [
+        (entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
+    ]
 
-    class AfterEachStep(TrainerCallback):
-        def on_step_end(self, arguments, state, control, **_):
-            clamp_parameters(model)
-            if state.global_step == state.max_steps:
-                control.should_log = True
 
-        def on_log(self, arguments, state, control, logs, **_):
-            if not math.isfinite(logs.get("loss", 0)):
-                raise InputError(
-                    f"the loss is {logs['loss']} at step {state.global_step}: "
-                    "use a lower --lr and another --out_dir"
-                )
+def training_arguments(config: Config, device: torch.device, dtype: torch.dtype):
+    """Return the SentenceTransformerTrainingArguments of a fine-tuning."""
+    from sentence_transformers import SentenceTransformerTrainingArguments
 
-    class Trainer(SentenceTransformerTrainer):
-        def _save_checkpoint(self, *arguments):
-            with writing(checkpoints):
-                super()._save_checkpoint(*arguments)
-
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(checkpoints),
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(Path(config.out_dir) / CHECKPOINTS),
         num_train_epochs=1,
         per_device_train_batch_size=config.batch,
         batch_sampler="no_duplicates",
         learning_rate=config.lr,
         lr_scheduler_type="linear",
-        warmup_steps=config.warmup,
+        warmup_steps=config.warmup,  # a value below 1 is a fraction of the steps (transformers 5)
         seed=config.seed,
         data_seed=config.seed,
         logging_steps=config.log_every,
@@ -303,17 +302,6 @@ def train(
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
     )
-    trainer = Trainer(
-        model=model,
-        train_dataset=rows,
-        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
-        callbacks=[AfterEachStep()],
-        args=arguments,
-    )
-    trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
-    return [
-        (entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
-    ]
 
 
 def newest_checkpoint(checkpoints: Path) -> str | None:
