@@ -25,6 +25,7 @@ import torch
 import posenc
 from errors import InputError
 from hf_interop.tokenizer import build_tokenizer
+from model import GPT
 from runtime import cli
 from runtime.checkpoints import checkpoint_path, recipe_hash
 from runtime.files import atomic_folder
@@ -55,7 +56,7 @@ README = """# {name}
 
 GPT-2 with the positional encoding `{pe}`: {description},
 trained at {block_size} tokens, step {step}.
-{tokenizer} tokens; checkpoint SHA-256 {sha256}.
+Tokenizer: {tokenizer}; checkpoint SHA-256 {sha256}.
 
 ```python
 from transformers import {auto}, AutoTokenizer
@@ -128,31 +129,54 @@ def main(argv=None):
     if len(config.run) != 1:
         raise InputError("name one run: python export_hf.py runs/NAME --out_dir exported")
     try:
-        import transformers
+        import transformers  # noqa: F401  (checked before the run is loaded)
 
-        from hf_interop import modeling
+        from hf_interop import modeling  # noqa: F401
     except ImportError as error:
         raise InputError(
             f"exporting needs transformers 5 ({error}): pip install -r requirements-retrieval.txt"
         ) from None
-    run, out = config.run[0], Path(config.out_dir)
+    run = config.run[0]
+    out = Path(config.out_dir)
+    check_out_dir(out)
+    trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
+    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
+    check_encoding(trained.config.pe)
+    model = build_hf_model(trained, checkpoint, tokenizer)
+    sha256 = hash_file(checkpoint_path(run))
+    readme = format_readme(out.resolve().name, model, checkpoint, sha256)
+    write_folder(out, model, tokenizer, readme)
+    print(f"{out}: {model.model.describe()}")
+
+
+def check_out_dir(out: Path) -> None:
+    """Raise InputError unless `out` does not exist or is an empty folder."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"{out} holds other files: choose another --out_dir")
-    trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
-    gpt_config = trained.config
-    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
-    for cls, _ in posenc.parse(gpt_config.pe):
+
+
+def check_encoding(pe: str) -> None:
+    """Raise InputError if a class of the encoding is in a module that is not exported."""
+    for cls, _ in posenc.parse(pe):
         if cls.__module__ not in MODULES:
             raise InputError(
                 f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
                 "exported: move its class to a module of more_encodings/"
             )
 
-    kind = DECODER if gpt_config.causal else ENCODER
+
+def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
+    """Return the trained model as a PreTrainedModel of transformers, without padding tokens."""
+    import transformers
+
+    from hf_interop import modeling
+
+    config = trained.config
+    kind = DECODER if config.causal else ENCODER
     vocab_size = tokenizer.n_vocab
-    if not gpt_config.causal:
+    if not config.causal:
         vocab_size += 1  # <|mask|>
-    settings = {**dataclasses.asdict(gpt_config), "vocab_size": vocab_size, "dtype": "float32"}
+    settings = {**dataclasses.asdict(config), "vocab_size": vocab_size, "dtype": "float32"}
     if trained.max_context is not None:
         settings["max_position_embeddings"] = trained.max_context
     hf_config = modeling.PosencConfig(
@@ -161,45 +185,63 @@ def main(argv=None):
         step=checkpoint["step"],
         auto_map={"AutoConfig": "modeling.PosencConfig", **kind.classes},
     )
-    model = getattr(modeling, flat_name(kind.classes[kind.auto_class]))(hf_config)
+    model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))
+    model = model_class(hf_config)
     weights = trained.state_dict()
     weights["wte.weight"] = weights["wte.weight"][:vocab_size]
     model.model.load_state_dict(weights)
-    if gpt_config.causal:
+    if config.causal:
         end = tokenizer.eot_token
         model.generation_config = transformers.GenerationConfig(
             bos_token_id=end, eos_token_id=end, pad_token_id=end
         )
+    return model
 
-    if trained.max_context is not None:
-        limit = f"Contexts of up to {trained.max_context} tokens. "
-    elif gpt_config.causal:
+
+def format_readme(name: str, model, checkpoint: dict, sha256: str) -> str:
+    """Return the README.md of an exported folder.
+
+    name: of the folder. model: from `build_hf_model`. sha256: of the checkpoint's file.
+    """
+    import transformers
+
+    network = model.model
+    kind = DECODER if network.config.causal else ENCODER
+    if network.max_context is not None:
+        limit = f"Contexts of up to {network.max_context} tokens. "
+    elif network.config.causal:
         limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
     else:
         limit = "Any context length. "
-    readme = README.format(
-        name=out.resolve().name,
+    return README.format(
+        name=name,
         auto=kind.auto_class,
         use=kind.example,
-        pe=gpt_config.pe,
-        description=model.model.describe().split(";")[0],
-        block_size=gpt_config.block_size,
+        pe=network.config.pe,
+        description=network.describe().split(";")[0],
+        block_size=network.config.block_size,
         step=checkpoint["step"],
-        tokenizer=tokenizer.name,
-        sha256=hash_file(checkpoint_path(run)),
+        tokenizer=checkpoint["data"]["tokenizer"],
+        sha256=sha256,
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
         limit=limit + kind.note,
     )
+
+
+def write_folder(out: Path, model, tokenizer, readme: str) -> None:
+    """Write an exported folder: model, tokenizer, MODULES and README.md."""
+    import transformers
+
     transformers.utils.logging.disable_progress_bar()
     with atomic_folder(out) as folder:
         model.save_pretrained(folder)
-        build_tokenizer(tokenizer, has_mask=not gpt_config.causal).save_pretrained(folder)
+        has_mask = not model.model.config.causal
+        build_tokenizer(tokenizer, has_mask=has_mask).save_pretrained(folder)
         for module in MODULES:
             source = flatten_imports(source_path(module).read_text(encoding="utf-8"))
             (folder / f"{flat_name(module)}.py").write_text(source, encoding="utf-8")
         (folder / "README.md").write_text(readme, encoding="utf-8")
-    print(f"{out}: {model.model.describe()}")
 
 
 def source_path(module: str) -> Path:
