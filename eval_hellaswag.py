@@ -31,7 +31,7 @@ from evaluation.records import existing_record, record_identity, record_path, ru
 from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, supports
 from model import GPT, cross_entropies
 from reporting.columns import in_order
-from reporting.tables import accuracy_table
+from reporting.metrics import ACCURACY
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
 from runtime.files import write_json
@@ -70,14 +70,9 @@ def main(argv=None):
     examples = load_examples(config.source)
     records = [evaluate(run, examples, config, device, dtype) for run in config.runs]
     records = in_order(records)
-    data = records[0]["data"]
     print()
-    print(accuracy_table(records).markdown())
-    print(
-        f"HellaSwag ({data['split']}): accuracy in percent ± standard error, computed as in "
-        f"lm-evaluation-harness; {data['tokenizer']} tokens, no <|endoftext|> before the context; "
-        "chance is 25."
-    )
+    print(ACCURACY.table(records).markdown())
+    print(ACCURACY.caption(records))
 
 
 def load_examples(source: str | None) -> list[dict]:

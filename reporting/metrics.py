@@ -178,16 +178,24 @@ def _ndcg_caption(records: list[dict]) -> str:
 
 
 def _accuracy_caption(records: list[dict]) -> str:
+    splits = sorted({record["data"]["split"] for record in records})
+    tokens = sorted({_token_kind(record) for record in records})
     return (
-        "HellaSwag accuracy in percent ± standard error, as lm-evaluation-harness computes it; "
+        f"HellaSwag ({' and '.join(splits)}): accuracy in percent ± standard error, computed as in "
+        f"lm-evaluation-harness; {' and '.join(tokens)}, no <|endoftext|> before the context; "
         "chance is 25."
     )
 
 
 def _data(record: dict) -> str:
     data = record["data"]
-    tokenizer = "byte" if data["tokenizer"] == "bytes" else data["tokenizer"]
-    return f"{data['dataset']} ({data['split']}, {tokenizer} tokens)"
+    return f"{data['dataset']} ({data['split']}, {_token_kind(record)})"
+
+
+def _token_kind(record: dict) -> str:
+    """Return the kind of tokens in words: "byte tokens" or "gpt2 tokens"."""
+    tokenizer = record["data"]["tokenizer"]
+    return "byte tokens" if tokenizer == "bytes" else f"{tokenizer} tokens"
 
 
 def entries_of(records: list[dict]) -> list[dict]:

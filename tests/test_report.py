@@ -111,7 +111,7 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
         "acc_norm": 0.4,
         "acc_norm_se": None,
         "examples": 1234,
-        "data": {},
+        "data": {"dataset": "hellaswag", "split": "validation", "tokenizer": "gpt2"},
         "protocol": {},
     }
     curve = {"by_position": {"first": 0, "width": 64, "loss": [1.0, 2.0, 3.0, 4.0]}}
@@ -136,6 +136,7 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
     }
     text = (tmp_path / "out" / "hellaswag.md").read_text()
     assert "| cable | 30.00 ± 1.00 |" in text and "40.00 ± —" in text and "1,234" in text
+    assert "HellaSwag (validation): accuracy" in text and "; gpt2 tokens, no" in text
 
 
 def speed(seconds, tokens=1000, memory=5e6, mfu=None, **ratios):
