@@ -86,7 +86,7 @@ class Encoding(nn.Module):
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):
-        """Options of the encoding follow as keyword-only arguments, all of them integers."""
+        """Create the encoding; subclasses add integer options as keyword-only arguments."""
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
@@ -662,8 +662,10 @@ class Sinusoidal(Encoding):
 
 
 def alibi_exponents(heads: int) -> Tensor:
-    """Return exponents x of ALiBi's slopes 2^-x, (H,) float64: the exponents for the largest
-    power of two P <= H, then every second exponent for 2P."""
+    """Return exponents x of ALiBi's slopes 2^-x, (H,) float64.
+
+    They are the exponents for the largest power of two P <= H, then every second one for 2P.
+    """
     below = 1 << heads.bit_length() - 1
     interleaved = torch.arange(0.5, below)[: heads - below]
     n = torch.cat([torch.arange(1, below + 1), interleaved])

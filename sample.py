@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from errors import InputError
-from generation.sampling import Sampling, generate
+from generation.sampling import SamplingConfig, generate
 from model import GPT
 from runtime import cli, devices
 from runtime.loading import load_model
@@ -26,7 +26,7 @@ from text_data import tokenization
 
 
 @dataclass
-class Config(Sampling):
+class Config(SamplingConfig):
     """Settings of text generation."""
 
     run: list[str] = field(default_factory=list)

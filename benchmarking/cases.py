@@ -100,7 +100,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     new_tokens = min(NEW_TOKENS, setting.context // 2)
     vocab_size = model.config.vocab_size
     # The first new token comes from reading the prompt, which is not timed.
-    options = sampling.Sampling(
+    options = sampling.SamplingConfig(
         max_new_tokens=new_tokens + 1, temperature=0, compile=setting.compile
     )
     torch.manual_seed(SEED)

@@ -49,7 +49,7 @@ class Layer:
         bias_inputs = attention.BiasInputs(self.encoding, *self.features)
         return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
 
-    def scores(self) -> Tensor:
+    def logits(self) -> Tensor:
         """Return the logits of attention, q k^T * scale + bias, without a mask: (B, H, T, T)."""
         return self._logits(self.encoding)
 
@@ -92,7 +92,7 @@ class Layer:
 
 
 @torch.no_grad()
-def visit(model: GPT, tokens: Tensor, function: Callable[[Layer], object]) -> list:
+def map_layers(model: GPT, tokens: Tensor, function: Callable[[Layer], object]) -> list:
     """Return what `function` returns for every layer while the model reads tokens (B, T)."""
     results = []
 
@@ -101,20 +101,22 @@ def visit(model: GPT, tokens: Tensor, function: Callable[[Layer], object]) -> li
         results.append(function(Layer(attn, encoding, x, pos)))
 
     hooks = [block.attn.register_forward_pre_hook(hook) for block in model.h]
-    model.hidden(tokens)
-    for handle in hooks:
-        handle.remove()
+    try:
+        model.hidden(tokens)
+    finally:
+        for handle in hooks:
+            handle.remove()
     return results
 
 
 def layers(model: GPT, tokens: Tensor) -> list[Layer]:
     """Return every layer of the model as it reads tokens (B, T)."""
-    return visit(model, tokens, lambda layer: layer)
+    return map_layers(model, tokens, lambda layer: layer)
 
 
 def skipped_fractions(model: GPT, tokens: Tensor) -> list[float]:
     """Return the fraction of tiles that the Triton kernels skip, by layer."""
-    return visit(model, tokens, Layer.skipped_fraction)
+    return map_layers(model, tokens, Layer.skipped_fraction)
 
 
 def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
@@ -133,7 +135,7 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
 
     def statistics(layer):
         q_features, k_features = layer.features
-        q_features = tuple(s[..., -1:] for s in q_features)
+        q_features = tuple(feature[..., -1:] for feature in q_features)
         bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
         matrix = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)
         row = matrix[..., 0, :]  # (B|1, H|1, 1, T) -> (B|1, H|1, T)
@@ -146,5 +148,5 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
             entry["left_out"] = layer.skipped_fraction()
         return entry
 
-    entries = visit(model, tokens, statistics)
+    entries = map_layers(model, tokens, statistics)
     return {name: [entry[name] for entry in entries] for name in entries[0]}

@@ -95,18 +95,19 @@ def update_record(
     The file is written after each length, so that an interrupted evaluation resumes there. Results
     of other lengths that the file already holds are kept.
     """
-    results = (existing_record(path, identity) or {"lengths": {}})["lengths"]
+    header = {**run_labels(run), **identity}
+    record = existing_record(path, identity) or {"lengths": {}}
+    results = record["lengths"]
     missing = [length for length in lengths if str(length) not in results]
     if not missing:
         print(f"{run} is already evaluated")
     for length in missing:
         results[str(length)] = measure(length)
         results = dict(sorted(results.items(), key=lambda item: int(item[0])))
-        record = {**run_labels(run), **identity, "lengths": results}
-        write_json(path, {**record, "provenance": provenance(device)})
+        write_json(path, {**header, "lengths": results, "provenance": provenance(device)})
     print(f"record: {path}")
     requested = {str(length): results[str(length)] for length in lengths}
-    return {**run_labels(run), **identity, "lengths": requested}
+    return {**header, "lengths": requested}
 
 
 def shards_for_run(

@@ -12,7 +12,7 @@ from runtime import devices
 
 
 @dataclass
-class Sampling:
+class SamplingConfig:
     """Settings of token sampling."""
 
     max_new_tokens: int = 256
@@ -34,16 +34,16 @@ class Sampling:
 def generate(
     model: GPT,
     prompts: list[list[int]],
-    config: Sampling,
+    config: SamplingConfig,
     vocab_size: int,
-    end: int,
+    end_token: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of the rows that are not finished.
 
     prompts: at least one token each. vocab_size: logits from here on are padding of the vocabulary.
-    end: the token that finishes a row; it is not yielded.
+    end_token: the token that finishes a row; it is not yielded.
 
     All rows advance together, one position per step, from the end of the shortest prompt. A row
     inside of its prompt takes the prompt's token instead of the sampled one. When an encoding's
@@ -76,9 +76,9 @@ def generate(
             if len(texts[row]) > length:
                 continue  # inside of its prompt
             texts[row].append(token)  # also of finished rows: the batch keeps its shape
-            if row in running and token != end:
+            if row in running and token != end_token:
                 new_tokens[row] = token
-            if token == end or length + 1 == final_lengths[row]:
+            if token == end_token or length + 1 == final_lengths[row]:
                 running.discard(row)
         length += 1
         yield new_tokens
@@ -98,7 +98,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
     return last @ model.wte.weight.T
 
 
-def sample_token(logits: Tensor, config: Sampling, generator: torch.Generator) -> Tensor:
+def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
     """Return one token for each row of logits (B, V) float32: (B,) int64.
 
     Temperature applies first, then top_k, then top_p to the probability that top_k leaves.

@@ -108,7 +108,7 @@ def layer_matrices(model, tokens: list[int], config: Config) -> tuple:
     T, heads = len(tokens), model.config.n_head
     bias, decay = layer.bias(), layer.decay()
     if bias is None or config.scores:
-        matrices, content = layer.scores(), "attention scores"
+        matrices, content = layer.logits(), "attention scores"
     else:
         matrices, content = bias, "bias added to the attention scores"
     matrices = matrices.expand(1, heads, T, T)[0]

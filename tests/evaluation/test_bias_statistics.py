@@ -47,7 +47,7 @@ def test_decay_adds_up_to_the_bias(model):
 
 @pytest.mark.parametrize("pe", ["rope", "cable", "rope+fox", "t5", "dapev2+kerple"])
 def test_scores_reproduce_attention(pe, model):
-    """softmax(scores) v is the input of the output projection."""
+    """softmax(logits) v is the input of the output projection."""
     network = model(pe)
     tokens, attn = torch.arange(40, 60)[None], network.h[1].attn
     seen = []
@@ -55,16 +55,16 @@ def test_scores_reproduce_attention(pe, model):
     attn.c_attn.register_forward_hook(lambda _, arguments, output: seen.append(output))
     layer = bias_statistics.layers(network, tokens)[1]
     projection, attention_output = seen[:2]
-    scores = layer.scores()[0]
+    logits = layer.logits()[0]
     q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in projection.chunk(3, -1))
     future = torch.ones(20, 20, dtype=torch.bool).triu(1)
-    weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+    weights = logits.masked_fill(future, -torch.inf).softmax(-1)
     y = (weights @ v)[0].transpose(0, 1).flatten(1)
     assert_allclose(y, attention_output[0], atol=1e-5)
     assert (layer.bias() is None) == (pe == "rope")
     assert (layer.decay() is None) == (pe in ("rope", "t5", "dapev2+kerple"))
     if pe == "dapev2+kerple":  # its bias is all that is added to q k^T
-        assert_allclose(layer.bias()[0], scores - (q @ k.mT)[0] * 8**-0.5, atol=1e-5)
+        assert_allclose(layer.bias()[0], logits - (q @ k.mT)[0] * 8**-0.5, atol=1e-5)
 
 
 def effective_window(slope, tokens):
@@ -107,3 +107,10 @@ def test_summary_depends_on_the_text(model):
     assert summary["slope"][0] > 1 > summary["slope"][1]
     assert summary["window"][0] < 3 < summary["window"][1] < 16
     assert bias_statistics.summary(model("rope"), torch.arange(16)[None]) == {}
+
+
+def test_map_layers_removes_its_hooks_on_errors(model):
+    network = model("alibi")
+    with pytest.raises(ZeroDivisionError):
+        bias_statistics.map_layers(network, torch.arange(4)[None], lambda layer: 1 / 0)
+    assert not any(block.attn._forward_pre_hooks for block in network.h)

@@ -15,7 +15,7 @@ END = 256  # the byte tokenizer's end of a document
 
 def generate_tokens(model, prompts, **settings):
     """The new tokens of each prompt."""
-    config = sampling.Sampling(**settings)
+    config = sampling.SamplingConfig(**settings)
     rows = [[] for _ in prompts]
     for new_tokens in sampling.generate(model, prompts, config, 257, END, CPU, torch.float32):
         for row, token in new_tokens.items():
@@ -100,7 +100,7 @@ def test_long_prompts_are_read_in_chunks(model, monkeypatch):
 
 def sampled_fractions(logits, **settings):
     """The frequency of each token in 20,000 samples from one row of logits."""
-    config, generator = sampling.Sampling(**settings), torch.Generator().manual_seed(0)
+    config, generator = sampling.SamplingConfig(**settings), torch.Generator().manual_seed(0)
     rows = torch.tensor(logits.astype(np.float32)).expand(20_000, -1)
     tokens = sampling.sample_token(rows, config, generator)
     return torch.bincount(tokens, minlength=len(logits)).numpy() / 20_000
