@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -40,7 +39,7 @@ from text_data import data_loader
 from text_data.shards import Shards
 
 
-@dataclass
+@dataclasses.dataclass
 class Config:
     """Settings of a training run."""
 
@@ -129,17 +128,16 @@ class Config:
     """bitwise reproducible on a GPU, at some loss of speed; CPUs always are"""
 
     def __post_init__(self):
-        minimums = dict.fromkeys(["warmup_steps", "seed", "lr", "min_lr"], 0)
-        minimums |= dict.fromkeys(["weight_decay", "grad_clip"], 0)
-        minimums |= dict.fromkeys(["block_size", "tokens_per_step", "micro_batch"], 1)
-        minimums |= dict.fromkeys(["log_every", "val_every", "val_tokens"], 1)
-        minimums |= dict.fromkeys(["checkpoint_every", "keep_checkpoints"], 1)
+        not_negative = ["warmup_steps", "seed", "lr", "min_lr", "weight_decay", "grad_clip"]
+        positive = ["block_size", "tokens_per_step", "micro_batch", "log_every", "val_every"]
+        positive += ["val_tokens", "checkpoint_every", "keep_checkpoints"]
+        minimums = dict.fromkeys(not_negative, 0) | dict.fromkeys(positive, 1)
         problems = cli.check_minimums(self, steps=0 if self.init_from else 1, **minimums)
         if self.min_lr > self.lr >= 0:
             problems.append(f"min_lr {self.min_lr:g} is above lr {self.lr:g}: use a lower --min_lr")
         for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                value = getattr(self, name)
+            value = getattr(self, name)
+            if not 0 <= value < 1:
                 problems.append(f"{name} is {value}: it must be at least 0 and below 1")
         if self.seed >= 2**63:
             problems.append(f"seed is {self.seed}: it must be below 2^63")
@@ -197,8 +195,10 @@ class Trainer:
     """Training of one run, on one rank: `train` is the loop; its steps and the setup follow."""
 
     def __init__(self, config: Config, processes: distributed.Processes):
-        self.config, self.processes = config, processes
-        self.rank, self.world_size = processes.rank, processes.world_size
+        self.config = config
+        self.processes = processes
+        self.rank = processes.rank
+        self.world_size = processes.world_size
         self.sequences_per_step = config.sequences_per_step(self.world_size)
         if config.deterministic:
             devices.enable_determinism()
@@ -225,28 +225,25 @@ class Trainer:
             distributed.Signals() as signals,
             training_metrics.progress_bar(config, self.step, self.rank) as bar,
         ):
-            if config.steps == 0:  # evaluate and save the weights of --init_from
+            if config.steps == 0 or self.lacks_validation():
                 self.validate()
+            if config.steps == 0:  # the weights of --init_from
                 self.save_checkpoint()
-            elif self.lacks_validation():
-                self.validate()
             while self.step < config.steps and not is_stopped:
                 step_start = time.perf_counter()
                 self.train_step()
                 is_stopped = self.processes.any(signals.received)
                 is_last = self.step == config.steps
-                saves = is_stopped or is_last or self.step % config.checkpoint_every == 0
-                logs = saves or self.step % config.log_every == 0
-                if logs:
-                    losses = self.metrics.reduce_losses(  # waits for the device
-                        self.step, self.saved_step, self.scaler.is_enabled()
-                    )
+                should_save = is_stopped or is_last or self.step % config.checkpoint_every == 0
+                should_log = should_save or self.step % config.log_every == 0
+                if should_log:  # waits for the device
+                    losses = self.metrics.reduce_losses(self.step, self.saved_step, self.scaler)
                 self.metrics.seconds += time.perf_counter() - step_start
-                if logs:
+                if should_log:
                     self.log_step(losses)
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
                     self.validate()
-                if saves:
+                if should_save:
                     self.save_checkpoint()
                 bar.update()
         if is_stopped and not is_last:
@@ -260,22 +257,23 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.config)
         for micro_step in range(self.accumulation_steps):
-            # The data loader prefetches batches. position: in the data, after this step.
-            window_numbers, *batch, self.position = next(self.batches)
-            loss = self.forward_backward_step(batch, micro_step == self.accumulation_steps - 1)
-            self.metrics.add_micro_batch(loss, window_numbers)
+            # sampler_state: after this step; the loader itself reads ahead.
+            window_indices, *batch, self.sampler_state = next(self.batches)
+            is_last_micro_batch = micro_step == self.accumulation_steps - 1
+            loss = self.forward_backward_step(batch, is_last_micro_batch)
+            self.metrics.add_micro_batch(loss, window_indices)
         norm = optimizer_step(self.model, self.optimizer, self.scaler, self.config.grad_clip)
         self.metrics.add_step(norm)
         self.step += 1
 
-    def forward_backward_step(self, batch: list[Tensor], is_last: bool) -> Tensor:
+    def forward_backward_step(self, batch: list[Tensor], is_last_micro_batch: bool) -> Tensor:
         """Add the gradients of one micro-batch to those of the step; return its mean loss, ().
 
         batch: inputs and targets, (micro-batch, block_size) int64 each; for an encoder inputs,
-        targets and masked positions. is_last: the last micro-batch of the step, in whose backward
-        pass the ranks average their gradients.
+        targets and masked positions. is_last_micro_batch: of the step; in its backward pass the
+        ranks average their gradients.
         """
-        is_local = self.world_size > 1 and not is_last
+        is_local = self.world_size > 1 and not is_last_micro_batch
         with self.parallel_model.no_sync() if is_local else contextlib.nullcontext():
             with devices.autocast(self.device, self.dtype):  # mixed precision
                 loss = self.parallel_model(*batch)
@@ -285,8 +283,7 @@ class Trainer:
     def log_step(self, losses: Tensor) -> None:
         """Print and log the mean loss, the throughput and the memory since the last log line."""
         values = self.metrics.summarize(losses, lr=self.optimizer.param_groups[0]["lr"])
-        steps_left = self.config.steps - self.step
-        self.print_line(*training_metrics.step_columns(values, steps_left))
+        self.print_line(*training_metrics.step_columns(values, self.config.steps - self.step))
         self.run.log("train", self.step, **values)
 
     def validate(self) -> None:
@@ -294,17 +291,17 @@ class Trainer:
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         summary = {}
-        numbers = np.array_split(self.val_numbers, self.world_size)[self.rank]
+        indices = np.array_split(self.val_indices, self.world_size)[self.rank]
         # Shapes differ from those of training, and would compile again.
         with torch.compiler.set_stance("force_eager"):
-            for start in range(0, len(numbers), self.micro_batch):
-                batch = self.val_windows.batch(numbers[start : start + self.micro_batch])
+            for start in range(0, len(indices), self.micro_batch):
+                batch = self.val_windows.batch(indices[start : start + self.micro_batch])
                 batch = [x.to(self.device) for x in batch]
                 with devices.autocast(self.device, self.dtype):
                     total += self.model.losses(*batch).sum(dtype=torch.float64)
                     summary = summary or bias_statistics.summary(self.model, batch[0])
         self.model.train()
-        tokens = len(self.val_numbers) * self.val_windows.targets_per_window
+        tokens = len(self.val_indices) * self.val_windows.targets_per_window
         loss = self.processes.sum(total).item() / tokens
         columns = training_metrics.bias_columns(summary)
         self.print_line(f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}", *columns)
@@ -316,7 +313,7 @@ class Trainer:
             optimizer=self.optimizer.state_dict(),
             scaler=self.scaler.state_dict(),
             step=self.step,
-            sampler=self.position,
+            sampler=self.sampler_state,
             rng=self.processes.gather(devices.random_state(self.device)),
             gpt=dataclasses.asdict(self.model.config),
         )
@@ -330,12 +327,10 @@ class Trainer:
 
     def load_data(self) -> None:
         config = self.config
-        train_shards = Shards(config.data, "train", config.verify_data)
-        val_shards = Shards(config.data, "val", config.verify_data)
-        self.train_windows = config.windows(train_shards)
-        self.val_windows = config.windows(val_shards)
+        self.train_windows = config.windows(Shards(config.data, "train", config.verify_data))
+        self.val_windows = config.windows(Shards(config.data, "val", config.verify_data))
         count = max(1, config.val_tokens // config.block_size)
-        self.val_numbers = data_loader.evenly_spaced(len(self.val_windows), count)
+        self.val_indices = data_loader.evenly_spaced(len(self.val_windows), count)
 
     def find_checkpoint(self) -> dict | None:
         """Open the run folder and return the checkpoint to resume from, if there is one."""
@@ -383,14 +378,16 @@ class Trainer:
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(self.model, config.lr, betas, config.weight_decay)
         self.scaler = make_grad_scaler(self.device, self.dtype)
-        self.step, self.position = 0, {"epoch": 0, "index": 0}
+        self.step = 0
+        self.sampler_state = {"epoch": 0, "index": 0}
         if config.warmup_steps > config.steps > 0:
             print(
                 f"note: warmup_steps {config.warmup_steps} is above steps {config.steps}: "
                 "the learning rate never reaches lr"
             )
         if checkpoint:
-            self.step, self.position = checkpoint["step"], checkpoint["sampler"]
+            self.step = checkpoint["step"]
+            self.sampler_state = checkpoint["sampler"]
             self.optimizer.load_state_dict(checkpoint["optimizer"])
             if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
                 self.scaler.load_state_dict(checkpoint["scaler"])
@@ -399,40 +396,45 @@ class Trainer:
         self.saved_step = self.step
 
     def start(self) -> None:
-        """Choose the micro-batch, lock the run folder, and start the data loader."""
-        config, shards = self.config, self.train_windows.shards
+        """Lock the run folder and prepare the first step."""
         self.processes.barrier()  # no rank looks into the folder any more: it may change now
+        self.choose_micro_batch()
+        config, windows = self.config, self.train_windows
+        steps = training_metrics.describe_steps(config, windows, self.world_size, self.micro_batch)
+        print(f"{steps}, from step {self.step}")
+        facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
+        facts["data"] = windows.shards.sha256
+        self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
+        self.compile_and_wrap()
+        self.metrics = training_metrics.StepMetrics(
+            config, self.model, windows, self.accumulation_steps, self.dtype, self.processes
+        )
+        self.start_data_loader()
+
+    def choose_micro_batch(self) -> None:
+        """Set the sequences per pass, a divisor of a rank's share of a step, and the passes."""
         per_rank = self.sequences_per_step // self.world_size
-        if config.micro_batch == "auto":
+        if self.config.micro_batch == "auto":
             self.micro_batch = devices.find_micro_batch(
                 self.model, per_rank, self.device, self.dtype, self.processes
             )
             self.run.config["micro_batch"] = self.micro_batch
         else:
-            counts = range(1, config.micro_batch + 1)
+            counts = range(1, self.config.micro_batch + 1)
             self.micro_batch = max(count for count in counts if per_rank % count == 0)
         self.accumulation_steps = per_rank // self.micro_batch
-        epochs = self.sequences_per_step * config.steps / len(self.train_windows)
-        print(
-            f"{epochs:.2f} epochs of {shards.total:,} tokens in {config.steps:,} steps of "
-            f"{config.tokens_per_step:,} tokens = world size {self.world_size} x "
-            f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences, "
-            f"from step {self.step}"
-        )
-        parameters = self.model.parameter_count()
-        facts = {"processes": self.world_size, "parameters": parameters, "data": shards.sha256}
-        self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
-        if config.compile or (config.compile is None and self.device.type == "cuda"):
+
+    def compile_and_wrap(self) -> None:
+        if self.config.compile or (self.config.compile is None and self.device.type == "cuda"):
             self.model.compile()
         self.parallel_model = self.model
         if self.world_size > 1:
             self.parallel_model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         self.model.train()
+
+    def start_data_loader(self) -> None:
         windows = self.train_windows
-        self.metrics = training_metrics.StepMetrics(
-            config, self.model, windows, self.accumulation_steps, self.dtype, self.processes
-        )
-        sampler = data_loader.Sampler(len(windows), config.seed, **self.position)
+        sampler = data_loader.Sampler(len(windows), self.config.seed, **self.sampler_state)
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(windows, sampler, *sizes)
         self.batches = data_loader.prefetch(batches, self.device)

@@ -163,17 +163,17 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
     lengths = set()
     try:
         for word in text.replace(" ", "").split(","):
+            length = int(word.removesuffix("x"))
             if word.endswith("x"):
-                lengths.add(block_size * int(word[:-1]))
-            else:
-                lengths.add(int(word))
+                length *= block_size
+            if length < 1:
+                raise ValueError
+            lengths.add(length)
     except ValueError:
-        lengths = {0}
-    if min(lengths) < 1:
         raise InputError(
             f"lengths '{text}' are invalid: use token counts or multiples of the training length, "
             "as in 512,1024 or 1x,16x"
-        )
+        ) from None
     return sorted(lengths)
 
 

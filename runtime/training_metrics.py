@@ -41,31 +41,31 @@ class StepMetrics:
         rows = min(config.log_every, config.steps)
         self.losses = torch.zeros(rows, accumulation_steps, device=self.device)
         self.norms = torch.zeros(rows, device=self.device)
-        self.window_numbers = []
+        self.window_indices = []
         self.steps = 0
         self.seconds = 0.0  # of training, without validation and saving
 
-    def add_micro_batch(self, loss: Tensor, window_numbers) -> None:
-        """Store the loss of a micro-batch, (), and the numbers of its windows."""
-        micro_step = len(self.window_numbers) % self.accumulation_steps
+    def add_micro_batch(self, loss: Tensor, window_indices) -> None:
+        """Store the loss of a micro-batch, (), and the indices of its windows."""
+        micro_step = len(self.window_indices) % self.accumulation_steps
         self.losses[self.steps, micro_step] = loss
-        self.window_numbers.append(window_numbers)
+        self.window_indices.append(window_indices)
 
     def add_step(self, norm: Tensor) -> None:
         """Store the gradient norm of a step, (), after its last micro-batch."""
         self.norms[self.steps] = norm
         self.steps += 1
 
-    def reduce_losses(self, step: int, saved_step: int, skips_overflow: bool) -> Tensor:
+    def reduce_losses(self, step: int, saved_step: int, scaler) -> Tensor:
         """Return the mean losses of all ranks, one per step since the last log line, (steps,).
 
-        Waits for the device. step: taken so far; saved_step: of the newest checkpoint;
-        skips_overflow: whether a gradient scaler skips steps whose gradients are NaN or Inf.
-        Raises InputError if a loss, or a gradient norm that is not skipped, is NaN or Inf.
+        Waits for the device. step: taken so far; saved_step: of the newest checkpoint; scaler: the
+        gradient scaler, which skips steps whose gradients are NaN or Inf if it is enabled. Raises
+        InputError if a loss, or a gradient norm that is not skipped, is NaN or Inf.
         """
         losses = self.processes.sum(self.losses[: self.steps].mean(1)) / self.processes.world_size
         is_finite = losses.isfinite()
-        if not skips_overflow:
+        if not scaler.is_enabled():
             is_finite &= self.norms[: self.steps].isfinite()
         if is_finite.all():
             return losses
@@ -73,21 +73,21 @@ class StepMetrics:
         quantity = "gradient norm" if losses[row].isfinite() else "loss"
         raise InputError(
             f"the {quantity} of step {step - self.steps + row + 1} is NaN or Inf"
-            f"{self._suspects(row)}: train again with a lower --lr; "
+            f"{self._describe_nonfinite_windows(row)}: train again with a lower --lr; "
             f"the checkpoints up to step {saved_step} are unchanged"
         )
 
-    def _suspects(self, row: int) -> str:
-        """Return the places in the data of the micro-batches, of all ranks, with such a loss."""
+    def _describe_nonfinite_windows(self, row: int) -> str:
+        """Return where in the data the micro-batches with a NaN or Inf loss are, for all ranks."""
         first = row * self.accumulation_steps
-        micro_batches = self.window_numbers[first : first + self.accumulation_steps]
-        numbers = []
-        for window_numbers, loss in zip(micro_batches, self.losses[row], strict=True):
+        micro_batches = self.window_indices[first : first + self.accumulation_steps]
+        indices = []
+        for window_indices, loss in zip(micro_batches, self.losses[row], strict=True):
             if not loss.isfinite():
-                numbers += [int(number) for number in window_numbers]
+                indices += [int(index) for index in window_indices]
         places = []
-        for rank_numbers in self.processes.gather(numbers):
-            for shard, token in map(self.windows.locate, rank_numbers):
+        for rank_indices in self.processes.gather(indices):
+            for shard, token in map(self.windows.locate, rank_indices):
                 places.append(f"{self.windows.shards.paths[shard].name} at token {token}")
         if not places:
             return ""
@@ -112,7 +112,7 @@ class StepMetrics:
         if self.peak_flops:
             flops_per_second = values["tokens_per_second"] * self.flops_per_token
             values["mfu"] = flops_per_second / (self.peak_flops * self.processes.world_size)
-        self.window_numbers.clear()
+        self.window_indices.clear()
         self.steps = 0
         self.seconds = 0.0
         return values
@@ -158,6 +158,22 @@ def progress_bar(config, step: int, rank: int) -> tqdm:
     )
 
 
+def describe_epochs(config, windows: Windows) -> str:
+    """Return how often a training run reads its tokens, as in "0.03 epochs of 12,004"."""
+    epochs = config.sequences_per_step(1) * config.steps / len(windows)
+    return f"{epochs:.2f} epochs of {windows.shards.total:,}"
+
+
+def describe_steps(config, windows: Windows, world_size: int, micro_batch: int) -> str:
+    """Return a line with epochs, steps, tokens, and how ranks and micro-batches share a step."""
+    per_rank = config.sequences_per_step(world_size) // world_size
+    return (
+        f"{describe_epochs(config, windows)} tokens in {config.steps:,} steps of "
+        f"{config.tokens_per_step:,} tokens = world size {world_size} x "
+        f"{per_rank // micro_batch} micro-batches x {micro_batch} sequences"
+    )
+
+
 def describe_cost(config, mfu: float = 0.4) -> str:
     """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run.
 
@@ -165,7 +181,7 @@ def describe_cost(config, mfu: float = 0.4) -> str:
     Without the data, the vocabulary is GPT-2's and the epochs are unknown. Raises InputError if
     tokens_per_step is not a multiple of block_size, with and without the data.
     """
-    sequences_per_step = config.sequences_per_step(1)
+    config.sequences_per_step(1)  # raises InputError
     train = None
     if Path(config.data).is_dir():
         train = config.windows(Shards(config.data, "train", "never"))
@@ -176,8 +192,7 @@ def describe_cost(config, mfu: float = 0.4) -> str:
     tokens = config.steps * config.tokens_per_step
     epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
     if train:
-        passes = sequences_per_step * config.steps / len(train)
-        epochs = f"{passes:.2f} epochs of {train.shards.total:,}"
+        epochs = describe_epochs(config, train)
 
     targets = config.block_size
     if not config.causal:
