@@ -51,7 +51,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 def select_device(
     device: str, dtype: str, local_rank: int | None = None
 ) -> tuple[torch.device, torch.dtype]:
-    """Return the device and the dtype of matrix products, and print them.
+    """Return the device and the dtype of matrix products; print both and configure the backends.
 
     device: auto, cpu, cuda or cuda:N; auto takes a GPU if there is one. dtype: auto or a key of
     DTYPES; weights stay float32. auto is bfloat16 if the hardware computes in it, because emulation
@@ -64,17 +64,9 @@ def select_device(
         if selected.index is not None:
             raise InputError(f"--device {device} is one GPU for several processes: use cuda")
         selected = torch.device("cuda", local_rank)
-    # NumPy before 2.4 looks for denormals at the first call, and warns if they are flushed.
-    for kind in (np.float32, np.float64):
-        np.finfo(kind)
-    # Steep biases give denormal attention weights, which slow a CPU down fourfold. Threads that
-    # start later inherit this setting.
-    torch.set_flush_denormal(True)
-    # Convolutions in float32 as matrix products are: no TF32.
-    torch.backends.cudnn.allow_tf32 = False
-    if selected.type == "cpu":
-        keep_freed_memory()
-    name, reason = dtype, ""
+    configure_backends(selected)
+    name = dtype
+    reason = ""
     if dtype == "auto":
         name, reason = _default_dtype(selected)
     print(f"device {describe(selected)}, {name}{reason}")
@@ -106,6 +98,23 @@ def _default_dtype(device: torch.device) -> tuple[str, str]:
         return "bfloat16", " (has bfloat16 in hardware)"
     name = "float16" if device.type == "cuda" else "float32"
     return name, " (has no bfloat16 in hardware)"
+
+
+def configure_backends(device: torch.device) -> None:
+    """Set process-wide options: flush denormals, disable TF32 in convolutions, keep freed memory.
+
+    Only a CPU needs to keep freed memory; that option cannot be undone.
+    """
+    # NumPy before 2.4 looks for denormals at the first call, and warns if they are flushed.
+    for kind in (np.float32, np.float64):
+        np.finfo(kind)
+    # Steep biases give denormal attention weights, which slow a CPU down fourfold. Threads that
+    # start later inherit this setting.
+    torch.set_flush_denormal(True)
+    # Disable TF32 in convolutions too, as in matrix products.
+    torch.backends.cudnn.allow_tf32 = False
+    if device.type == "cpu":
+        keep_freed_memory()
 
 
 def keep_freed_memory() -> None:

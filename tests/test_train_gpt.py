@@ -588,7 +588,7 @@ def test_unknown_encoding_is_refused_with_a_suggestion(lines):
     "flags, message",
     [
         (["--size", "smal"], "unknown size 'smal'"),
-        (["--n_embd", 100, "--n_head", 3], "n_embd 100 gives 3 heads"),
+        (["--n_embd", 100, "--n_head", 3], "n_embd 100 gives each of 3 heads 33.3333 columns"),
         (
             ["--tokens_per_step", 100],
             "tokens_per_step 100 is not a multiple of block_size 16 x world size 1 = 16",
