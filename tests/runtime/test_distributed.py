@@ -1,6 +1,5 @@
 """Tests of training on several ranks: the same weights for any world size, and safe stops."""
 
-import json
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ import torch
 from conftest import ROOT, TINY, log_of, ranks
 from test_train_gpt import digest
 
+import train_gpt
 from runtime import checkpoints, distributed
 from text_data.data_loader import Sampler, Windows
 from text_data.shards import Shards
@@ -29,12 +29,105 @@ FLAGS = [
 DRAWING = "cape+cable"
 
 
+# Code for `ranks` and `train`, executed on each rank before the program.
+
+# Rank 0 must not lock the folder before all ranks have looked for a checkpoint.
+LOOK_LATE = """
+    import time
+    from runtime.run_folder import Run
+    find = Run.find_checkpoint
+    def find_late(*args, **options):
+        time.sleep(rank)
+        return find(*args, **options)
+    Run.find_checkpoint = find_late
+"""
+
+COUNT_GLOO_THREADS = """
+    import contextlib
+    from errors import InputError
+    from runtime import distributed
+    def gloo_threads():
+        count = 0
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):  # it has just ended
+                count += "gloo" in open(f"/proc/self/task/{thread}/comm").read()
+        return count
+"""
+
+PRINT_GLOO_THREADS = (
+    COUNT_GLOO_THREADS
+    + """
+    import atexit
+    atexit.register(lambda: print(gloo_threads(), "left", file=sys.stderr))
+    barrier = distributed.Processes.barrier
+    def counting_barrier(self):
+        barrier(self)
+        print(gloo_threads(), "run", file=sys.stderr)
+    distributed.Processes.barrier = counting_barrier
+"""
+)
+
+FAIL_IN_THE_GROUP = (
+    COUNT_GLOO_THREADS
+    + """
+    def fail(processes):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        model(torch.ones(2, 4)).sum().backward()
+        model.cycle = [model]  # freed by the garbage collector only
+        raise InputError(f"{gloo_threads() > 0}")
+    try:
+        with distributed.process_group() as processes:
+            fail(processes)
+    except InputError as error:
+        print(*error.problems, gloo_threads(), file=sys.stderr)
+    sys.exit(7)
+"""
+)
+
+DIE_WHILE_SAVING_STEP_12 = """
+    save = torch.save
+    def save_half(value, file, **options):
+        if not isinstance(value, dict) or value["step"] < 12:
+            return save(value, file, **options)
+        file.write(b"half of it" * 1000)
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.save = save_half
+"""
+
+# The second loss after torch.poison is set becomes NaN.
+POISON_A_LOSS = """
+    forward = train_gpt.GPT.forward
+    def poisoned(self, tokens, targets):
+        loss = forward(self, tokens, targets)
+        if hasattr(torch, "poison"):
+            torch.poison += 1
+            if torch.poison == 3:
+                loss = loss * torch.nan
+        return loss
+    train_gpt.GPT.forward = poisoned
+"""
+
+# All ranks but 0 miss the newest checkpoint.
+LIST_STALE_CHECKPOINTS = """
+    from runtime import checkpoints
+    list_checkpoints = checkpoints.list_checkpoints
+    def list_stale(folder):
+        paths = list_checkpoints(folder)
+        return paths if rank == 0 else paths[:-1]
+    checkpoints.list_checkpoints = list_stale
+"""
+
+STOP = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
 def at_step(step, rank, action):
     """Return code that executes `action` on a rank at the start of a step (counted from 1)."""
     return f"""
-    learning_rate, acted = train_gpt.learning_rate, []
+    learning_rate = train_gpt.learning_rate
+    acted = []
     def act(step, config):
-        if (step, rank) == ({step - 1}, {rank}) and not acted:
+        if step == {step - 1} and rank == {rank} and not acted:
             acted.append(True)
             {action}
         return learning_rate(step, config)
@@ -42,9 +135,25 @@ def at_step(step, rank, action):
 """
 
 
+def train(count, data_dir, run, *flags, code=""):
+    """Train on `count` ranks with FLAGS and further flags; return the results of `ranks`."""
+    return ranks(count, *FLAGS, "--data", data_dir, "--out_dir", run, *flags, code=code)
+
+
 def succeeded(results):
+    """Return the standard output of rank 0; fail unless all ranks exited with status 0."""
     assert all(status == 0 for status, _, _ in results), results
     return results[0][1]
+
+
+def error_lines(results):
+    """Return the lines of standard error of all ranks; fail unless all exit with status 2."""
+    assert [status for status, _, _ in results] == [2] * len(results)
+    return "".join(errors for _, _, errors in results).splitlines()
+
+
+def checkpoint_names(run):
+    return [path.name for path in checkpoints.list_checkpoints(run)]
 
 
 def weights(run, step=20):
@@ -53,11 +162,13 @@ def weights(run, step=20):
 
 def assert_equal_to_rounding(a, b):
     """Check that differences are small: one lost window would move weights by about 1e-2 / 20."""
-    assert max((a[name] - b[name]).abs().max() for name in a) < 1e-3
-    assert (
-        sum((a[name] - b[name]).square().sum() for name in a).sqrt()
-        < 1e-4 * sum(x.square().sum() for x in a.values()).sqrt()
-    )
+    differences = {name: a[name] - b[name] for name in a}
+    assert max(x.abs().max() for x in differences.values()) < 1e-3
+    assert norm(differences) < 1e-4 * norm(a)
+
+
+def norm(tensors):
+    return sum(x.square().sum() for x in tensors.values()).sqrt()
 
 
 def losses(run):
@@ -72,7 +183,7 @@ def losses(run):
 def one_rank(data_dir, tmp_path_factory):
     """A run of 20 steps on one rank."""
     run = tmp_path_factory.mktemp("one_rank") / "run"
-    succeeded(ranks(1, *FLAGS, "--data", data_dir, "--keep_checkpoints", "9", "--out_dir", run))
+    succeeded(train(1, data_dir, run, "--keep_checkpoints", "9"))
     return run
 
 
@@ -80,22 +191,13 @@ def one_rank(data_dir, tmp_path_factory):
 def two_ranks(data_dir, tmp_path_factory):
     """A run of 20 steps on two ranks with their own random numbers."""
     run = tmp_path_factory.mktemp("two_ranks") / "run"
-    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run))
+    succeeded(train(2, data_dir, run, "--pe", DRAWING))
     return run
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_ranks_equal_one(count, one_rank, data_dir, tmp_path):
-    late = """
-        import time
-        from runtime.run_folder import Run
-        find = Run.find_checkpoint
-        def find_late(*args, **options):  # rank 0 must not lock the folder before all looked
-            time.sleep(rank)
-            return find(*args, **options)
-        Run.find_checkpoint = find_late
-    """
-    results = ranks(count, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", code=late)
+    results = train(count, data_dir, tmp_path / "run", code=LOOK_LATE)
     assert f"world size {count} x {4 // count} micro-batches x 4 sequences" in succeeded(results)
     assert all(output == "" for _, output, _ in results[1:])  # only rank 0 prints
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(one_rank))
@@ -105,51 +207,17 @@ def test_several_ranks_equal_one(count, one_rank, data_dir, tmp_path):
 
 def test_compiled_ranks_train_the_same(one_rank, data_dir, tmp_path):
     """Gradients are reduced when the backward graph of each compiled block is done."""
-    succeeded(ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", "--compile"))
+    succeeded(train(2, data_dir, tmp_path / "run", "--compile"))
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(one_rank))
-
-
-THREADS = """
-    import contextlib
-    from errors import InputError
-    from runtime import distributed
-    def threads():
-        found = 0
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # it has just ended
-                found += "gloo" in open(f"/proc/self/task/{thread}/comm").read()
-        return found
-"""
 
 
 def test_no_gloo_thread_outlives_the_training(data_dir, tmp_path):
     """Such a thread may free a tensor while the interpreter exits, which aborts the process."""
-    count_them = (
-        THREADS
-        + """
-    import atexit
-    atexit.register(lambda: print(threads(), "left", file=sys.stderr))
-    barrier = distributed.Processes.barrier
-    def counting_barrier(self):
-        barrier(self)
-        print(threads(), "run", file=sys.stderr)
-    distributed.Processes.barrier = counting_barrier
-"""
-    )
-    results = ranks(
-        2,
-        *FLAGS,
-        "--steps",
-        "2",
-        "--data",
-        data_dir,
-        "--out_dir",
-        tmp_path / "run",
-        code=count_them,
-    )
+    results = train(2, data_dir, tmp_path / "run", "--steps", "2", code=PRINT_GLOO_THREADS)
     succeeded(results)
     for _, _, errors in results:
-        assert re.search(r"^[1-9] run$", errors, re.MULTILINE) and errors.endswith("0 left\n")
+        assert re.search(r"^[1-9] run$", errors, re.MULTILINE)
+        assert errors.endswith("0 left\n")
 
 
 def test_user_error_destroys_the_group_too():
@@ -158,44 +226,16 @@ def test_user_error_destroys_the_group_too():
     A model that outlived the group would wait for gloo's threads with Python's lock, and they
     for the lock.
     """
-    results = ranks(
-        2,
-        code=THREADS
-        + """
-    def fail(processes):
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-        model(torch.ones(2, 4)).sum().backward()
-        model.cycle = [model]  # freed by the garbage collector only
-        raise InputError(f"{threads() > 0}")
-    try:
-        with distributed.process_group() as processes:
-            fail(processes)
-    except InputError as error:
-        print(*error.problems, threads(), file=sys.stderr)
-    sys.exit(7)
-""",
-    )
+    results = ranks(2, code=FAIL_IN_THE_GROUP)
     assert sorted(results) == [(7, "", "0\n"), (7, "", "True 0\n")]
 
 
 def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
     """Ctrl-C reaches torchrun and its processes, which then get a second signal from torchrun."""
     run = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        ROOT / "train_gpt.py",
-        *FLAGS,
-        "--steps",
-        "100000",
-        "--data",
-        data_dir,
-        "--out_dir",
-        run,
-    ]
+    torchrun = shlex.split("-m torch.distributed.run --standalone --nproc_per_node=2")
+    flags = [*FLAGS, "--steps", "100000", "--data", data_dir, "--out_dir", run]
+    command = [sys.executable, *torchrun, ROOT / "train_gpt.py", *flags]
     started = subprocess.Popen(
         map(str, command),
         text=True,
@@ -209,74 +249,51 @@ def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
         time.sleep(0.05)
     os.killpg(started.pid, signal.SIGINT)
     output, errors = started.communicate(timeout=60)
-    stopped = re.search(
-        r"stopped by a signal: step (\d+) is saved, use --resume to continue", output
-    )
+    message = r"stopped by a signal: step (\d+) is saved, use --resume to continue"
+    stopped = re.search(message, output)
     assert stopped, errors
-    assert checkpoints.load_checkpoint(run)["step"] == log_of(run)[-1]["step"] == int(stopped[1])
+    step = int(stopped[1])
+    assert checkpoints.load_checkpoint(run)["step"] == step
+    assert log_of(run)[-1]["step"] == step
 
 
 def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tmp_path):
     run = tmp_path / "run"
-    flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
-    stopped = ranks(2, *flags, code=at_step(7, 1, "os.kill(os.getpid(), signal.SIGTERM)"))
+    stopped = train(2, data_dir, run, "--pe", DRAWING, code=at_step(7, 1, STOP))
     assert "stopped by a signal: step 7 is saved, use --resume to continue" in succeeded(stopped)
-    assert [path.name for path in checkpoints.list_checkpoints(run)] == [
-        "checkpoint_0000004.pt",
-        "checkpoint_0000007.pt",
-    ]
-    assert "from step 7" in succeeded(ranks(2, *flags, "--resume"))
+    assert checkpoint_names(run) == ["checkpoint_0000004.pt", "checkpoint_0000007.pt"]
+    assert "from step 7" in succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume"))
 
-    resumed, whole = (checkpoints.load_checkpoint(folder) for folder in (run, two_ranks))
-    assert digest(resumed["model"]) == digest(whole["model"]) and digest(
-        resumed["optimizer"]
-    ) == digest(whole["optimizer"])
-    assert len(whole["rng"]) == 2 and not torch.equal(
-        whole["rng"][0]["cpu"], whole["rng"][1]["cpu"]
-    )
-    assert digest(resumed["rng"]) == digest(whole["rng"]) and resumed["sampler"] == whole["sampler"]
+    resumed = checkpoints.load_checkpoint(run)
+    whole = checkpoints.load_checkpoint(two_ranks)
+    assert len(whole["rng"]) == 2
+    assert not torch.equal(whole["rng"][0]["cpu"], whole["rng"][1]["cpu"])
+    for key in ("model", "optimizer", "rng"):
+        assert digest(resumed[key]) == digest(whole[key])
+    assert resumed["sampler"] == whole["sampler"]
     assert [step for kind, step, _ in losses(run) if kind == "train"] == [4, 7, 8, 12, 16, 20]
     assert losses(run)[3:] == losses(two_ranks)[2:]  # from step 10 on
 
 
 def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_dir, tmp_path):
     run = tmp_path / "run"
-    flags = [*FLAGS, "--data", data_dir, "--out_dir", run]
     for count, step in ((2, 6), (1, 13)):
-        succeeded(
-            ranks(
-                count,
-                *flags,
-                "--resume",
-                code=at_step(step, 0, "os.kill(os.getpid(), signal.SIGTERM)"),
-            )
-        )
+        succeeded(train(count, data_dir, run, "--resume", code=at_step(step, 0, STOP)))
         assert checkpoints.load_checkpoint(run)["step"] == step
-    succeeded(ranks(2, *flags, "--resume"))
+    succeeded(train(2, data_dir, run, "--resume"))
     assert_equal_to_rounding(weights(run), weights(one_rank))
 
 
 def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tmp_path):
     """Rank 0 gets SIGKILL while it writes step 12; the log is then ahead of the checkpoint."""
     run = tmp_path / "run"
-    flags = [*FLAGS, "--data", data_dir, "--pe", DRAWING, "--out_dir", run]
-    die = """
-    save = torch.save
-    def save_half(value, file, **options):
-        if not isinstance(value, dict) or value["step"] < 12:
-            return save(value, file, **options)
-        file.write(b"half of it" * 1000)
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    torch.save = save_half
-"""
-    killed = ranks(2, *flags, code=die)
-    assert killed[0][0] == -9 and killed[1][0] != 0, killed
-    assert (run / "checkpoint_0000012.pt.partial").exists() and checkpoints.load_checkpoint(run)[
-        "step"
-    ] == 8
+    killed = train(2, data_dir, run, "--pe", DRAWING, code=DIE_WHILE_SAVING_STEP_12)
+    assert killed[0][0] == -signal.SIGKILL, killed
+    assert killed[1][0] != 0, killed
+    assert (run / "checkpoint_0000012.pt.partial").exists()
+    assert checkpoints.load_checkpoint(run)["step"] == 8
     assert log_of(run)[-1]["step"] == 12
-    assert "from step 8" in succeeded(ranks(2, *flags, "--resume"))
+    assert "from step 8" in succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume"))
     assert digest(weights(run)) == digest(weights(two_ranks))
     assert losses(run) == losses(two_ranks)
     assert not list(run.glob("*.partial"))
@@ -285,60 +302,27 @@ def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tm
 def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
     """The second micro-batch of rank 1 in step 7 gives NaN, found at the next log line, step 8."""
     run = tmp_path / "run"
-    poison = (
-        at_step(7, 1, "torch.poison = 1")
-        + """
-    forward = train_gpt.GPT.forward
-    def poisoned(self, tokens, targets):
-        loss = forward(self, tokens, targets)
-        if hasattr(torch, "poison"):
-            torch.poison += 1
-            return loss * (torch.nan if torch.poison == 3 else 1)
-        return loss
-    train_gpt.GPT.forward = poisoned
-"""
-    )
-    results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", run, code=poison)
-    assert [status for status, _, _ in results] == [2, 2]
-    lines = [
-        line
-        for _, _, errors in results
-        for line in errors.splitlines()
-        if line.startswith("error: ")
-    ]
+    poison = at_step(7, 1, "torch.poison = 1") + POISON_A_LOSS
+    output = error_lines(train(2, data_dir, run, code=poison))
+    lines = [line for line in output if line.startswith("error: ")]
     assert len(lines) == 1  # printed once
     windows = Windows(Shards(data_dir, "train"), 32)
-    numbers = Sampler(len(windows), seed=1).take(7 * 16)[
-        -4:
-    ]  # step 7, the last four windows of process 1
-    places = ", ".join(f"toy_train_000000.bin at token {32 * number}" for number in numbers)
+    seven_steps = Sampler(len(windows), seed=1).take(7 * 16)
+    indices = seven_steps[-4:]  # the last four windows of rank 1 in step 7
+    places = ", ".join(f"toy_train_000000.bin at token {32 * index}" for index in indices)
     assert lines[0] == (
         f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}: "
         "train again with a lower --lr; the checkpoints up to step 4 are unchanged"
     )
-    assert [path.name for path in checkpoints.list_checkpoints(run)] == ["checkpoint_0000004.pt"]
+    assert checkpoint_names(run) == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4
     assert all(x.isfinite().all() for x in weights(run, 4).values())
 
 
 def test_nan_or_inf_gradient_stops_the_training(data_dir, tmp_path, refused):
-    import train_gpt
-
-    lines = refused(
-        train_gpt.main,
-        *FLAGS,
-        "--data",
-        data_dir,
-        "--out_dir",
-        tmp_path / "run",
-        "--lr",
-        "1e30",
-        "--warmup_steps",
-        "0",
-    )
-    assert len(lines) == 1 and re.search(
-        r"the (loss|gradient norm) of step \d is NaN or Inf", lines[0]
-    )
+    flags = [*FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run"]
+    (line,) = refused(train_gpt.main, *flags, "--lr", "1e30", "--warmup_steps", "0")
+    assert re.search(r"the (loss|gradient norm) of step \d is NaN or Inf", line)
     assert not checkpoints.list_checkpoints(tmp_path / "run")
 
 
@@ -346,41 +330,21 @@ def test_user_errors_are_printed_once(data_dir, tmp_path):
     (tmp_path / "file").write_text("")
     for flags, message in (
         (["--pe", "cabel"], "did you mean cable?"),
-        (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # found by rank 0 only
+        (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # detected by rank 0 only
         (["--tokens_per_step", "96"], "block_size 32 x world size 2 = 64: change one of them"),
     ):
-        results = ranks(2, *FLAGS, "--data", data_dir, "--out_dir", tmp_path / "run", *flags)
-        assert [status for status, _, _ in results] == [2, 2]
-        lines = "".join(errors for _, _, errors in results).splitlines()
-        assert len(lines) == 1 and message in lines[0], lines
+        (line,) = error_lines(train(2, data_dir, tmp_path / "run", *flags))
+        assert message in line
     assert not (tmp_path / "run").exists()
 
 
 def test_ranks_that_see_different_checkpoints_are_refused(two_ranks, data_dir, tmp_path):
     """A network file system may show an older listing of the folder to some machines."""
-    shutil.copytree(two_ranks, tmp_path / "run")
-    stale = """
-        from runtime import checkpoints
-        listed = checkpoints.list_checkpoints
-        checkpoints.list_checkpoints = lambda folder: listed(folder)[: None if rank == 0 else -1]
-    """
-    results = ranks(
-        2,
-        *FLAGS,
-        "--data",
-        data_dir,
-        "--pe",
-        DRAWING,
-        "--out_dir",
-        tmp_path / "run",
-        "--resume",
-        code=stale,
-    )
-    assert [status for status, _, _ in results] == [2, 2]
-    lines = "".join(errors for _, _, errors in results).splitlines()
-    assert (
-        len(lines) == 1 and "the checkpoint in" in lines[0] and "differ between ranks" in lines[0]
-    )
+    run = shutil.copytree(two_ranks, tmp_path / "run")
+    flags = ["--pe", DRAWING, "--resume"]
+    (line,) = error_lines(train(2, data_dir, run, *flags, code=LIST_STALE_CHECKPOINTS))
+    assert "the checkpoint in" in line
+    assert "differ between ranks" in line
 
 
 def test_only_rank_0_writes(two_ranks):
@@ -390,10 +354,8 @@ def test_only_rank_0_writes(two_ranks):
         "config.yaml",
         "log.jsonl",
     ]
-    assert [
-        (record["kind"], record["step"])
-        for record in map(json.loads, (two_ranks / "log.jsonl").read_text().splitlines())
-    ] == [
+    records = log_of(two_ranks)
+    assert [(record["kind"], record["step"]) for record in records] == [
         ("start", 0),
         ("train", 4),
         ("train", 8),
@@ -403,16 +365,14 @@ def test_only_rank_0_writes(two_ranks):
         ("train", 20),
         ("val", 20),
     ]
-    assert log_of(two_ranks)[0]["processes"] == 2
+    assert records[0]["processes"] == 2
 
 
 def test_one_process_has_no_process_group():
     with distributed.process_group() as processes:
-        assert (
-            processes.rank,
-            processes.world_size,
-            processes.any(True),
-            processes.any(False),
-            processes.gather(3),
-        ) == (0, 1, True, False, [3])
+        assert processes.rank == 0
+        assert processes.world_size == 1
+        assert processes.any(True) is True
+        assert processes.any(False) is False
+        assert processes.gather(3) == [3]
         assert not torch.distributed.is_initialized()
