@@ -594,7 +594,7 @@ def test_unknown_encoding_is_refused_with_a_suggestion(lines):
             "tokens_per_step 100 is not a multiple of block_size 16 x world size 1 = 16",
         ),
         (["--n_head", 0], "n_head is 0"),
-        (["--attn_scale", 0], "attn_scale is 0.0: it must be above 0"),
+        (["--attn_scale", 0], "attn_scale is 0.0: use a number above 0, or null"),
         (["--pe", "t5:max_distance=16"], "leaves no logarithmic bucket"),
         (["--pe", "t5:buckets=1"], "leaves no logarithmic bucket"),
         (["--steps", "many"], "Expected a int. Got value: many"),
