@@ -88,7 +88,8 @@ def tokenize_rows(config: Config) -> None:
             )
         load_options = text_sources.load_arguments(files)
         source = {"files": text_sources.fingerprint(files)}
-        name, remedy = config.source, "repair or remove the file"
+        name = config.source
+        remedy = "repair or remove the file"
     else:
         dataset = config.dataset or DATASET
         load_options = {"path": dataset, "name": config.name, "split": "train"}

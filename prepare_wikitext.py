@@ -142,7 +142,8 @@ def articles(rows):
     A blank line is "" on the hub and " " in the files. In the text it is always " \\n".
     """
     lines = (row.rstrip("\n") if row.strip() else " " for row in rows)
-    article, before = [], " "
+    article = []
+    before = " "
     for line, after in itertools.pairwise(itertools.chain(lines, [" "])):
         is_title = before == after == " " and TITLE.fullmatch(line.strip())
         if is_title:

@@ -112,7 +112,8 @@ class PosencModel(PosencPreTrained):
         """Return the hidden states (B, T, C) float32."""
         if input_ids.size(1) == 0:  # empty texts: their mean over tokens is 0
             return self.model.wte(input_ids).float()
-        lengths, original_index = None, None
+        lengths = None
+        original_index = None
         if is_padded(attention_mask):
             input_ids, original_index = pad_right(input_ids, attention_mask)
             lengths = attention_mask.long().sum(1)
@@ -239,7 +240,8 @@ def pad_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor
 class CacheAdapter:
     """A transformers cache with the interface of kv_cache.Cache. It grows as it is filled."""
 
-    capacity, position = math.inf, None
+    capacity = math.inf
+    position = None
 
     def __init__(self, cache, layers: int):
         self.layers = [LayerCacheAdapter(cache, layer) for layer in range(layers)]
@@ -256,7 +258,8 @@ class LayerCacheAdapter:
     position = window = None
 
     def __init__(self, cache, layer: int):
-        self.cache, self.layer = cache, layer
+        self.cache = cache
+        self.layer = layer
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k, v (B, H, T, D) and features (B|1, H|1, T); return those of all tokens."""

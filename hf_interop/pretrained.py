@@ -128,7 +128,8 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
     weights = {}
     for key, weight in source.items():
         if ".h_attn." in key:
-            layer, parameter = key.split(".")[1], key.rpartition(".")[2]
+            layer = key.split(".")[1]
+            parameter = key.rpartition(".")[2]
             weights[f"posenc.{layer}.gate.{parameter}"] = -weight.float()
         # lm_head.weight is wte.weight, and the mask is a constant.
         elif key != "lm_head.weight" and not key.endswith(".attn.mask"):

@@ -58,7 +58,8 @@ def main(argv=None):
     check_settings(config)
     device, _ = devices.select_device("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device, causal=None)
-    pe, layers = checkpoint["gpt"]["pe"], len(model.h)
+    pe = checkpoint["gpt"]["pe"]
+    layers = len(model.h)
     if not -layers <= config.layer < layers:
         raise InputError(
             f"--layer {config.layer}: the model has {layers} layers: use 0 to {layers - 1}"
@@ -105,12 +106,16 @@ def layer_matrices(model, tokens: list[int], config: Config) -> tuple:
     decay: (H, T), or None for encodings without cumulative sums and with config.mean.
     """
     layer = bias_statistics.layers(model, torch.tensor([tokens]))[config.layer]
-    T, heads = len(tokens), model.config.n_head
-    bias, decay = layer.bias(), layer.decay()
+    T = len(tokens)
+    heads = model.config.n_head
+    bias = layer.bias()
+    decay = layer.decay()
     if bias is None or config.scores:
-        matrices, content = layer.logits(), "attention scores"
+        matrices = layer.logits()
+        content = "attention scores"
     else:
-        matrices, content = bias, "bias added to the attention scores"
+        matrices = bias
+        content = "bias added to the attention scores"
     matrices = matrices.expand(1, heads, T, T)[0]
     matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan)
     if config.mean:

@@ -271,7 +271,8 @@ def judge_retrieval(columns: list[Column]) -> list[Verdict]:
             f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x / nDCG@10 at 1x {relation} {bound} "
             "(CABLE, table 3)"
         )
-        near, far = first[pe].mean(trained_at), first[pe].mean(beyond[-1])
+        near = first[pe].mean(trained_at)
+        far = first[pe].mean(beyond[-1])
         if near and far is not None:
             ratio = far / near
             holds = ratio > bound if relation == ">" else ratio < bound
@@ -409,7 +410,8 @@ def _judge_best_elsewhere(
     best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
     rival = (max if is_accuracy else min)(rivals, key=by_encoding.get)
     for pe in ours:
-        value, other = by_encoding[pe], by_encoding[rival]
+        value = by_encoding[pe]
+        other = by_encoding[rival]
         yield Verdict(
             f"{size}: {pe} has the {best} (CABLE, version 1)",
             f"{value:.2f}, next {rival} {other:.2f}",

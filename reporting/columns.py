@@ -87,7 +87,8 @@ def make_columns(records: list[dict], key: str) -> list[Column]:
     columns = []
     for group in groups.values():
         setup = _get(group[0], LABEL_KEYS)
-        pe, suffix = setup[0], _label_suffix(setup, setups)
+        pe = setup[0]
+        suffix = _label_suffix(setup, setups)
         seeds = {record.get("seed") for record in group}
         if len(seeds) == len(group) and setups.count(setup) == 1:
             columns.append(Column(pe + suffix, pe, group, key))

@@ -42,7 +42,9 @@ HOOKS = {
     "window_size": "mask",
 }
 # The size of the model that the table instantiates; its dimensions are printed as symbols.
-HEADS, HEAD_DIMENSION, BLOCK_SIZE = 7, 22, 97
+HEADS = 7
+HEAD_DIMENSION = 22
+BLOCK_SIZE = 97
 SYMBOLS = {
     HEADS: "H",
     2 * HEADS: "2H",

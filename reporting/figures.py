@@ -115,7 +115,8 @@ def by_position(columns: list[Column], file) -> None:
             label += f" ({length:,})"
         lines.append(Line(label, _perplexity_by_position(column.records)))
     positions = [position for line in lines for position, _ in line.points]
-    low, high = min(positions), max(positions)
+    low = min(positions)
+    high = max(positions)
     marked = [context for context in MARKED_CONTEXTS if low <= context <= high]
     is_encoder = "objective" in columns[0].records[0]
     x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"

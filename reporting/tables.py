@@ -76,10 +76,12 @@ def paper_comparison(columns: list[Column], paper: PaperTable) -> tuple[Table, s
     source = f"{paper.source} ({paper.dataset}, {paper.size}"
     records = [record for column in columns for record in column.records]
     if all(_same_setting(record, paper) for record in records):
-        x_name, rows = "context", _absolute_rows(columns, paper)
+        x_name = "context"
+        rows = _absolute_rows(columns, paper)
         caption = f"{paper.metric} here and in {source}), and the relative difference."
     else:
-        x_name, rows = "training lengths", _relative_rows(columns, paper)
+        x_name = "training lengths"
+        rows = _relative_rows(columns, paper)
         differing = "task" if paper.metric == "nDCG@10" else "text or vocabulary"
         separator = " or " if differing == "task" else ", "
         caption = (
@@ -125,7 +127,8 @@ def _relative_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
     for context in paper.contexts():
         multiple = context / paper.trained_at
         length = context * trained_at / paper.trained_at
-        ours, theirs = [], []
+        ours = []
+        theirs = []
         for column in columns:
             ours.append(_ratio(column.mean(length), column.mean(trained_at)))
             base = paper.value(column.pe, paper.trained_at)
@@ -252,11 +255,13 @@ def speed_table(result: dict) -> Table:
             kept[name] = (value_of, number_format)
 
     header = ["context", "encoding", *kept]
-    cells, plain = [header], [header]
+    cells = [header]
+    plain = [header]
     for context, by_name in contexts:
         for name in sorted(by_name, key=speed_sort_key):
             entry = by_name[name]
-            printed, numbers = [], []
+            printed = []
+            numbers = []
             for value_of, number_format in kept.values():
                 value = value_of(entry) if entry else None
                 numbers.append(value)

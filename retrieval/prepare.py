@@ -29,7 +29,9 @@ from text_data import tokenization
 from text_data.shards import Shards
 
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
-MIN_QUERY, MAX_QUERY = 30, 200  # characters
+# Characters of a query.
+MIN_QUERY = 30
+MAX_QUERY = 200
 ATTEMPTS = 100  # passages to try for each triplet
 
 
@@ -104,7 +106,8 @@ class SplitText:
     """
 
     def __init__(self, shards: Shards, generator: np.random.Generator):
-        self.shards, self.generator = shards, generator
+        self.shards = shards
+        self.generator = generator
         self.tokenizer = tokenization.load_tokenizer(shards.tokenizer)
         self.spans = []
         for shard, tokens in enumerate(shards.tokens):
@@ -128,7 +131,8 @@ class SplitText:
         breaks = list(SENTENCE_BREAK.finditer(text))
         sentences = []
         for before, after in zip(breaks, breaks[1:], strict=False):
-            start, end = before.end(), after.start()
+            start = before.end()
+            end = after.start()
             if MIN_QUERY <= end - start <= MAX_QUERY:
                 sentences.append((start, end))
         if not sentences:

@@ -54,9 +54,11 @@ def load_task(source: str | None, split: str) -> Task:
     Raises InputError if a part is missing or malformed, or refers to an unknown id.
     """
     if source:
-        name, remedy = source, "repair it, or use another --data"
+        name = source
+        remedy = "repair it, or use another --data"
     else:
-        name, remedy = HUB, "pass a folder as --data"
+        name = HUB
+        remedy = "pass a folder as --data"
     with text_sources.raise_input_errors(name, remedy):
         rows = _read_folder(Path(source), split, remedy) if source else _read_hub(split)
         documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
@@ -90,7 +92,8 @@ def _texts_by_id(rows, remedy: str, with_title: bool = False) -> dict[str, str]:
         if not isinstance(row, dict):
             row = {}
         # Newer tables of MTEB call the column "id".
-        name, text = row.get("_id", row.get("id")), row.get("text")
+        name = row.get("_id", row.get("id"))
+        text = row.get("text")
         if name is None or not isinstance(text, str):
             raise InputError(f"{location} is not an object with _id and text: {remedy}")
         if with_title:
@@ -105,7 +108,8 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
     qrels = {}
     for location, row in rows:
         try:
-            query, document = str(row["query-id"]), str(row["corpus-id"])
+            query = str(row["query-id"])
+            document = str(row["corpus-id"])
             relevance = int(row["score"])
         except (KeyError, TypeError, ValueError):
             raise InputError(
