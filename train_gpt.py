@@ -412,7 +412,7 @@ class Trainer:
         self.start_data_loader()
 
     def choose_micro_batch(self) -> None:
-        """Set the sequences per pass, a divisor of a rank's share of a step, and the passes."""
+        """Choose the micro-batch size, a divisor of the sequences per rank and step."""
         per_rank = self.sequences_per_step // self.world_size
         if self.config.micro_batch == "auto":
             self.micro_batch = devices.find_micro_batch(
