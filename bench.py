@@ -345,7 +345,7 @@ def benchmark_preparation(config: Config) -> dict:
     """
     tokenizer = tokenization.load_tokenizer(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(config.source or write_embedded_corpus(Path(folder) / "stdlib.parquet"))
+        source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
         load = text_sources.load_arguments([source])
         texts = [text for _, text in text_sources.read_rows(str(source), config.text_column, load)]
         if not texts:
@@ -389,7 +389,7 @@ def benchmark_preparation(config: Config) -> dict:
     }
 
 
-def write_embedded_corpus(path: Path) -> Path:
+def write_standard_library(path: Path) -> Path:
     """Write Python's standard library to a parquet file, one row per source file."""
     import pyarrow
     import pyarrow.parquet

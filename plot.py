@@ -20,6 +20,8 @@ def main(argv=None):
     if kind in ("-h", "--help"):
         print(__doc__)
         return
+    if not kind:
+        raise InputError("name a plot: python plot.py biases, or python plot.py losses")
     if kind not in PLOTS:
         raise InputError(f"unknown plot '{kind}': use {' or '.join(PLOTS)}")
     if argv is None:

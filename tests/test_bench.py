@@ -298,7 +298,7 @@ def test_preparation_counts_the_tokens_of_the_source(source, tmp_path, capsys):
     assert f"ratio {prepare['ratio']:.3f}" in capsys.readouterr().out
 
 
-def test_embedded_corpus_is_the_default(tmp_path, monkeypatch, capsys):
+def test_standard_library_is_the_default(tmp_path, monkeypatch, capsys):
     (tmp_path / "a.py").write_text("pass\n")
     monkeypatch.setattr(text_sources, "standard_library_files", lambda: [tmp_path / "a.py"] * 3)
     bench.main(["prepare", "--tokenizer", "bytes", "--repeats", "1"])
