@@ -18,7 +18,7 @@ Other modules add paths with `register_path`: triton_attention adds "triton".
 
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
 is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
-gets its own columns. A term that is constant along a row (w = 1) cancels in the softmax. It is kept
+except the smallest gets its own columns. A term that is constant along a row (w = 1) cancels in the softmax. It is kept
 in training: in bf16 the gradients of a row's logits do not sum to exactly zero, and this error
 cancels only if both terms are in the graph. Without gradients the term is dropped and its columns
 hold a third part, because the error of two parts is visible in texts of 100,000 tokens.

@@ -281,7 +281,7 @@ class Trainer:
         return loss.detach()
 
     def log_step(self, losses: Tensor) -> None:
-        """Print and log the mean loss, the throughput and the memory since the last log line."""
+        """Print and log mean loss and throughput since the last log line, and peak memory."""
         values = self.metrics.summarize(losses, lr=self.optimizer.param_groups[0]["lr"])
         self.print_line(*training_metrics.step_columns(values, self.config.steps - self.step))
         self.run.log("train", self.step, **values)

@@ -109,7 +109,7 @@ def load_checkpoint(run: str | Path, causal: bool | None = None, weights: bool =
 
 
 def recipe_hash(checkpoint: dict) -> str:
-    """Return a hash of everything that defines what a run learns, except the seed.
+    """Return a hash of what defines what a run learns, except the seed and --init_from.
 
     Runs with the same hash are seeds of one recipe.
     """

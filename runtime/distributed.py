@@ -78,7 +78,7 @@ def process_group():
     """Join the process group for the duration of the block; print on rank 0 only.
 
     Yields `Processes`. Without torchrun there is one process and no group. Raises InputError if
-    there are more processes than GPUs.
+    a machine with GPUs has fewer of them than processes.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()

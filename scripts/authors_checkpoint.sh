@@ -10,8 +10,8 @@
 #
 # BLOCK_SIZE is the training length of that checkpoint.
 #
-# Cost: no training. Perplexity of 10M tokens at six lengths on two data sets, and HellaSwag: less
-# than one H100 hour for medium. Disk: at most 21 GB of data, 1.4 GB of weights.
+# Cost: no training. Perplexity of at most 10M tokens at six lengths on two data sets, and
+# HellaSwag: less than one H100 hour for medium. Disk: about 1 GB of data, 1.4 GB of weights.
 
 source "$(dirname "$0")/common.sh"
 experiment authors_checkpoint cable-v1

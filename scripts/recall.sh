@@ -6,8 +6,8 @@
 #
 # Distances go up to 16 times the training length (eval_recall.py).
 #
-# Cost: ten trainings of GPT-2 small on FineWeb-Edu, shared with table4.sh: 60 hours of one H100
-# at 40% MFU.
+# Cost: ten trainings of GPT-2 small on FineWeb-Edu, six of them shared with table4.sh: 60 hours
+# of one H100 at 40% MFU.
 
 source "$(dirname "$0")/common.sh"
 experiment recall cable k-cable alibi kerple fox t5 rope rope+cable nope sinusoidal

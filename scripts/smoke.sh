@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run every experiment script at SCALE=smoke on the CPU, to see that all of them work.
+# Run the papers' experiment scripts at SCALE=smoke on the CPU, to see that all of them work.
 #
 #     bash scripts/smoke.sh
 #     ENCODINGS="cable rope" bash scripts/smoke.sh     # about six minutes of one core

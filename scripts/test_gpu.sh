@@ -4,8 +4,8 @@
 #     bash scripts/test_gpu.sh                  # all parts
 #     bash scripts/test_gpu.sh train-medium     # some parts; compilation may take most of a part's time
 #
-# Cost: at most LIMIT seconds (540), and at most two fifths of them per part. Results of an encoding
-# are written as soon as it is done.
+# Cost: at most LIMIT seconds (540), and at most two fifths of them per command unless only one part
+# is named. Results of an encoding are written as soon as it is done.
 # Writes: results/bench/GPU-PART.json and its tables in results/bench/GPU-PART/. If a test fails,
 # they go to $RUNS/test_gpu/ instead. RESULTS=folder/name sets another place.
 # PYTHONPATH=forgetting-transformer/src:Cable/src also measures other authors' code; see
