@@ -18,10 +18,11 @@ Other modules add paths with `register_path`: triton_attention adds "triton".
 
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
 is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
-except the smallest gets its own columns. A term that is constant along a row (w = 1) cancels in the softmax. It is kept
-in training: in bf16 the gradients of a row's logits do not sum to exactly zero, and this error
-cancels only if both terms are in the graph. Without gradients the term is dropped and its columns
-hold a third part, because the error of two parts is visible in texts of 100,000 tokens.
+except the smallest gets its own columns. A term that is constant along a row (w = 1) cancels in the
+softmax. It is kept in training: in bf16 the gradients of a row's logits do not sum to exactly zero,
+and this error cancels only if both terms are in the graph. Without gradients the term is dropped
+and its columns hold a third part, because the error of two parts is visible in texts of 100,000
+tokens.
 
 Remaining error in bf16: the fused kernel rounds the gradient of each token's S. The gradient of a
 gate is a running sum of these, and the gradient of the gate's bias is a sum of running sums. On

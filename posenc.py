@@ -27,10 +27,10 @@ only the hooks where the encoding acts:
         def bias(self, q_features, k_features, h):
             return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
 
-The dense attention path, the KV cache, long contexts in chunks, and bias plots use only
-`bias`. Three optional hooks make it faster: `factors` (a sum of products, for PyTorch's fused
-attention), `triton_bias` (a form that the Triton kernels support) and `distance_bias` (a function
-of the distance alone, see `DistanceBias`). Tutorial: docs/adding_an_encoding.md.
+The dense attention path, the KV cache, long contexts in chunks, and bias plots use only `bias`.
+Three optional hooks make it faster: `factors` (a sum of products, for PyTorch's fused attention),
+`triton_bias` (a form that the Triton kernels support) and `distance_bias` (a function of the
+distance alone, see `DistanceBias`). Tutorial: docs/adding_an_encoding.md.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension, C width (channels), L training length
 (block_size); query position i, key position j, distance d = i - j. Formulas are for decoders. In an
