@@ -127,6 +127,7 @@ def test_prefetch_pins_contiguous_tensors_for_a_gpu(monkeypatch):
 def test_prefetch_reads_ahead_and_stops_when_closed():
     """While the first item is in use, the second and third are read; after close(), none."""
     read = []
+    earlier_threads = set(threading.enumerate())  # libraries in other tests keep thread pools
     items = ([read.append(n)] for n in itertools.count())
     loader = data_loader.prefetch(items, torch.device("cpu"), depth=2)
     next(loader)
@@ -135,6 +136,7 @@ def test_prefetch_reads_ahead_and_stops_when_closed():
             break
         threading.Event().wait(0.01)
     assert read == [0, 1, 2]
+    assert len(set(threading.enumerate()) - earlier_threads) == 1
     loader.close()
     assert len(read) == 3
-    assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
+    assert set(threading.enumerate()) <= earlier_threads
