@@ -22,7 +22,6 @@ from pathlib import Path
 
 import torch
 
-import posenc
 from errors import InputError
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
@@ -141,7 +140,7 @@ def main(argv=None):
     check_out_dir(out)
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
-    check_encoding(trained.config.pe)
+    check_encoding(trained.config.encodings)
     model = build_hf_model(trained, checkpoint, tokenizer)
     sha256 = hash_file(checkpoint_path(run))
     readme = format_readme(out.resolve().name, model, checkpoint, sha256)
@@ -155,9 +154,9 @@ def check_out_dir(out: Path) -> None:
         raise InputError(f"{out} holds other files: choose another --out_dir")
 
 
-def check_encoding(pe: str) -> None:
-    """Raise InputError if a class of the encoding is in a module that is not exported."""
-    for cls, _ in posenc.parse(pe):
+def check_encoding(encodings: list[tuple[type, dict]]) -> None:
+    """Raise InputError if a class of a parsed encoding is in a module that is not exported."""
+    for cls, _ in encodings:
         if cls.__module__ not in MODULES:
             raise InputError(
                 f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "

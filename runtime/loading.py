@@ -65,7 +65,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     new_shapes = _encoding_shapes(model.posenc)
     with torch.device("meta"):  # the old encoding at the new training length
         old_encodings = posenc.build(
-            old.pe, new.n_head, new.n_embd, new.block_size, new.n_layer, old.causal
+            old.encodings, new.n_head, new.n_embd, new.block_size, new.n_layer, old.causal
         )
     old_shapes = _encoding_shapes(old_encodings)
     tables_fit = all(
@@ -77,7 +77,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         kind, objective = ("a decoder", "clm") if old.causal else ("an encoder", "mlm")
         problems.append(f"{run} is {kind}: use --objective {objective}")
     elif (
-        not _is_variant(old.pe, new.pe)
+        not _is_variant(old, new)
         or old_shapes.keys() != new_shapes.keys()
         or (not tables_fit and old_shapes != new_shapes)
     ):
@@ -104,10 +104,10 @@ def _encoding_shapes(encodings: torch.nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in state.items()}
 
 
-def _is_variant(old_pe: str, new_pe: str) -> bool:
-    """Return whether the parts of two `--pe` strings are pairwise of related classes."""
-    old_classes = [cls for cls, _ in posenc.parse(old_pe)]
-    new_classes = [cls for cls, _ in posenc.parse(new_pe)]
+def _is_variant(old: GPTConfig, new: GPTConfig) -> bool:
+    """Return whether the parts of two models' encodings are pairwise of related classes."""
+    old_classes = [cls for cls, _ in old.encodings]
+    new_classes = [cls for cls, _ in new.encodings]
     if len(old_classes) != len(new_classes):
         return False
     pairs = zip(old_classes, new_classes, strict=True)

@@ -153,7 +153,7 @@ train() {
     local micro_batch block_size
     suffix=${suffix// /}
     local folder=$RUNS/$SCALE/$1-$2${suffix//--/-}
-    case $SCALE in small | smoke) config=configs/$SCALE.yaml ;; esac
+    if [ "$SCALE" != full ]; then config=configs/$SCALE.yaml; fi
     # Keep the tokens of a micro-batch: the config's micro_batch belongs to its block_size.
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
     block_size=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config")
@@ -236,7 +236,10 @@ evaluate_perplexity() {
 # at SCALE=full the last token of 1,000 windows, at smaller scales more tokens of fewer windows.
 evaluate_same_targets() {
     local targets=1 windows=1000
-    case $SCALE in small) targets=64 windows=250 ;; smoke) targets=8 windows=4 ;; esac
+    case $SCALE in
+        small) targets=64 windows=250 ;;
+        smoke) targets=8 windows=4 ;;
+    esac
     evaluate_with eval_extrapolation.py --data "$data" --split "$split" \
         --lengths "$(scaled_lengths "$1")" --protocol same-targets --targets $targets \
         --windows $windows "${@:2}"
@@ -253,7 +256,10 @@ evaluate_receptive_field() {
 # evaluate_recall DISTANCES: recall of the current runs at the paper's distances.
 evaluate_recall() {
     local trials=250 passage=64
-    case $SCALE in small) trials=100 ;; smoke) trials=4 passage=8 ;; esac
+    case $SCALE in
+        small) trials=100 ;;
+        smoke) trials=4 passage=8 ;;
+    esac
     evaluate_with eval_recall.py --data "$data" --split "$split" --distances "$(scaled_lengths "$1")" \
         --trials $trials --passage $passage
 }

@@ -169,13 +169,13 @@ def perplexity_columns():
 
 def test_verdicts_compare_fields_with_the_growth_of_perplexity():
     verdicts = claims.judge_receptive_fields(field_columns(), [perplexity_columns()])
-    small, eight, large, together = verdicts
-    assert small.holds
-    assert "1.000, receptive field 0.40 training lengths" in str(small)
-    assert "<= 1.05, because its receptive field is shorter" in small.claim
+    short_field, eight, long_field, together = verdicts
+    assert short_field.holds
+    assert "1.000, receptive field 0.40 training lengths" in str(short_field)
+    assert "<= 1.05, because its receptive field is shorter" in short_field.claim
     assert eight.holds is False
-    assert large.holds
-    assert "> 1.05, because its receptive field is longer" in large.claim
+    assert long_field.holds
+    assert "> 1.05, because its receptive field is longer" in long_field.claim
     assert together.holds
     assert "1.00 over 4" in together.measured
 
