@@ -208,16 +208,16 @@ def _judge_order(columns: list[Column], trained_at: int, printed: PaperTable) ->
     """
     covered = [column for column in columns if printed.covers(column.pe)]
     for context in printed.contexts():
-        ours = {}
+        measured_means = {}
         for column in covered:
             values = column.values(context * trained_at / printed.trained_at)
             if values:
-                ours[column.pe] = sum(values) / len(values)
-        theirs = {pe: value for pe in ours if (value := printed.value(pe, context))}
+                measured_means[column.pe] = sum(values) / len(values)
+        paper_values = {pe: value for pe in measured_means if (value := printed.value(pe, context))}
         pairs = []  # (lower, higher) in the paper
-        for a in theirs:
-            pairs += [(a, b) for b in theirs if theirs[b] / theirs[a] > 1 + TIE]
-        agreeing = sum(ours[a] < ours[b] for a, b in pairs)
+        for a in paper_values:
+            pairs += [(a, b) for b in paper_values if paper_values[b] / paper_values[a] > 1 + TIE]
+        agreeing = sum(measured_means[a] < measured_means[b] for a, b in pairs)
         claim = f"at {context / printed.trained_at:g}x: same order of encodings as {printed.source}"
         if pairs:
             measured = f"{agreeing} of {len(pairs)} pairs agree"
@@ -231,17 +231,17 @@ def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
 
     Source: CABLE, version 1, figure 5.
     """
-    ours = [column for column in columns if column.pe == "cable-v1"]
-    theirs = [column for column in columns if column.pe == "sinusoidal"]
-    for group in (ours, theirs):
+    cable_columns = [column for column in columns if column.pe == "cable-v1"]
+    sinusoidal_columns = [column for column in columns if column.pe == "sinusoidal"]
+    for group in (cable_columns, sinusoidal_columns):
         if len({column.trained_at for column in group}) < 2:
             return
     ratios = []
     for length in all_lengths(columns):
-        our_means = [mean for column in ours if (mean := column.mean(length))]
-        their_means = [mean for column in theirs if (mean := column.mean(length))]
-        if our_means and their_means:
-            ratios.append(min(their_means) / max(our_means))
+        cable_means = [mean for column in cable_columns if (mean := column.mean(length))]
+        sinusoidal_means = [mean for column in sinusoidal_columns if (mean := column.mean(length))]
+        if cable_means and sinusoidal_means:
+            ratios.append(min(sinusoidal_means) / max(cable_means))
     claim = (
         "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
         "lengths (CABLE, version 1)"
@@ -294,11 +294,11 @@ def _judge_best_retrieval(
     )
     margins = []
     for length in lengths:
-        ours = first["cable"].mean(length)
+        cable = first["cable"].mean(length)
         for pe in rivals:
-            theirs = first[pe].mean(length)
-            if ours is not None and theirs is not None:
-                margins.append(ours - theirs)
+            rival = first[pe].mean(length)
+            if cable is not None and rival is not None:
+                margins.append(cable - rival)
     if not margins:
         return Verdict(claim, "", None)
     return Verdict(claim, f"smallest margin {min(margins):.2f}", min(margins) > 0)
@@ -402,14 +402,14 @@ def judge_generalization(results: dict[str, dict]) -> list[Verdict]:
 def _judge_best_elsewhere(
     measure: str, size: str, by_encoding: dict[str, float]
 ) -> Iterator[Verdict]:
-    ours = [pe for pe in ("cable", "cable-v1") if pe in by_encoding]
-    rivals = [pe for pe in by_encoding if pe not in ours]
+    judged = [pe for pe in ("cable", "cable-v1") if pe in by_encoding]
+    rivals = [pe for pe in by_encoding if pe not in judged]
     if not rivals:
         return
     is_accuracy = measure in ("HellaSwag acc", "acc_norm")
     best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
     rival = (max if is_accuracy else min)(rivals, key=by_encoding.get)
-    for pe in ours:
+    for pe in judged:
         value = by_encoding[pe]
         other = by_encoding[rival]
         yield Verdict(

@@ -108,14 +108,14 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
 def _absolute_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
     rows = []
     for context in paper.contexts():
-        ours = [column.mean(context) for column in columns]
-        theirs = [paper.value(column.pe, context) for column in columns]
+        measured = [column.mean(context) for column in columns]
+        printed = [paper.value(column.pe, context) for column in columns]
         differences = []
-        for our, their in zip(ours, theirs, strict=True):
-            differences.append(f"{our / their - 1:+.1%}" if our and their else MISSING)
+        for value, reference in zip(measured, printed, strict=True):
+            differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
         rows += [
-            [f"{context:,}", "ours", *map(format_number, ours)],
-            ["", "paper", *map(format_number, theirs)],
+            [f"{context:,}", "ours", *map(format_number, measured)],
+            ["", "paper", *map(format_number, printed)],
             ["", "difference", *differences],
         ]
     return rows
@@ -127,15 +127,15 @@ def _relative_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
     for context in paper.contexts():
         multiple = context / paper.trained_at
         length = context * trained_at / paper.trained_at
-        ours = []
-        theirs = []
+        measured = []
+        printed = []
         for column in columns:
-            ours.append(_ratio(column.mean(length), column.mean(trained_at)))
+            measured.append(_ratio(column.mean(length), column.mean(trained_at)))
             base = paper.value(column.pe, paper.trained_at)
-            theirs.append(_ratio(paper.value(column.pe, context), base))
+            printed.append(_ratio(paper.value(column.pe, context), base))
         rows += [
-            [f"{multiple:g}", "ours", *map(format_number, ours)],
-            ["", "paper", *map(format_number, theirs)],
+            [f"{multiple:g}", "ours", *map(format_number, measured)],
+            ["", "paper", *map(format_number, printed)],
         ]
     return rows
 

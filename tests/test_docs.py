@@ -457,7 +457,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize("folder, kinds, records, paper", TABLES, ids=[row[0] for row in TABLES])
-def test_tables_are_made_of_the_records(folder, kinds, records, paper, tmp_path):
+def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_path):
     """report.py writes the committed tables from the committed records."""
     paths = [str(path) for pattern in records for path in sorted(RESULTS.glob(pattern))]
     flags = ["--paper", str(RESULTS / "paper" / f"{paper}.csv")] if paper else []

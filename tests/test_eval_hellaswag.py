@@ -79,7 +79,7 @@ def single_log_likelihood(model, context, ending):
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_log_likelihoods_equal_those_of_single_sequences(pe, run, source, monkeypatch):
+def test_batched_log_likelihoods_equal_single_sequences(pe, run, source, monkeypatch):
     """Whether sequences of different lengths share a batch or not."""
     folder = run(pe)
     model, _ = loading.load_model(folder, CPU)

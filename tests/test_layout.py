@@ -89,7 +89,7 @@ def test_core_modules_import_only_what_is_below_them():
             assert not imports & {"model", "posenc", "attention"}, name
 
 
-def test_names_at_the_root_are_not_those_of_other_packages():
+def test_root_names_differ_from_other_packages():
     """A module here hides a package of the same name from every dependency that imports it."""
     names = PROGRAMS | PACKAGES | FOLDERS | {"posenc", "attention", "model", "errors"}
     # "scripts" and "tests" are folders that some wheels install by mistake; nothing imports them.

@@ -343,7 +343,7 @@ def initial(pe, heads=64, width=64):
     return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
 
 
-def test_initial_values_are_those_of_the_sources():
+def test_initial_values_follow_the_sources():
     assert initial("t5").table.std() == pytest.approx(0.02, rel=0.1)
     assert initial("t5-clip").table.std() == pytest.approx(0.02, rel=0.05)
     fire = initial("fire")

@@ -219,7 +219,7 @@ def test_another_version_of_datasets_reads_from_the_start(tmp_path, hub, monkeyp
     assert contents(tmp_path / "toy") == whole
 
 
-def test_shards_added_later_are_those_of_one_run(tmp_path, hub, capsys):
+def test_shards_added_later_equal_one_run(tmp_path, hub, capsys):
     for count in (2, 3, 7, None, None):
         flags = ["--dataset", hub, *(["--shards", count] if count else [])]
         prepare(tmp_path / "grown" / "toy", *flags)

@@ -251,7 +251,7 @@ def test_scaled_rope_matches_transformers(pe, rope_type, base, settings):
     check_rotation_of_transformers(pe, rope_type, base, settings, attention_factor(pe))
 
 
-def test_initial_values_are_those_of_the_sources():
+def test_initial_values_follow_the_sources():
     def initial(pe, heads=64, width=64):
         return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
 

@@ -34,7 +34,7 @@ def finetuned(tmp_path):
     return make
 
 
-def test_losses_are_those_of_the_logs(trained, finetuned, tmp_path, plotted):
+def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, plotted):
     tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
     out = ("--out", str(tmp_path / "a.png"))
     loss_plots.main([str(trained("alibi")), str(tuned), "--from_step", "2", *out])

@@ -58,7 +58,7 @@ def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     assert loss == pytest.approx(expected, abs=2e-4)
 
 
-def test_rows_of_the_hub_are_those_of_modernbert(triplets, monkeypatch):
+def test_hub_rows_equal_modernbert_recipe(triplets, monkeypatch):
     """In the order of its recipe, without the 1,000 rows held out; a file keeps its order."""
     import datasets
 

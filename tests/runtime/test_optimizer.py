@@ -34,7 +34,7 @@ def step(loss_factor, dtype=torch.float32, **options):
     return model, optimizer_step(model, optimizer, scaler, **options)
 
 
-def test_defaults_are_those_of_training():
+def test_defaults_equal_training():
     config = Config()
     defaults = {
         name: parameter.default
