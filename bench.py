@@ -38,24 +38,26 @@ import os
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
+from runtime import cli, devices, loading, provenance
+from runtime.files import write_json
+
 import torch
-from tqdm import tqdm
 
 from benchmarking.attention_cases import read_validation_text
 from benchmarking.cases import BENCHMARKS
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting
+from benchmarking.timing import interleave, make_entry
 from errors import InputError
 from model import GPT, GPTConfig
 from reporting import metrics
-from runtime import cli, devices, loading, provenance
-from runtime.files import write_json
 from text_data import shards, text_sources, tokenization
+from text_data.tokenizer import load_tokenizer
 
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
@@ -69,6 +71,8 @@ class Config:
     """benchmarks to run: train, attention, generate, eval, prepare"""
     encodings: str = "cable"
     """positional encodings in addition to rope and nope, separated by commas"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
     context: str = "1024"
     """context lengths in tokens, separated by commas"""
     model: str = "tiny"
@@ -148,6 +152,8 @@ def main(argv=None):
     }
     if "prepare" in config.what:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}
+    if config.plugin:
+        record["plugin"] = config.plugin
     if config.out:
         write_json(config.out, record)  # fails before anything is measured
     for name in config.what:
@@ -274,76 +280,12 @@ def time_cases(
     return {key: make_entry(key, case, seconds, peak) for key, case in cases.items()}
 
 
-def interleave(
-    prepare: dict[str, Callable[[], Callable]],
-    repeats: int,
-    device: torch.device,
-    label: str,
-    clock: Callable[[Callable, torch.device], float] = devices.measure_seconds,
-) -> dict[str, list[float]]:
-    """Return the seconds of `repeats` rounds by name, after one round that is not counted.
-
-    prepare: functions that prepare a round, untimed, and return the function to time.
-    """
-    seconds = {name: [] for name in prepare}
-    total = (repeats + 1) * len(prepare)
-    with tqdm(total=total, desc=label, unit="case", disable=None, leave=False) as bar:
-        for _ in range(repeats + 1):
-            for name, prepare_round in prepare.items():
-                seconds[name].append(clock(prepare_round(), device))
-                bar.update()
-    return {name: rounds[1:] for name, rounds in seconds.items()}
-
-
-def make_entry(
-    name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
-) -> dict:
-    """Return the numbers of one case.
-
-    seconds: of all cases measured together. peak: FLOP/s of the device, or None if unknown.
-    "others" holds the seconds of the cases it is compared with, "ratios" its speed over theirs.
-    """
-    rate = case.tokens / statistics.median(seconds[name])
-    pe = name.removesuffix(" triton").removesuffix(" all tiles")
-    plain = "sdpa" if "sdpa" in seconds else "rope"
-    compared = {
-        "rope": "rope",
-        "nope": "nope",
-        "sdpa": "sdpa",
-        "flash": f"{plain} flash",
-        "cudnn": f"{plain} cudnn",
-        "dense": f"{pe} dense",
-        "flex": f"{pe} flex",
-        "theirs": f"{pe} theirs",
-    }
-    others = {key: seconds[other] for key, other in compared.items() if other in seconds}
-    entry = {
-        "seconds": seconds[name],
-        "others": others,
-        "tokens": case.tokens,
-        "tokens_per_second": rate,
-        "ratios": {key: speed_ratio(seconds[name], other) for key, other in others.items()},
-        "mfu": rate * case.flops / peak if peak and case.flops else None,
-        "memory": case.memory(),
-    }
-    if case.error:
-        entry["error"] = case.error()
-    if case.left_out:
-        entry["left_out"] = case.left_out()
-    return entry
-
-
-def speed_ratio(seconds: list[float], other: list[float]) -> float:
-    """Return the median over rounds of the speed relative to another case."""
-    return statistics.median(b / a for a, b in zip(seconds, other, strict=True))
-
-
 def benchmark_preparation(config: Config) -> dict:
     """Return tokens per second of the preparation and of tiktoken alone, and their ratio.
 
     Timed: opening the file, reading, decompressing, tokenizing, hashing, writing and syncing.
     """
-    tokenizer = tokenization.load_tokenizer(config.tokenizer)
+    tokenizer = load_tokenizer(config.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
         load = text_sources.load_arguments([source])
@@ -351,8 +293,10 @@ def benchmark_preparation(config: Config) -> dict:
         if not texts:
             raise InputError(f"{source} holds no rows: pass another --source")
 
+        content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}
+
         def prepare_shards():
-            meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), {"dataset": "bench"})
+            meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), content)
             writer = shards.ShardWriter(meta, "train", 10**8)
             rows = text_sources.read_rows(
                 str(source), config.text_column, load, on_state=writer.save_source_state
@@ -362,7 +306,7 @@ def benchmark_preparation(config: Config) -> dict:
             return meta
 
         def tokenize_only():
-            tokenizer.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+            tokenizer.encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
 
         tokens = prepare_shards().content["splits"]["train"]["tokens"]
         seconds = interleave(

@@ -3,24 +3,24 @@
     python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
 
 For each context length that both records hold, the ratio of the perplexities is printed, first over
-second, with a 95% confidence interval. The bootstrap draws blocks of neighboring windows with
-replacement, 10,000 times, and the same blocks for both runs, so that text which is hard for both
-does not widen the interval. A ratio below 1 means that the first run is better. The difference is
-significant if the interval does not contain 1.
+second, with a 95% confidence interval. The text is cut into at most 32 segments. The bootstrap
+draws segments with replacement, 10,000 times, and the same segments for both runs, so that text
+which is hard for both does not widen the interval. A ratio below 1 means that the first run is
+better. The difference is significant if the interval does not contain 1. Details:
+evaluation/intervals.py.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
-import numpy as np
-
-from errors import InputError
-from reporting.columns import record_labels
-from reporting.formatting import Table
-from reporting.metrics import describe_protocol
 from runtime import cli
 from runtime.files import read_json
 
-DRAWS = 10_000
+from errors import InputError
+from evaluation.intervals import DRAWS, MAX_SEGMENTS, perplexity_ratio
+from reporting.columns import record_labels
+from reporting.formatting import Table
+from reporting.metrics import describe_protocol
 
 
 @dataclass
@@ -38,7 +38,7 @@ def main(argv=None):
     first, second = load_records(config.records)
     lengths = shared_lengths(first, second)
     names = record_labels([first, second])
-    cells = [["context", *names, "ratio", "95% interval", "blocks"]]
+    cells = [["context", *names, "ratio", "95% interval", "segments"]]
     cells += [
         comparison_row(length, first["lengths"][length], second["lengths"][length])
         for length in lengths
@@ -46,7 +46,7 @@ def main(argv=None):
     print(Table(cells).markdown())
     print(
         f"Perplexity of {names[0]} over that of {names[1]}; {describe_protocol(first)}; "
-        f"paired bootstrap, {DRAWS:,} draws of blocks."
+        f"paired bootstrap, {DRAWS:,} draws of segments."
     )
 
 
@@ -57,6 +57,9 @@ def load_records(paths: list[str]) -> list[dict]:
             "two records are needed: python compare.py runs/A/eval_DATA_val.json "
             "runs/B/eval_DATA_val.json"
         )
+    for path in map(Path, paths):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: pass its record, one of {path}/eval_*.json")
     records = [read_json(path, "make it with eval_extrapolation.py") for path in paths]
     problems = []
     for path, record in zip(paths, records, strict=True):
@@ -89,38 +92,17 @@ def shared_lengths(first: dict, second: dict) -> list[str]:
 
 def comparison_row(length: str, first: dict, second: dict) -> list[str]:
     """Return the table's row of one context length, from the entries of both records."""
-    blocks = len(first["blocks"])
-    block_tokens = first.get("block_tokens", [1] * blocks)  # older records: blocks of equal size
-    ratio, low, high = bootstrap_ratio(
-        np.array(first["blocks"]), np.array(second["blocks"]), np.array(block_tokens)
-    )
+    ratio = perplexity_ratio([(first, second)])
+    segments = min(MAX_SEGMENTS, len(first["blocks"]))
+    is_known = segments > 1 and ratio.low is not None
     return [
         f"{int(length):,}",
         f"{first['perplexity']:.2f}",
         f"{second['perplexity']:.2f}",
-        f"{ratio:.4f}",
-        f"{low:.4f} – {high:.4f}" if blocks > 1 else "unknown",
-        f"{blocks:,}",
+        f"{ratio.estimate:.4f}",
+        f"{ratio.low:.4f} – {ratio.high:.4f}" if is_known else "unknown",
+        f"{segments:,}",
     ]
-
-
-def bootstrap_ratio(
-    first: np.ndarray, second: np.ndarray, block_tokens: np.ndarray
-) -> tuple[float, float, float]:
-    """Return the ratio of two perplexities and the bounds of its 95% bootstrap interval.
-
-    first, second: (n,) mean losses of the blocks in nats; block_tokens: (n,) tokens of each block.
-    """
-    differences = first - second
-    random = np.random.default_rng(0)
-
-    def mean_difference(draw) -> float:
-        return np.average(differences[draw], weights=block_tokens[draw])
-
-    blocks = len(block_tokens)
-    draws = [mean_difference(random.integers(blocks, size=blocks)) for _ in range(DRAWS)]
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return tuple(np.exp([mean_difference(slice(None)), low, high]).tolist())
 
 
 if __name__ == "__main__":

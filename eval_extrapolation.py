@@ -36,6 +36,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from runtime import cli, devices
+from runtime.checkpoints import load_checkpoint
+
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -47,8 +50,6 @@ from evaluation.records import perplexity, shards_for_run
 from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
 from reporting import metrics
-from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint
 from text_data.data_loader import (
     BATCH_TOKENS,
     Windows,

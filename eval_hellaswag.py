@@ -22,6 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from runtime import cli, devices
+from runtime.checkpoints import load_checkpoint
+from runtime.files import write_json
+from runtime.loading import load_model, run_tokenizer
+from runtime.provenance import provenance
+
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -32,12 +38,7 @@ from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, supports
 from model import GPT, cross_entropies
 from reporting.columns import in_order
 from reporting.metrics import ACCURACY
-from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint
-from runtime.files import write_json
-from runtime.loading import load_model
-from runtime.provenance import provenance
-from text_data import text_sources, tokenization
+from text_data import text_sources
 from text_data.data_loader import BATCH_TOKENS
 
 HUB = {"path": "Rowan/hellaswag", "split": "validation"}
@@ -93,7 +94,8 @@ def load_examples(source: str | None) -> list[dict]:
             f"--source {source} is not a .jsonl or .parquet file: "
             "use one, or remove --source to load the examples from the hub"
         )
-    with text_sources.raise_input_errors(name, "repair it, or use another --source"):
+    remedy = "repair it, or use another --source"
+    with text_sources.raise_input_errors(name, remedy, is_local=source is not None):
         rows = list(datasets.load_dataset(**arguments))
     if not rows:
         raise InputError(f"{name} holds no examples: use another --source")
@@ -141,7 +143,7 @@ def evaluate(
     Raises InputError if an ending alone is longer than the encoding's longest context.
     """
     model, checkpoint = load_model(run, device, config.attention)
-    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
+    tokenizer = run_tokenizer(run, checkpoint)
     count = min(len(examples), config.max_examples or len(examples))
     pairs = [encode_example(tokenizer, example) for example in examples[:count]]
     longest = max(len(ending) for example in pairs for _, ending in example)
@@ -187,7 +189,7 @@ def evaluate(
     ) as bar:
         while len(scores) < count:
             block = pairs[len(scores) : min(len(scores) + BLOCK, count)]
-            scores += score_examples(model, block, tokenizer.n_vocab, device, dtype)
+            scores += score_examples(model, block, tokenizer.vocab_size, device, dtype)
             bar.update(len(block))
             record = make_record() | {"log_likelihoods": scores}
             write_json(path, {**record, "provenance": provenance(device)})
@@ -208,8 +210,8 @@ def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
     Spaces at the end of the context belong to the continuation. The continuation's tokens are those
     of the whole text after the number of tokens that the context has by itself.
     """
-    tokens = tokenizer.encode_ordinary(context.rstrip())
-    return tokens, tokenizer.encode_ordinary(context + continuation)[len(tokens) :]
+    tokens = tokenizer.encode(context.rstrip())
+    return tokens, tokenizer.encode(context + continuation)[len(tokens) :]
 
 
 def count_truncated(model: GPT, pairs: list[list[Pair]]) -> int:

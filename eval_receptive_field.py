@@ -25,6 +25,9 @@ recorded lengths are skipped.
 import math
 from dataclasses import dataclass
 
+from runtime import cli
+from runtime.checkpoints import load_checkpoint
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -36,8 +39,6 @@ from evaluation.records import shards_for_run
 from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
 from reporting import metrics
-from runtime import cli
-from runtime.checkpoints import load_checkpoint
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value

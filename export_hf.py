@@ -1,6 +1,5 @@
 """Export a run to a folder that Hugging Face transformers loads.
 
-    pip install transformers
     python export_hf.py runs/cable --out_dir exported/cable
 
     model = AutoModelForCausalLM.from_pretrained("exported/cable", trust_remote_code=True)
@@ -12,25 +11,33 @@ or, for an encoder (AutoModel returns the hidden states of its last layer),
     model = AutoModelForMaskedLM.from_pretrained("exported/bert", trust_remote_code=True)
 
 The folder holds weights, configuration, tokenizer, a README.md and the modules of this repository
-that compute the network. Embeddings that only pad the vocabulary are left out.
+that compute the network. Embeddings that only pad the vocabulary are left out. A run that was
+trained with a plugin needs --plugin; the folder contains the plugin, too.
 """
 
-import ast
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime import cli, plugins
+from runtime.checkpoints import checkpoint_path, recipe_hash
+from runtime.files import atomic_folder, set_default_permissions
+from runtime.loading import load_model, run_tokenizer
+from runtime.provenance import hash_file
+
 import torch
 
 from errors import InputError
+from hf_interop import model_card
+from hf_interop.exported_code import (
+    check_plugin,
+    flat_name,
+    flatten_imports,
+    plugin_source,
+    required_packages,
+)
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
-from runtime import cli
-from runtime.checkpoints import checkpoint_path, recipe_hash
-from runtime.files import atomic_folder
-from runtime.loading import load_model
-from runtime.provenance import hash_file
-from text_data import tokenization
 
 HERE = Path(__file__).parent
 FURTHER_ENCODINGS = sorted(
@@ -55,6 +62,7 @@ README = """# {name}
 
 GPT-2 with the positional encoding `{pe}`: {description},
 trained at {block_size} tokens, step {step}.
+{parameters}
 Tokenizer: {tokenizer}; checkpoint SHA-256 {sha256}.
 
 ```python
@@ -64,9 +72,10 @@ tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)  # t
 model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 {use}
 ```
-
+{evaluation}
 Made with transformers {transformers}. {limit}
 `dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
+Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU.
 
 ## Citation
 
@@ -93,8 +102,8 @@ DECODER = ExportKind(
     auto_class="AutoModelForCausalLM",
     classes={"AutoModelForCausalLM": "modeling.PosencForCausalLM"},
     example="""\
-# In training, every document began with <|endoftext|>.
-inputs = tokenizer("<|endoftext|>Once upon a time", return_tensors="pt")
+# In training, every document began with this token.
+inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
     note="`generate` uses transformers' KV cache; a padded batch is read again for every token.",
 )
@@ -117,6 +126,8 @@ class Config:
 
     run: list[str] = field(default_factory=list)
     """folder of a run, or a checkpoint"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
     out_dir: str = "exported"
     """folder to write, new or empty"""
 
@@ -133,35 +144,50 @@ def main(argv=None):
         from hf_interop import modeling  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"exporting needs transformers 5 ({error}): pip install -r requirements-retrieval.txt"
+            f"exporting needs transformers 5 ({error}): pip install -r requirements.txt"
         ) from None
     run = config.run[0]
     out = Path(config.out_dir)
     check_out_dir(out)
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
-    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
+    tokenizer = run_tokenizer(run, checkpoint)
     check_encoding(trained.config.encodings)
+    exported = plugins.plugins_of(trained.config.encodings)
+    check_plugins(exported)
     model = build_hf_model(trained, checkpoint, tokenizer)
     sha256 = hash_file(checkpoint_path(run))
-    readme = format_readme(out.resolve().name, model, checkpoint, sha256)
-    write_folder(out, model, tokenizer, readme)
+    records = model_card.evaluation_records(run, sha256)
+    readme = format_readme(out.resolve().name, model, checkpoint, sha256, records, exported)
+    write_folder(out, model, tokenizer, readme, exported)
     print(f"{out}: {model.model.describe()}")
+    print(count_parameters(model.model, checkpoint))
 
 
 def check_out_dir(out: Path) -> None:
     """Raise InputError unless `out` does not exist or is an empty folder."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(f"{out} holds other files: choose another --out_dir")
+        raise InputError(f"{out} already holds files: remove it, or choose another --out_dir")
 
 
 def check_encoding(encodings: list[tuple[type, dict]]) -> None:
     """Raise InputError if a class of a parsed encoding is in a module that is not exported."""
     for cls, _ in encodings:
-        if cls.__module__ not in MODULES:
+        if cls.__module__ not in MODULES and cls.__module__ not in plugins.LOADED:
             raise InputError(
                 f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
-                "exported: move its class to a module of more_encodings/"
+                "exported: move its class to a module of more_encodings/, or to a plugin"
             )
+
+
+def check_plugins(exported: list[plugins.Plugin]) -> None:
+    """Raise InputError if an import of a plugin does not work in an exported folder."""
+    for plugin in exported:
+        check_plugin(plugin, modules_with(exported))
+
+
+def modules_with(exported: list[plugins.Plugin]) -> list[str]:
+    """Return the names of all modules of a folder."""
+    return [*MODULES, *(plugin.module for plugin in exported)]
 
 
 def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
@@ -172,12 +198,14 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
 
     config = trained.config
     kind = DECODER if config.causal else ENCODER
-    vocab_size = tokenizer.n_vocab
+    vocab_size = tokenizer.vocab_size
     if not config.causal:
         vocab_size += 1  # <|mask|>
     settings = {**dataclasses.asdict(config), "vocab_size": vocab_size, "dtype": "float32"}
     if trained.max_context is not None:
         settings["max_position_embeddings"] = trained.max_context
+    if plugin := plugins.recorded(config.encodings):
+        settings["plugin"] = plugin  # the exported files differ from these in their imports
     hf_config = modeling.PosencConfig(
         **settings,
         recipe=recipe_hash(checkpoint),
@@ -190,17 +218,36 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     weights["wte.weight"] = weights["wte.weight"][:vocab_size]
     model.model.load_state_dict(weights)
     if config.causal:
-        end = tokenizer.eot_token
+        end = tokenizer.eot
         model.generation_config = transformers.GenerationConfig(
             bos_token_id=end, eos_token_id=end, pad_token_id=end
         )
     return model
 
 
-def format_readme(name: str, model, checkpoint: dict, sha256: str) -> str:
-    """Return the README.md of an exported folder.
+def count_parameters(network: GPT, checkpoint: dict) -> str:
+    """Return the number of parameters of an exported network and, if it differs, of its run."""
+    count = network.parameter_count()
+    run_vocab_size = checkpoint["gpt"]["vocab_size"]
+    padding = (run_vocab_size - network.config.vocab_size) * network.config.n_embd
+    text = f"{count:,} parameters"
+    if padding:
+        text += f"; the run has {count + padding:,}, {padding:,} of them to pad the vocabulary"
+    return f"{text}."
 
-    name: of the folder. model: from `build_hf_model`. sha256: of the checkpoint's file.
+
+def format_readme(
+    name: str,
+    model,
+    checkpoint: dict,
+    sha256: str,
+    records: list[dict],
+    exported: list[plugins.Plugin],
+) -> str:
+    """Return the README.md of an exported folder, a model card of the hub.
+
+    name: of the folder. model: from `build_hf_model`. sha256: of the checkpoint's file. records:
+    evaluations of the checkpoint. exported: plugins that define the encoding.
     """
     import transformers
 
@@ -212,7 +259,9 @@ def format_readme(name: str, model, checkpoint: dict, sha256: str) -> str:
         limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
     else:
         limit = "Any context length. "
-    return README.format(
+    datasets = model_card.hub_names(checkpoint)
+    license = model_card.license_of(checkpoint)
+    return model_card.front_matter(name, network, datasets, records, license) + README.format(
         name=name,
         auto=kind.auto_class,
         use=kind.example,
@@ -220,16 +269,29 @@ def format_readme(name: str, model, checkpoint: dict, sha256: str) -> str:
         description=network.describe().split(";")[0],
         block_size=network.config.block_size,
         step=checkpoint["step"],
+        parameters=count_parameters(network, checkpoint),
+        evaluation=model_card.results_table(records),
         tokenizer=checkpoint["data"]["tokenizer"],
         sha256=sha256,
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        limit=limit + kind.note,
+        limit=limit + kind.note + "".join(map(describe_plugin, exported)),
     )
 
 
-def write_folder(out: Path, model, tokenizer, readme: str) -> None:
-    """Write an exported folder: model, tokenizer, MODULES and README.md."""
+def describe_plugin(plugin: plugins.Plugin) -> str:
+    """Return a paragraph of the README.md about a plugin."""
+    text = (
+        f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
+        f"{plugin.path.name} (SHA-256 {plugin.sha256})."
+    )
+    if packages := required_packages(plugin):
+        text += f" It needs further packages: `pip install {' '.join(packages)}`."
+    return f"{text}\n"
+
+
+def write_folder(out: Path, model, tokenizer, readme: str, exported: list[plugins.Plugin]) -> None:
+    """Write an exported folder: model, tokenizer, MODULES, plugins and README.md."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -237,47 +299,23 @@ def write_folder(out: Path, model, tokenizer, readme: str) -> None:
         model.save_pretrained(folder)
         has_mask = not model.model.config.causal
         build_tokenizer(tokenizer, has_mask=has_mask).save_pretrained(folder)
-        for module in MODULES:
-            source = flatten_imports(source_path(module).read_text(encoding="utf-8"))
-            (folder / f"{flat_name(module)}.py").write_text(source, encoding="utf-8")
+        modules = modules_with(exported)
+        sources = {name: source_path(name).read_text(encoding="utf-8") for name in MODULES}
+        for plugin in exported:
+            sources[plugin.module] = plugin_source(plugin)
+            # Importing it registers the encodings.
+            sources[MODULES[0]] += f"\nimport {plugin.module}  # noqa: E402, F401\n"
+        for module, source in sources.items():
+            text = flatten_imports(source, modules)
+            (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")
         (folder / "README.md").write_text(readme, encoding="utf-8")
+        set_default_permissions(folder)
 
 
 def source_path(module: str) -> Path:
     """Return the file of a module of this repository, or the __init__.py of a package."""
     path = HERE / module.replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def flat_name(module: str) -> str:
-    """Return the name of a module of this repository in an exported folder."""
-    return module.rpartition(".")[2]
-
-
-def flatten_imports(source: str) -> str:
-    """Return a module's source with imports of MODULES as relative imports from a flat folder.
-
-    transformers finds the files to copy by lines of the form "from .x import y", so an import of a
-    whole module becomes two lines.
-    """
-    lines = source.split("\n")
-    nodes = [node for node in ast.walk(ast.parse(source)) if hasattr(node, "names")]
-    for node in sorted(nodes, key=lambda node: node.lineno, reverse=True):
-        package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-        indent = " " * node.col_offset
-        if any(package + alias.name in MODULES for alias in node.names):
-            new = []
-            for alias in node.names:
-                assert package + alias.name in MODULES, ast.unparse(node)
-                new.append(f"from . import {ast.unparse(alias)}")
-                new.append(f"from .{alias.name} import __name__ as _")
-        elif package and node.module in MODULES:
-            names = ", ".join(ast.unparse(alias) for alias in node.names)
-            new = [f"from .{flat_name(node.module)} import {names}"]
-        else:
-            continue
-        lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Import pretrained weights as a run, for evaluation, fine-tuning and export.
 
-    pip install transformers
     python import_pretrained.py gpt2 --out_dir runs/gpt2
     python import_pretrained.py axiomlaborg/Cable --file NAME.pt --out_dir runs/authors
 
@@ -14,13 +13,14 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime import cli
+from runtime.run_folder import Run
+
 import torch
 
 from errors import InputError
 from hf_interop import pretrained
-from runtime import cli
-from runtime.run_folder import Run
-from text_data.shards import GPT2_VOCABULARY
+from text_data.foreign_shards import GPT2_VOCABULARY
 
 
 @dataclass
@@ -69,13 +69,15 @@ def main(argv=None):
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
     run.find_checkpoint(resume=False, defaults={})
-    model = pretrained.load_pretrained(config.model[0], config.file, **given)
+    model, revision = pretrained.load_with_revision(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
         raise InputError(
             f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,} tokens, not "
             f"GPT-2's {GPT2_VOCABULARY:,}: name another model"
         )
     run.config |= {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
+    if revision:
+        run.config["revision"] = revision
     run.start(torch.device("cpu"))
     run.save(
         model=model.state_dict(),

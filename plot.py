@@ -8,9 +8,10 @@
 
 import sys
 
+from runtime import cli
+
 from errors import InputError
 from reporting import bias_plots, loss_plots
-from runtime import cli
 
 PLOTS = {"biases": bias_plots.main, "losses": loss_plots.main}
 

@@ -5,8 +5,8 @@
     posenc.build("rope+cable", ...)              # several encodings at once
     posenc.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
 
-To add an encoding, write a subclass of `Encoding` with `names` in any imported module. Override
-only the hooks where the encoding acts:
+To add an encoding, write a subclass of `Encoding` with `names`, in a file of your own (--plugin) or
+in more_encodings/. Override only the hooks where the encoding acts:
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
@@ -152,7 +152,7 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
         if name not in ENCODINGS:
             close = difflib.get_close_matches(name, ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            known = " ".join(sorted(ENCODINGS))
+            known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
             problems.append(f"unknown positional encoding '{name}': {hint}choose one of {known}")
             continue
         cls = ENCODINGS[name]

@@ -18,21 +18,28 @@ With a higher --shards, or without it, shards are added to the existing ones.
 `*_train_000001.bin`, and so on.
 """
 
+import functools
 import hashlib
+import itertools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+
+from runtime import cli
+from runtime.files import atomic
 
 import numpy as np
 
 from errors import InputError
-from runtime import cli
-from runtime.files import atomic
-from text_data import shards, text_sources, tokenization
+from text_data import foreign_shards, hub, shard_format, shards, text_sources, tokenization
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
+# For bpe:N. Tokens do not cross the pieces into which GPT-2 splits text: words with a space,
+# punctuation, numbers. These have 4.1 to 5.2 characters on average in English books, encyclopedias
+# and technical documents.
+CHARACTERS_PER_TOKEN = 6
+NEEDED_CHARACTERS = 10_000_000  # of text after the split val, at most, to train a tokenizer on
 
 
 @dataclass
@@ -44,6 +51,9 @@ class Config:
     default: HuggingFaceFW/fineweb-edu, or kjj0/finewebedu10B-gpt2 with --pretokenized"""
     name: str = "sample-10BT"
     """configuration of the data set"""
+    revision: str | None = None
+    """commit, branch or tag of the data set on the hub; default: the newest commit at the first
+    run, which meta.json records and later runs use"""
     source: str | None = None
     """local jsonl or parquet file, also compressed, or a folder of them, instead of the hub"""
     pretokenized: bool = False
@@ -52,8 +62,10 @@ class Config:
     """only the first n shards, including `val`; default: all"""
     out_dir: str = "data/fineweb-edu"
     """folder of the shards"""
-    tokenizer: Literal["bytes", "gpt2"] = "gpt2"
-    """bytes: 256 byte values and <|endoftext|>; gpt2: GPT-2's 50,257 tokens"""
+    tokenizer: str = "gpt2"
+    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
+    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
+    the folder of a data set or run, to use its tokenizer"""
     text_column: str = "text"
     """column that holds the text"""
     shard_tokens: int = 100_000_000
@@ -94,14 +106,29 @@ def tokenize_rows(config: Config) -> None:
         dataset = config.dataset or DATASET
         load_options = {"path": dataset, "name": config.name, "split": "train"}
         source = {"dataset": dataset, "name": config.name}
+        source |= {"revision": config.revision} if config.revision else {}
         name = f"{dataset} ({config.name})"
         remedy = "use another --dataset or --name, or pass local files as --source"
+    pinned = {}  # the commit that a tokenizer was trained on
+
+    def training_texts():
+        if not config.source:
+            load_options.update(hub.pin_dataset(pinned, dataset, config.revision, remedy))
+
+        def read_texts():
+            rows = text_sources.read_rows(name, config.text_column, load_options, remedy=remedy)
+            return (text for _, text in rows)
+
+        return texts_after_val(read_texts, config.shard_tokens)
+
     tokenizer, meta = tokenization.start_preparation(
         config.out_dir,
         config.tokenizer,
         config.shard_tokens,
         {**source, "text_column": config.text_column},
+        training_texts,
     )
+    meta.content = {**pinned, **meta.content}
     writer = shards.ShardWriter(
         meta, "val", config.shard_tokens, later_split="train", max_shards=config.shards
     )
@@ -109,8 +136,8 @@ def tokenize_rows(config: Config) -> None:
     if not writer.full and last and last["tokens"] == config.shard_tokens:
         # A full last shard: the preparation ended at --shards, not at the end of the text.
         meta.content["complete"] = False
-    if not config.source and not meta.content["complete"] and not Path(dataset).is_dir():
-        load_options["revision"] = pin_revision(meta, dataset).sha
+    if not config.source and not meta.content["complete"]:
+        load_options |= hub.pin_dataset(meta.content, dataset, config.revision, remedy)
     rows = text_sources.read_rows(
         name,
         config.text_column,
@@ -128,6 +155,33 @@ def tokenize_rows(config: Config) -> None:
     tokenization.write_shards(meta, [writer], documents, tokenizer, remedy)
 
 
+def texts_after_val(read_texts, shard_tokens: int):
+    """Return the texts after the split `val`, the first shard, to train a tokenizer on.
+
+    read_texts: a function that returns all texts in their order. Where `val` ends depends on the
+    tokenizer, so the texts are skipped that start within the first CHARACTERS_PER_TOKEN *
+    shard_tokens characters. If too little text is left, all of it is returned.
+    """
+    to_skip = CHARACTERS_PER_TOKEN * shard_tokens
+    needed = min(to_skip, NEEDED_CHARACTERS)
+    texts = iter(read_texts())
+    skipped = 0
+    while skipped < to_skip and (text := next(texts, None)) is not None:
+        skipped += len(text)
+    start = []
+    count = 0
+    for text in texts:
+        start.append(text)
+        count += len(text)
+        if count >= needed:
+            return itertools.chain(start, texts)
+    print(
+        f"note: fewer than {needed:,} characters follow the first {to_skip:,}, which may be in the "
+        "split val: the tokenizer is trained on the whole text, val included"
+    )
+    return read_texts()
+
+
 def download_shards(config: Config) -> None:
     """Download existing shards from the hub; check, hash and count each one."""
     import huggingface_hub
@@ -136,15 +190,15 @@ def download_shards(config: Config) -> None:
     folder = Path(config.out_dir)
     remedy = "pass another --dataset"
     if config.source or config.tokenizer != "gpt2":
-        raise InputError(
-            "--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer bytes"
-        )
+        raise InputError("--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer")
     description = {
         "dataset": folder.resolve().name,
         "tokenizer": "gpt2",
-        "vocab_size": shards.GPT2_VOCABULARY,
+        "vocab_size": foreign_shards.GPT2_VOCABULARY,
         "source": {"pretokenized": repository},
     }
+    if config.revision:
+        description["source"]["revision"] = config.revision
     meta = shards.Meta(folder, description)
     listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
     on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
@@ -155,9 +209,10 @@ def download_shards(config: Config) -> None:
             print(f"{folder} is already prepared: {tokenization.summarize(meta)}")
             return
 
-    info = pin_revision(meta, repository)
+    info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
+    meta.content["revision"] = info.sha
     paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings}
-    matches = [match for match in map(shards.SHARD_NAME.fullmatch, paths) if match]
+    matches = [match for match in map(foreign_shards.SHARD_NAME.fullmatch, paths) if match]
     matches = [match for match in matches if match["split"] in ("val", "train")]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     if {match["split"] for match in matches[: config.shards]} != {"val", "train"}:
@@ -173,15 +228,19 @@ def download_shards(config: Config) -> None:
     with tokenization.preparing(meta):
         for file in [file for file in wanted if file not in on_disk]:
             try:
-                with text_sources.raise_input_errors(f"{repository}: {file}", remedy):
-                    downloaded = huggingface_hub.hf_hub_download(
-                        repository,
-                        paths[file],
-                        repo_type="dataset",
-                        revision=info.sha,
-                        local_dir=folder / ".fetched",
+                with text_sources.raise_input_errors(f"{repository}: {file}", remedy, False):
+                    downloaded = hub.with_retries(
+                        functools.partial(
+                            huggingface_hub.hf_hub_download,
+                            repository,
+                            paths[file],
+                            repo_type="dataset",
+                            revision=info.sha,
+                            local_dir=folder / ".fetched",
+                        ),
+                        f"{repository}: {file}",
                     )
-                if problems := shards.check_shard(Path(downloaded)):
+                if problems := shard_format.check_shard(Path(downloaded), version=1):
                     problem = problems[0].rpartition(": ")[0]
                     raise InputError(f"{repository}: {problem}: {remedy}")
                 meta.add_shard(wanted[file], copy_shard(Path(downloaded), folder / file))
@@ -192,31 +251,18 @@ def download_shards(config: Config) -> None:
 
 def copy_shard(downloaded: Path, path: Path) -> dict:
     """Copy a shard to `path` atomically and return its entry for meta.json."""
-    tokens = shards.map_tokens(downloaded)
+    tokens = shard_format.map_tokens(downloaded)
     digest = hashlib.sha256()
     with open(downloaded, "rb") as content, atomic(path) as file:
-        while block := content.read(shards.READ_BYTES):
+        while block := content.read(shard_format.READ_BYTES):
             digest.update(block)
             file.write(block)
     return {
         "file": path.name,
-        "documents": int(np.count_nonzero(tokens == shards.GPT2_VOCABULARY - 1)),
+        "documents": int(np.count_nonzero(tokens == foreign_shards.GPT2_VOCABULARY - 1)),
         "tokens": len(tokens),
         "sha256": digest.hexdigest(),
     }
-
-
-def pin_revision(meta: shards.Meta, repository: str):
-    """Return the hub's description of a data set at the revision the preparation started with.
-
-    At the start, the current revision is stored in `meta`.
-    """
-    import huggingface_hub
-
-    with text_sources.raise_input_errors(repository, "use another data set"):
-        info = huggingface_hub.dataset_info(repository, revision=meta.content.get("revision"))
-    meta.content["revision"] = info.sha
-    return info
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@
     python prepare_text.py my_book.txt --out_dir data/book   # plain text: one document per file
     python prepare_text.py corpus/*.jsonl --out_dir data/corpus --tokenizer gpt2
     python prepare_text.py folder/ --val held_out/ --out_dir data/mine
+    python prepare_text.py folder/ --out_dir data/mine --tokenizer bpe:4096     # trains a tokenizer
     python prepare_text.py --verify --out_dir data/mine      # compare the shards with their hashes
 
 Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one document per row, also
-compressed). Without sources, the corpus is the source code of Python's standard library, without
-its tests.
+compressed). In folders, other files and markup (.html, .xml) are skipped; the program lists them
+with the reason. Without sources, the corpus is the source code of Python's standard library,
+without its tests.
 
 Every 20th document is held out for validation. If there are fewer than 20 text files, the last
 20th of each file is held out instead. --val names the validation text explicitly.
@@ -19,13 +21,25 @@ If the preparation is interrupted, run the same command to resume it. It writes 
 import codecs
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+
+from runtime import cli
 
 from errors import InputError
-from runtime import cli
 from text_data import shards, text_sources, tokenization
 
 TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
+# Suffixes of files that are skipped in folders whatever their content.
+MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
+DOCUMENTS = {".doc", ".docx", ".epub", ".odt", ".pdf", ".pptx", ".ps", ".xlsx"}
+MEDIA = {".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".mp3", ".mp4", ".png", ".tif", ".tiff", ".webp"}
+ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst"}
+SKIPPED_SUFFIXES = {
+    **dict.fromkeys(MARKUP, "markup: convert it to text, or pass the file by name to keep tags"),
+    **dict.fromkeys(DOCUMENTS, "a document, not text: convert it to text"),
+    **dict.fromkeys(MEDIA, "an image, audio or video file, not text: leave it out"),
+    **dict.fromkeys(ARCHIVES, "an archive: unpack it"),
+}
+CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
 
 
 @dataclass
@@ -38,8 +52,10 @@ class Config:
     """file or folder for validation; default: a part of the sources is held out"""
     out_dir: str = "data/stdlib"
     """folder of the shards"""
-    tokenizer: Literal["bytes", "gpt2"] = "bytes"
-    """bytes: 256 byte values and <|endoftext|>; gpt2: GPT-2's 50,257 tokens"""
+    tokenizer: str = "bytes"
+    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
+    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
+    the folder of a data set or run, to use its tokenizer"""
     text_column: str = "text"
     """column of jsonl and parquet files that holds the text"""
     val_every: int = 20
@@ -71,8 +87,13 @@ def main(argv=None):
         "text_column": config.text_column,
         "val_every": config.val_every,
     }
+
+    def training_texts():
+        documents = split_documents(train_files, val_files, config)
+        return (text for split, pieces in documents if split == "train" for text in pieces)
+
     tokenizer, meta = tokenization.start_preparation(
-        config.out_dir, config.tokenizer, config.shard_tokens, source
+        config.out_dir, config.tokenizer, config.shard_tokens, source, training_texts
     )
     writers = {
         split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")
@@ -94,38 +115,42 @@ def find_sources(sources: list[str], out_dir: str) -> list[Path]:
     Raises InputError for a file passed by name that is neither text nor a table.
     """
     files = text_sources.find_files(
-        sources, is_readable, "text, jsonl or parquet", exclude=Path(out_dir)
+        sources, skip_reason, "text, jsonl or parquet", exclude=Path(out_dir)
     )
     problems = [
-        f"{path} is not UTF-8 text: unpack or convert it, or leave it out"
+        f"{path} is {reason}"
         for path in files
-        if not is_readable(path)
+        if not text_sources.table_format(path) and (reason := not_text(path))
     ]
     if problems:
         raise InputError(*problems)
     return files
 
 
-def is_readable(path: Path) -> bool:
-    """Return whether a file is a table or text."""
-    return text_sources.table_format(path) is not None or is_text(path)
+def skip_reason(path: Path) -> str | None:
+    """Return why a file of a folder is skipped, and what to do about it; None: it is read."""
+    if text_sources.table_format(path):
+        return None
+    if reason := SKIPPED_SUFFIXES.get(path.suffix.lower()):
+        return reason
+    return not_text(path)
 
 
 def has_tables(files: list[Path]) -> bool:
     return any(text_sources.table_format(path) for path in files)
 
 
-def is_text(path: Path) -> bool:
-    """Return whether a file starts with UTF-8 text without NUL."""
+def not_text(path: Path) -> str | None:
+    """Return why a file is not text, and what to do; None if it starts with UTF-8 without NUL."""
     with open(path, "rb") as file:
         head = file.read(TEXT_CHECK_BYTES)
     # Unless the whole file was read, its last character may be incomplete.
     whole = len(head) < TEXT_CHECK_BYTES
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in head
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 text at byte {error.start}: {CONVERT}"
+    return "not text (it has NUL bytes): leave it out" if b"\0" in head else None
 
 
 def read_documents(train_files, val_files, config, writers):
@@ -134,6 +159,14 @@ def read_documents(train_files, val_files, config, writers):
     The order and the numbers are the same on every run.
     """
     first_number = min(writer.start[0] for writer in writers.values())
+    documents = split_documents(train_files, val_files, config)
+    for number, (split, pieces) in enumerate(documents):
+        if number >= first_number:
+            yield writers[split], number, pieces
+
+
+def split_documents(train_files, val_files, config):
+    """Yield (split, pieces of text) of every document."""
     number = 0
     hold_out = not val_files
     few_files = len(train_files) < config.val_every and not has_tables(train_files)
@@ -146,14 +179,11 @@ def read_documents(train_files, val_files, config, writers):
         for split, pieces in documents:
             if hold_out and not few_files and number % config.val_every == config.val_every - 1:
                 split = "val"
-            if number >= first_number:
-                yield writers[split], number, pieces
+            yield split, pieces
             number += 1
     for path in val_files:
         for pieces in documents_of(path, config.text_column):
-            if number >= first_number:
-                yield writers["val"], number, pieces
-            number += 1
+            yield "val", pieces
 
 
 def documents_of(path: Path, text_column: str):
@@ -202,9 +232,7 @@ def read_text(path: Path, start: int, stop: int):
                 yield block[:cut].decode()
             except UnicodeDecodeError as error:
                 offset = file.tell() - len(block) + error.start
-                raise InputError(
-                    f"{path} is not UTF-8 text at byte {offset}: convert it, or leave it out"
-                ) from None
+                raise InputError(f"{path} is not UTF-8 text at byte {offset}: {CONVERT}") from None
 
 
 if __name__ == "__main__":

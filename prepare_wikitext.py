@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from errors import InputError
 from runtime import cli
-from text_data import shards, text_sources, tokenization
+
+from errors import InputError
+from text_data import hub, shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
+HUB_REMEDY = "use another --size or --variant, or pass local files as --source"
 # The names that files and the hub use -> the name of the split.
 SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}
 TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
@@ -40,11 +42,16 @@ class Config:
     source: str | None = None
     """folder of local files (text, jsonl or parquet) named after train, valid and test,
     instead of the hub"""
+    revision: str | None = None
+    """commit, branch or tag of the data set on the hub; default: the newest commit at the first
+    run, which meta.json records and later runs use"""
     out_dir: str | None = None
     """folder of the shards; default: data/wikitext103 or data/wikitext2,
     with the suffix -tokenized for that variant"""
-    tokenizer: Literal["bytes", "gpt2"] = "gpt2"
-    """bytes: 256 byte values and <|endoftext|>; gpt2: GPT-2's 50,257 tokens"""
+    tokenizer: str = "gpt2"
+    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
+    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
+    the folder of a data set or run, to use its tokenizer"""
     shard_tokens: int = 100_000_000
     """tokens per shard"""
     verify: bool = False
@@ -68,9 +75,25 @@ def main(argv=None):
             for split in ("train", "validation", "test")
         }
         source = {"dataset": HUB, "name": name}
+        source |= {"revision": config.revision} if config.revision else {}
+    pinned = {}  # the commit that a tokenizer was trained on
+
+    def training_texts():
+        if not config.source:
+            tables["train"].update(hub.pin_dataset(pinned, HUB, config.revision, HUB_REMEDY))
+        return read_articles(tables, "train") if "train" in tables else []
+
     tokenizer, meta = tokenization.start_preparation(
-        out_dir, config.tokenizer, config.shard_tokens, {**source, "variant": config.variant}
+        out_dir,
+        config.tokenizer,
+        config.shard_tokens,
+        {**source, "variant": config.variant},
+        training_texts,
     )
+    meta.content = {**pinned, **meta.content}
+    if not config.source and not meta.content["complete"]:
+        commit = hub.pin_dataset(meta.content, HUB, config.revision, HUB_REMEDY)
+        tables = {split: options | commit for split, options in tables.items()}
     writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in tables}
     tokenization.write_shards(
         meta,
@@ -123,17 +146,26 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 
 def read_documents(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
     """Yield (writer, number, pieces of text) of every article that is not in a finished shard."""
-    remedy = "repair the file, or use another --size or --variant"
-    for split, load_options in tables.items():
+    for split in tables:
         writer = writers[split]
-        if "data_files" in load_options:
-            name = " ".join(load_options["data_files"])
-        else:
-            name = f"{HUB} ({load_options['name']})"
-        rows = text_sources.read_rows(name, "text", load_options, remedy=remedy)
-        for number, text in enumerate(articles(text for _, text in rows)):
+        for number, text in enumerate(read_articles(tables, split)):
             if number >= writer.start[0]:
                 yield writer, number, text_sources.split_text(text)
+
+
+def read_articles(tables: dict[str, dict], split: str):
+    """Yield the text of every article of a split."""
+    load_options = tables[split]
+    if "data_files" in load_options:
+        name = " ".join(load_options["data_files"])
+        remedy = "repair the file, or use another --size or --variant"
+    else:
+        name = f"{HUB} ({load_options['name']})"
+        remedy = HUB_REMEDY
+    rows = text_sources.read_rows(
+        name, "text", load_options, remedy=remedy, column_remedy="name the column of lines text"
+    )
+    yield from articles(text for _, text in rows)
 
 
 def articles(rows):

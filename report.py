@@ -21,6 +21,9 @@ train, ...       records of bench.py, one table for each benchmark, with a plot 
 
 Runs that differ only in their seed become one column, mean ± standard deviation. Each data set and
 each protocol gets its own table. --paper adds the numbers that a paper printed.
+
+A verdict holds, fails or is not decided by the 95% interval of what was measured, paired over the
+text and over seeds (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts.
 """
 
 from collections.abc import Callable
@@ -28,13 +31,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from errors import InputError
-from reporting import claims, metrics, paper, tables
-from reporting.columns import group_by_protocol, in_order, make_columns
-from reporting.formatting import Table
-from reporting.metrics import ACCURACY, BENCHMARKS, LENGTH_METRICS, NDCG, PERPLEXITY, SPEED, Metric
 from runtime import cli
 from runtime.files import atomic, read_json
+
+from errors import InputError
+from reporting import claims, metrics, paper, tables
+from reporting.columns import Column, group_by_protocol, in_order, make_columns
+from reporting.formatting import Table
+from reporting.metrics import ACCURACY, BENCHMARKS, LENGTH_METRICS, NDCG, PERPLEXITY, SPEED, Metric
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Config:
     """file in results/paper: compare with these printed numbers"""
     out_dir: str = "runs"
     """folder for the tables and plots"""
+    verdicts: bool = True
+    """judge the papers' claims; false for functional tests"""
 
 
 def main(argv=None):
@@ -68,9 +74,10 @@ def main(argv=None):
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
     if is_generalization:
-        report_generalization(perplexities + accuracies, out)
+        report_generalization(perplexities + accuracies, config.verdicts, out)
     for metric in LENGTH_METRICS:
-        report_lengths(metric, records_of(metric, records), printed, perplexities, out)
+        judged = perplexities if config.verdicts else None
+        report_lengths(metric, records_of(metric, records), printed, judged, out)
     if accuracies:
         table = ACCURACY.table(accuracies)
         write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
@@ -107,33 +114,37 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
     return [record for record in records.values() if metrics.metric_of(record) is metric]
 
 
-def report_generalization(records: list[dict], out: Path) -> None:
-    """Write the table of results on data that the models were not trained on, with the paper's."""
+def report_generalization(records: list[dict], judge: bool, out: Path) -> None:
+    """Write the table of results on data that the models were not trained on, with the paper's.
+
+    judge: write verdicts.
+    """
     results = tables.results_on_other_data(records)
     table = tables.generalization_table(results, paper.generalization())
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " For protocols and standard errors, see the tables below."
     )
-    verdicts = claims.judge_generalization(results)
-    write(out, "generalization", table, [table.markdown(), caption, bullets(verdicts)])
+    verdicts = ""
+    if judge:
+        trained = [record for record in records if claims.has_verdicts(record)]
+        short = [record["run"] for record in records if not claims.has_verdicts(record)]
+        verdicts = describe_verdicts(claims.judge_generalization(trained), short)
+    write(out, "generalization", table, [table.markdown(), caption, verdicts])
 
 
 def report_lengths(
     metric: Metric,
     records: list[dict],
     printed: paper.PaperTable | None,
-    perplexities: list[dict],
+    perplexities: list[dict] | None,
     out: Path,
 ) -> None:
     """Write a table, verdicts and plots of one metric for each data set and protocol.
 
-    perplexities: the records of perplexity in the same report.
+    perplexities: the records of perplexity in the same report; None: write no verdicts.
     """
     groups = group_by_protocol(records)
-    other_columns = [
-        make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)
-    ]
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
@@ -145,8 +156,9 @@ def report_lengths(
         if comparison:
             compared, caption = comparison
             parts += [compared.markdown(), caption]
-        verdicts = metric.judge(columns, printed=matching, perplexities=other_columns)
-        write(out, f"{metric.stem}{suffix}", table, [*parts, bullets(verdicts)])
+        if perplexities is not None:
+            parts.append(verdicts_of(metric, columns, matching, perplexities))
+        write(out, f"{metric.stem}{suffix}", table, parts)
         for plot in metric.plots:
             if plot.applies(group):
                 save(out / f"{plot.stem}{suffix}.png", partial(plot.draw, columns))
@@ -166,9 +178,38 @@ def report_speeds(records: list[dict], out: Path) -> None:
                 save(out / f"{benchmark}.png", partial(plot.draw, result))
 
 
-def bullets(verdicts: list[claims.Verdict]) -> str:
-    """Return a Markdown list."""
-    return "\n".join(f"- {verdict}" for verdict in verdicts)
+def verdicts_of(
+    metric: Metric,
+    columns: list[Column],
+    printed: paper.PaperTable | None,
+    perplexities: list[dict],
+) -> str:
+    """Return the verdicts on columns as Markdown; perplexities: see report_lengths."""
+    others = [make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)]
+
+    def judge(columns: list[Column]) -> list[claims.Verdict]:
+        if not columns:
+            return []
+        return metric.judge(columns, printed=printed, perplexities=others)
+
+    verdicts = judge([column for column in columns if claims.has_verdicts(column.records[0])])
+    short = [column for column in columns if not claims.has_verdicts(column.records[0])]
+    return describe_verdicts(verdicts, [column.label for column in short] if judge(short) else [])
+
+
+def describe_verdicts(verdicts: list[claims.Verdict], not_judged: list[str]) -> str:
+    """Return verdicts as a Markdown list after a line that explains them, or "" if there are none.
+
+    not_judged: labels of runs that were trained for too few steps.
+    """
+    lines = []
+    if verdicts:
+        lines.append("Verdicts, with 95% intervals (docs/evaluation.md):")
+    lines += [f"- {verdict}" for verdict in verdicts]
+    if not_judged:
+        why = f"trained for fewer than {claims.MIN_STEPS} steps"
+        lines.append(f"- not judged, because {why}: {', '.join(not_judged)}")
+    return "\n".join(lines)
 
 
 def write(out: Path, stem: str, table: Table, parts: list[str]) -> None:

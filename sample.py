@@ -8,21 +8,21 @@ The text may be longer than the training length. A single text is printed while 
 batch at its end. The last line, on standard error, is the throughput in tokens per second.
 """
 
-import codecs
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from runtime import cli, devices
+from runtime.loading import load_model, run_tokenizer
+
 import torch
 
 from errors import InputError
 from generation.sampling import SamplingConfig, generate
 from model import GPT
-from runtime import cli, devices
-from runtime.loading import load_model
-from text_data import tokenization
+from text_data.tokenizer import Tokenizer
 
 
 @dataclass
@@ -31,6 +31,8 @@ class Config(SamplingConfig):
 
     run: list[str] = field(default_factory=list)
     """run folder or checkpoint file"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
     prompt: str = ""
     """text to continue; empty: start of a document"""
     prompt_file: str | None = None
@@ -64,7 +66,7 @@ def main(argv=None):
         prompts = read_prompts(config.prompt_file)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)
-    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
+    tokenizer = run_tokenizer(config.run[0], checkpoint)
     if not config.interactive:
         complete(model, tokenizer, prompts, config, device, dtype)
         return
@@ -92,7 +94,7 @@ def read_prompts(path: str) -> list[str]:
 
 def complete(
     model: GPT,
-    tokenizer,
+    tokenizer: Tokenizer,
     prompts: list[str],
     config: Config,
     device: torch.device,
@@ -100,18 +102,16 @@ def complete(
 ) -> None:
     """Print the prompts with their continuations; a single one while it is generated."""
     start, count = time.perf_counter(), 0
-    tokens = [[tokenizer.eot_token, *tokenizer.encode_ordinary(prompt)] for prompt in prompts]
-    # A character may take several tokens: an incremental decoder waits for all of its bytes.
-    new_decoder = codecs.getincrementaldecoder("utf-8")
-    decoders = [new_decoder(errors="replace") for _ in prompts]
+    tokens = [[tokenizer.eot, *tokenizer.encode(prompt)] for prompt in prompts]
+    decoders = [tokenizer.incremental_decoder() for _ in prompts]
     texts = list(prompts)
     print_at_once = len(prompts) == 1
     if print_at_once:
         print(prompts[0], end="", flush=True)
-    steps = generate(model, tokens, config, tokenizer.n_vocab, tokenizer.eot_token, device, dtype)
+    steps = generate(model, tokens, config, tokenizer.vocab_size, tokenizer.eot, device, dtype)
     for new_tokens in steps:
         for row, token in new_tokens.items():
-            text = decoders[row].decode(tokenizer.decode_single_token_bytes(token))
+            text = decoders[row](token)
             texts[row] += text
             count += 1
             if print_at_once:

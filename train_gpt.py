@@ -10,7 +10,8 @@
 
 Settings: the defaults below < the YAML file of --config < flags. runtime/run_folder.py describes
 the files of a run. The order of the data and the size of a step do not depend on the world size.
-SIGTERM and Ctrl-C save a checkpoint after the current step; --resume continues from it.
+SIGTERM and Ctrl-C save a checkpoint after the current step; --resume continues from it, and with a
+larger --steps trains further. --list prints the encodings.
 """
 
 import contextlib
@@ -18,6 +19,11 @@ import dataclasses
 import math
 import time
 from typing import Literal
+
+from runtime import cli, devices, distributed
+from runtime.checkpoints import load_checkpoint, trained_steps
+from runtime.loading import load_weights
+from runtime.run_folder import Run
 
 import numpy as np
 import torch
@@ -30,13 +36,12 @@ from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import perplexity
 from model import GPT, GPTConfig
-from runtime import cli, devices, distributed, training_metrics
-from runtime.checkpoints import load_checkpoint
-from runtime.loading import initialize_from, load_weights
-from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
-from runtime.run_folder import Run
+from reporting import bias_plots
 from text_data import data_loader
 from text_data.shards import Shards
+from training import cost, loggers, metrics, settings
+from training.initialization import initialize_from
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
 
 
 @dataclasses.dataclass
@@ -51,11 +56,15 @@ class Config:
     out_dir: str = "runs/gpt"
     """folder of the run"""
     resume: bool = False
-    """continue the run in out_dir from its newest checkpoint, if there is one"""
+    """continue from the newest checkpoint in out_dir, if any; with larger --steps: train further"""
+    override: str | None = None
+    """with --resume: settings to change from that step on, as in lr,weight_decay"""
     init_from: str | None = None
-    """run to take initial weights from, for another length, other data or a variant encoding"""
+    """run that provides initial weights; network, block_size, encoding and data unless given"""
     dry_run: bool = False
     """print the cost of the training and exit"""
+    list: bool = False
+    """print all encodings, those of --plugin included, and exit"""
     # model
     size: str = "small"
     """quickstart, tiny, small, medium, large or xl"""
@@ -67,6 +76,8 @@ class Config:
     """embedding dimension; null: that of the size"""
     pe: str = "cable"
     """positional encoding (posenc.py): cable; with options: fire:width=16; joined: rope+cable"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own that `pe` uses"""
     block_size: int = 1024
     """training sequence length in tokens"""
     attn_scale: float | None = None
@@ -113,8 +124,10 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = 2
     """number of newest checkpoints to keep"""
+    logger: loggers.Name = "auto"
+    """also log to Weights & Biases or TensorBoard; auto: to wandb if there is a wandb_project"""
     wandb_project: str | None = None
-    """also log to this Weights & Biases project; WANDB_MODE=offline keeps the log in out_dir"""
+    """project of Weights & Biases; WANDB_MODE=offline keeps its log in out_dir"""
     # hardware
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
@@ -128,25 +141,7 @@ class Config:
     """bitwise reproducible on a GPU, at some loss of speed; CPUs always are"""
 
     def __post_init__(self):
-        not_negative = ["warmup_steps", "seed", "lr", "min_lr", "weight_decay", "grad_clip"]
-        positive = ["block_size", "tokens_per_step", "micro_batch", "log_every", "val_every"]
-        positive += ["val_tokens", "checkpoint_every", "keep_checkpoints"]
-        minimums = dict.fromkeys(not_negative, 0) | dict.fromkeys(positive, 1)
-        problems = cli.check_minimums(self, steps=0 if self.init_from else 1, **minimums)
-        if self.min_lr > self.lr >= 0:
-            problems.append(f"min_lr {self.min_lr:g} is above lr {self.lr:g}: use a lower --min_lr")
-        for name in ("beta1", "beta2"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                problems.append(f"{name} is {value}: it must be at least 0 and below 1")
-        if self.seed >= 2**63:
-            problems.append(f"seed is {self.seed}: it must be below 2^63")
-        if not 0 < self.mask_rate < 1:
-            problems.append(f"mask_rate is {self.mask_rate}: it must be above 0 and below 1")
-        try:
-            self.gpt_config(vocab_size=64)
-        except InputError as error:
-            problems += error.problems
+        problems = settings.check(self)
         if problems:
             raise InputError(*problems)
 
@@ -184,9 +179,11 @@ def learning_rate(step: int, config: Config) -> float:
 
 def main(argv=None):
     with distributed.process_group() as processes:
-        config = cli.parse(Config, argv, __doc__)
-        if config.dry_run:
-            print(training_metrics.describe_cost(config))
+        config = cli.parse(Config, argv, __doc__, inherit=settings.inherit)
+        if config.list:
+            print(settings.describe_encodings())
+        elif config.dry_run:
+            print(cost.describe_cost(config))
         else:
             Trainer(config, processes).train()
 
@@ -223,7 +220,7 @@ class Trainer:
         with (
             contextlib.closing(self.batches),
             distributed.Signals() as signals,
-            training_metrics.progress_bar(config, self.step, self.rank) as bar,
+            metrics.progress_bar(config, self.step, self.rank) as bar,
         ):
             if config.steps == 0 or self.lacks_validation():
                 self.validate()
@@ -283,12 +280,13 @@ class Trainer:
     def log_step(self, losses: Tensor) -> None:
         """Print and log mean loss and throughput since the last log line, and peak memory."""
         values = self.metrics.summarize(losses, lr=self.optimizer.param_groups[0]["lr"])
-        self.print_line(*training_metrics.step_columns(values, self.config.steps - self.step))
+        self.print_line(*metrics.step_columns(values, self.config.steps - self.step))
         self.run.log("train", self.step, **values)
 
     def validate(self) -> None:
         """Print and log the validation loss, and statistics of the bias on the first batch."""
         self.model.eval()
+        picture = None
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         summary = {}
         indices = np.array_split(self.val_indices, self.world_size)[self.rank]
@@ -300,12 +298,18 @@ class Trainer:
                 with devices.autocast(self.device, self.dtype):
                     total += self.model.losses(*batch).sum(dtype=torch.float64)
                     summary = summary or bias_statistics.summary(self.model, batch[0])
+            if self.run.logger:
+                picture = loggers.draw(
+                    self.run.logger, bias_plots.picture, self.model, batch[0][:1]
+                )
         self.model.train()
         tokens = len(self.val_indices) * self.val_windows.targets_per_window
         loss = self.processes.sum(total).item() / tokens
-        columns = training_metrics.bias_columns(summary)
+        columns = metrics.bias_columns(summary)
         self.print_line(f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}", *columns)
         self.run.log("val", self.step, loss=loss, tokens=tokens, **summary)
+        if picture is not None:
+            self.run.logger.log_image("biases", picture, self.step)
 
     def save_checkpoint(self) -> None:
         self.run.save(
@@ -327,7 +331,8 @@ class Trainer:
 
     def load_data(self) -> None:
         config = self.config
-        self.train_windows = config.windows(Shards(config.data, "train", config.verify_data))
+        train = Shards(config.data, "train", config.verify_data, run=config.out_dir)
+        self.train_windows = config.windows(train)
         self.val_windows = config.windows(Shards(config.data, "val", config.verify_data))
         count = max(1, config.val_tokens // config.block_size)
         self.val_indices = data_loader.evenly_spaced(len(self.val_windows), count)
@@ -335,19 +340,17 @@ class Trainer:
     def find_checkpoint(self) -> dict | None:
         """Open the run folder and return the checkpoint to resume from, if there is one."""
         config, shards = self.config, self.train_windows.shards
-        settings = dataclasses.asdict(config)
-        del settings["resume"], settings["dry_run"]
         data = {"sha256": shards.sha256, "tokenizer": shards.tokenizer}
-        is_writer = self.rank == 0
-        self.run = Run(
-            config.out_dir, settings, data, config.keep_checkpoints, config.wandb_project, is_writer
-        )
-        defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-        checkpoint = self.run.find_checkpoint(config.resume, defaults)
+        logger = loggers.make_logger(config.logger, config.wandb_project)
+        values, keep = settings.recorded(config), config.keep_checkpoints
+        self.run = Run(config.out_dir, values, data, keep, logger, is_writer=self.rank == 0)
+        self.run.files = shards.tokenizer_files
+        defaults, override = settings.defaults(config), settings.overridden(config)
+        checkpoint = self.run.find_checkpoint(config.resume, defaults, override)
         self.processes.check_equal(
-            (self.run.step, shards.sha256),
-            f"the checkpoint in {config.out_dir} or the shards in {config.data} differ between "
-            "ranks: use folders that all machines share",
+            (self.run.step, shards.sha256, config.plugin),
+            f"the checkpoint in {config.out_dir}, the shards in {config.data} or the files of "
+            "--plugin differ between ranks: use folders that all machines share",
         )
         if config.resume and not checkpoint:
             print(f"{config.out_dir} contains no checkpoint yet: starting at step 0")
@@ -358,7 +361,8 @@ class Trainer:
         torch.manual_seed(config.seed)
         source = checkpoint
         if config.init_from and not checkpoint:
-            source = load_checkpoint(config.init_from)
+            source = load_checkpoint(config.init_from, check_plugins=False)
+            self.run.init_steps = trained_steps(source)
         vocab_size = shards.padded_vocab_size
         if source and config.causal:  # an imported GPT-2 has no padding
             vocab_size = source["gpt"]["vocab_size"]
@@ -380,17 +384,10 @@ class Trainer:
         self.scaler = make_grad_scaler(self.device, self.dtype)
         self.step = 0
         self.sampler_state = {"epoch": 0, "index": 0}
-        if config.warmup_steps > config.steps > 0:
-            print(
-                f"note: warmup_steps {config.warmup_steps} is above steps {config.steps}: "
-                "the learning rate never reaches lr"
-            )
         if checkpoint:
             self.step = checkpoint["step"]
             self.sampler_state = checkpoint["sampler"]
-            self.optimizer.load_state_dict(checkpoint["optimizer"])
-            if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
-                self.scaler.load_state_dict(checkpoint["scaler"])
+            restore_optimizer(self.optimizer, self.scaler, checkpoint)
             if self.rank < len(checkpoint["rng"]):
                 devices.set_random_state(checkpoint["rng"][self.rank], self.device)
         self.saved_step = self.step
@@ -400,13 +397,14 @@ class Trainer:
         self.processes.barrier()  # no rank looks into the folder any more: it may change now
         self.choose_micro_batch()
         config, windows = self.config, self.train_windows
-        steps = training_metrics.describe_steps(config, windows, self.world_size, self.micro_batch)
-        print(f"{steps}, from step {self.step}")
+        steps = metrics.describe_steps(config, windows, self.world_size, self.micro_batch)
+        print(f"{steps}, from step {self.step}", *self.run.describe_changes(), sep="\n")
+        settings.print_notes(config)
         facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
         facts["data"] = windows.shards.sha256
         self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
         self.compile_and_wrap()
-        self.metrics = training_metrics.StepMetrics(
+        self.metrics = metrics.StepMetrics(
             config, self.model, windows, self.accumulation_steps, self.dtype, self.processes
         )
         self.start_data_loader()

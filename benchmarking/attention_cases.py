@@ -8,6 +8,8 @@ import functools
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from runtime import devices
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,6 @@ from benchmarking.setting import (
 from errors import InputError
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
-from runtime import devices
 from text_data import shards
 from text_data.data_loader import Windows, evenly_spaced
 from triton_attention.bias import bias_from_encoding

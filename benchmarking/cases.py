@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 
+from runtime import devices
+
 import torch
 from torch import Tensor
 
@@ -20,15 +22,14 @@ from benchmarking.setting import (
 from generation import sampling
 from generation.kv_cache import Cache
 from model import GPT, GPTConfig
-from runtime import devices
-from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 NEW_TOKENS = 64  # tokens to generate per round, or half of the context if that is less
 
 
 def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     """Return the cases of one optimizer step, by name."""
-    shape = GPTConfig(size=setting.model)
+    shape = GPTConfig(size=setting.model, **setting.shape)
     encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1, setting.causal)[0]
     paths = {
         suffix: path

@@ -41,11 +41,18 @@ class Setting:
     """True: decoders; False: encoders (bidirectional)"""
     layers: list[bias_statistics.Layer] | None = None
     """attention: layers of a trained model with their inputs"""
+    shape: dict[str, int] = dataclasses.field(default_factory=dict)
+    """settings of GPTConfig that replace those of the size, such as n_layer"""
 
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         """Return a model with random weights on the device."""
         config = GPTConfig(
-            size=self.model, pe=pe, block_size=block_size, attention=path, causal=self.causal
+            size=self.model,
+            pe=pe,
+            block_size=block_size,
+            attention=path,
+            causal=self.causal,
+            **self.shape,
         )
         torch.manual_seed(SEED)
         return GPT(config).to(self.device)

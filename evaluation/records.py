@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from runtime.checkpoints import checkpoint_path, recipe_hash, trained_steps
+from runtime.files import read_json, write_json
+from runtime.provenance import hash_file, provenance
+
 import torch
 
 from errors import InputError
 from model import GPT
-from runtime.checkpoints import checkpoint_path, recipe_hash
-from runtime.files import read_json, write_json
-from runtime.provenance import hash_file, provenance
 from text_data.shards import Shards
 
 
@@ -36,6 +37,8 @@ def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.
     }
     if not model.config.causal:
         identity["objective"] = "mlm"
+    if not checkpoint["step"] and (steps := trained_steps(checkpoint)) is not None:
+        identity["init_steps"] = steps
     identity |= {
         "step": checkpoint["step"],
         "seed": checkpoint["config"]["seed"],
@@ -47,6 +50,8 @@ def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.
     }
     if model.attention_path == "triton":
         identity["skip_tolerance"] = model.config.skip_tolerance
+    if plugin := checkpoint["config"].get("plugin"):
+        identity["plugin"] = plugin
     return identity
 
 
@@ -88,10 +93,12 @@ def update_record(
     lengths: list[int],
     measure: Callable[[int], dict | None],
     device: torch.device,
+    **facts,
 ) -> dict:
     """Add the missing lengths to the record at `path`; return the record with only `lengths` in it.
 
     measure: computes the results at one length; None where the model does not support the length.
+    facts: further values of the record's provenance.
     The file is written after each length, so that an interrupted evaluation resumes there. Results
     of other lengths that the file already holds are kept.
     """
@@ -104,7 +111,8 @@ def update_record(
     for length in missing:
         results[str(length)] = measure(length)
         results = dict(sorted(results.items(), key=lambda item: int(item[0])))
-        write_json(path, {**header, "lengths": results, "provenance": provenance(device)})
+        origin = {**provenance(device), **facts}
+        write_json(path, {**header, "lengths": results, "provenance": origin})
     print(f"record: {path}")
     requested = {str(length): results[str(length)] for length in lengths}
     return {**header, "lengths": requested}
@@ -120,16 +128,17 @@ def shards_for_run(
     folder = folder or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
-    shards = Shards(folder, split)
+    shards = Shards(folder, split, run=checkpoint_path(run).parent)
     run_tokenizer = checkpoint["data"]["tokenizer"]
     if shards.tokenizer != run_tokenizer:
+        source = checkpoint_path(run).parent if "@" in run_tokenizer else run_tokenizer
         raise InputError(
             f"{folder} holds {shards.tokenizer} tokens, but {run} was trained on {run_tokenizer} "
-            "tokens: pass other --data"
+            f"tokens: pass other --data, prepared with --tokenizer {source}"
         )
     return shards
 
 
 def perplexity(loss: float) -> float:
     """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
-    return math.exp(loss) if loss < 700 else math.inf
+    return math.inf if loss >= 700 else math.exp(loss)

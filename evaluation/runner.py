@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from runtime import devices
+from runtime.loading import load_model
+
 import torch
 
 from errors import InputError
 from evaluation.records import record_identity, record_path, update_record
 from model import GPT
-from runtime import devices
-from runtime.loading import load_model
 from text_data.shards import Shards
 
 RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
@@ -36,6 +37,8 @@ class EvaluationConfig:
 
     runs: list[str] = field(default_factory=list)
     """run folders or checkpoint files"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from runtime import devices
+
 import torch
 from torch import Tensor
 
 from generation.kv_cache import Cache
 from model import CACHE_CHUNK, GPT
-from runtime import devices
 
 
 @dataclass

@@ -4,6 +4,7 @@ model = load_pretrained("gpt2")                           # or a folder
 model = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
 """
 
+import fnmatch
 import os
 import pickle
 
@@ -11,6 +12,7 @@ import torch
 
 from errors import InputError
 from model import GPT, GPTConfig
+from text_data import hub
 
 CABLE_REPOSITORY = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
 # Settings of GPT-2 variants that model.GPT implements.
@@ -36,12 +38,19 @@ def load_pretrained(
     multiplies q k^T by 1. Raises InputError if there is no such model, it is not supported, or
     transformers is missing.
     """
+    return load_with_revision(name, file, block_size, attn_scale)[0]
+
+
+def load_with_revision(
+    name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0
+) -> tuple[GPT, str | None]:
+    """Return what `load_pretrained` does, and the commit on the hub; None for local files."""
     if is_cable(name, file):
-        path = name if os.path.isfile(name) else _download(name, file)
+        path, revision = (name, None) if os.path.isfile(name) else _download_cable(name, file)
         settings, weights = _read_cable_v1(path)
         settings |= {"block_size": block_size, "attn_scale": attn_scale}
     else:
-        settings, weights = _read_gpt2(name)
+        settings, weights, revision = _read_gpt2(name)
     model = GPT(GPTConfig(**settings))
     try:
         model.load_state_dict(weights)
@@ -50,7 +59,7 @@ def load_pretrained(
             f"{name} is not a GPT-2 or CABLE model ({' '.join(str(error).split())[:200]}): "
             "name another model"
         ) from None
-    return model
+    return model, revision
 
 
 def is_cable(name: str, file: str | None) -> bool:
@@ -58,17 +67,18 @@ def is_cable(name: str, file: str | None) -> bool:
     return name == CABLE_REPOSITORY or file is not None or os.path.isfile(name)
 
 
-def _read_gpt2(name: str) -> tuple[dict, dict]:
-    """Return the settings of GPTConfig and the weights of a GPT-2 of transformers."""
+def _read_gpt2(name: str) -> tuple[dict, dict, str | None]:
+    """Return the settings of GPTConfig, the weights and the commit of a GPT-2 of transformers."""
     try:
         from safetensors import SafetensorError
         from transformers import GPT2Config, GPT2LMHeadModel
     except ImportError as error:
         raise InputError(
-            f"reading GPT-2's weights needs transformers ({error}): pip install transformers"
+            f"reading GPT-2's weights needs transformers ({error}): pip install -r requirements.txt"
         ) from None
+    folder, revision = (name, None) if os.path.isdir(name) else _download_gpt2(name)
     try:
-        c = GPT2Config.from_pretrained(name)
+        c = GPT2Config.from_pretrained(folder)
         problems = [
             f"'{name}' has {key} {getattr(c, key)}, but only {' or '.join(map(str, values))} is "
             "supported: name another model"
@@ -77,7 +87,7 @@ def _read_gpt2(name: str) -> tuple[dict, dict]:
         ]
         if problems:
             raise InputError(*problems)
-        gpt2, loading_info = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+        gpt2, loading_info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
     except InputError:
         raise
     except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
@@ -104,7 +114,8 @@ def _read_gpt2(name: str) -> tuple[dict, dict]:
         "n_head": c.n_head,
         "n_embd": c.n_embd,
     }
-    return settings, weights | {f"posenc.{layer}.table.weight": table for layer in range(c.n_layer)}
+    weights |= {f"posenc.{layer}.table.weight": table for layer in range(c.n_layer)}
+    return settings, weights, revision
 
 
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
@@ -144,29 +155,44 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
     return settings, weights
 
 
-def _download(repository: str, file: str | None) -> str:
-    """Download a file of weights from the hub and return its path.
+def _download_gpt2(name: str) -> tuple[str, str]:
+    """Return the folder of a GPT-2 of the hub, and its commit.
+
+    Weights are *.safetensors if there are any, else pytorch_model*.bin.
+    """
+
+    def choose(names):
+        if "config.json" not in names:
+            raise InputError(f"{name} has no config.json: {remedy}")
+        weights = fnmatch.filter(names, "*.safetensors") or fnmatch.filter(names, "*.bin")
+        weights = [file for file in weights if "/" not in file]
+        indexes = fnmatch.filter(names, "*.index.json")
+        settings = fnmatch.filter(names, "generation_config.json")
+        return ["config.json", *settings, *indexes, *weights]
+
+    remedy = "name a folder with config.json and model.safetensors, or gpt2, gpt2-medium, …"
+    paths, revision = hub.download_model(name, choose, remedy)
+    return os.path.dirname(paths[0]), revision
+
+
+def _download_cable(repository: str, file: str | None) -> tuple[str, str]:
+    """Return the path of a file of weights from the hub, and its commit.
 
     file: may be None if the repository has only one.
     """
-    import huggingface_hub
-    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
 
-    try:
-        names = huggingface_hub.list_repo_files(repository)
+    def choose(names):
         names = [name for name in names if name.endswith((".pt", ".pth", ".bin"))]
         if file is None and len(names) == 1:
-            file = names[0]
+            return names
         if file not in names:
             raise InputError(
                 f"{repository} holds {', '.join(names) or 'no weights'}: pass one of them as --file"
             )
-        return huggingface_hub.hf_hub_download(repository, file)
-    except (ConnectionError, HFValidationError, HTTPError, LocalEntryNotFoundError) as error:
-        raise InputError(
-            f"cannot download from {repository} ({_one_line(error)}): connect to the internet, or "
-            "name a local file"
-        ) from None
+        return [file]
+
+    (path,), revision = hub.download_model(repository, choose, "name a local file")
+    return path, revision
 
 
 def _one_line(error: Exception) -> str:

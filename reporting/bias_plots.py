@@ -17,17 +17,23 @@ Figures 4 and 8 to 15 of the CABLE paper; --mean: figure 7 of its version 1.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime import cli, devices
+from runtime.files import atomic
+from runtime.loading import load_model, run_tokenizer
+
+import numpy as np
 import torch
+from torch import Tensor
 
 from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import shards_for_run
-from runtime import cli, devices
-from runtime.files import atomic
-from runtime.loading import load_model
-from text_data import tokenization
 
 MAX_LABELED_TOKENS = 64
+# Of the picture that a training run logs at each validation: small and fast to draw.
+PICTURE_TOKENS = 128
+PICTURE_HEADS = 8
+PICTURE_DPI = 60
 HEADS_PER_ROW = 4
 
 
@@ -37,6 +43,8 @@ class Config:
 
     run: list[str] = field(default_factory=list)
     """run folder or checkpoint file"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
     text: str = "def area(width, height):\n    return width * height\n"
     """text to plot, best a few dozen tokens"""
     tokens: int | None = None
@@ -64,9 +72,9 @@ def main(argv=None):
         raise InputError(
             f"--layer {config.layer}: the model has {layers} layers: use 0 to {layers - 1}"
         )
-    tokenizer = tokenization.load_tokenizer(checkpoint["data"]["tokenizer"])
+    tokenizer = run_tokenizer(config.run[0], checkpoint)
     if config.tokens is None:
-        tokens = tokenizer.encode_ordinary(config.text)
+        tokens = tokenizer.encode(config.text)
     else:
         shards = shards_for_run(config.run[0], checkpoint, config.data)
         tokens = shards.tokens[0][: config.tokens].tolist()
@@ -77,7 +85,7 @@ def main(argv=None):
             f"the text has {len(tokens)} tokens, but {pe} supports at most {model.max_context}: "
             "pass a shorter text"
         )
-    matrices, decay, content = layer_matrices(model, tokens, config)
+    matrices, decay, content = layer_matrices(model, torch.tensor([tokens]), config)
     labels = None
     if len(tokens) <= MAX_LABELED_TOKENS:
         labels = [tokenizer.decode([token]) for token in tokens]
@@ -99,14 +107,15 @@ def check_settings(config: Config) -> None:
 
 
 @torch.no_grad()
-def layer_matrices(model, tokens: list[int], config: Config) -> tuple:
+def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     """Return what to plot of one layer: matrices, decay, and what the matrices are, in words.
 
+    tokens: (1, T) int64, on the model's device.
     matrices: (H, T, T), or (1, T, T) with config.mean; NaN where a query does not attend to a key.
     decay: (H, T), or None for encodings without cumulative sums and with config.mean.
     """
-    layer = bias_statistics.layers(model, torch.tensor([tokens]))[config.layer]
-    T = len(tokens)
+    layer = bias_statistics.layers(model, tokens)[config.layer]
+    T = tokens.size(1)
     heads = model.config.n_head
     bias = layer.bias()
     decay = layer.decay()
@@ -117,39 +126,59 @@ def layer_matrices(model, tokens: list[int], config: Config) -> tuple:
         matrices = bias
         content = "bias added to the attention scores"
     matrices = matrices.expand(1, heads, T, T)[0]
-    matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan)
+    matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan).float().cpu()
     if config.mean:
         mean = matrices.mean(0, keepdim=True)
         largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
         content = f"mean over {heads} heads of the {content}, divided by its largest magnitude"
         return (mean / largest).numpy(), None, content
     if decay is not None:
-        decay = decay.expand(1, heads, T)[0].numpy()
+        decay = decay.expand(1, heads, T)[0].float().cpu().numpy()
     return matrices.numpy(), decay, content
 
 
+def picture(model, tokens: Tensor) -> np.ndarray | None:
+    """Return a small picture of the biases in the last layer, for the loggers of a training run.
+
+    tokens: (1, T) int64, on the model's device. (height, width, 3) uint8; None for encodings that
+    add nothing to the logits.
+    """
+    encoding = model.posenc[-1]
+    if encoding.bias is None and encoding.logits_transform is None:
+        return None
+    matrices, _, content = layer_matrices(model, tokens[:, :PICTURE_TOKENS], Config())
+    title = f"{content}: {model.config.pe}, layer {len(model.h) - 1}"
+    figure = draw(matrices[:PICTURE_HEADS], None, None, title)
+    figure.set_dpi(PICTURE_DPI)
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+
 def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
-    """Write a PNG with four heads per row.
+    """Write a PNG with four heads per row; arguments as in `draw`."""
+    draw(matrices, decay, labels, title).savefig(file, format="png", dpi=150)
+
+
+def draw(matrices, decay, labels: list[str] | None, title: str):
+    """Return a figure of Matplotlib with four heads per row.
 
     matrices: (H, T, T); decay: (H, T), drawn as bars under each head, or None; labels: of the
     tokens, or None.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     heads, T, _ = matrices.shape
     columns = min(HEADS_PER_ROW, heads)
     rows = -(-heads // columns)
     axes_per_head, row_height = (1, 3.3) if decay is None else (2, 4.6)
-    figure, axes = pyplot.subplots(
+    figure = Figure(figsize=(3.1 * columns + 0.6, row_height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(
         rows * axes_per_head,
         columns,
         squeeze=False,
-        figsize=(3.1 * columns + 0.6, row_height * rows),
         height_ratios=[3, 1][:axes_per_head] * rows,
-        layout="constrained",
     )
     for unused in axes.flat[:]:
         unused.set_visible(False)
@@ -172,8 +201,7 @@ def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
             if column == 0:
                 below.set_ylabel("decay at the token", fontsize=8)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(file, format="png", dpi=150)
-    pyplot.close(figure)
+    return figure
 
 
 def _draw_matrix(axes, figure, matrix, ticks: dict) -> None:

@@ -1,28 +1,43 @@
 """The papers' claims, each with a fixed criterion, and verdicts on them from measured columns.
 
+A verdict is decided by the 95% interval of the measured quantity (evaluation/intervals.py: paired
+over the text, and over seeds where there are several):
+
+- a bound holds if the whole interval is on its side, and fails if the whole interval is beyond it;
+- "lower than others", "same order": holds if the intervals of all comparisons are on the right
+  side, fails if at least one is on the wrong side. The intervals are not corrected for the number
+  of comparisons;
+- everything else is not decided, also if the records do not have what an interval needs.
+
 When the criteria were fixed:
 
-- before any run: the bounds of cable, rope and sinusoidal at 16 times the training length, and
-  "cable has the lowest perplexity". The bound of cable is stricter than the 1.05 that the papers'
-  tables support. Also those of dapev2, sandwich, cable-v1 and of receptive fields, before any run
-  of these encodings;
+- before any run: the bounds of rope and sinusoidal at 16 times the training length, and "cable has
+  the lowest perplexity". Also those of dapev2+kerple, sandwich and of receptive fields, before any
+  run of these encodings;
 - after some of the runs in results/quickstart, before all others: the bounds of alibi, kerple,
   fox, t5 and fire, and all other comparisons;
-- after one seed of each: kerple compared with sandwich.
+- after one seed of each: kerple compared with sandwich;
+- after all runs in results/: the bound 1 of cable, cable-v1 and dapev2+cable, which is what the
+  papers state. It was 1.02 before any run; all measured ratios are below 1. Intervals were added at
+  the same time.
 """
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from reporting.columns import PAPER_ORDER, Column, all_lengths
+from evaluation import intervals
+from evaluation.intervals import Interval
+from reporting.columns import PAPER_ORDER, Column, all_lengths, entry_pairs
 from reporting.paper import PAPER_NAMES, PaperTable
+from reporting.tables import ACCURACIES, values_on_other_data
 
 # Bounds on the perplexity at 16 times the training length (15 if 16 was not evaluated), relative
 # to the perplexity at the training length: encoding, relation, bound, source.
 GROWTH_BOUNDS = (
-    ("cable", "<=", 1.02, "CABLE"),
+    ("cable", "<", 1, "CABLE, section 5.1"),
     ("cable-nw", "<=", 1.05, "CABLE"),
     ("k-cable", "<=", 1.05, "CABLE"),
     ("alibi", "<=", 1.1, "Press et al., CABLE"),
@@ -34,9 +49,9 @@ GROWTH_BOUNDS = (
     ("t5", ">", 2, "CABLE"),
     ("t5-clip", ">", 2, "CABLE"),
     ("fire", ">", 2, "CABLE"),
-    ("dapev2+cable", "<=", 1.02, "CABLE"),
+    ("dapev2+cable", "<", 1, "CABLE, table 2"),
     ("dapev2+kerple", "<=", 1.05, "CABLE"),
-    ("cable-v1", "<=", 1.02, "CABLE, version 1"),
+    ("cable-v1", "<", 1, "CABLE, version 1, section 5.1"),
     ("k-cable-v1", "<=", 1.05, "CABLE, version 1"),
     ("sandwich", "<=", 1.1, "Chi et al."),
     ("sandwich-smoothed", "<=", 1.1, "Chi et al."),
@@ -70,7 +85,11 @@ RETRIEVAL_RIVALS = ("alibi", "rope", "learnable", "sinusoidal")
 WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")
 NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
 MIN_RANK_CORRELATION = 0.7
+MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
 TIE = 0.005  # printed perplexities that differ by less, relatively, have no order
+
+
+HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
 
 
 @dataclass
@@ -79,20 +98,28 @@ class Verdict:
 
     claim: str
     measured: str
-    holds: bool | None
-    """None: not measured"""
+    outcome: str
+    """HOLDS, FAILS, UNDECIDED or NOT_MEASURED"""
 
     def __str__(self):
-        word = {None: "not measured", True: "holds", False: "fails"}[self.holds]
-        parts = [self.claim, self.measured, f"**{word}**"]
+        parts = [self.claim, self.measured, f"**{self.outcome}**"]
         return ": ".join(part for part in parts if part)
+
+
+def has_verdicts(record: dict) -> bool:
+    """Return whether a record's run was trained for long enough to judge claims on it.
+
+    Runs with 0 steps have the weights of another run, whose steps count, or published weights.
+    Older records do not have these steps.
+    """
+    steps = record.get("step") or record.get("init_steps")
+    return steps is None or steps >= MIN_STEPS
 
 
 def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
     """Return verdicts on the encodings in columns and in the paper's table.
 
-    Seeds count by their mean perplexity. Models that differ in size or training length are judged
-    separately.
+    Models that differ in size or training length are judged separately.
     """
     models = {}
     for column in columns:
@@ -122,7 +149,7 @@ def _judge_model(
         if pe in claimed and rivals:
             yield _judge_lower(results, pe, rivals, multiples, source)
     if printed:
-        yield from _judge_order(columns, trained_at, printed)
+        yield from _judge_order(results, printed)
 
 
 class _Results:
@@ -132,52 +159,83 @@ class _Results:
     """
 
     def __init__(self, columns: list[Column], trained_at: int):
-        self.encodings = {column.pe for column in columns}
-        self.mean = {}  # (encoding, multiple) -> mean over seeds
-        self.by_seed = {}  # (encoding, multiple) -> {seed: perplexity}
+        self.encodings = {column.pe: None for column in columns}
+        self.trained_at = trained_at
+        self.columns = {}  # (encoding, multiple) -> column
         for column in reversed(columns):
             for length in column.lengths():
-                values = column.values(length)
-                if values and length % trained_at == 0:
-                    key = (column.pe, length // trained_at)
-                    self.mean[key] = sum(values) / len(values)
-                    self.by_seed[key] = column.values_by_seed(length)
+                if column.values(length):
+                    self.columns[column.pe, length / trained_at] = column
 
     @property
     def far(self) -> int:
         """The multiple of FAR_MULTIPLES that was evaluated."""
-        measured = {multiple for _, multiple in self.mean}
+        measured = {multiple for _, multiple in self.columns}
         for multiple in FAR_MULTIPLES:
             if multiple in measured:
                 return multiple
         return FAR_MULTIPLES[0]
 
     def beyond(self) -> list[int]:
-        """Return the multiples beyond the training length, ascending."""
-        return sorted({multiple for _, multiple in self.mean if multiple > 1})
+        """Return the whole multiples beyond the training length, ascending."""
+        multiples = {multiple for _, multiple in self.columns}
+        return sorted(int(m) for m in multiples if m > 1 and m == int(m))
 
-    def has(self, *keys: tuple[str, int]) -> bool:
-        return all(key in self.mean for key in keys)
+    def has(self, *keys: tuple[str, float]) -> bool:
+        return all(key in self.columns for key in keys)
 
-    def ratio(self, over: tuple[str, int], under: tuple[str, int]) -> tuple[float, str]:
-        """Return the ratio of two perplexities, and its printed form with the range over seeds."""
-        ratio = self.mean[over] / self.mean[under]
-        seeds = self.by_seed[over].keys() & self.by_seed[under].keys()
-        ratios = [self.by_seed[over][seed] / self.by_seed[under][seed] for seed in seeds]
-        text = f"{ratio:.3f}"
-        if len(ratios) > 1:
-            text += f" ({min(ratios):.3f} to {max(ratios):.3f} by seed)"
-        return ratio, text
+    def ratio(self, over: tuple[str, float], under: tuple[str, float]) -> Interval:
+        """Return the ratio of two perplexities; arguments: (encoding, multiple)."""
+        lengths = [round(multiple * self.trained_at) for _, multiple in (over, under)]
+        return _ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
+
+
+def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> Interval:
+    return intervals.perplexity_ratio(entry_pairs(over, over_length, under, under_length))
+
+
+def _printed(interval: Interval, digits: int = 3) -> str:
+    """Return an estimate with its interval and the number of seeds, if there are several."""
+    text = f"{interval.estimate:.{digits}f}"
+    if interval.low is None:
+        return f"{text} (no interval)"
+    notes = [f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"]
+    if interval.seeds > 1:
+        notes.append(f"{interval.seeds} seeds")
+    if not interval.paired:
+        notes.append("unpaired")
+    return f"{text} ({'; '.join(notes)})"
+
+
+def _judge_bound(interval: Interval, relation: str, bound: float) -> str:
+    """Return the outcome of "quantity relation bound"; relation: <, <=, > or >=."""
+    below, above = interval.below(bound), interval.above(bound)
+    if not below and not above:
+        return UNDECIDED
+    return HOLDS if below == relation.startswith("<") else FAILS
+
+
+def _judge_all(comparisons: list[Interval], bound: float = 1) -> tuple[str, str]:
+    """Return the outcome of "all are above the bound", and how many are."""
+    agree = sum(interval.above(bound) for interval in comparisons)
+    disagree = sum(interval.below(bound) for interval in comparisons)
+    undecided = len(comparisons) - agree - disagree
+    counts = f"{agree} of {len(comparisons)} agree"
+    if disagree:
+        counts += f", {disagree} disagree{'' if disagree > 1 else 's'}"
+    if undecided:
+        counts += f", {undecided} {'are' if undecided > 1 else 'is'} not decided"
+    outcome = FAILS if disagree else UNDECIDED if undecided else HOLDS
+    return outcome, counts
 
 
 def _judge_growth(results: _Results, pe: str, relation: str, bound: float, source: str) -> Verdict:
     far = results.far
     claim = f"{pe}: perplexity at {far}x / perplexity at 1x {relation} {bound} ({source})"
     if not results.has((pe, far), (pe, 1)):
-        return Verdict(claim, "", None)
-    ratio, measured = results.ratio((pe, far), (pe, 1))
-    holds = ratio <= bound if relation == "<=" else ratio > bound
-    return Verdict(claim, measured, holds)
+        return Verdict(claim, "", NOT_MEASURED)
+    ratio = results.ratio((pe, far), (pe, 1))
+    return Verdict(claim, _printed(ratio), _judge_bound(ratio, relation, bound))
 
 
 def _judge_lower(
@@ -190,40 +248,50 @@ def _judge_lower(
         compared = sorted({results.far if multiple == 16 else multiple for multiple in multiples})
         where = ", ".join(f"{multiple}x" for multiple in compared)
     claim = f"{pe}: perplexity lower than {', '.join(rivals)} at {where} ({source})"
-    ratios = []
+    ratios = {}
     for rival in rivals:
         for multiple in compared:
             if results.has((rival, multiple), (pe, multiple)):
-                ratios.append(results.ratio((rival, multiple), (pe, multiple)))
+                ratio = results.ratio((rival, multiple), (pe, multiple))
+                ratios[f"{rival} at {multiple}x"] = ratio
+    return _lowest_verdict(claim, "smallest ratio of another encoding to it", ratios)
+
+
+def _lowest_verdict(claim: str, what: str, ratios: dict[str, Interval]) -> Verdict:
+    """Return the verdict that all ratios are above 1; ratios: by what is compared."""
     if not ratios:
-        return Verdict(claim, "", None)
-    smallest, text = min(ratios)
-    return Verdict(claim, f"smallest ratio of another encoding to it: {text}", smallest > 1)
+        return Verdict(claim, "", NOT_MEASURED)
+    smallest = min(ratios, key=lambda name: ratios[name].estimate)
+    outcome, counts = _judge_all([*ratios.values()])
+    measured = f"{what}: {_printed(ratios[smallest])}, {smallest}"
+    if outcome != HOLDS and len(ratios) > 1:
+        measured += f"; {counts}"
+    return Verdict(claim, measured, outcome)
 
 
-def _judge_order(columns: list[Column], trained_at: int, printed: PaperTable) -> Iterator[Verdict]:
+def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
     """Yield whether the encodings have the paper's order, at each multiple of its training length.
 
     Pairs that the paper prints as ties do not count.
     """
-    covered = [column for column in columns if printed.covers(column.pe)]
     for context in printed.contexts():
-        measured_means = {}
-        for column in covered:
-            values = column.values(context * trained_at / printed.trained_at)
-            if values:
-                measured_means[column.pe] = sum(values) / len(values)
-        paper_values = {pe: value for pe in measured_means if (value := printed.value(pe, context))}
-        pairs = []  # (lower, higher) in the paper
+        multiple = context / printed.trained_at
+        paper_values = {}
+        for pe in results.encodings:
+            if results.has((pe, multiple)) and (value := printed.value(pe, context)):
+                paper_values[pe] = value
+        ratios = []
         for a in paper_values:
-            pairs += [(a, b) for b in paper_values if paper_values[b] / paper_values[a] > 1 + TIE]
-        agreeing = sum(measured_means[a] < measured_means[b] for a, b in pairs)
-        claim = f"at {context / printed.trained_at:g}x: same order of encodings as {printed.source}"
-        if pairs:
-            measured = f"{agreeing} of {len(pairs)} pairs agree"
-            yield Verdict(claim, measured, agreeing == len(pairs))
+            for b in paper_values:
+                if paper_values[b] / paper_values[a] > 1 + TIE:
+                    ratios.append(results.ratio((b, multiple), (a, multiple)))
+        claim = f"at {multiple:g}x: same order of encodings as {printed.source}"
+        if ratios:
+            outcome, counts = _judge_all(ratios)
+            counts = counts.replace(" agree", " pairs agree", 1)
+            yield Verdict(claim, counts, outcome)
         else:
-            yield Verdict(claim, "", None)
+            yield Verdict(claim, "", NOT_MEASURED)
 
 
 def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
@@ -236,27 +304,24 @@ def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
     for group in (cable_columns, sinusoidal_columns):
         if len({column.trained_at for column in group}) < 2:
             return
-    ratios = []
+    ratios = {}
     for length in all_lengths(columns):
-        cable_means = [mean for column in cable_columns if (mean := column.mean(length))]
-        sinusoidal_means = [mean for column in sinusoidal_columns if (mean := column.mean(length))]
-        if cable_means and sinusoidal_means:
-            ratios.append(min(sinusoidal_means) / max(cable_means))
+        for cable in cable_columns:
+            for sinusoidal in sinusoidal_columns:
+                if cable.values(length) and sinusoidal.values(length):
+                    name = f"{sinusoidal.label} and {cable.label} at {length:,} tokens"
+                    ratios[name] = _ratio(sinusoidal, length, cable, length)
     claim = (
         "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
         "lengths (CABLE, version 1)"
     )
-    if ratios:
-        measured = f"smallest ratio of sinusoidal to it: {min(ratios):.3f}"
-        yield Verdict(claim, measured, min(ratios) > 1)
-    else:
-        yield Verdict(claim, "", None)
+    yield _lowest_verdict(claim, "smallest ratio of sinusoidal to it", ratios)
 
 
 def judge_retrieval(columns: list[Column]) -> list[Verdict]:
     """Return verdicts on the nDCG@10 of encoders beyond the training length (CABLE, table 3).
 
-    Of several columns of an encoding the first counts.
+    Of several columns of an encoding the first counts. The bootstrap draws queries.
     """
     first = {column.pe: column for column in reversed(columns)}
     trained_at = columns[0].trained_at
@@ -271,18 +336,26 @@ def judge_retrieval(columns: list[Column]) -> list[Verdict]:
             f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x / nDCG@10 at 1x {relation} {bound} "
             "(CABLE, table 3)"
         )
-        near = first[pe].mean(trained_at)
-        far = first[pe].mean(beyond[-1])
-        if near and far is not None:
-            ratio = far / near
-            holds = ratio > bound if relation == ">" else ratio < bound
-            verdicts.append(Verdict(claim, f"{ratio:.3f}", holds))
+        column = first[pe]
+        if column.mean(trained_at) and column.mean(beyond[-1]) is not None:
+            pairs = entry_pairs(column, beyond[-1], column, trained_at)
+            ratio = _compare_scores(pairs, intervals.score_ratio)
+            if ratio is None:
+                ratio = Interval(column.mean(beyond[-1]) / column.mean(trained_at))
+            verdicts.append(Verdict(claim, _printed(ratio), _judge_bound(ratio, relation, bound)))
         else:
-            verdicts.append(Verdict(claim, "", None))
+            verdicts.append(Verdict(claim, "", NOT_MEASURED))
     rivals = [pe for pe in RETRIEVAL_RIVALS if pe in first]
     if "cable" in first and rivals:
         verdicts.append(_judge_best_retrieval(first, rivals, beyond))
     return verdicts
+
+
+def _compare_scores(pairs: list[tuple[dict, dict]], compare) -> Interval | None:
+    """Return the comparison of the scores of queries, or None if an entry has none."""
+    if not all("by_question" in entry for pair in pairs for entry in pair):
+        return None
+    return compare([tuple(np.array(entry["by_question"]) for entry in pair) for pair in pairs])
 
 
 def _judge_best_retrieval(
@@ -292,16 +365,24 @@ def _judge_best_retrieval(
         f"cable: nDCG@10 higher than {', '.join(rivals)} at every length beyond the training "
         "length (CABLE, table 3)"
     )
-    margins = []
+    margins = {}
     for length in lengths:
         cable = first["cable"].mean(length)
         for pe in rivals:
             rival = first[pe].mean(length)
-            if cable is not None and rival is not None:
-                margins.append(cable - rival)
+            if cable is None or rival is None:
+                continue
+            pairs = entry_pairs(first["cable"], length, first[pe], length)
+            margin = _compare_scores(pairs, intervals.score_difference)
+            margins[f"{pe} at {length:,} tokens"] = margin or Interval(cable - rival)
     if not margins:
-        return Verdict(claim, "", None)
-    return Verdict(claim, f"smallest margin {min(margins):.2f}", min(margins) > 0)
+        return Verdict(claim, "", NOT_MEASURED)
+    smallest = min(margins, key=lambda name: margins[name].estimate)
+    outcome, counts = _judge_all([*margins.values()], bound=0)
+    measured = f"smallest margin {_printed(margins[smallest], 2)}, {smallest}"
+    if outcome != HOLDS and len(margins) > 1:
+        measured += f"; {counts}"
+    return Verdict(claim, measured, outcome)
 
 
 def judge_receptive_fields(
@@ -317,44 +398,49 @@ def judge_receptive_fields(
     protocol. The first column of the same model that was evaluated far enough counts.
     """
     verdicts = []
-    measured = []  # (receptive field in training lengths, growth of perplexity)
+    measured = []  # (receptive field in training lengths, pairs of entries: perplexity growth)
     for column in columns:
         name = column.pe.partition(":")[0]
-        means = [column.mean(length) for length in _record_lengths(column)]
-        fields = [mean for mean in means if mean is not None]
-        if name not in WINDOWED or "+" in column.pe or not fields:
+        lengths = sorted(map(int, column.records[0]["lengths"]))
+        lengths = [length for length in lengths if column.values(length)]
+        if name not in WINDOWED or "+" in column.pe or not lengths:
             continue
-        field = fields[-1] / column.trained_at
-        far, growth = _growth(column, perplexities)
-        if growth is not None:
-            measured.append((field, growth))
+        field = _receptive_field(column, lengths[-1])
+        far, pairs = _growth(column, perplexities)
+        if pairs:
+            measured.append((field, pairs))
         if name == "window":
-            verdicts.append(_judge_window(column.label, field, far, growth))
+            verdicts.append(_judge_window(column.label, field, far, pairs))
     if len(measured) > 3:
         verdicts.append(_judge_rank_correlation(measured))
     return verdicts
 
 
-def _record_lengths(column: Column) -> list[int]:
-    """Return the lengths of the column's first record, ascending."""
-    return sorted(map(int, column.records[0]["lengths"]))
+def _receptive_field(column: Column, length: int) -> Interval:
+    """Return the receptive field at a context length, in training lengths."""
+    entries = [record["lengths"][str(length)] for record in column.records]
+    errors = [entry.get("receptive_field_se") for entry in entries]
+    windows = column.records[0]["protocol"]["windows"]
+    interval = intervals.mean_interval(column.values(length), errors, windows)
+    return interval.scaled(1 / column.trained_at)
 
 
-def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, float | None]:
-    """Return (multiple, perplexity there / perplexity at 1x) of a column's model, or None for it.
+def _growth(
+    column: Column, perplexities: list[list[Column]]
+) -> tuple[int, list[tuple[dict, dict]]]:
+    """Return (multiple, entries there and at 1x for each seed) of a column's model; [] if none.
 
     The multiple is the first of FAR_MULTIPLES that was evaluated.
     """
     for group in perplexities:
         for other in group:
-            base = other.mean(column.trained_at)
-            if _model(other) != _model(column) or not base:
+            if _model(other) != _model(column) or not other.values(column.trained_at):
                 continue
             for far in FAR_MULTIPLES:
-                value = other.mean(far * column.trained_at)
-                if value:
-                    return far, value / base
-    return FAR_MULTIPLES[0], None
+                length = far * column.trained_at
+                if other.values(length):
+                    return far, entry_pairs(other, length, other, column.trained_at)
+    return FAR_MULTIPLES[0], []
 
 
 def _model(column: Column) -> tuple:
@@ -362,58 +448,134 @@ def _model(column: Column) -> tuple:
     return tuple(column.records[0].get(name) for name in names)
 
 
-def _judge_window(label: str, field: float, far: int, growth: float | None) -> Verdict:
-    covered = field <= 1
+def _judge_window(label: str, field: Interval, far: int, pairs: list[tuple[dict, dict]]) -> Verdict:
+    covered = field.estimate <= 1
     relation, length = ("<=", "shorter") if covered else (">", "longer")
     claim = (
         f"{label}: perplexity at {far}x / perplexity at 1x {relation} {NO_GROWTH}, because its "
         f"receptive field is {length} than the training length (Chi et al.)"
     )
-    if growth is None:
-        return Verdict(claim, "", None)
-    measured = f"{growth:.3f}, receptive field {field:.2f} training lengths"
-    return Verdict(claim, measured, (growth <= NO_GROWTH) == covered)
+    if not pairs:
+        return Verdict(claim, "", NOT_MEASURED)
+    growth = intervals.perplexity_ratio(pairs)
+    outcome = _judge_bound(growth, relation, NO_GROWTH)
+    if not field.below(1) and not field.above(1):
+        outcome = UNDECIDED
+    measured = f"{_printed(growth)}, receptive field {_printed(field, 2)} training lengths"
+    return Verdict(claim, measured, outcome)
 
 
-def _judge_rank_correlation(measured: list[tuple[float, float]]) -> Verdict:
-    ranks = np.argsort(np.argsort(measured, axis=0), axis=0)
-    correlation = float(np.corrcoef(ranks.T)[0, 1])
+def _judge_rank_correlation(
+    measured: list[tuple[Interval, list[tuple[dict, dict]]]],
+) -> Verdict:
+    """Return the verdict on fields and growths of several models.
+
+    The interval covers the errors of the measured values, not the choice of models and seeds: the
+    growths are drawn by the bootstrap, the fields from normal distributions.
+    """
+    fields = np.array([field.estimate for field, _ in measured])
+    growths = [intervals.perplexity_ratio(pairs).estimate for _, pairs in measured]
+    correlation = Interval(float(_rank_correlations(fields[None], np.array(growths)[None])[0]))
+    draws = [intervals.log_ratio_draws(pairs) for _, pairs in measured]
+    if all(field.low is not None for field, _ in measured) and None not in draws:
+        errors = [field.high - field.low for field, _ in measured]
+        errors = np.array(errors) / (2 * intervals.NORMAL_QUANTILE)
+        noise = np.random.default_rng(0).standard_normal((intervals.DRAWS, len(fields)))
+        log_growths = np.stack([drawn for drawn, _ in draws], 1)
+        drawn = _rank_correlations(fields + noise * errors, log_growths)
+        correlation = Interval(correlation.estimate, *np.percentile(drawn, [2.5, 97.5]))
     return Verdict(
         "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
         f"field: rank correlation >= {MIN_RANK_CORRELATION} (Chi et al.)",
-        f"{correlation:.2f} over {len(measured)} models",
-        correlation >= MIN_RANK_CORRELATION,
+        f"{_printed(correlation, 2)} over {len(measured)} models",
+        _judge_bound(correlation, ">=", MIN_RANK_CORRELATION),
     )
 
 
-def judge_generalization(results: dict[str, dict]) -> list[Verdict]:
+def _rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the rank correlation of each row of two arrays (draws, models), (draws,).
+
+    Ties have their mean rank. NaN for rows with NaN, or in which all values of an array are equal.
+    """
+    with np.errstate(invalid="ignore"):
+        # How many values are lower minus how many are higher: 2 * (rank - mean of the ranks).
+        ranks = [
+            np.sign(values[:, :, None] - values[:, None, :]).sum(2) for values in (first, second)
+        ]
+        norms = np.sqrt((ranks[0] ** 2).sum(1) * (ranks[1] ** 2).sum(1))
+        return (ranks[0] * ranks[1]).sum(1) / norms
+
+
+def judge_generalization(records: list[dict]) -> list[Verdict]:
     """Return whether cable is the best on other data, for every size and measure.
 
-    results: from tables.results_on_other_data. Source: CABLE, version 1, section 5.3.
+    records: of eval_hellaswag.py and eval_extrapolation.py, see tables.values_on_other_data.
+    Accuracies have standard errors only, so that their comparisons are not paired. Source: CABLE,
+    version 1, section 5.3.
     """
+    by_measure = {}  # {measure: {size: {encoding: records}}}
+    for record in records:
+        for measure in values_on_other_data(record):
+            by_encoding = by_measure.setdefault(measure, {}).setdefault(record["size"], {})
+            by_encoding.setdefault(record["pe"], []).append(record)
     verdicts = []
-    for measure, by_model in results.items():
-        for size in sorted({size for size, _ in by_model}):
-            by_encoding = {pe: value for (other, pe), value in by_model.items() if other == size}
+    for measure in sorted(by_measure, key=lambda name: name not in ACCURACIES):
+        for size, by_encoding in sorted(by_measure[measure].items()):
             verdicts += _judge_best_elsewhere(measure, size, by_encoding)
     return verdicts
 
 
 def _judge_best_elsewhere(
-    measure: str, size: str, by_encoding: dict[str, float]
+    measure: str, size: str, by_encoding: dict[str, list[dict]]
 ) -> Iterator[Verdict]:
     judged = [pe for pe in ("cable", "cable-v1") if pe in by_encoding]
     rivals = [pe for pe in by_encoding if pe not in judged]
     if not rivals:
         return
-    is_accuracy = measure in ("HellaSwag acc", "acc_norm")
-    best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
-    rival = (max if is_accuracy else min)(rivals, key=by_encoding.get)
+    best = f"highest {measure}" if measure in ACCURACIES else f"lowest perplexity on {measure}"
+    means = {}
+    for pe, records in by_encoding.items():
+        values = [values_on_other_data(record)[measure] for record in records]
+        means[pe] = statistics.mean(values)
+    rival = (max if measure in ACCURACIES else min)(rivals, key=means.get)
     for pe in judged:
-        value = by_encoding[pe]
-        other = by_encoding[rival]
-        yield Verdict(
-            f"{size}: {pe} has the {best} (CABLE, version 1)",
-            f"{value:.2f}, next {rival} {other:.2f}",
-            value > other if is_accuracy else value < other,
-        )
+        compared = {
+            other: _compare_elsewhere(measure, by_encoding[pe], by_encoding[other])
+            for other in rivals
+        }
+        # Accuracies: differences, ours minus the rival's. Perplexities: ratios, rival's to ours.
+        bound, what = (0, "difference") if measure in ACCURACIES else (1, "ratio")
+        outcome, counts = _judge_all([*compared.values()], bound)
+        measured = f"{means[pe]:.2f}, next {rival} {means[rival]:.2f}, {what} "
+        measured += _printed(compared[rival], 2 if measure in ACCURACIES else 3)
+        if outcome != HOLDS and len(compared) > 1:
+            measured += f"; {counts}"
+        yield Verdict(f"{size}: {pe} has the {best} (CABLE, version 1)", measured, outcome)
+
+
+def _compare_elsewhere(measure: str, ours: list[dict], theirs: list[dict]) -> Interval:
+    """Return ours minus theirs for an accuracy in percent, theirs over ours for a perplexity."""
+    by_seed = {record.get("seed"): record for record in theirs}
+    pairs = [(a, by_seed[seed]) for a in ours if (seed := a.get("seed")) in by_seed]
+    pairs = pairs or [*zip(ours, theirs, strict=False)]
+    if measure in ACCURACIES:
+        values = [tuple(_percent_and_error(record, measure) for record in pair) for pair in pairs]
+        return intervals.unpaired_difference(values)
+    texts = [[_text_of(record) for record in pair] for pair in pairs]
+    entries = [(_shortest_entry(b), _shortest_entry(a)) for a, b in pairs]
+    return intervals.perplexity_ratio(entries, paired=all(a == b for a, b in texts))
+
+
+def _percent_and_error(record: dict, measure: str) -> tuple[float, float | None]:
+    key = ACCURACIES[measure]
+    error = record.get(f"{key}_se")
+    return 100 * record[key], None if error is None else 100 * error
+
+
+def _text_of(record: dict) -> tuple:
+    """Return what two records of perplexity must share to be compared block by block."""
+    return record["data"], record.get("protocol"), min(record["lengths"], key=int)
+
+
+def _shortest_entry(record: dict) -> dict:
+    return record["lengths"][min(record["lengths"], key=int)]

@@ -60,19 +60,31 @@ class Column:
         entries = [record["lengths"].get(str(int(length))) for record in self.records]
         return [entry[self.key] for entry in entries] if all(entries) else []
 
-    def values_by_seed(self, length: int) -> dict[int, float]:
-        """Return {seed: value} of the seeds that were evaluated at this length."""
-        values = {}
+    def entries_by_seed(self, length: int) -> dict[int | None, dict]:
+        """Return {seed: entry} of the seeds that were evaluated at this length."""
+        entries = {}
         for record in self.records:
             entry = record["lengths"].get(str(length))
             if entry:
-                values[record.get("seed")] = entry[self.key]
-        return values
+                entries[record.get("seed")] = entry
+        return entries
 
     def mean(self, length: float) -> float | None:
         """Return the mean over seeds, or None if any seed has no value."""
         values = self.values(length)
         return statistics.mean(values) if values else None
+
+
+def entry_pairs(
+    first: Column, first_length: int, second: Column, second_length: int
+) -> list[tuple[dict, dict]]:
+    """Return the entries of two columns, or of two lengths of a column, that are to be compared.
+
+    One pair for each seed that both have. Columns that share no seed are paired in order.
+    """
+    ours, theirs = first.entries_by_seed(first_length), second.entries_by_seed(second_length)
+    shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    return shared or [*zip(ours.values(), theirs.values(), strict=False)]
 
 
 def make_columns(records: list[dict], key: str) -> list[Column]:

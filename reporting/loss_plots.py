@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from errors import InputError
-from reporting import figures
 from runtime import cli, run_folder
 from runtime.files import atomic, read_json
+
+from errors import InputError
+from reporting import figures
 
 
 @dataclass
@@ -23,6 +24,8 @@ class Config:
 
     runs: list[str] = field(default_factory=list)
     """run folders"""
+    plugin: dict[str, str] | None = None
+    """files with encodings of your own: not needed, the log has the losses"""
     kind: Literal["train", "val"] = "train"
     """training or validation losses"""
     from_step: int = 1

@@ -181,8 +181,8 @@ def _accuracy_caption(records: list[dict]) -> str:
     splits = sorted({record["data"]["split"] for record in records})
     tokens = sorted({_token_kind(record) for record in records})
     return (
-        f"HellaSwag ({' and '.join(splits)}): accuracy in percent ± standard error, computed as in "
-        f"lm-evaluation-harness; {' and '.join(tokens)}, no <|endoftext|> before the context; "
+        f"HellaSwag ({' and '.join(splits)}): accuracy in percent ± standard error, computed as "
+        f"in lm-evaluation-harness; {' and '.join(tokens)}, no <|endoftext|> before the context; "
         "chance is 25."
     )
 
@@ -195,7 +195,8 @@ def _data(record: dict) -> str:
 def _token_kind(record: dict) -> str:
     """Return the kind of tokens in words: "byte tokens" or "gpt2 tokens"."""
     tokenizer = record["data"]["tokenizer"]
-    return "byte tokens" if tokenizer == "bytes" else f"{tokenizer} tokens"
+    name = tokenizer.partition("@")[0]  # without the hash
+    return "byte tokens" if name == "bytes" else f"{name} tokens"
 
 
 def entries_of(records: list[dict]) -> list[dict]:

@@ -8,6 +8,8 @@ from reporting.formatting import MISSING, Table, format_number
 from reporting.paper import PaperTable
 
 MAX_COLUMNS = 10  # wider tables are transposed
+# Measures of eval_hellaswag.py's records, and their keys.
+ACCURACIES = {"HellaSwag acc": "acc", "acc_norm": "acc_norm"}
 
 
 def length_table(columns: list[Column], x_name: str, best: Callable | None) -> Table:
@@ -166,10 +168,10 @@ def results_on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str]
     eval_extrapolation.py, as perplexity at the shortest context, under the name of the data set.
     Returns {measure: {(size, encoding): mean}}.
     """
-    values = {"HellaSwag acc": {}, "acc_norm": {}}
+    values = {measure: {} for measure in ACCURACIES}
     for record in records:
         model = (record["size"], record["pe"])
-        for measure, value in _values_on_other_data(record).items():
+        for measure, value in values_on_other_data(record).items():
             values.setdefault(measure, {}).setdefault(model, []).append(value)
     means = {}
     for measure, by_model in values.items():
@@ -177,9 +179,10 @@ def results_on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str]
     return means
 
 
-def _values_on_other_data(record: dict) -> dict[str, float]:
+def values_on_other_data(record: dict) -> dict[str, float]:
+    """Return {measure: value} of one record (see results_on_other_data)."""
     if "lengths" not in record:
-        return {"HellaSwag acc": 100 * record["acc"], "acc_norm": 100 * record["acc_norm"]}
+        return {measure: 100 * record[key] for measure, key in ACCURACIES.items()}
     entry = record["lengths"][min(record["lengths"], key=int)]
     if entry is None:  # longer than the encoding supports
         return {}

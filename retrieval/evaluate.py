@@ -17,6 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from runtime import cli, devices
+from runtime.files import read_json
+from runtime.provenance import hash_file
+
 import numpy as np
 import torch
 
@@ -24,9 +28,6 @@ from errors import InputError
 from evaluation.records import update_record
 from reporting import metrics
 from retrieval import tasks
-from runtime import cli, devices
-from runtime.files import read_json
-from runtime.provenance import hash_file
 from text_data.data_loader import BATCH_TOKENS
 
 
@@ -36,6 +37,8 @@ class Config:
 
     runs: list[str] = field(default_factory=list)
     """folders written by retrieval.finetune"""
+    plugin: dict[str, str] | None = None
+    """files with encodings of your own: not needed, folders contain them; versions must agree"""
     data: str | None = None
     """folder of a task in BEIR's layout; default: English MLDR from the hub"""
     split: str = "test"
@@ -132,7 +135,8 @@ def evaluate(
         return measure(run, model, task, length) if length <= run_plan.max_length else None
 
     path = Path(run) / f"eval_retrieval_{task.name}_{split}.json"
-    return update_record(run, path, identity, run_plan.lengths, measure_supported, device)
+    facts = {"data_revision": task.revision} if task.revision else {}
+    return update_record(run, path, identity, run_plan.lengths, measure_supported, device, **facts)
 
 
 def measure(run: str, model, task: tasks.Task, length: int) -> dict:

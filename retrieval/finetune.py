@@ -1,7 +1,7 @@
 """Fine-tune an exported encoder for retrieval, with contrastive loss and hard negatives.
 
-    pip install -r requirements-retrieval.txt
     python export_hf.py runs/bert/cable --out_dir exported/cable
+    pip install -r requirements-retrieval.txt
     python -m retrieval.finetune exported/cable --out_dir runs/retrieval/cable
     python -m retrieval.finetune exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine
     python -m retrieval.evaluate runs/retrieval/cable
@@ -24,13 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from runtime import cli, devices, run_folder
+from runtime.files import read_json, set_default_permissions, write_json, writing
+from runtime.provenance import hash_file, provenance, short_hash
+
 import torch
 
 from errors import InputError
-from runtime import cli, devices, run_folder
-from runtime.files import read_json, write_json, writing
-from runtime.provenance import hash_file, provenance, short_hash
-from text_data import text_sources
+from text_data import hub, text_sources
 
 HUB = {
     "path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
@@ -44,6 +45,7 @@ COLUMNS = ("query", "positive", "negative")
 RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
 FINETUNING_MAY_CHANGE = {
+    "plugin",
     "out_dir",
     "resume",
     "device",
@@ -60,6 +62,8 @@ class Config:
 
     encoder: list[str] = field(default_factory=list)
     """folder that export_hf.py wrote for an encoder"""
+    plugin: dict[str, str] | None = None
+    """files with encodings of your own: not needed, folders contain them; versions must agree"""
     data: str | None = None
     """.jsonl or .parquet file with the columns query, positive and negative;
     default: MS MARCO from the hub"""
@@ -137,7 +141,7 @@ def main(argv=None):
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         raise InputError("fine-tuning uses a single GPU: set CUDA_VISIBLE_DEVICES=0")
     model = sentence_encoder.load_export(encoder, config.max_tokens)
-    rows = read_triplets(config)
+    rows, revision = read_triplets(config, previous.get("revision"))
     print(
         f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, "
         f"{config.batch} per batch"
@@ -150,6 +154,7 @@ def main(argv=None):
     record = {
         "settings": dataclasses.asdict(config),
         "sha256": hashes,
+        "revision": revision,
         "recipe": finetuning_hash(config, hashes["data"], sentence_encoder.read_config(encoder)),
         "provenance": provenance(device),
     }
@@ -159,6 +164,7 @@ def main(argv=None):
         losses = train(model, rows, config, device, dtype)
         with writing(out):
             model.save_pretrained(str(out), create_model_card=False)
+            set_default_permissions(out)
         write_json(out / RECORD, {**record, "losses": losses})
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     finally:
@@ -179,10 +185,14 @@ def find_record(out: Path, config: Config) -> dict:
     if not has_record:
         return {}
     record = read_json(out / RECORD, "remove the folder")
-    settings = dataclasses.asdict(config)
-    old_settings = {**settings, **record["settings"]}
-    changes = run_folder.changed_settings(old_settings, settings, FINETUNING_MAY_CHANGE)
-    run_folder.check_unchanged(out, changes)
+    old_settings = record["settings"]
+    changes = [
+        run_folder.difference(name, old_settings[name], value)
+        for name, value in dataclasses.asdict(config).items()
+        if name not in FINETUNING_MAY_CHANGE and old_settings.get(name, value) != value
+    ]
+    if changes:
+        raise InputError(*run_folder.refusals(out, changes))
     return record
 
 
@@ -191,8 +201,8 @@ def check_content(out: Path, previous: dict, hashes: dict) -> None:
     old_hashes = previous.get("sha256", hashes)
     changed = [name for name, sha256 in old_hashes.items() if sha256 != hashes[name]]
     if changed:
-        names = " and ".join(changed)
-        run_folder.check_unchanged(out, [f"trained with another content of {names}"])
+        difference = f"trained with another content of {' and '.join(changed)}"
+        raise InputError(*run_folder.refusals(out, [difference]))
 
 
 def finetuning_hash(config: Config, data_sha256: str | None, encoder: dict) -> str:
@@ -208,9 +218,10 @@ def finetuning_hash(config: Config, data_sha256: str | None, encoder: dict) -> s
     return short_hash([settings, data_sha256, encoder.get("recipe"), encoder.get("step")])
 
 
-def read_triplets(config: Config):
-    """Return the training rows, a datasets.Dataset with COLUMNS.
+def read_triplets(config: Config, revision: str | None = None):
+    """Return the training rows, a datasets.Dataset with COLUMNS, and their commit on the hub.
 
+    revision: the commit to read; None: the newest.
     Raises InputError if they cannot be read, or if a text is missing.
     """
     import datasets
@@ -219,7 +230,6 @@ def read_triplets(config: Config):
     datasets.disable_progress_bars()
     if config.data is None:
         name = HUB["path"]
-        load_options = HUB
         remedy = "pass a file as --data"
     else:
         path = Path(config.data)
@@ -231,8 +241,11 @@ def read_triplets(config: Config):
         name = config.data
         load_options = text_sources.load_arguments([path])
         remedy = "repair it, or use another --data"
-    with text_sources.raise_input_errors(name, remedy):
-        rows = datasets.load_dataset(**load_options)
+    with text_sources.raise_input_errors(name, remedy, is_local=config.data is not None):
+        if config.data is None:
+            rows, revision = hub.load_table(HUB, revision)
+        else:
+            rows, revision = datasets.load_dataset(**load_options), None
     missing = [column for column in COLUMNS if column not in rows.column_names]
     if missing:
         raise InputError(f"{name} has no column {' and '.join(missing)}: add {', '.join(COLUMNS)}")
@@ -250,7 +263,7 @@ def read_triplets(config: Config):
         )
     if config.data is None:
         rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
-    return rows.select(range(min(config.samples, len(rows))))
+    return rows.select(range(min(config.samples, len(rows)))), revision
 
 
 def train(

@@ -20,13 +20,14 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime import cli
+from runtime.files import atomic, atomic_folder
+
 import numpy as np
 
 from errors import InputError
-from runtime import cli
-from runtime.files import atomic, atomic_folder
-from text_data import tokenization
 from text_data.shards import Shards
+from text_data.tokenizer import load_tokenizer
 
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
 # Characters of a query.
@@ -108,10 +109,10 @@ class SplitText:
     def __init__(self, shards: Shards, generator: np.random.Generator):
         self.shards = shards
         self.generator = generator
-        self.tokenizer = tokenization.load_tokenizer(shards.tokenizer)
+        self.tokenizer = load_tokenizer(shards.tokenizer, shards.folder)
         self.spans = []
         for shard, tokens in enumerate(shards.tokens):
-            starts = np.flatnonzero(tokens == self.tokenizer.eot_token)
+            starts = np.flatnonzero(tokens == self.tokenizer.eot)
             ends = [*starts[1:], len(tokens)]
             for start, end in zip(starts, ends, strict=False):
                 self.spans.append((shard, int(start) + 1, int(end)))
@@ -121,7 +122,7 @@ class SplitText:
         """Return the tokens start:end of a document as text, without incomplete characters."""
         shard, first, last = self.spans[number]
         tokens = self.shards.tokens[shard][first + start : min(first + end, last)]
-        return self.tokenizer.decode_bytes(tokens.tolist()).decode(errors="ignore")
+        return self.tokenizer.decode(tokens.tolist(), errors="ignore")
 
     def remove_sentence(self, text: str) -> tuple[str, str] | None:
         """Return a random whole sentence of a text, and the text without it.

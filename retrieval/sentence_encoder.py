@@ -10,23 +10,28 @@ The vector of a text is the mean of the last layer over its tokens.
 from contextlib import contextmanager
 from pathlib import Path
 
+from runtime import plugins
+from runtime.files import read_json
+
 import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
+import posenc
 from errors import InputError
-from runtime.files import read_json
 
 
 def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     """Return an exported encoder; texts are truncated to max_tokens, or to its training length.
 
-    Raises InputError if the folder has no encoder or the length is not supported.
+    Raises InputError if the folder has no encoder, the length is not supported, or its plugin is
+    another version than a loaded one.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
+    check_plugins(folder, config)
     max_positions = config.get("max_position_embeddings")
     length = max_tokens or config["block_size"]
     if max_positions is not None and length > max_positions:
@@ -49,14 +54,36 @@ def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
 def load_finetuned(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
     """Return a fine-tuned encoder that computes in `dtype`.
 
-    Raises InputError if the folder has none.
+    Raises InputError if the folder has none, or if its plugin is another version than a loaded one.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
-    read_config(folder, remedy)
+    check_plugins(folder, read_config(folder, remedy))
     with _raise_input_errors(folder, remedy):
         return SentenceTransformer(
             folder, device=str(device), model_kwargs={"dtype": dtype}, **_trust()
         )
+
+
+def check_plugins(folder: str, config: dict) -> None:
+    """Raise InputError if a loaded plugin defines the encoding in another version than the folder.
+
+    config: of the folder, whose own copy computes the encoding. Folders of older exports do not
+    state versions.
+    """
+    recorded = plugins.recorded_versions(config, folder)
+    try:
+        loaded = plugins.recorded(posenc.parse(config["pe"])) or {}
+    except InputError:
+        return  # no loaded plugin defines the encoding
+    problems = [
+        f"{folder} contains another version of the plugin {name} than --plugin (SHA-256 "
+        f"{' '.join(value[:12] for value in recorded.values())}, not {sha256[:12]}): remove "
+        "--plugin to use the folder's version, or export the run again"
+        for name, sha256 in loaded.items()
+        if recorded and sha256 not in recorded.values()
+    ]
+    if problems:
+        raise InputError(*problems)
 
 
 def clamp_parameters(model: SentenceTransformer) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from errors import InputError
-from text_data import text_sources
+from text_data import hub, text_sources
 
 HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 
@@ -31,12 +31,14 @@ class Task:
     """A retrieval task.
 
     documents, queries: text by id. qrels: by query id, {document id: relevance > 0}.
+    revision: commit of the data set on the hub; None for a folder.
     """
 
     name: str
     documents: dict[str, str]
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
+    revision: str | None = None
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -59,8 +61,11 @@ def load_task(source: str | None, split: str) -> Task:
     else:
         name = HUB
         remedy = "pass a folder as --data"
-    with text_sources.raise_input_errors(name, remedy):
-        rows = _read_folder(Path(source), split, remedy) if source else _read_hub(split)
+    with text_sources.raise_input_errors(name, remedy, is_local=bool(source)):
+        if source:
+            rows, revision = _read_folder(Path(source), split, remedy), None
+        else:
+            rows, revision = _read_hub(split)
         documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
         queries = _texts_by_id(rows["queries"], remedy)
         qrels = _relevant_documents(rows["qrels"], remedy)
@@ -78,6 +83,7 @@ def load_task(source: str | None, split: str) -> Task:
         documents=documents,
         queries={query: queries[query] for query in qrels},
         qrels=qrels,
+        revision=revision,
     )
 
 
@@ -150,17 +156,16 @@ def _read_folder(folder: Path, split: str, remedy: str) -> dict:
     }
 
 
-def _read_hub(split: str) -> dict:
-    """Return (table and row number, row) pairs of each part of MLDR on the hub."""
-    import datasets
-
-    datasets.disable_progress_bars()
+def _read_hub(split: str) -> tuple[dict, str | None]:
+    """Return (table and row number, row) pairs of each part of MLDR on the hub, and its commit."""
     rows = {}
+    revision = None
     for part in ("corpus", "queries", "qrels"):
-        table = datasets.load_dataset(HUB, f"en-{part}", split=split)
+        options = {"path": HUB, "name": f"en-{part}", "split": split}
+        table, revision = hub.load_table(options, revision)
         locations = (f"{HUB}, row {number} of en-{part}" for number in range(len(table)))
         rows[part] = zip(locations, table, strict=True)
-    return rows
+    return rows, revision
 
 
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:

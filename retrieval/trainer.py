@@ -7,12 +7,13 @@ checking that it is installed.
 import math
 from pathlib import Path
 
+from runtime.files import writing
+
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from transformers import TrainerCallback
 
 from errors import InputError
 from retrieval.sentence_encoder import clamp_parameters
-from runtime.files import writing
 
 
 class StepCallback(TrainerCallback):

@@ -1,1 +1,46 @@
-"""Command line, files, devices, processes and checkpoints."""
+"""Command line, files, devices, processes and checkpoints.
+
+Importing this package checks the Python version and that the required packages are installed. Every
+program imports it before other packages (pyproject.toml configures this order), so that a program
+that cannot run prints one line instead of a traceback. Only the standard library is used here.
+"""
+
+import importlib.util
+import sys
+
+MINIMUM_PYTHON = (3, 11)
+# Module -> name in requirements.txt of the packages that every installation needs. wandb,
+# tensorboard and transformers are reported when they are used.
+REQUIRED = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "jsonargparse": "jsonargparse",
+    "yaml": "pyyaml",
+    "tiktoken": "tiktoken",
+    "datasets": "datasets",
+    "tqdm": "tqdm",
+    "matplotlib": "matplotlib",
+}
+
+
+def installation_problem():
+    """Return what is wrong with the Python version or the installed packages, or None."""
+    if sys.version_info < MINIMUM_PYTHON:
+        found = ".".join(map(str, sys.version_info[:2]))
+        minimum = ".".join(map(str, MINIMUM_PYTHON))
+        return f"Python {found} is too old: use Python {minimum} or later"
+    missing = [name for module, name in REQUIRED.items() if not importlib.util.find_spec(module)]
+    if missing:
+        return f"missing packages {', '.join(missing)}: pip install -r requirements.txt"
+    return None
+
+
+def check_installation():
+    """Print one line and exit with status 2 if this Python cannot run the programs."""
+    problem = installation_problem()
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
+
+
+check_installation()

@@ -13,17 +13,20 @@ The content of `checkpoint_0001000.pt`, written after step 1,000:
     sampler     position in the training data
     rng         random number states, one per rank
     gpt         fields of `GPTConfig`
-    config      settings of `train_gpt.py`
+    config      settings of `train_gpt.py`; "changes": those changed on resume, see run_folder.Run;
+                "init_steps": of the --init_from source, see trained_steps
     data        SHA-256 and tokenizer of the training data
 """
 
 import pickle
 from pathlib import Path
 
+from runtime import plugins
+from runtime.provenance import short_hash
+
 import torch
 
 from errors import InputError
-from runtime.provenance import short_hash
 
 FILE_NAME = "checkpoint_{:07d}.pt"
 FORMAT = "gpt checkpoint 2"
@@ -42,12 +45,30 @@ MAY_CHANGE_ON_RESUME = {
     "val_tokens",
     "checkpoint_every",
     "keep_checkpoints",
+    "logger",
     "wandb_project",
     "device",
     "dtype",
     "compile",
     "activation_checkpointing",
     "deterministic",
+}
+
+# Settings that shape what is learned and may be changed on resume with --override. All others
+# define the network or the data.
+MAY_BE_OVERRIDDEN = {
+    "mask_rate",
+    "steps",
+    "tokens_per_step",
+    "lr",
+    "min_lr",
+    "warmup_steps",
+    "beta1",
+    "beta2",
+    "weight_decay",
+    "grad_clip",
+    "seed",
+    "plugin",
 }
 
 
@@ -75,12 +96,18 @@ def checkpoint_path(run: str | Path) -> Path:
     return paths[-1]
 
 
-def load_checkpoint(run: str | Path, causal: bool | None = None, weights: bool = True) -> dict:
+def load_checkpoint(
+    run: str | Path,
+    causal: bool | None = None,
+    weights: bool = True,
+    check_plugins: bool = True,
+) -> dict:
     """Return the content of a run's newest checkpoint, or of a checkpoint file, on the CPU.
 
     causal: True accepts decoders only, False encoders only, None both. weights: False maps tensors
-    into memory without reading them, for callers that need the settings only. Raises InputError if
-    there is no checkpoint, or if it is corrupt or in another format.
+    into memory without reading them, for callers that need the settings only. check_plugins: raise
+    InputError if a plugin that the run was trained with is not loaded. Raises InputError if there
+    is no checkpoint, or if it is corrupt or in another format.
     """
     path = checkpoint_path(run)
     try:
@@ -98,6 +125,8 @@ def load_checkpoint(run: str | Path, causal: bool | None = None, weights: bool =
         raise InputError(
             f"{path} is not a checkpoint of train_gpt.py: pass the folder of a run that it trained"
         )
+    if check_plugins:
+        plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"].get("causal", True)
     if causal is True and not is_decoder:
         raise InputError(
@@ -108,11 +137,26 @@ def load_checkpoint(run: str | Path, causal: bool | None = None, weights: bool =
     return checkpoint
 
 
+def trained_steps(checkpoint: dict) -> int | None:
+    """Return the optimizer steps behind a checkpoint's weights, with those of --init_from.
+
+    None: unknown, as for imported weights and older checkpoints of runs with --init_from.
+    """
+    step, config = checkpoint["step"], checkpoint["config"]
+    if step > 0 and not config.get("init_from"):
+        return step
+    init_steps = config.get("init_steps")
+    return None if init_steps is None else init_steps + step
+
+
 def recipe_hash(checkpoint: dict) -> str:
     """Return a hash of what defines what a run learns, except the seed and --init_from.
 
     Runs with the same hash are seeds of one recipe.
     """
-    excluded = MAY_CHANGE_ON_RESUME | {"seed", "init_from"}
+    excluded = MAY_CHANGE_ON_RESUME | {"seed", "init_from", "init_steps"}
     recipe = {name: value for name, value in checkpoint["config"].items() if name not in excluded}
+    plugin = recipe.pop("plugin", None)
+    if plugin:
+        recipe["plugin"] = sorted(plugin.values())  # SHA-256, whatever the names of the files are
     return short_hash([recipe, checkpoint["data"]["sha256"]])

@@ -1,8 +1,11 @@
 """Command line: settings from defaults, a YAML file and flags; user errors as one-line messages.
 
 The settings of a program are a dataclass. Values come from its defaults, then from the YAML files
-given as --config, then from flags. `parse` checks names and types, the program checks meanings, and
+given as --config, then from flags. A program may provide further values for settings that neither a
+file nor a flag gives (`inherit`). `parse` checks names and types, the program checks meanings, and
 `run` prints the problems and exits with status 2.
+
+Programs whose dataclass has a field `plugin` accept --plugin FILE (runtime/plugins.py).
 """
 
 import dataclasses
@@ -12,6 +15,10 @@ import os
 import re
 import sys
 import typing
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime import plugins
 
 import jsonargparse
 import yaml
@@ -21,6 +28,8 @@ from errors import InputError
 
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
+PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
+
 
 class _HelpFormatter(DefaultHelpFormatter):
     """Keep the line breaks of a program's docstring, because it contains commands to copy."""
@@ -28,22 +37,65 @@ class _HelpFormatter(DefaultHelpFormatter):
     def _fill_text(self, text, width, indent):
         return text
 
+    def _get_help_string(self, action):
+        return PLUGIN_HELP if action.dest == "plugin" else super()._get_help_string(action)
+
 
 def parse(
     config_class: type,
     argv: list[str] | None,
     description: str,
     positional: tuple[str, str] | None = None,
+    inherit: Callable[[dict, set[str]], dict] | None = None,
 ):
-    """Return an instance of `config_class`: its defaults < --config FILE < flags.
+    """Return an instance of `config_class`: its defaults < `inherit` < --config FILE < flags.
 
     config_class: a dataclass with a docstring under each field. argv: the command line; None:
-    sys.argv. positional: (name, help) of a list[str] field for arguments without a flag. Raises
-    InputError for unknown names (all of them, each with the nearest known name) and for values of
-    the wrong type.
+    sys.argv. positional: (name, help) of a list[str] field for arguments without a flag. inherit:
+    function of all values and of the names that a file or a flag gives; returns values for other
+    settings, which replace their defaults. Raises InputError for unknown names (all of them, each
+    with the nearest known name) and for values of the wrong type.
     """
-    files, argv = _split_config_files(sys.argv[1:] if argv is None else argv)
+    files, argv = _split_flag("--config", sys.argv[1:] if argv is None else argv)
+    plugin_files, argv = _split_flag("--plugin", argv)
     fields = {field.name: field.type for field in dataclasses.fields(config_class)}
+    parser = _make_parser(config_class, fields, description, positional)
+    argv = _complete_booleans(argv, fields)
+    problems = _unknown_names(argv, files, fields, positional)
+    if plugin_files and "plugin" not in fields:
+        problems.append(unknown("flag --plugin", "plugin", fields))
+    if problems:
+        raise InputError(*problems)
+    loaded = [plugins.load_plugin(path) for path in plugin_files]
+    try:
+        # Files first: flags override them wherever they are on the command line.
+        values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))
+    except ArgumentError as error:
+        message = str(error).replace("Parser key", "value of")
+        message = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", message)
+        raise InputError(" ".join(message.split())) from None
+    values.pop("config")
+    if "plugin" in fields:
+        if not loaded and "pe" not in _flag_names(argv):
+            _check_plugin_of_files(files)
+        values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
+    problems = [
+        f"{name} is null: pass a value, or leave it out"
+        for name, value in values.items()
+        if value is None and type(None) not in typing.get_args(fields[name])
+    ]
+    if problems:
+        raise InputError(*problems)
+    if inherit:
+        given = _flag_names(argv).union(*map(_read_values, files))
+        values |= inherit(values, given)
+    return config_class(**values)
+
+
+def _make_parser(
+    config_class: type, fields: dict, description: str, positional: tuple[str, str] | None
+) -> ArgumentParser:
+    """Return a parser with a flag for each field; arguments as in `parse`."""
     parser = ArgumentParser(
         description=description,
         exit_on_error=False,
@@ -55,41 +107,41 @@ def parse(
     )
     if positional:
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
-    parser.add_class_arguments(config_class, None, skip={positional[0]} if positional else set())
-
-    argv = _complete_booleans(argv, fields)
-    problems = _unknown_names(argv, files, fields, positional)
-    if problems:
-        raise InputError(*problems)
-    try:
-        # Files first: flags override them wherever they are on the command line.
-        values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))
-    except ArgumentError as error:
-        message = str(error).replace("Parser key", "value of")
-        message = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", message)
-        raise InputError(" ".join(message.split())) from None
-    values.pop("config")
-    problems = [
-        f"{name} is null: pass a value, or leave it out"
-        for name, value in values.items()
-        if value is None and type(None) not in typing.get_args(fields[name])
-    ]
-    if problems:
-        raise InputError(*problems)
-    return config_class(**values)
+    skipped = {positional[0]} if positional else set()
+    if "plugin" in fields:
+        parser.add_argument("--plugin", metavar="FILE", type=dict, help=PLUGIN_HELP)
+        skipped.add("plugin")
+    parser.add_class_arguments(config_class, None, skip=skipped)
+    return parser
 
 
-def _split_config_files(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Return the paths given as --config, and all other words."""
-    files, others = [], []
+def _split_flag(flag: str, argv: list[str]) -> tuple[list[str], list[str]]:
+    """Return the values of a flag that may be repeated, and all other words."""
+    values, others = [], []
     words = iter(argv)
     for word in words:
-        flag, equals, path = word.partition("=")
-        if flag == "--config":
-            files.append(path if equals else next(words, ""))
+        name, equals, value = word.partition("=")
+        if name == flag:
+            value = value if equals else next(words, "")
+            if not value or value.startswith("--"):
+                raise InputError(f"{flag} has no value: pass a file")
+            values.append(value)
         else:
             others.append(word)
-    return files, others
+    return values, others
+
+
+def _flag_names(argv: list[str]) -> set[str]:
+    """Return the names of the flags on a command line, without dashes."""
+    return {word[2:].partition("=")[0] for word in argv if word.startswith("--")}
+
+
+def _check_plugin_of_files(files: list[str]) -> None:
+    """Raise InputError if the config file of a run names a plugin: only a flag executes code."""
+    for path in files:
+        plugin = _read_values(path).get("plugin")
+        if plugin:
+            plugins.check_loaded({"plugin": plugin}, Path(path).parent, "has a config for")
 
 
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
@@ -109,27 +161,33 @@ def _unknown_names(argv, files, fields, positional) -> list[str]:
     for word in argv:
         name = word[2:].split("=")[0]
         if word.startswith("--") and name not in (*fields, "help"):
-            problems.append(_unknown(f"flag --{name}", name, fields))
+            problems.append(unknown(f"flag --{name}", name, fields))
     for path in files:
-        for name in _read_keys(path):
+        values = _read_values(path)
+        if not isinstance(values.get("plugin"), dict | None):
+            problems.append(f"{path}: plugin cannot be set in a file: pass --plugin FILE")
+        else:
+            plugins.recorded_versions(values, path)
+        for name in map(str, values):
             if positional and name == positional[0]:
                 problems.append(
                     f"{path}: {name} cannot be set in a file: pass them on the command line, "
                     "without a flag"
                 )
             elif name not in fields:
-                problems.append(_unknown(f"{path}: key {name}", name, fields))
+                problems.append(unknown(f"{path}: key {name}", name, fields))
     return problems
 
 
-def _unknown(what: str, name: str, fields) -> str:
+def unknown(what: str, name: str, fields) -> str:
+    """Return a message for an unknown name, with the nearest known one."""
     similar = difflib.get_close_matches(name, fields, 1)
     hint = f"did you mean {similar[0]}?" if similar else "use --help for a list"
     return f"{what} is unknown: {hint}"
 
 
-def _read_keys(path: str) -> list[str]:
-    """Return the keys of a YAML file. Raises InputError unless it is a mapping."""
+def _read_values(path: str) -> dict:
+    """Return the content of a YAML file. Raises InputError unless it is a mapping."""
     try:
         with open(path, encoding="utf-8") as file:
             values = yaml.safe_load(file)
@@ -142,7 +200,7 @@ def _read_keys(path: str) -> list[str]:
         raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path} is not a mapping: use lines of the form 'name: value'")
-    return [str(key) for key in values]
+    return values
 
 
 def check_minimums(config, **minimums) -> list[str]:
@@ -180,8 +238,8 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
 def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
-    InputError: one line per problem, status 2. Ctrl-C: status 130. A closed pipe, as of `| head`:
-    status 1. Other exceptions are bugs and keep their traceback.
+    InputError, or an exception in a plugin: one line per problem, status 2. Ctrl-C: status 130. A
+    closed pipe, as of `| head`: status 1. Other exceptions are bugs and keep their traceback.
     """
     try:
         try:
@@ -199,3 +257,9 @@ def run(main) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        problem = plugins.describe_error(error)
+        if problem is None:
+            raise
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

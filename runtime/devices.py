@@ -12,6 +12,7 @@ import platform
 import re
 import resource
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,17 @@ PEAK_TFLOPS = {
     "RTX 3090": 71,
 }
 
+# Major version of CUDA -> oldest major version of NVIDIA's Linux driver that runs its programs.
+OLDEST_DRIVER = {13: 580, 12: 525}
+# The builds that PyTorch 2.11 to 2.13 all have, newest first: version of CUDA, suffix of the wheel.
+CUDA_BUILDS = (("13.0", "cu130"), ("12.6", "cu126"))
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+DEVICE_FOLDER = Path("/dev")
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+
+# torch warns of an unusable driver on every rank; `select_device` raises one error instead.
+warnings.filterwarnings("ignore", message="CUDA initialization")
 
 
 def select_device(
@@ -57,7 +68,7 @@ def select_device(
     DTYPES; weights stay float32. auto is bfloat16 if the hardware computes in it, because emulation
     on a CPU is slower than float32, up to hundreds of times; else float16 on a GPU, float32 on a
     CPU. local_rank: with several processes on this machine, the GPU of this one. Raises InputError
-    for a device that does not exist.
+    for a device that does not exist, and for a GPU that this torch cannot use.
     """
     selected = _parse_device(device)
     if selected.type == "cuda" and local_rank is not None:
@@ -75,6 +86,8 @@ def select_device(
 
 def _parse_device(device: str) -> torch.device:
     """Return the device of a --device value. Raises InputError if it does not exist."""
+    if device == "auto" or device.startswith("cuda"):
+        _check_gpu_is_usable(device)
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no CUDA device: use cpu or auto")
     name = device
@@ -90,6 +103,70 @@ def _parse_device(device: str) -> torch.device:
         last = torch.cuda.device_count() - 1
         raise InputError(f"--device {device} does not exist: use cuda:0 to cuda:{last}")
     return selected
+
+
+def _check_gpu_is_usable(device: str) -> None:
+    """Raise InputError if there is an NVIDIA GPU but CUDA does not work: auto would use the CPU."""
+    if torch.cuda.is_available() or not _has_visible_gpu():
+        return
+    version = nvidia_driver_version()
+    major = int(version.split(".")[0]) if version else None
+    found = f"--device {device}: there is an NVIDIA GPU with driver {version or 'unknown'}, but "
+    cuda = torch.version.cuda
+    oldest = OLDEST_DRIVER.get(int(cuda.split(".")[0])) if cuda else None
+    if cuda and (major is None or oldest is None or major >= oldest):
+        raise InputError(
+            f"{found}CUDA {cuda} cannot use it ({_cuda_error()}): check the output of nvidia-smi, "
+            "or pass --device cpu"
+        )
+    if cuda:
+        found += f"this PyTorch is built for CUDA {cuda}, which needs driver {oldest} or later"
+    else:
+        found += "this PyTorch is a CPU build"
+    raise InputError(f"{found}: {_remedy(major)}, or pass --device cpu")
+
+
+def _has_visible_gpu() -> bool:
+    """Return whether there is an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide.
+
+    A container without access to the GPUs of its machine has no device file.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()
+    if not re.match(r"\d|GPU-|MIG-", visible):  # empty, -1, or Slurm's NoDevFiles
+        return False
+    return any(DEVICE_FOLDER.glob("nvidia[0-9]*"))
+
+
+def nvidia_driver_version() -> str | None:
+    """Return the version of NVIDIA's kernel driver, as in "535.104.05", or None if unknown."""
+    try:
+        text = DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module.*?\s(\d+(\.\d+)+)\s", text)
+    return match[1] if match else None
+
+
+def _cuda_error() -> str:
+    """Return the last 200 characters of the reason why CUDA cannot be initialized."""
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as error:
+        return " ".join(str(error).split())[-200:]
+    return "unknown error"
+
+
+def _remedy(driver: int | None) -> str:
+    """Return what to install for a driver of this major version."""
+    release = torch.__version__.split("+")[0]
+    for cuda, suffix in CUDA_BUILDS:
+        if driver is not None and driver >= OLDEST_DRIVER[int(cuda.split(".")[0])]:
+            return (
+                f"install the build for CUDA {cuda}, torch=={release}+{suffix} "
+                '(see "Get started" on pytorch.org)'
+            )
+    newest = max(OLDEST_DRIVER.values())
+    return f"install driver {newest} or later"
 
 
 def _default_dtype(device: torch.device) -> tuple[str, str]:

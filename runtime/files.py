@@ -51,6 +51,18 @@ def atomic_folder(path: str | Path):
         os.replace(partial, path)
 
 
+def set_default_permissions(folder: Path) -> None:
+    """Give the files in a folder the permissions of new files, 0666 without the umask's bits.
+
+    safetensors writes files that only their owner can read.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o666 & ~umask)
+
+
 @contextmanager
 def writing(path: str | Path):
     """Turn an OSError inside the block into an InputError that names `path`."""

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runtime import devices
+
 import numpy as np
 import torch
-
-from runtime import devices
 
 
 def provenance(device: torch.device) -> dict:

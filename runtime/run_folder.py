@@ -2,11 +2,16 @@
 
 The files of a run:
 
-    config.yaml             every setting, resolved; `--config` accepts the file
+    config.yaml             every setting, resolved; `--config` accepts the file. Comments at the
+                            top say which settings were changed on resume, and at which step
     log.jsonl               records with "kind" (start, train or val), "step" and values
+    tokenizer.json          copy of the tokenizer, with tokenizer_config.json, unless its name is
+                            enough: bytes, gpt2 and other encodings of tiktoken
+    my_encoding.py          copy of the plugin that defines the encoding, if there is one
     checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest few are kept
     eval_*.json             evaluation records (evaluation/records.py)
-    wandb/                  what is sent to Weights & Biases, with --wandb_project
+    events.out.tfevents.*   what TensorBoard displays, with --logger tensorboard
+    wandb/                  what is sent to Weights & Biases, with --logger wandb
 
     run = Run("runs/cable", config, data)
     checkpoint = run.find_checkpoint(resume=True, defaults={})  # reads only
@@ -26,14 +31,12 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-import yaml
-
-from errors import InputError
+from runtime import plugins
 from runtime.checkpoints import (
     FILE_NAME,
     FORMAT,
     KEYS,
+    MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
     list_checkpoints,
     load_checkpoint,
@@ -41,14 +44,27 @@ from runtime.checkpoints import (
 from runtime.files import atomic, writing
 from runtime.provenance import provenance
 
+import torch
+import yaml
+
+from errors import InputError
+
 CONFIG, LOG = "config.yaml", "log.jsonl"
+USE_THE_SAME = "use the same, or another --out_dir"
 
 
 class Run:
     """A training run's folder: find a checkpoint to resume from, then lock, log and save.
 
     config: the run's settings. data: {"sha256", "tokenizer"} of the training data. keep: how many
-    checkpoints are kept. is_writer: False on every rank except one; the others write nothing.
+    checkpoints are kept. logger: of training/loggers.py, or None. is_writer: False on every rank
+    except one; the others write nothing.
+
+    init_steps: in the "init_steps" of a checkpoint's config, unless it is None; trained_steps of
+    the --init_from source (checkpoints.py).
+
+    changes: one entry per resume with other settings, also in the "changes" of a checkpoint's
+    config: {"step": 6, "settings": {"steps": [6, 12]}} for 12 instead of 6 steps after step 6.
     """
 
     def __init__(
@@ -57,7 +73,7 @@ class Run:
         config: dict,
         data: dict,
         keep: int = 1,
-        wandb_project: str | None = None,
+        logger=None,
         is_writer: bool = True,
     ):
         self.folder = Path(folder)
@@ -65,38 +81,103 @@ class Run:
         self.data = data
         self.keep = keep
         self.is_writer = is_writer
-        self.wandb_project = wandb_project
-        self.wandb = None
+        self.files: dict[str, bytes] = {}  # the tokenizer's, copied into the folder by `start`
+        self.logger = logger if is_writer else None
         self.step = -1  # of the checkpoint that training resumes from
+        self.init_steps: int | None = None
+        self.changes = []
         self.is_validated = False  # whether the log contains a validation at that step
-        if wandb_project:
-            _import_wandb()
 
-    def find_checkpoint(self, resume: bool, defaults: dict) -> dict | None:
+    def find_checkpoint(
+        self, resume: bool, defaults: dict, override: set[str] = frozenset()
+    ) -> dict | None:
         """Return the content of the newest checkpoint to resume from, or None for a new run.
 
-        defaults: values of settings that did not exist when an older checkpoint was written. Writes
-        nothing. Raises InputError if the folder contains another run, other files, or this run and
-        `resume` is False.
+        defaults: values of settings that did not exist when an older checkpoint was written.
+        override: settings that may differ from those of the checkpoint. Writes nothing. Raises
+        InputError if the folder contains another run, imported weights, other files, or this run
+        and `resume` is False.
         """
         has_checkpoint = bool(list_checkpoints(self.folder))
         has_run = has_checkpoint or (self.folder / CONFIG).exists()
         check_folder(self.folder, has_run, resume)
         if not has_checkpoint:
             return None
-        checkpoint = load_checkpoint(self.folder)
-        self._check_settings(checkpoint, defaults)
+        checkpoint = load_checkpoint(self.folder, check_plugins=False)
+        if checkpoint["data"]["sha256"] is None:
+            raise InputError(
+                f"--resume: {self.folder} contains imported weights, not a training to continue: "
+                f"start a new run with --init_from {self.folder} and another --out_dir"
+            )
         self.step = checkpoint["step"]
+        old = {**defaults, **checkpoint["config"]}
+        changed = {
+            name: [old.get(name), value]
+            for name, value in self.config.items()
+            if name not in MAY_CHANGE_ON_RESUME | {"plugin"} and old.get(name) != value
+        }
+        if plugins.changes(old, self.config, self.folder):
+            changed["plugin"] = [old["plugin"], self.config.get("plugin")]
+        self._check_changes(changed, checkpoint["data"], override)
+        self.init_steps = old.get("init_steps")
+        self.changes = list(old.get("changes", []))
+        if changed:
+            self.changes.append({"step": self.step, "settings": changed})
         return checkpoint
 
-    def _check_settings(self, checkpoint: dict, defaults: dict) -> None:
-        """Raise InputError if a setting or the data differ from those of the checkpoint."""
-        problems = changed_settings(
-            {**defaults, **checkpoint["config"]}, self.config, MAY_CHANGE_ON_RESUME
-        )
-        if checkpoint["data"] != self.data:
-            problems.append(f"not trained on the data in {self.config['data']}")
-        check_unchanged(self.folder, problems)
+    def _check_changes(self, changed: dict, old_data: dict, override: set[str]) -> None:
+        """Raise InputError for changes that are not allowed or not asked for.
+
+        changed: settings with their old and new value. More steps need no override.
+        """
+        extends = "steps" in changed and changed["steps"][1] > changed["steps"][0]
+        allowed = override | ({"steps"} if extends else set())
+        refused = [name for name in changed if name not in allowed]
+        flag = ",".join(name for name in [*sorted(override), *refused] if name in MAY_BE_OVERRIDDEN)
+        problems = []
+        for name, (old, new) in changed.items():
+            if name == "steps" and new < self.step:
+                problems += refusals(
+                    self.folder,
+                    [f"trained for {self.step} steps already, not {new}"],
+                    f"pass --steps {old}, or use another --out_dir",
+                )
+            elif name in refused:
+                remedy = USE_THE_SAME
+                if name in MAY_BE_OVERRIDDEN:
+                    remedy = (
+                        f"use the same, or pass --override {flag} to change it from step "
+                        f"{self.step} on"
+                    )
+                differences = [difference(name, old, new)]
+                if name == "plugin":
+                    differences = plugins.changes({name: old}, {name: new}, self.folder)
+                problems += refusals(self.folder, differences, remedy)
+        if old_data != self.data:
+            problems += refusals(
+                self.folder,
+                [f"not trained on the data in {self.config['data']}"],
+                f"use the same, or start a new run with --init_from {self.folder}",
+            )
+        if changed and not problems and self.step == self.config.get("steps"):
+            problems = refusals(
+                self.folder,
+                [f"trained for all {self.step} steps, nothing is left for other settings"],
+                "pass larger --steps",
+            )
+        if problems:
+            raise InputError(*problems)
+
+    def describe_changes(self) -> list[str]:
+        """Return one line for each resume with other settings."""
+        lines = []
+        for change in self.changes:
+            settings = [
+                f"{name} {_shorten(new)} (before: {_shorten(old)})"
+                for name, (old, new) in change["settings"].items()
+            ]
+            lines.append(f"from step {change['step']}: {', '.join(settings)}")
+        return lines
 
     def start(self, device: torch.device, **facts) -> None:
         """Lock the folder, write the config, and open the log with a "start" record.
@@ -113,15 +194,26 @@ class Run:
         self.is_validated = any(
             record["kind"] == "val" and record["step"] == self.step for record in records
         )
-        wandb = None
-        if self.wandb_project:  # may raise, so it precedes the config
-            wandb = _start_wandb(self.wandb_project, self.folder, run_id, self.config)
+        if self.logger:  # may raise, so it precedes the config
+            self.logger.start(self.folder, run_id, self.config, self.step)
         with atomic(self.folder / CONFIG) as file:
-            file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
+            changes = "".join(f"# {line}\n" for line in self.describe_changes())
+            file.write((changes + yaml.safe_dump(self.config, sort_keys=False)).encode())
+        for name, content in self.files.items():
+            with atomic(self.folder / name) as file:
+                file.write(content)
+        for plugin in plugins.LOADED.values():
+            if plugin.path.name in (self.config.get("plugin") or {}):
+                with atomic(self.folder / plugin.path.name) as file:
+                    file.write(plugin.source)
         with writing(self.folder / LOG):
             self._log = open(self.folder / LOG, "a", encoding="utf-8")  # noqa: SIM115
-        self.log("start", max(0, self.step), id=run_id, **facts, **provenance(device))
-        self.wandb = wandb
+        facts["tokenizer"] = self.data["tokenizer"]  # for --tokenizer RUN
+        if self.config.get("plugin"):
+            facts["plugin"] = self.config["plugin"]
+        if self.changes and self.changes[-1]["step"] == self.step:
+            facts["changed"] = self.changes[-1]["settings"]
+        self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
 
     def _truncate_log(self) -> list[str]:
         """Truncate the log to the checkpoint's step and return its lines.
@@ -139,24 +231,27 @@ class Run:
         return kept
 
     def log(self, kind: str, step: int, **values) -> None:
-        """Append a record to the log, and send it to Weights & Biases if that is enabled.
+        """Append a record to the log, and send its values to the logger, if there is one.
 
         values: numbers, or lists with one number per layer.
         """
         if not self.is_writer:
             return
-        with writing(self.folder / LOG):
-            self._log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-            self._log.flush()
-        if not self.wandb:
+        self._write(kind, step, **values)
+        if not self.logger:
             return
-        flat = {"step": step}
+        flat = {}
         for name, value in values.items():
             if isinstance(value, list):
                 flat |= {f"{kind}/{name}/{layer}": number for layer, number in enumerate(value)}
             else:
                 flat[f"{kind}/{name}"] = value
-        self.wandb.log(flat)
+        self.logger.log(flat, step)
+
+    def _write(self, kind: str, step: int, **values) -> None:
+        with writing(self.folder / LOG):
+            self._log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._log.flush()
 
     def save(self, **checkpoint) -> None:
         """Write a checkpoint atomically, then remove all but the newest `keep`.
@@ -165,7 +260,10 @@ class Run:
         """
         if not self.is_writer:
             return
-        checkpoint |= {"format": FORMAT, "config": self.config, "data": self.data}
+        config = self.config | ({"changes": self.changes} if self.changes else {})
+        if self.init_steps is not None:
+            config["init_steps"] = self.init_steps
+        checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
         assert set(checkpoint) == KEYS
         with atomic(self.folder / FILE_NAME.format(checkpoint["step"])) as file:
             torch.save(checkpoint, file)
@@ -173,9 +271,16 @@ class Run:
             path.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Close the connection to Weights & Biases, if there is one."""
-        if self.wandb:
-            self.wandb.finish()
+        """Close the logger, if there is one."""
+        if self.logger:
+            self.logger.finish()
+
+
+def _shorten(value):
+    """Return the value of a setting; of plugins their names and the first digits of SHA-256."""
+    if not isinstance(value, dict):
+        return value
+    return " ".join(f"{name} {sha256[:12]}" for name, sha256 in value.items())
 
 
 def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
@@ -190,24 +295,20 @@ def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
         )
     if has_run or not folder.is_dir():
         return
-    if any(path.name != "wandb" and path.suffix != ".partial" for path in folder.iterdir()):
-        raise InputError(f"{folder} contains other files: use another --out_dir")
+    for path in folder.iterdir():
+        is_leftover = path.name == "wandb" or path.name.startswith("events.out.tfevents")
+        if not is_leftover and path.suffix != ".partial":
+            raise InputError(f"{folder} contains other files: use another --out_dir")
 
 
-def changed_settings(old: dict, new: dict, may_change: set[str]) -> list[str]:
-    """Return "trained with NAME OLD, not NEW" for each setting that must not change on resume."""
-    return [
-        f"trained with {name} {old.get(name)}, not {value}"
-        for name, value in new.items()
-        if name not in may_change and old.get(name) != value
-    ]
+def difference(name: str, old, new) -> str:
+    """Return "trained with NAME OLD, not NEW" for `refusals`."""
+    return f"trained with {name} {old}, not {new}"
 
 
-def check_unchanged(folder: Path, problems: list[str]) -> None:
-    """Raise InputError if there are differences between a run and how it is resumed."""
-    remedy = "use the same, or another --out_dir"
-    if problems:
-        raise InputError(*(f"--resume: {folder} was {problem}: {remedy}" for problem in problems))
+def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -> list[str]:
+    """Return one error line for each difference between a run and how it is resumed."""
+    return [f"--resume: {folder} was {difference}: {remedy}" for difference in differences]
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:
@@ -228,29 +329,6 @@ def lock_folder(folder: Path) -> Callable[[], None]:
     except OSError:
         pass  # a file system without locks
     return functools.partial(os.close, descriptor)
-
-
-def _import_wandb():
-    try:
-        import wandb
-    except ImportError as error:
-        raise InputError(f"--wandb_project needs wandb ({error}): pip install wandb") from None
-    return wandb
-
-
-def _start_wandb(project, folder, run_id, config):
-    """Start or resume a run of Weights & Biases; WANDB_MODE=offline keeps it in the folder."""
-    wandb = _import_wandb()
-    try:
-        run = wandb.init(
-            project=project, name=folder.name, id=run_id, dir=folder, config=config, resume="allow"
-        )
-    except wandb.errors.Error as error:
-        raise InputError(
-            f"wandb: {' '.join(str(error).split())}: run `wandb login`, or set WANDB_MODE=offline"
-        ) from None
-    run.define_metric("*", step_metric="step")
-    return run
 
 
 def read_log(run: str | Path) -> list[dict]:

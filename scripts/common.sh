@@ -14,9 +14,18 @@ major, minor = torch.__version__.split(".")[:2]
 assert (int(major), int(minor)) >= (2, 11)'
 
 # install_requirements FILE...: install the requirements in these files. An installed torch >= 2.11,
-# of whatever build, is kept. Skipped where a calling script did it (INSTALLED).
+# of whatever build, is kept. Skipped where a calling script did it (INSTALLED). With DRY_RUN, nothing
+# is installed: an environment is activated if there is one.
 install_requirements() {
     if [ -n "${INSTALLED:-}" ]; then return; fi
+    if [ -n "${DRY_RUN:-}" ]; then
+        if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then
+            source .venv/bin/activate
+        elif ! command -v python >/dev/null; then
+            python() { python3 "$@"; }
+        fi
+        return
+    fi
     if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ]; then
         if [ ! -x .venv/bin/pip ]; then
             if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
@@ -54,19 +63,29 @@ install_requirements() {
 #         smoke    a few steps on the Python standard library, every length divided by 32: a functional test
 #   NPROC          number of GPUs on this machine to train on (default: all)
 #   ENCODINGS      encodings to use instead of the script's
+#   PLUGIN         files with encodings of your own, separated by spaces: --plugin of every program
 #   SEEDS          seeds, as in "1 2 3" (default: 1)
 #   EVAL_TOKENS    tokens to evaluate at each length
 #   FLAGS          additional flags of train_gpt.py
-#   DRY_RUN=1      print the commands and the cost of the trainings; run nothing
+#   DRY_RUN=1      print the commands, and the cost of each training and of all; run nothing
 #   DATA           folder of shards to use for everything (default: prepared under data/)
 #   RUNS           folder for all outputs (default: runs)
+#
+# Invalid settings end a script with one line and status 2 before it installs or prepares anything;
+# ENCODINGS and the content of PLUGIN and DATA are checked after the installation.
+
+# invalid MESSAGE: print an error and exit with status 2.
+invalid() {
+    echo "error: $1" >&2
+    exit 2
+}
 
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
 case $SCALE in
     full) scale_divisor=1 eval_tokens=10000000 ;;
     small) scale_divisor=4 eval_tokens=131072 ;;
     smoke) scale_divisor=32 eval_tokens=1024 ;;
-    *) echo "error: SCALE=$SCALE is unknown: use full, small or smoke" >&2; exit 2 ;;
+    *) invalid "SCALE=$SCALE is unknown: use full, small or smoke" ;;
 esac
 # Variables that the functions below set and use:
 #   name encodings    of the experiment (experiment)
@@ -75,15 +94,48 @@ esac
 #   lr                the best learning rate (tune_learning_rate)
 #   task              flags of python -m retrieval.evaluate (finetune_encoders)
 #   failed            commands that failed (run)
-runs=() records=() failed=()
+#   planned           the trainings of a DRY_RUN (launch_training)
+#   plugin_flags      --plugin FILE for every file in PLUGIN
+# A script may set, before it calls `experiment`:
+#   requirements      files of requirements
+#   objective         clm: it trains decoders; mlm: encoders
+runs=() records=() failed=() planned=() plugin_flags=()
+for plugin in ${PLUGIN:-}; do plugin_flags+=(--plugin "$plugin"); done
+requirements=(requirements.txt) objective=clm
 
-# experiment NAME ENCODING...: start an experiment with these default encodings.
+# experiment NAME ENCODING...: start an experiment with these default encodings: check the settings and
+# install the requirements.
 experiment() {
     name=$1
     shift
     encodings=${ENCODINGS:-$*}
-    install_requirements requirements.txt
-    NPROC=${NPROC:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
+    if [ -n "${DATA:-}" ] && [ ! -d "$DATA" ]; then
+        invalid "DATA=$DATA is not a folder: pass a folder of shards (docs/data.md)"
+    fi
+    check_settings ${DATA:+--data "$DATA"}
+}
+
+# check_settings [FLAG...]: check the settings, install the requirements, and set NPROC. Flags go to
+# scripts/plan.py check.
+check_settings() {
+    local plugin number gpus
+    if [[ ! $SEEDS =~ ^[[:space:]]*[0-9]{1,18}([[:space:]]+[0-9]{1,18})*[[:space:]]*$ ]]; then
+        invalid "SEEDS=$SEEDS is invalid: use integers separated by spaces, as in SEEDS=\"1 2 3\""
+    fi
+    for number in NPROC EVAL_TOKENS; do
+        if [[ ! ${!number:-1} =~ ^[1-9][0-9]*$ ]]; then
+            invalid "$number=${!number} is invalid: use a positive integer"
+        fi
+    done
+    for plugin in ${PLUGIN:-}; do
+        if [ ! -f "$plugin" ]; then
+            invalid "PLUGIN: $plugin is not a file: pass Python files, absolute or relative to $PWD"
+        fi
+    done
+    install_requirements "${requirements[@]}"
+    gpus=$(python scripts/plan.py check --encodings "$encodings" --objective "$objective" \
+        "${plugin_flags[@]}" "$@")
+    NPROC=${NPROC:-$gpus}
 }
 
 # run COMMAND...: print a command and, unless DRY_RUN is set, run it. Failures are kept for `finish`.
@@ -94,10 +146,12 @@ run() {
 
 # launch_training FLAG...: run train_gpt.py on NPROC GPUs.
 launch_training() {
+    local command=(train_gpt.py "$@" "${plugin_flags[@]}")
+    if [ -n "${DRY_RUN:-}" ]; then planned+=("${command[@]}"); fi
     if [ "$NPROC" -gt 1 ]; then
-        run torchrun --standalone --nproc_per_node="$NPROC" train_gpt.py "$@"
+        run torchrun --standalone --nproc_per_node="$NPROC" "${command[@]}"
     else
-        run python train_gpt.py "$@"
+        run python "${command[@]}"
     fi
 }
 
@@ -133,6 +187,11 @@ plot_losses() {
     run python plot.py losses "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true
 }
 
+# plot_biases RUN FILE FLAG...: plot the biases of a run on this data into FILE.
+plot_biases() {
+    run python plot.py biases "$1" --data "$data" "${@:3}" "${plugin_flags[@]}" --out "$2" || true
+}
+
 # at_full_scale WORD...: print the words at SCALE=full, nothing otherwise.
 at_full_scale() { if [ "$SCALE" = full ]; then echo "$@"; fi; }
 
@@ -149,7 +208,7 @@ small_scale_lr() {
 # train CONFIG LENGTH [FLAG...]: train every encoding with every seed at the paper's LENGTH. These
 # become the current runs.
 train() {
-    local config=configs/$1.yaml length=$2 suffix="${*:3}" cost_printed="" pe seed flags
+    local config=configs/$1.yaml length=$2 suffix="${*:3}" pe seed flags
     local micro_batch block_size
     suffix=${suffix// /}
     local folder=$RUNS/$SCALE/$1-$2${suffix//--/-}
@@ -168,10 +227,6 @@ train() {
             launch_training "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume \
                 ${FLAGS:-} || continue
             runs+=("$out")
-            if [ -n "${DRY_RUN:-}" ] && [ -z "$cost_printed" ]; then
-                python train_gpt.py "${flags[@]}" --pe "$pe" ${FLAGS:-} --dry_run
-                cost_printed=1
-            fi
         done
     done
     echo "${#runs[@]} trainings in $folder"
@@ -220,8 +275,9 @@ evaluate_with() {
     if [ ${#runs[@]} = 0 ]; then return; fi
     local output record
     output=$(mktemp)
-    run python $1 "${runs[@]}" "${@:2}" > >(tee "$output") || true # PROGRAM may be "-m module"
-    wait $!                                                        # for tee
+    # PROGRAM may be "-m module".
+    run python $1 "${runs[@]}" "${@:2}" "${plugin_flags[@]}" > >(tee "$output") || true
+    wait $! # for tee
     while read -r record; do records+=("$record"); done < <(sed -n 's/^record: //p' "$output")
     rm "$output"
 }
@@ -292,26 +348,30 @@ finetune_encoders() {
         seed=1
         case $encoder in *-seed*) seed=${encoder##*-seed} ;; esac
         if [ ! -d "$encoder-exported" ]; then
-            run python export_hf.py "$encoder" --out_dir "$encoder-exported" || continue
+            run python export_hf.py "$encoder" --out_dir "$encoder-exported" "${plugin_flags[@]}" ||
+                continue
         fi
         run env CUDA_VISIBLE_DEVICES="${gpu%%,*}" python -m retrieval.finetune "$encoder-exported" \
-            "${flags[@]}" --seed $seed --out_dir "$encoder-retrieval" --resume || continue
+            "${flags[@]}" --seed $seed --out_dir "$encoder-retrieval" --resume \
+            "${plugin_flags[@]}" || continue
         runs+=("$encoder-retrieval")
     done
 }
 
 # report PAPER [NAME]: tables and plots of the current records, compared with results/paper/PAPER.csv
-# unless PAPER is "-".
+# unless PAPER is "-". No verdicts at SCALE=smoke.
 report() {
     local flags=() out=$RUNS/$SCALE/$name${2:+/$2}
     if [ "$1" != - ]; then flags=(--paper "results/paper/$1.csv"); fi
+    if [ "$SCALE" = smoke ]; then flags+=(--verdicts false); fi
     if [ -n "${DRY_RUN:-}" ] || [ ${#records[@]} -gt 0 ]; then
         run python report.py "${records[@]}" "${flags[@]}" --out_dir "$out" || true
     fi
 }
 
-# finish: list the commands that failed and exit.
+# finish: list the commands that failed, or print the cost of the planned trainings, and exit.
 finish() {
+    if [ ${#planned[@]} -gt 0 ]; then python scripts/plan.py cost "$SCALE" "${planned[@]}"; fi
     if [ ${#failed[@]} -gt 0 ]; then
         printf 'error: failed: %s\n' "${failed[@]}" >&2
         exit 1

@@ -19,6 +19,7 @@ esac
 out=$RUNS/$SCALE/$name
 run python bench.py train generate --encodings "${encodings// /,}" \
     --context "$(scaled_lengths 512,1024,2048)" \
-    --model $size --micro_batch $micro_batch --repeats $repeats --out "$out/bench.json"
+    --model $size --micro_batch $micro_batch --repeats $repeats --out "$out/bench.json" \
+    "${plugin_flags[@]}"
 run python report.py "$out/bench.json" --out_dir "$out"
 finish

@@ -16,7 +16,6 @@ experiment figure4_8-15 cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5
 prepare_data fineweb-edu
 train fineweb-edu_small 512
 for trained in "${runs[@]}"; do
-    run python plot.py biases "$trained" --data "$data" --tokens $((512 / scale_divisor)) \
-        --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
+    plot_biases "$trained" "$RUNS/$SCALE/$name/${trained##*/}.png" --tokens $((512 / scale_divisor))
 done
 finish

@@ -16,8 +16,7 @@
 SCALE=${SCALE:-small}
 source "$(dirname "$0")/common.sh"
 if [ "$SCALE" = full ]; then
-    echo "error: reproduction.sh has no SCALE=full: use small or smoke, or table1_fineweb.sh" >&2
-    exit 2
+    invalid "reproduction.sh has no SCALE=full: use small or smoke, or table1_fineweb.sh"
 fi
 experiment reproduction cable cable-nw alibi fire t5 t5-clip kerple kerple-power rope learnable sinusoidal \
     fox k-cable nope rope+cable rope+fox

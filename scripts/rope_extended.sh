@@ -4,35 +4,36 @@
 #     SEEDS="1 2 3" bash scripts/rope_extended.sh      # docs/findings has small-scale results
 #
 # Position interpolation (Chen et al. 2023), NTK-aware and YaRN (Peng et al. 2024): without
-# fine-tuning, and after fine-tuning at that length for 5% of the training steps. Compared with
-# CABLE, and with both using a KV cache limited to the training length.
+# fine-tuning, and after fine-tuning at that length for 5% of the training steps. DroPE: RoPE is
+# dropped (`--pe nope`), without and with as many steps at the training length. Compared with CABLE,
+# and with both using a KV cache limited to the training length.
 #
-# Cost: two trainings of GPT-2 small on FineWeb-Edu and four fine-tunings of 5% at 16,384 tokens:
-# 16 hours of one H100 at 40% MFU.
+# Cost: two trainings of GPT-2 small on FineWeb-Edu, four fine-tunings of 5% at 16,384 tokens and two
+# at 1,024: 16 hours of one H100 at 40% MFU.
 
 source "$(dirname "$0")/common.sh"
 experiment rope_extended cable
 prepare_data fineweb-edu
 mapfile -t lr < <(small_scale_lr rope)
-finetuning=(--block_size $((16384 / scale_divisor)) --micro_batch 1)
-if [ "$SCALE" = full ]; then
-    finetuning+=(--steps 950 --lr 6e-5 --min_lr 6e-6 --warmup_steps 20)
-else
-    finetuning+=(--steps 50 --lr 8e-4 --warmup_steps 5)
-fi
+schedule=(--steps 50 --lr 8e-4 --warmup_steps 5)
+if [ "$SCALE" = full ]; then schedule=(--steps 950 --lr 6e-5 --min_lr 6e-6 --warmup_steps 20); fi
 train fineweb-edu_small 1024 && others=("${runs[@]}") encodings=rope
 train fineweb-edu_small 1024 "${lr[@]}" && bases=("${runs[@]}") runs+=("${others[@]}")
 evaluate_perplexity 512,1024,2048,4096,8192,16384 --cache_window $((1024 / scale_divisor))
 for base in "${bases[@]}"; do
-    for pe in {rope-pi,rope-ntk,yarn}:factor={4,16}; do train_from "$base" $pe --steps 0; done
+    for pe in {rope-pi,rope-ntk,yarn}:factor={4,16} nope; do train_from "$base" $pe --steps 0; done
 done
 evaluate_perplexity 512,1024,2048,4096,8192,16384
 report - as_it_is
-runs=() records=()
-variants=(rope {rope-pi,rope-ntk}:factor=16 yarn:factor=16,length=$((1024 / scale_divisor)))
-for base in "${bases[@]}"; do
-    for pe in "${variants[@]}"; do train_from "$base" "$pe" "${finetuning[@]}"; done
-done
-evaluate_perplexity 512,1024,2048,4096,8192,16384
-report - trained_on
+finetune() { # REPORT PE...: fine-tune every base as each encoding, with the flags in $schedule
+    runs=() records=()
+    for base in "${bases[@]}"; do
+        for pe in "${@:2}"; do train_from "$base" "$pe" "${schedule[@]}"; done
+    done
+    evaluate_perplexity 512,1024,2048,4096,8192,16384
+    report - "$1"
+}
+finetune recalibrated rope nope
+schedule=(--block_size $((16384 / scale_divisor)) --micro_batch 1 "${schedule[@]}")
+finetune trained_on rope {rope-pi,rope-ntk}:factor=16 yarn:factor=16,length=$((1024 / scale_divisor))
 finish

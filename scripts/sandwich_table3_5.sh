@@ -19,8 +19,8 @@ for pe in $encodings; do
     mapfile -t lr < <(small_scale_lr "$pe")
     train sandwich_small 512 "${lr[@]}" && all+=("${runs[@]}")
     for trained in "${runs[@]}"; do
-        run python plot.py biases "$trained" --data "$data" --tokens $((512 / scale_divisor)) \
-            --out "$RUNS/$SCALE/$name/${trained##*/}.png" || true
+        plot_biases "$trained" "$RUNS/$SCALE/$name/${trained##*/}.png" \
+            --tokens $((512 / scale_divisor))
     done
     case $pe in
         sandwich | alibi) cached+=("${runs[@]}") ;;

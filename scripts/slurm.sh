@@ -15,13 +15,17 @@
 #
 # --data and --out_dir must be on a file system that all nodes share. Two minutes before the time limit
 # Slurm sends SIGTERM; the job saves a checkpoint after the current step and exits. Submitted again, or
-# requeued, it resumes. Pass partition and account to sbatch, or add them here.
+# requeued, it resumes. Pass partition and account to sbatch, or add them here. PLUGIN are files with
+# encodings of your own, separated by spaces.
 
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?use sbatch to start this script}"
 if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then
     source .venv/bin/activate
 fi
+
+plugin_flags=()
+for plugin in ${PLUGIN:-}; do plugin_flags+=(--plugin "$plugin"); done
 
 # Seconds for the last checkpoint (torchrun's default is 30; PyTorch 2.11 ignores the variable).
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110
@@ -32,4 +36,4 @@ nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 exec srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
     torchrun --nnodes="$SLURM_NNODES" --nproc_per_node="${SLURM_GPUS_ON_NODE:?request GPUs}" \
     --rdzv_backend=c10d --rdzv_id="$SLURM_JOB_ID" --rdzv_endpoint="${nodes%%$'\n'*}:29500" \
-    train_gpt.py "$@" --resume
+    train_gpt.py "$@" "${plugin_flags[@]}" --resume

@@ -8,6 +8,7 @@ source "$(dirname "$0")/common.sh"
 install_requirements requirements.txt requirements-retrieval.txt
 export SCALE=smoke CUDA_VISIBLE_DEVICES=
 for script in scripts/{table,figure,v1_,sandwich,generalization,reproduction,rope_extended,recall}*.sh; do
+    if [ -n "${DRY_RUN:-}" ]; then run bash "$script" && continue; fi
     echo "== $script"
     bash "$script" >"${LOG:=$(mktemp)}" 2>&1 || { tail -n 20 "$LOG"; failed+=("$script"); }
 done

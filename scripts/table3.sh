@@ -13,7 +13,7 @@
 # per run.
 
 source "$(dirname "$0")/common.sh"
-install_requirements requirements.txt requirements-retrieval.txt
+requirements+=(requirements-retrieval.txt) objective=mlm
 experiment table3 cable alibi rope learnable sinusoidal
 prepare_data fineweb-edu
 train fineweb-edu_bert 512 --objective mlm

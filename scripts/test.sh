@@ -10,8 +10,9 @@
 source "$(dirname "$0")/common.sh"
 install_requirements requirements.txt requirements-retrieval.txt requirements-dev.txt
 if [ $# = 0 ]; then
-    python -m ruff check .
-    python -m ruff format --check .
+    run python -m ruff check .
+    run python -m ruff format --check .
 fi
-CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 python -m pytest -n auto -q \
+export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1
+run python -m pytest -n auto -q \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true "$@"

@@ -16,11 +16,9 @@ train wikitext103_tiny 512 $(at_full_scale --steps 5000)
 if [ "$SCALE" = full ]; then layers="0 1 2 3 4 5"; else layers="0 1"; fi
 for trained in "${runs[@]}"; do
     out=$RUNS/$SCALE/$name/${trained##*/}
-    run python plot.py biases "$trained" --data "$data" --tokens $((512 / scale_divisor)) --mean \
-        --out "$out-figure7.png" || true
+    plot_biases "$trained" "$out-figure7.png" --tokens $((512 / scale_divisor)) --mean
     for layer in $layers; do
-        run python plot.py biases "$trained" --data "$data" --tokens 4 --layer "$layer" \
-            --out "$out-figure8-layer$layer.png" || true
+        plot_biases "$trained" "$out-figure8-layer$layer.png" --tokens 4 --layer "$layer"
     done
 done
 finish

@@ -1,5 +1,6 @@
 """Shared fixtures: small data, short training runs, and two encodings for tests only."""
 
+import contextlib
 import json
 import os
 import re
@@ -21,9 +22,10 @@ sys.path.insert(0, str(ROOT))
 if not torch.cuda.is_available():  # must be set before the first import of triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from runtime import cli, plugins  # noqa: E402
+
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
-from runtime import cli  # noqa: E402
 from text_data import shards  # noqa: E402
 
 torch.set_flush_denormal(True)
@@ -148,6 +150,27 @@ def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
 def folder(tmp_path):
     """Three shards of 100, 100 and 50 tokens 0, 1, 2, ... in documents of 25."""
     return write_shards(tmp_path / "toy", np.arange(250).reshape(10, 25), shard_tokens=100)
+
+
+@contextlib.contextmanager
+def unregister_plugins():
+    """Unregister the plugins that the block loads, at its end."""
+    encodings, loaded = dict(posenc.ENCODINGS), dict(plugins.LOADED)
+    try:
+        yield
+    finally:
+        for module in plugins.LOADED.keys() - loaded.keys():
+            sys.modules.pop(module, None)
+        for registry, before in ((posenc.ENCODINGS, encodings), (plugins.LOADED, loaded)):
+            registry.clear()
+            registry.update(before)
+
+
+@pytest.fixture
+def unregistered():
+    """Unregister the plugins that a test loads."""
+    with unregister_plugins():
+        yield
 
 
 @pytest.fixture

@@ -10,29 +10,8 @@ import numpy as np
 import torch
 from numpy.testing import assert_allclose
 
-import attention
-import posenc
-
-B, H, T, C = 2, 4, 33, 24
-
-
-def make(pe, heads=H, width=C, block_size=64, causal=True):
-    """Return one layer's encoding with random parameters: zeros could hide a mistake."""
-    torch.manual_seed(0)
-    encoding = posenc.build(pe, heads, width, block_size, layers=1, causal=causal)[0]
-    for parameter in encoding.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    encoding.clamp_parameters_()
-    return encoding
-
-
-def dense_bias(encoding, x, heads=H):
-    """Return the bias (B, H, T, T) float64 of the dense path; None for encodings without one."""
-    if encoding.bias is None:
-        return None
-    inputs = attention.BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))))
-    bias = attention.bias_matrix(inputs, heads, x.size(1))
-    return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
+from evaluation.layer_checks import B, C, H, T, dense_bias  # noqa: F401
+from evaluation.layer_checks import make_encoding as make
 
 
 def numbers(parameter):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS
 from numpy.testing import assert_allclose
 
 import attention
@@ -203,102 +202,6 @@ def test_sdpa_with_bias_without_gradients_in_very_long_texts(dtype):
     bias_inputs = BiasInputs(DECAY, (s, g), (s,))
     exact = attention.dense(q.double(), k.double(), v.double(), bias_inputs, 0.18)
     assert (output - exact).norm() / exact.norm() <= 5e-3
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-@pytest.mark.parametrize("T", [1, 7, 65])
-@pytest.mark.parametrize("gradients", [True, False])
-def test_paths_agree_for_every_encoding(pe, T, gradients, monkeypatch):
-    """Queries are the last T of 65 tokens; the dense path with gradients is the reference."""
-    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    torch.manual_seed(0)
-    encoding = posenc.build(pe, 2, 12, 128, layers=1)[0]
-    x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
-    q_features, k_features = encoding.features(x, torch.arange(65))
-    q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
-    bias_inputs = BiasInputs(encoding, q_features, k_features)
-    expected = attention.dense(q, k, v, bias_inputs, 0.4).detach()
-    with torch.set_grad_enabled(gradients):
-        for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
-            y = attention.attend(q, k, v, bias_inputs, 0.4, path)
-            assert_allclose(y.detach(), expected, atol=2e-6)
-
-
-BIDIRECTIONAL = [pe for pe in ENCODINGS if "cope" not in pe]
-
-
-def bidirectional_case(pe):
-    """Return a bidirectional encoding, x, and q, k, v of two texts of 50 tokens."""
-    torch.manual_seed(0)
-    encoding = posenc.build(pe, 2, 32, 64, layers=1, causal=False)[0]
-    for parameter in encoding.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    encoding.clamp_parameters_()
-    return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
-
-
-@pytest.mark.parametrize("pe", BIDIRECTIONAL)
-@pytest.mark.parametrize("T", [7, 50])
-@pytest.mark.parametrize("gradients", [True, False])
-def test_bidirectional_attention_matches_the_formula(pe, T, gradients, monkeypatch):
-    """All paths, in chunks, against one matrix of all pairs; also the gradients of k and v."""
-    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    encoding, x, (q, k, v) = bidirectional_case(pe)
-    k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
-    q_features, k_features = encoding.features(x, torch.arange(50))
-    distance = torch.arange(50)[:, None] - torch.arange(50)
-    mask = distance.abs() < (encoding.window_size or 50)
-    logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
-    if encoding.bias is not None:
-        bias = encoding.bias(
-            tuple(s[..., None] for s in q_features),
-            tuple(s[..., None, :] for s in k_features),
-            torch.arange(2)[:, None, None],
-        )
-    if encoding.logits_transform is not None:
-        bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
-    expected = ((logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v)[:, :, -T:]
-    q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
-    paths = dict.fromkeys(("dense", attention.resolve_path("auto", encoding)))
-    with torch.set_grad_enabled(gradients):
-        for path in paths:
-            bias_inputs = BiasInputs(encoding, q_features, k_features)
-            ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
-            assert_allclose(ours.detach(), expected.detach(), atol=1e-5)
-            if gradients:
-                grads = torch.autograd.grad(ours.sin().sum(), (k, v))
-                references = torch.autograd.grad(expected.sin().sum(), (k, v), retain_graph=True)
-                for grad, reference in zip(grads, references, strict=True):
-                    assert_allclose(grad, reference, atol=1e-5)
-
-
-@pytest.mark.parametrize("pe", BIDIRECTIONAL)
-@pytest.mark.parametrize("gradients", [True, False])
-def test_padding_is_masked(pe, gradients, monkeypatch):
-    """Texts of 23 and 50 tokens give what each gives alone; padding has no gradient."""
-    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    encoding, x, qkv = bidirectional_case(pe)
-    qkv.requires_grad_(gradients)
-    lengths = torch.tensor([23, 50])
-    with torch.set_grad_enabled(gradients):
-        for path in dict.fromkeys(("dense", attention.resolve_path("auto", encoding))):
-            bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
-            mask_spec = attention.make_mask_spec(encoding, lengths=lengths)
-            padded = attention.attend(*qkv, bias_inputs, 0.4, path, mask_spec)
-            assert padded.isfinite().all()
-            for row, length in enumerate(lengths):
-                features = encoding.features(x[row : row + 1, :length], torch.arange(length))
-                alone = attention.dense(
-                    *qkv[:, row : row + 1, :, :length], BiasInputs(encoding, *features), 0.4
-                )
-                assert_allclose(
-                    padded[row : row + 1, :, :length].detach(), alone.detach(), atol=1e-5
-                )
-            if gradients:
-                (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
-                assert grad[:, 0, :, :23].abs().sum() > 0
-                assert not grad[:, 0, :, 23:].any()
-                assert not grad[:, 1].any()
 
 
 @pytest.mark.parametrize("pe", ["kerple", "t5", "t5-clip", "kerple-power", "fire"])

@@ -6,6 +6,8 @@ import math
 import re
 import time
 
+from runtime import devices, loading
+
 import pytest
 import torch
 
@@ -15,7 +17,6 @@ from benchmarking import attention_cases, cases
 from benchmarking.setting import BenchmarkCase, Setting
 from errors import InputError
 from model import GPT, GPTConfig
-from runtime import devices, loading
 from text_data import data_loader, shards, text_sources
 
 SMALL = (

@@ -1,41 +1,13 @@
-"""Tests of compare.py: bootstrap intervals against the normal ones, tables, errors."""
+"""Tests of compare.py: tables, errors. The intervals: tests/evaluation/test_intervals.py."""
 
 import json
 import math
 
-import numpy as np
 import pytest
 from conftest import evaluation
 
 import compare
 import eval_extrapolation
-
-
-def test_interval_of_many_blocks_is_the_normal_one():
-    """Differences of mean 0.02 and deviation 0.1 over 400 blocks have a standard error of 0.005.
-
-    The spread that both runs share does not matter.
-    """
-    random = np.random.default_rng(3)
-    shared, differences = random.normal(3, 1, 400), random.normal(0, 1, 400)
-    differences = 0.02 + 0.1 * (differences - differences.mean()) / differences.std()
-    ratio, low, high = compare.bootstrap_ratio(shared + differences, shared, np.ones(400))
-    assert ratio == pytest.approx(math.exp(0.02))
-    assert math.log(low) == pytest.approx(0.02 - 1.96 * 0.005, abs=3e-4)
-    assert math.log(high) == pytest.approx(0.02 + 1.96 * 0.005, abs=3e-4)
-
-
-def test_blocks_are_weighted_by_their_tokens():
-    """Joining two thirds of the blocks in pairs changes neither the mean nor the interval."""
-    random = np.random.default_rng(4)
-    differences = random.normal(0.1, 0.1, 900) + np.repeat([0, 1], 450)
-    joined = np.concatenate([differences[:600].reshape(300, 2).mean(1), differences[600:]])
-    joined_tokens = np.repeat([2, 1], 300)
-    single = compare.bootstrap_ratio(differences, np.zeros(900), np.ones(900))
-    pairs = compare.bootstrap_ratio(joined, np.zeros(600), joined_tokens)
-    assert single[0] == pytest.approx(math.exp(differences.mean()))
-    assert pairs[0] == pytest.approx(single[0])
-    assert pairs[1:] == pytest.approx(single[1:], rel=0.05)
 
 
 @pytest.fixture
@@ -64,14 +36,20 @@ def test_a_single_block_has_no_interval(compare_runs):
 def test_table_has_the_lengths_that_both_records_hold(compare_runs):
     flags = ["--lengths", "8,16,32", "--windows", "30"]
     header, _, *rows = compare_runs("cable", "learnable", *flags)
-    assert header == ["context", "cable", "learnable", "ratio", "95% interval", "blocks"]
+    assert header == ["context", "cable", "learnable", "ratio", "95% interval", "segments"]
     assert [row[0] for row in rows] == ["8", "16"]  # learnable supports at most 16 positions
-    assert [row[-1] for row in rows] == ["120", "60"]
+    assert [row[-1] for row in rows] == ["32", "32"]
     for row in rows:
         first, second, ratio = map(float, row[1:4])
         low, high = map(float, row[4].split(" – "))
         assert ratio == pytest.approx(first / second, abs=2e-3)
         assert low <= ratio <= high
+
+
+def test_a_loss_of_nan_has_no_interval():
+    first, second = ({"loss": x, "perplexity": x, "blocks": [x] * 4} for x in (math.nan, 2.0))
+    row = compare.comparison_row("16", first, second)
+    assert row == ["16", "nan", "2.00", "nan", "unknown", "4"]
 
 
 def test_invalid_records_are_refused(refused, tmp_path):
@@ -92,6 +70,7 @@ def test_invalid_records_are_refused(refused, tmp_path):
     assert "two records are needed" in refused(compare.main, a)[0]
     lines = refused(compare.main, a, tmp_path / "none.json")
     assert "does not exist: make it with eval_extrapolation.py" in lines[0]
+    assert "pass its record, one of" in refused(compare.main, a, tmp_path)[0]
     assert refused(compare.main, a, write("b", data=2, protocol={"name": "x"})) == [
         "error: the records differ in data: evaluate both runs in the same way",
         "error: the records differ in protocol: evaluate both runs in the same way",

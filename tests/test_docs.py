@@ -18,16 +18,15 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import TINY
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from runtime import cli, plugins  # noqa: E402
+
 import posenc  # noqa: E402
 import report  # noqa: E402
 from errors import InputError  # noqa: E402
-from runtime import cli  # noqa: E402
 
 RESULTS = ROOT / "results"
 HIDDEN = {".git", ".venv", ".ruff_cache", ".pytest_cache", "__pycache__", "data", "runs"}
@@ -131,12 +130,28 @@ class Parsed(Exception):
     """Raised in place of running a program whose command line is valid."""
 
 
+def tutorial_plugins() -> dict[str, str]:
+    """Return the plugins of adding_an_encoding.md: blocks that begin with the name of a file."""
+    blocks = python_code("adding_an_encoding.md")
+    named = [(re.match(r'"""(\w+\.py): ', block), block) for block in blocks]
+    return {match[1]: block for match, block in named if match}
+
+
 @pytest.fixture
-def stop_after_parsing(monkeypatch):
-    """Make `cli.parse` raise Parsed after it has accepted a command line."""
-    parse = cli.parse
+def stop_after_parsing(monkeypatch, tmp_path, unregistered):
+    """Make `cli.parse` raise Parsed after it has accepted a command line.
+
+    Plugins of the tutorial are found in a temporary folder.
+    """
+    parse, load_plugin = cli.parse, plugins.load_plugin
+    for name, code in tutorial_plugins().items():
+        (tmp_path / name).write_text(code)
+    monkeypatch.setattr(
+        plugins, "load_plugin", lambda path: load_plugin(tmp_path / Path(path).name)
+    )
 
     def parse_and_stop(*arguments, **options):
+        options.pop("inherit", None)  # would read the run of --init_from
         parse(*arguments, **options)
         raise Parsed
 
@@ -195,9 +210,13 @@ def check_command(words: list[str]) -> None:
 
 
 KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "ruff", "pre-commit", "lm_eval"}
+KNOWN |= {"conda", "uv"}
 
 
 def check_python(arguments: list[str]) -> None:
+    if arguments[0] == "-c":
+        compile(arguments[1], "documented command", "exec")
+        return
     if arguments[0] == "-m":
         _, module, *flags = arguments
         if module == "pytest":
@@ -230,12 +249,16 @@ def check_script(arguments: list[str], environment: dict[str, str]) -> None:
     text = (ROOT / path).read_text() + (ROOT / "scripts" / "common.sh").read_text()
     for name in environment:
         assert re.search(rf"\b{name}\b", text), f"{path} has no setting {name}"
+    plugin_flags = []
+    for file in environment.get("PLUGIN", "").split():
+        plugins.load_plugin(file)
+        plugin_flags += ["--plugin", file]
     for spec in environment.get("ENCODINGS", "").split():
         posenc.parse(spec)
     assert environment.get("SCALE", "full") in ("full", "small", "smoke")
     name = Path(path).name
     if name in ("slurm.sh", "quickstart.sh"):
-        check_python(["train_gpt.py", *flags])
+        check_python(["train_gpt.py", *flags, *plugin_flags])
     elif name == "test.sh":
         check_pytest(flags)
     elif name == "test_gpu.sh":
@@ -342,29 +365,6 @@ def test_an_encoding_in_your_own_model():
     exec(next(code for code in python_code("encodings.md") if "posenc.build" in code), scope)
     assert scope["y"].shape == (2, 8, 300, 64)
     assert scope["path"] == "sdpa"
-
-
-@pytest.mark.parametrize(
-    "definition, pe",
-    [
-        ("Recency(Encoding)", "recency"),
-        ("Recency(DistanceBias)", "recency"),
-        ("ContentRecency(Encoding)", "content-recency"),
-    ],
-)
-def test_the_documented_encodings_train(definition, pe, data_dir, tmp_path):
-    """The classes of adding_an_encoding.md train, each in a process of its own."""
-    blocks = python_code("adding_an_encoding.md")
-    code = next(code for code in blocks if f"class {definition}" in code)
-    flags = [*TINY, "--steps", "3", "--data", str(data_dir), "--pe", pe]
-    flags += ["--out_dir", str(tmp_path / "run")]
-    imports = "import torch\nfrom torch import nn\nfrom posenc import DistanceBias"
-    program = f"{imports}\n{code}\nimport train_gpt\ntrain_gpt.main({flags})"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert f"{pe}, attention by dense" in done.stdout
-    weights = torch.load(tmp_path / "run" / "checkpoint_0000003.pt", weights_only=True)["model"]
-    assert (weights["posenc.0.r"] != 1).all()
 
 
 # Numbers

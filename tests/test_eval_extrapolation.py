@@ -5,13 +5,14 @@ import math
 import re
 import shutil
 
+from runtime import checkpoints, loading, provenance
+
 import numpy as np
 import pytest
 import torch
 from conftest import ENCODINGS, LIMITED, evaluation, write_shards
 
 import eval_extrapolation
-from runtime import checkpoints, loading, provenance
 from text_data import shards
 
 CPU = torch.device("cpu")

@@ -3,14 +3,15 @@
 import json
 import shutil
 
+from runtime import checkpoints, loading, provenance
+
 import pytest
 import torch
 from conftest import ENCODINGS
 
 import eval_hellaswag
 from errors import InputError
-from runtime import checkpoints, loading, provenance
-from text_data import tokenization
+from text_data.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
 
@@ -172,23 +173,23 @@ def test_contexts_are_formed_as_in_the_harness(tmp_path):
 
 
 def test_spaces_at_the_end_of_the_context_belong_to_the_continuation():
-    tokenizer = tokenization.load_tokenizer("bytes")
+    tokenizer = load_tokenizer("bytes")
     assert eval_hellaswag.encode_pair(tokenizer, "ab ", " c") == ([*b"ab"], [*b"  c"])
 
 
 def test_pairs_of_bpe_tokens():
     try:
-        gpt2 = tokenization.load_tokenizer("gpt2")
+        gpt2 = load_tokenizer("gpt2")
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
-    word, encode_pair = gpt2.encode_single_token, eval_hellaswag.encode_pair
+    word, encode_pair = gpt2.encoding.encode_single_token, eval_hellaswag.encode_pair
     man_cuts = ([word("The"), word(" man")], [word(" cuts")])
     assert encode_pair(gpt2, "The man", " cuts") == man_cuts
     assert encode_pair(gpt2, "The man ", "cuts") == man_cuts  # the space moves
     # "ham" is one token. The context has one token by itself, so nothing is left.
     assert encode_pair(gpt2, "h", "am") == ([word("h")], [])
     # The context's tokens are not the first ones of the whole: only their number counts.
-    whole, context = gpt2.encode_ordinary("unhappiness"), gpt2.encode_ordinary("unh")
+    whole, context = gpt2.encode("unhappiness"), gpt2.encode("unh")
     assert encode_pair(gpt2, "unh", "appiness") == (context, whole[len(context) :])
 
 

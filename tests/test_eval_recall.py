@@ -5,6 +5,8 @@ import math
 import shutil
 from types import SimpleNamespace
 
+from runtime import loading
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,6 @@ from conftest import write_shards
 
 import eval_recall
 import report
-from runtime import loading
 from text_data.data_loader import Windows
 from text_data.shards import Shards
 

@@ -118,19 +118,27 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
     assert {file.name for file in out.iterdir()} == tables_ | {"cumulative_gradient.png"}
     text = (out / "receptive_field.md").read_text()
     assert "| context | window:w=8 |" in text
-    assert "**not measured**" in text
+    assert "- not judged, because trained for fewer than 50 steps: window:w=8" in text
     assert "99% of the gradient" in text
 
 
 def make_column(pe, key, values):
     """A table column of one run that was trained at 100 tokens, with {length: value}."""
+    lengths = {}
+    for length, value in values.items():
+        if key == "perplexity":
+            loss = math.log(value)
+            lengths[str(length)] = {key: value, "loss": loss, "blocks": [loss] * 3}
+        else:
+            lengths[str(length)] = {key: value, f"{key}_se": 0.3}
     record = {
         "pe": pe,
         "size": "small",
         "block_size": 100,
         "recipe": "r",
         "run": pe,
-        "lengths": {str(length): {key: value} for length, value in values.items()},
+        "protocol": {"windows": 50},
+        "lengths": lengths,
     }
     if key == "receptive_field":
         record["metric"] = "Receptive field"
@@ -170,14 +178,15 @@ def perplexity_columns():
 def test_verdicts_compare_fields_with_the_growth_of_perplexity():
     verdicts = claims.judge_receptive_fields(field_columns(), [perplexity_columns()])
     short_field, eight, long_field, together = verdicts
-    assert short_field.holds
-    assert "1.000, receptive field 0.40 training lengths" in str(short_field)
+    assert short_field.outcome == "holds"
+    measured = "1.000 (1.000 to 1.000), receptive field 0.40 (0.39 to 0.41) training lengths"
+    assert measured in str(short_field)
     assert "<= 1.05, because its receptive field is shorter" in short_field.claim
-    assert eight.holds is False
-    assert long_field.holds
+    assert eight.outcome == "fails"
+    assert long_field.outcome == "holds"
     assert "> 1.05, because its receptive field is longer" in long_field.claim
-    assert together.holds
-    assert "1.00 over 4" in together.measured
+    assert together.outcome == "holds"
+    assert "1.00 (1.00 to 1.00) over 4" in together.measured
 
 
 @pytest.mark.parametrize("number, field", [(1, 99), (2, 60)])
@@ -185,23 +194,31 @@ def test_verdicts_use_the_longest_length_of_all_seeds(number, field):
     """A second seed is measured at 100 tokens only: the mean over seeds at 100 counts."""
     column = field_columns()[number]
     first_seed = column.records[0]
-    second_seed = first_seed | {"seed": 2, "lengths": {"100": {"receptive_field": field}}}
+    lengths = {"100": {"receptive_field": field, "receptive_field_se": 0.3}}
+    second_seed = first_seed | {"seed": 2, "lengths": lengths}
     column.records.append(second_seed)
     verdict = claims.judge_receptive_fields([column], [perplexity_columns()])[0]
     mean = (first_seed["lengths"]["100"]["receptive_field"] + field) / 2
-    assert f"{mean / 100:.2f} training lengths" in str(verdict)
+    assert f"receptive field {mean / 100:.2f} (" in str(verdict)
+
+
+def test_a_receptive_field_near_the_training_length_decides_nothing():
+    column = make_column("window:w=8", "receptive_field", {400: 99.5})
+    verdict = claims.judge_receptive_fields([column], [perplexity_columns()])[0]
+    assert "0.99 to 1.00) training lengths" in str(verdict)
+    assert verdict.outcome == "not decided"
 
 
 def test_verdict_fails_without_a_rank_correlation():
     grown = perplexity_columns()
     grown[0] = make_column("window:w=4", "perplexity", {100: 1.0, 1600: 3.0})
     grown[3] = make_column("alibi", "perplexity", {100: 1.0, 1500: 1.0})
-    assert claims.judge_receptive_fields(field_columns(), [grown])[-1].holds is False
+    assert claims.judge_receptive_fields(field_columns(), [grown])[-1].outcome == "fails"
 
 
 def test_verdicts_need_perplexities():
     verdicts = claims.judge_receptive_fields(field_columns(), [])
-    assert all(verdict.holds is None for verdict in verdicts)
+    assert all(verdict.outcome == "not measured" for verdict in verdicts)
 
 
 def test_invalid_settings_are_refused(trained, refused):

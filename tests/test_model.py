@@ -6,38 +6,18 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import posenc
 from errors import InputError
+from evaluation.model_checks import V, gradients, make_lively_model, make_model
 from generation.kv_cache import Cache
 from hf_interop.pretrained import load_pretrained
 from model import GPT, SIZES, GPTConfig, MeanCrossEntropy, cross_entropies
-
-V = 96
-
-
-def make(pe, **settings):
-    torch.manual_seed(0)
-    return GPT(
-        GPTConfig(
-            **{
-                "size": "quickstart",
-                "pe": pe,
-                "vocab_size": V,
-                "block_size": 32,
-                "n_layer": 2,
-                "n_head": 3,
-                "n_embd": 24,
-                **settings,
-            }
-        )
-    ).eval()
 
 
 def test_matches_hugging_face(tmp_path):
@@ -65,77 +45,8 @@ def test_missing_pretrained_model_is_refused(tmp_path):
 
 def test_missing_transformers_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(InputError, match="pip install transformers"):
+    with pytest.raises(InputError, match="pip install -r requirements.txt"):
         load_pretrained("gpt2")
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-@pytest.mark.parametrize("path", ["auto", "dense"])
-def test_logits_do_not_depend_on_future_tokens(pe, path):
-    model = make(pe, attention=path)
-    tokens = torch.randint(V, (2, 30))
-    changed = tokens.clone()
-    changed[:, 17:] = (changed[:, 17:] + 1) % V
-    before, after = model(tokens), model(changed)
-    assert_close(after[:, :17], before[:, :17], rtol=0, atol=1e-5)
-    assert (after[:, 17:] - before[:, 17:]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_any_length_up_to_max_context(pe):
-    model = make(pe)
-    tokens = torch.randint(V, (1, 150))
-    for length in (1, 2, 32):
-        assert model(tokens[:, :length]).shape == (1, length, V)
-    if model.max_context is None:
-        assert_close(model(tokens)[:, :20], model(tokens[:, :20]), rtol=1e-4, atol=1e-5)
-    else:
-        with pytest.raises(InputError, match="supports at most 32 positions"):
-            model(tokens)
-
-
-# Without these three, which do not tell the order of 20 tokens in one layer.
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe not in ("nope", "dape", "window")])
-def test_order_matters(pe):
-    """With one layer and no encoding, the last logits depend on the set of earlier tokens only."""
-    model, bag = make(pe, n_layer=1), make("nope", n_layer=1)
-    for module in (*model.modules(), *bag.modules()):
-        if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
-            torch.nn.init.normal_(
-                module.weight, std=0.3, generator=torch.Generator().manual_seed(0)
-            )
-    for parameter in model.posenc.parameters():
-        if parameter.abs().max() < 0.1:  # as in cope and shaw at initialization
-            torch.nn.init.normal_(parameter, std=0.3)
-    tokens = torch.arange(20)[None]
-    reversed_tokens = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
-    assert_close(bag(tokens)[:, -1], bag(reversed_tokens)[:, -1], rtol=1e-4, atol=1e-4)
-    difference = (model(tokens)[:, -1] - model(reversed_tokens)[:, -1]).abs().max()
-    # The bias of test-salience depends on the tokens alone.
-    assert difference > 1e-2 or pe == "test-salience", difference
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_every_parameter_has_a_gradient(pe):
-    model = make(pe)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    model.clamp_parameters_()
-    tokens = torch.randint(V, (4, 32))
-    model(tokens[:, :-1], tokens[:, 1:]).backward()
-    assert all(
-        parameter.grad is not None and parameter.grad.abs().sum() > 0
-        for parameter in model.parameters()
-    )
-
-
-def gradients(model):
-    """Return the loss and the gradients of all parameters on fixed tokens."""
-    tokens = torch.randint(V, (4, 33), generator=torch.Generator().manual_seed(3))
-    model.zero_grad()
-    loss = model(tokens[:, :-1], tokens[:, 1:])
-    loss.backward()
-    return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
 @pytest.mark.parametrize(
@@ -181,68 +92,6 @@ def test_loss_never_allocates_all_logits(monkeypatch):
     assert largest == 500 * 24  # the gradient of x; logits would be four times that
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
-@pytest.mark.parametrize("window", [1, 9, 200])
-def test_cache_window_masks_distant_tokens(pe, window, monkeypatch):
-    """Chunks of 16 through a cache of `window` tokens, against one matrix of all pairs."""
-    model, tokens = make_lively(pe), torch.randint(V, (2, 70))
-
-    def plain(q, k, v, bias_inputs, scale, *_):
-        encoding, q_features, k_features = bias_inputs
-        distance = torch.arange(70)[:, None] - torch.arange(70)
-        mask = (distance >= 0) & (distance < min(window, encoding.window_size or window))
-        logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
-        if encoding.bias is not None:
-            bias = encoding.bias(
-                tuple(s[..., None] for s in q_features),
-                tuple(s[..., None, :] for s in k_features),
-                torch.arange(3)[:, None, None],
-            )
-        if encoding.logits_transform is not None:
-            bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
-        return (logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v
-
-    monkeypatch.setattr("model.CACHE_CHUNK", 16)
-    monkeypatch.setattr("attention.CHUNK_ELEMENTS", 1)
-    ours = model.losses(tokens, tokens, cache_window=window)
-    caches = []
-    monkeypatch.setattr("model.Cache", lambda *a, **k: caches.append(Cache(*a, **k)) or caches[-1])
-    assert_close(model.losses(tokens, tokens[:, -20:], cache_window=window), ours[:, -20:])
-    assert all(
-        buffer.size(2) <= window - 1 + 16 for layer in caches[0].layers for buffer in layer.buffers
-    )
-    monkeypatch.setattr("attention.attend", plain)
-    with torch.no_grad():
-        expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
-    assert_close(ours, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_activation_checkpointing_keeps_gradients(pe):
-    model = make_lively(pe)
-    plain = gradients(model)
-    model.activation_checkpointing = True
-    blocks = []
-    model.h[0].register_forward_pre_hook(lambda *_: blocks.append(1))
-    for checkpointed, expected in zip(gradients(model), plain, strict=True):
-        assert_close(checkpointed, expected)
-    assert len(blocks) == 2  # forward, and again in backward
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_training_compiles_to_one_graph_for_blocks_and_one_for_the_loss(pe):
-    """No graph breaks, so no synchronization; loss and gradients are those of eager mode."""
-    model = make_lively(pe)
-    plain = gradients(model)
-    torch._dynamo.reset()
-    # Decomposes and partitions the graph as inductor does, without its C++ code.
-    counter = CompileCounterWithBackend("aot_eager_decomp_partition")
-    model.compile(backend=counter, fullgraph=True)
-    for compiled, expected in zip(gradients(model), plain, strict=True):
-        assert_close(compiled, expected, rtol=1e-4, atol=1e-5)
-    assert counter.frame_count == 2
-
-
 def test_losses_of_logits_far_from_zero():
     """Logits of OpenAI's GPT-2 are near -110, which bfloat16 rounds to multiples of 0.5."""
     generator = torch.Generator().manual_seed(0)
@@ -265,7 +114,7 @@ def group_of_one():
 
 def test_distributed_data_parallel_does_not_split_graphs(group_of_one):
     """Buckets of 1 KB would split the graph of a block into several."""
-    model = make_lively("cable")
+    model = make_lively_model("cable")
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     model.compile(backend=counter)
@@ -298,7 +147,7 @@ def test_custom_operators_are_not_decomposed(pe, operator, others):
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=look, bw_compiler=look)
-    model = make_lively(pe)
+    model = make_lively_model(pe)
     model.compile(backend=backend, fullgraph=True)
     gradients(model)
     assert operator in targets and others.isdisjoint(targets)
@@ -308,7 +157,7 @@ def test_flops_match_the_count_of_torch():
     """6 N + 12 L C T per token; each weight counts 2 FLOPs in forward and 4 in backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    model = make("nope", attention="dense", n_embd=48, block_size=64)
+    model = make_model("nope", attention="dense", n_embd=48, block_size=64)
     tokens = torch.randint(V, (1, 64))
     with FlopCounterMode(display=False) as counter:
         model(tokens, tokens).backward()
@@ -319,67 +168,8 @@ def test_flops_match_the_count_of_torch():
     assert model.flops_per_token(64) == 6 * model.parameter_count() + 12 * 2 * 48 * 64
 
 
-def read_in_chunks(model, tokens, chunk, capacity):
-    cache = Cache(model, capacity)
-    with torch.no_grad():
-        return torch.cat([model(part, cache=cache) for part in tokens.split(chunk, 1)], 1)
-
-
-def make_lively(pe, **settings):
-    """Return a model with large weights, so that attention and encoding matter."""
-    model = make(pe, block_size=100, **settings)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 and "wte" not in name:
-            torch.nn.init.normal_(parameter, std=0.25)
-    return model
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-@pytest.mark.parametrize("path", ["auto", "dense"])
-@pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_cached_logits_match_one_pass(pe, path, chunk):
-    model = make_lively(pe, attention=path)
-    tokens = torch.randint(V, (2, 90))
-    assert_close(
-        read_in_chunks(model, tokens, chunk, capacity=100), model(tokens), rtol=0, atol=1e-4
-    )
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-@pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_cached_logits_in_bfloat16_are_as_accurate_as_the_dense_path(pe, chunk):
-    """Norms of the errors against float32, because each path rounds in different places."""
-    model, tokens = make_lively(pe), torch.randint(V, (2, 90))
-    dense = make_lively(pe, attention="dense")
-    dense.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        exact = dense(tokens)
-        with torch.autocast("cpu", torch.bfloat16):
-            errors = [
-                (logits.float() - exact).norm().item()
-                for logits in (read_in_chunks(model, tokens, chunk, capacity=90), dense(tokens))
-            ]
-    assert errors[0] <= 1.25 * errors[1], errors
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_decode_with_fixed_shapes_compiles_once(pe):
-    """One graph without breaks for all steps; the logits are those of one pass."""
-    torch._dynamo.reset()
-    compilations = CompileCounter()
-    model, tokens = make_lively(pe), torch.randint(V, (2, 50))
-    cache = Cache(model, 70)
-    decode = torch.compile(model.decode, fullgraph=True, backend=compilations)
-    with torch.no_grad():
-        model(tokens[:, :30], cache=cache)
-        cache.fix_shapes()
-        logits = [decode(tokens[:, i, None], cache) for i in range(30, 50)]
-        assert_close(torch.stack(logits, 1), model(tokens)[:, 30:], rtol=0, atol=1e-4)
-    assert compilations.frame_count == 1
-
-
 def test_cache_is_allocated_once():
-    model = make("rope+cable")
+    model = make_model("rope+cable")
     cache = Cache(model, 50)
 
     def addresses():
@@ -398,7 +188,7 @@ def test_cache_is_allocated_once():
 
 def test_losses_match_the_mean_loss(monkeypatch):
     monkeypatch.setattr("model.LOGITS_CHUNK", 5 * V)
-    model, tokens = make("cable"), torch.randint(V, (3, 17))
+    model, tokens = make_model("cable"), torch.randint(V, (3, 17))
     losses = model.losses(tokens[:, :-1], tokens[:, 1:])
     assert losses.shape == (3, 16)
     assert_close(losses.mean(), model(tokens[:, :-1], tokens[:, 1:]))
@@ -409,7 +199,7 @@ def test_losses_match_the_mean_loss(monkeypatch):
     "pe, undecayed", [("nope", 0), ("cable", 0), ("learnable", 0), ("test-drift", 2)]
 )
 def test_only_linear_and_embedding_weights_decay(pe, undecayed):
-    model = make(pe)
+    model = make_model(pe)
     decay, rest = model.parameter_groups(0.1)
     assert (decay["weight_decay"], rest["weight_decay"]) == (0.1, 0)
     assert len(decay["params"]) + len(rest["params"]) == len(list(model.parameters()))
@@ -432,13 +222,13 @@ def test_an_encoding_may_have_linear_layers_without_biases(monkeypatch):
             super().__init__(heads, channels, block_size)
             self.layer = torch.nn.Linear(channels, 1000, bias=False)
 
-    layer = make("without-bias").posenc[0].layer
+    layer = make_model("without-bias").posenc[0].layer
     assert layer.bias is None
     assert_close(layer.weight.std(), torch.tensor(0.02), rtol=0.05, atol=0)
 
 
 def test_initial_weights_match_the_table():
-    model = make("cable", n_embd=384, n_head=6, n_layer=8)
+    model = make_model("cable", n_embd=384, n_head=6, n_layer=8)
     assert_close(model.wte.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
     assert_close(model.posenc[0].step.weight.std(), torch.tensor(0.02), rtol=0.1, atol=0)
     assert_close(model.h[3].mlp.c_fc.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
@@ -490,9 +280,9 @@ def test_all_problems_are_reported_together():
 
 
 def test_attn_scale():
-    model, tokens = make("nope"), torch.randint(V, (1, 9))
-    same = make("nope", attn_scale=8**-0.5)  # the default, 1 / sqrt(D)
-    other = make("nope", attn_scale=1.0)
+    model, tokens = make_model("nope"), torch.randint(V, (1, 9))
+    same = make_model("nope", attn_scale=8**-0.5)  # the default, 1 / sqrt(D)
+    other = make_model("nope", attn_scale=1.0)
     assert torch.equal(model(tokens), same(tokens))
     assert not torch.equal(model(tokens), other(tokens))
 

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS, NAMES, ROOT
+from conftest import NAMES, ROOT
 from encoding_formulas import (
     BIASES,
     B,
@@ -155,60 +155,6 @@ def test_bidirectional_bias_matches_formula(pe):
     expected = bidirectional_bias(pe, encoding, x.double().numpy())
     expected = np.broadcast_to(expected, (B, H, T, T))
     assert_allclose(dense_bias(encoding, x), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "pe",
-    [
-        "t5",
-        "t5-clip:k=7",
-        "kerple",
-        "kerple-power",
-        "sandwich",
-        "sandwich-smoothed",
-        "mep",
-        "mep-learned",
-    ],
-)
-@pytest.mark.parametrize("causal", [True, False])
-def test_distance_bias_matches_bias_of_pairs(pe, causal):
-    encoding, x = make(pe, causal=causal), torch.randn(1, T, C)
-    (i,), (j,) = encoding.features(x, torch.arange(T))
-    h = torch.arange(H)[:, None, None]
-    bias = encoding.bias((i[..., None],), (j[..., None, :],), h).detach()
-    attended = np.tri(T) if causal else 1
-    assert_allclose(dense_bias(encoding, x) * attended, bias.numpy() * attended, rtol=1e-6)
-
-
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if make(pe).factors])
-def test_factors_add_up_to_the_bias(pe):
-    encoding, x = make(pe), torch.randn(B, T, C)
-    total = 0
-    for u, w in encoding.factors(*encoding.features(x, torch.arange(T))):
-        u = u.double()
-        w = torch.ones(1, 1, 1, dtype=torch.float64) if w is None else w.double()
-        u = u[..., None] if u.dim() == 3 else u
-        w = w[..., None] if w.dim() == 3 else w
-        total = total + u @ w.mT
-    total = total.detach().expand(B, H, T, T)
-    assert_allclose(total, dense_bias(encoding, x), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_features_continue_from_the_previous_token(pe):
-    encoding, x, pos = make(pe), torch.randn(B, T, C), torch.arange(T)
-    whole = encoding.features(x, pos)
-    head = encoding.features(x[:, :20], pos[:20])
-    previous = tuple(feature[..., -1:] for feature in head[1])
-    tail = encoding.features(x[:, 20:], pos[20:], previous)
-    parts = zip(whole[0] + whole[1], head[0] + head[1], tail[0] + tail[1], strict=True)
-    for feature, first, second in parts:
-        if feature.size(-1) == T:
-            continued = torch.cat([first, second], -1).detach()
-            assert_allclose(continued, feature.detach(), rtol=1e-5, atol=1e-5)
-        else:  # the same for all tokens
-            assert torch.equal(first, feature)
-            assert torch.equal(second, feature)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub.errors import HTTPError
 
 import prepare_fineweb
-from text_data import shards, text_sources, tokenization
+from text_data import shard_format, shards, text_sources, tokenization, tokenizer
 
 EOT = 256
 TEXTS = [f"{n}: naïve " + "words " * (n * 7 % 30) for n in range(60)]
@@ -99,9 +99,10 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
     parts = expected_shards()
     # A document is cut at the border of the splits.
     assert len(parts) > 9 and EOT not in (parts[0][-1], parts[1][0])
-    val = shards.map_tokens(out / "out_val_000000.bin").tolist()
+    val = shard_format.map_tokens(out / "out_val_000000.bin").tolist()
     train = [
-        shards.map_tokens(out / f"out_train_{n:06d}.bin").tolist() for n in range(1, len(parts))
+        shard_format.map_tokens(out / f"out_train_{n:06d}.bin").tolist()
+        for n in range(1, len(parts))
     ]
     assert [val] == parts[:1] and train == parts[1:]
     for split, part in (("val", parts[:1]), ("train", parts[1:])):
@@ -217,6 +218,31 @@ def test_another_version_of_datasets_reads_from_the_start(tmp_path, hub, monkeyp
     prepare(tmp_path / "toy", "--dataset", hub)
     assert rows_read == [*range(60)]
     assert contents(tmp_path / "toy") == whole
+
+
+def test_bpe_is_trained_on_text_after_val(tmp_path, capsys):
+    """The tokenizer does not know the words of the first texts, `val`, unless the rest is short."""
+    out, source = tmp_path / "out", tmp_path / "texts.jsonl"
+    texts = ["alpha beta " * 5] * 15 + ["gamma delta " * 5] * 30
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def run(shard_tokens):
+        flags = ["--tokenizer", "bpe:290", "--shard_tokens", str(shard_tokens)]
+        prepare_fineweb.main([*flags, "--source", str(source), "--out_dir", str(out)])
+        return json.loads((out / "meta.json").read_text())
+
+    meta = run(150)  # 900 characters: 17 texts
+    assert meta["splits"]["val"]["documents"] <= 17
+    after = tokenizer.train_bpe(290, texts[17:])
+    assert meta["tokenizer"] == after.name != tokenizer.train_bpe(290, texts).name
+    assert "val included" not in capsys.readouterr().out
+    expected = contents(out)
+    (out / "out_train_000001.bin").unlink()
+    run(150)
+    assert contents(out) == expected
+    shutil.rmtree(out)
+    assert run(300)["tokenizer"] == tokenizer.train_bpe(290, texts).name
+    assert "trained on the whole text, val included" in capsys.readouterr().out
 
 
 def test_shards_added_later_equal_one_run(tmp_path, hub, capsys):
@@ -362,7 +388,7 @@ def test_wrong_pretokenized_sources_are_refused(tmp_path, repository, refused):
     def error(*flags):
         return refused(prepare_fineweb.main, *DOWNLOAD, *flags, "--out_dir", tmp_path / "out")[0]
 
-    assert "remove --source and --tokenizer bytes" in error("--tokenizer", "bytes")
+    assert "remove --source and --tokenizer" in error("--tokenizer", "bytes")
     val = repository.folder / "made_elsewhere_val_000000.bin"
     val.write_bytes(b"no shard")
     line = error()

@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 
+import huggingface_hub
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -192,7 +193,7 @@ def test_other_text_encodings_are_refused_with_their_offset(tmp_path, refused):
     path = tmp_path / "text.txt"
     path.write_bytes(b"plain\n" * 3000 + "café\n".encode("latin-1"))
     lines = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
-    assert lines == [f"error: {path} is not UTF-8 text at byte 18003: convert it, or leave it out"]
+    assert lines == [f"error: {path} is not UTF-8 text at byte 18003: {prepare_text.CONVERT}"]
 
 
 def test_file_names_are_not_glob_patterns(tmp_path):
@@ -230,7 +231,40 @@ def test_shards_in_a_source_folder_are_not_sources(tmp_path, capsys):
         assert "are skipped" not in capsys.readouterr().out
 
 
-def test_unreadable_sources_are_refused(tmp_path, refused):
+def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
+    """Ten files are listed, the others counted. A file passed by name is read."""
+    crawl, out = tmp_path / "crawl", tmp_path / "out"
+    crawl.mkdir()
+    page = crawl / "page.html"
+    page.write_text("<p>text</p>\n" * 30)
+    (crawl / "a.txt").write_text("text\n" * 50)
+    (crawl / "latin.txt").write_bytes("Zo\u00eb".encode("latin-1"))
+    (crawl / "paper.PDF").write_text("%PDF-1.7")
+    (crawl / "empty.jsonl").write_bytes(b"")
+    no_rows = pyarrow.table({"text": pyarrow.array([], pyarrow.string())})
+    pyarrow.parquet.write_table(no_rows, crawl / "empty.parquet")
+    for n in range(9):
+        (crawl / f"z{n}.png").write_bytes(b"\x89PNG\0")
+    prepare(crawl, "--out_dir", out)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "14 of 15 files are skipped:"
+    assert {f"  {crawl / name}: empty" for name in ("empty.jsonl", "empty.parquet")} <= {*lines}
+    assert (
+        f"  {crawl / 'latin.txt'}: not UTF-8 text at byte 2: convert it to UTF-8 "
+        "(iconv -f latin1 -t utf-8), or leave it out"
+    ) in lines
+    assert f"  {page}: markup: convert it to text, or pass the file by name to keep tags" in lines
+    assert f"  {crawl / 'paper.PDF'}: a document, not text: convert it to text" in lines
+    assert lines[11] == "  and 4 more"
+    assert documents_of(out, "train")[0].startswith("text")
+    prepare(crawl, page, "--out_dir", tmp_path / "both")
+    assert str(page) not in capsys.readouterr().out
+    assert documents_of(tmp_path / "both", "train")[1].startswith("<p>text")
+
+
+def test_unreadable_sources_are_refused(tmp_path, refused, monkeypatch):
+    """In offline mode too, the errors of local files are reported as such."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     (tmp_path / "a.txt").write_text("text\n" * 50)
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n{"text": 5')
     (tmp_path / "other.jsonl").write_text('{"body": "x"}\n')
@@ -245,13 +279,13 @@ def test_unreadable_sources_are_refused(tmp_path, refused):
         f"error: source {tmp_path / name} does not exist: pass an existing file or folder"
         for name in ("no.txt", "nor.txt")
     ]
-    for name, content in (
-        ("packed.txt.gz", b"\x1f\x8b\x08\0"),
-        ("latin.txt", "Zo\u00eb liest, wie fast immer".encode("latin-1")),
+    for name, content, byte in (
+        ("packed.txt.gz", b"\x1f\x8b\x08\0", 1),
+        ("latin.txt", "Zo\u00eb liest, wie fast immer".encode("latin-1"), 2),
     ):
         (tmp_path / name).write_bytes(content)
         assert lines(tmp_path / "a.txt", tmp_path / name) == [
-            f"error: {tmp_path / name} is not UTF-8 text: unpack or convert it, or leave it out"
+            f"error: {tmp_path / name} is not UTF-8 text at byte {byte}: {prepare_text.CONVERT}"
         ]
     assert "no text, jsonl or parquet files found" in lines(tmp_path / "empty")[0]
     assert "--text_column from body" in lines(tmp_path / "other.jsonl")[0]

@@ -1,4 +1,7 @@
-"""scripts/quickstart.sh with a small model: killed, resumed, and run again when finished."""
+"""scripts/quickstart.sh with a small model: killed, resumed, and run again when finished.
+
+One of the two encodings is a plugin's.
+"""
 
 import os
 import signal
@@ -7,14 +10,27 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import ROOT, evaluation
-
 from runtime import checkpoints
+
+from conftest import ROOT, evaluation
 
 FLAGS = (
     "--steps 8 --n_layer 1 --n_head 2 --n_embd 16 --val_tokens 1024 --checkpoint_every 2 "
     "--log_every 2 --lr 1e-2"
 )
+PLUGIN = """import posenc
+
+
+class Near(posenc.Encoding):
+    names = ("near",)
+
+    def features(self, x, pos, previous=None):
+        p = pos.float()[None, None]
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        return -(q_features[0] - k_features[0]).abs()
+"""
 
 
 def start(folder):
@@ -24,7 +40,8 @@ def start(folder):
         "OUT": str(folder / "runs"),
         "DATA": str(folder / "stdlib"),
         "EVAL_TOKENS": "8192",
-        "ENCODINGS": "cable alibi",
+        "ENCODINGS": "near cable",
+        "PLUGIN": str(folder / "near.py"),
         "INSTALLED": "1",
         "VIRTUAL_ENV": sys.prefix,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -50,21 +67,22 @@ def finish(process):
 
 def test_quickstart_resumes_and_skips_finished_steps(tmp_path):
     runs = tmp_path / "runs"
+    (tmp_path / "near.py").write_text(PLUGIN)
     killed = start(tmp_path)
-    while not checkpoints.list_checkpoints(runs / "alibi"):
+    while not checkpoints.list_checkpoints(runs / "cable"):
         assert killed.poll() is None, killed.stdout.read()
         time.sleep(0.02)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    steps = checkpoints.load_checkpoint(runs / "alibi")["step"]
+    steps = checkpoints.load_checkpoint(runs / "cable")["step"]
 
     output = finish(start(tmp_path))
-    assert "cable is already trained: 8 of 8 steps" in output
+    assert "near is already trained: 8 of 8 steps" in output
     assert f"from step {steps}" in output or steps == 8
     for line in (
         "| context |",
         "|   4,096 |",
-        "cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)",
+        "- not judged, because trained for fewer than 50 steps: cable, near",
         "def read(self, path):",
     ):
         assert line in output, output
@@ -79,5 +97,5 @@ def test_quickstart_resumes_and_skips_finished_steps(tmp_path):
     assert output.count("already evaluated") == 2
     assert "is already prepared" in output
     files = [path for path in written if path.parent.name != "runs" and path.is_file()]
-    assert len(files) == 10
+    assert len(files) == 11  # one is the copy of the plugin
     assert all(path.stat().st_mtime_ns == written[path] for path in files)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,11 +14,19 @@ from reporting import paper
 
 
 def record(pe, perplexities, run=None, block_size=256, seed=None):
-    """Return a record of eval_extrapolation.py; perplexities: {length: value or None}."""
-    lengths = {
-        str(length): value and {"perplexity": value, "loss_se": 0.004, "tokens": 4096}
-        for length, value in perplexities.items()
-    }
+    """Return a record of eval_extrapolation.py; perplexities: {length: value or None}.
+
+    All blocks have the same loss, so that the interval over the text has no width.
+    """
+    lengths = {}
+    for length, value in perplexities.items():
+        lengths[str(length)] = value and {
+            "perplexity": value,
+            "loss": math.log(value),
+            "loss_se": 0.004,
+            "tokens": 4096,
+            "blocks": [math.log(value)] * 4,
+        }
     return {
         "run": run or pe,
         "pe": pe,
@@ -239,3 +248,23 @@ def test_refusals(refused, tmp_path):
     message = refused(report.main, first, second, *out)[0]
     assert "f.json and" in message and "all hold the benchmark train" in message
     assert not (tmp_path / "out").exists()
+
+
+def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
+    trained = record("cable", {256: 4.0, 4096: 3.9}) | {"step": 500}
+    short = record("rope", {256: 4.0, 4096: 9.0}) | {"step": 40}
+
+    def verdicts(*records, flags=()):
+        paths = [save(tmp_path / f"{record['pe']}.json", record) for record in records]
+        report.main([*paths, "--out_dir", str(tmp_path / "out"), *flags])
+        text = (tmp_path / "out" / "perplexity.md").read_text()
+        return text.split("\n\n")[2].splitlines() if text.count("\n\n") > 1 else []
+
+    assert verdicts(trained, short) == [
+        "Verdicts, with 95% intervals (docs/evaluation.md):",
+        "- cable: perplexity at 16x / perplexity at 1x < 1 (CABLE, section 5.1): "
+        "0.975 (0.975 to 0.975): **holds**",
+        "- not judged, because trained for fewer than 50 steps: rope",
+    ]
+    assert verdicts(short) == ["- not judged, because trained for fewer than 50 steps: rope"]
+    assert verdicts(trained, short, flags=("--verdicts", "false")) == []

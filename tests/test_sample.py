@@ -38,7 +38,8 @@ def test_interactive_mode_asks_until_the_end_of_input(trained, capsys, monkeypat
 
 
 def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypatch):
-    monkeypatch.setattr(sample, "generate", lambda *_: iter({0: byte} for byte in "é😀".encode()))
+    tokens = "é😀".encode()
+    monkeypatch.setattr(sample, "generate", lambda *_: iter({0: byte} for byte in tokens))
     assert generate_text(capsys, trained("cable")) == "é😀\n"
 
 

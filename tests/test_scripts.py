@@ -6,13 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runtime import cli, plugins
+
+import numpy as np
 import pytest
-from conftest import ROOT
+import torch
+from conftest import ROOT, write_shards
 
 import bench
+import posenc
 import train_gpt
+from errors import InputError
 from reporting import paper
-from runtime import cli
+
+sys.path.append(str(ROOT / "scripts"))
+import plan  # noqa: E402
 
 EXPERIMENTS = sorted(
     path.name
@@ -43,11 +51,17 @@ def script(name, folder, *words, **settings):
 def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     """One encoding fails: the table has the others, and the script lists the failure at its end.
 
-    A second run skips everything that is finished.
+    A second run skips everything that is finished. The failing encoding is a plugin's.
     """
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        'import posenc\n\n\nclass Broken(posenc.Encoding):\n    names = ("broken",)\n\n'
+        '    def __init__(self, heads, channels, block_size):\n        raise ValueError("mine")\n'
+    )
     settings = {
         "DATA": str(data_dir),
-        "ENCODINGS": "kerple nonsense cable",
+        "ENCODINGS": "kerple broken cable",
+        "PLUGIN": str(broken),
         "FLAGS": "--verify_data always",
     }
     first = script("table2_dapev2.sh", tmp_path, **settings)
@@ -55,11 +69,13 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert (
         first.returncode == 1
         and first.stderr.count("error: failed: python train_gpt.py") == 1
-        and "--pe nonsense" in first.stderr
+        and "--pe broken" in first.stderr
+        and "ValueError (mine)" in first.stderr
     )
     table = (runs / "table2_dapev2" / "perplexity.md").read_text()
     assert "| context |" in table and table.index(" cable |") < table.index(" kerple |")
-    assert "at 1x: same order of encodings as CABLE, table 2" in table
+    assert "here and in CABLE, table 2" in table
+    assert "same order of encodings" not in table  # smoke runs print no verdicts
     assert (runs / "table2_dapev2" / "perplexity.tex").is_file()
     assert {path.name for path in (runs / "fineweb-edu_small-512").iterdir()} == {"kerple", "cable"}
 
@@ -122,47 +138,170 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
     assert done.stdout.split() == ["tried"] * tried + [chosen], done.stderr
 
 
-@pytest.mark.parametrize("scale", ["small", "full"])
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_dry_run_prints_commands_and_writes_nothing(
-    name, scale, tmp_path, data_dir, capsys, monkeypatch
-):
-    """The script's calls of `train_gpt.py --dry_run` run in this process, which is faster.
+PLUGIN = """import posenc
 
-    At full scale, they are parsed only: the shards of this test are bytes.
+
+class Mine(posenc.Encoding):
+    names = ("mine",)
+"""
+
+
+@pytest.fixture
+def plugin_file(tmp_path, monkeypatch):
+    """A plugin with the encoding `mine`, which is unknown again after the test."""
+    monkeypatch.setattr(plugins, "LOADED", {})
+    monkeypatch.setattr(posenc, "ENCODINGS", dict(posenc.ENCODINGS))
+    path = tmp_path / "my_encoding.py"
+    path.write_text(PLUGIN)
+    return path
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("name", EXPERIMENTS + ["quickstart.sh"])
+def test_dry_run_prints_commands_and_costs_and_writes_nothing(
+    name, scale, tmp_path, data_dir, capsys, monkeypatch, plugin_file
+):
+    """The script's calls of plan.py run in this process, which is faster.
+
+    At full scale, there is no data. All commands with encodings get the plugin.
     """
-    if (name, scale) == ("reproduction.sh", "full"):
-        pytest.skip("reproduction.sh has no full scale")
+    if scale == "full" and name in ("reproduction.sh", "quickstart.sh"):
+        pytest.skip("there is no full scale")
+    log = tmp_path / "calls"
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text('#!/bin/sh\necho called: "$@"\n')
+    python.write_text(f'#!/bin/sh\necho "$@" >>{log}\n')
     python.chmod(0o755)
+    settings = {"DATA": str(data_dir)} if scale == "small" else {}
     done = script(
         name,
         tmp_path,
         DRY_RUN="1",
         SCALE=scale,
-        ENCODINGS="cable",
-        DATA=str(data_dir),
+        ENCODINGS="mine",
+        PLUGIN=str(plugin_file),
+        OUT=str(tmp_path / "runs"),
         NPROC="1",
         PATH=f"{python.parent}:{os.environ['PATH']}",
+        **settings,
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     assert "+ python report.py" in done.stdout or "+ python plot.py biases" in done.stdout
-    lines = done.stdout.splitlines()
-    calls = [line.split()[1:] for line in lines if line.startswith("called:")]
-    has_training = name not in ("figure3.sh", "authors_checkpoint.sh")
-    assert bool(calls) == has_training
+    for line in done.stdout.splitlines():
+        programs = (
+            r"train_gpt|eval_|retrieval\.(finetune|evaluate) |biases|export_hf|bench.py|sample"
+        )
+        if re.search(programs, line):
+            assert f"--plugin {plugin_file}" in line
     monkeypatch.chdir(ROOT)
-    for program, *flags in calls:
-        assert program == "train_gpt.py" and flags[-1] == "--dry_run"
-        if scale == "full":
-            cli.parse(train_gpt.Config, flags, train_gpt.__doc__)
-        else:
-            train_gpt.main(flags)
-            assert "FLOPs" in capsys.readouterr().out
+    check, *costs = [line.split()[1:] for line in log.read_text().splitlines()]
+    plan.main(check)
+    assert ("--objective mlm" in " ".join(check)) == (name == "table3.sh")
+    has_training = name not in ("figure3.sh", "authors_checkpoint.sh")
+    assert len(costs) == has_training
+    for words in costs:
+        plan.main(words)
+        assert re.search(r"total of \d+ trainings?: [\d,]+ tokens", capsys.readouterr().out)
     assert not (tmp_path / "runs").exists()
+
+
+def test_costs_of_all_trainings_are_added_up(tmp_path, capsys):
+    """Each training counts once; one that starts from a planned one has the settings of that."""
+
+    def training(*flags, out):
+        config = [
+            "--config",
+            str(ROOT / "configs" / "small.yaml"),
+            "--data",
+            str(tmp_path / "none"),
+        ]
+        return ["train_gpt.py", *config, *flags, "--out_dir", str(tmp_path / "runs" / out)]
+
+    rope = training("--pe", "rope", "--block_size", "128", out="rope")
+    base = f"{tmp_path}/runs/rope"
+    flags = ["--init_from", base, "--pe", "nope", "--steps"]
+    tuned = ["train_gpt.py", "--config", f"{base}/config.yaml", *flags, "50", "--out_dir", "tuned"]
+    kept = ["train_gpt.py", "--config", f"{base}/config.yaml", *flags, "0", "--out_dir", "kept"]
+    second = training("--pe", "learnable", "--seed", "2", out="learnable-seed2")
+    plan.main(["cost", "small", *rope, *second, *rope, *tuned, *kept])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:-2]] == [
+        "runs/rope",
+        "runs/learnable-seed2",
+        "tuned",
+    ]
+    n = 320 * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128  # byte tokens, padded to 320
+    cost_128, cost_256 = (
+        6 * parameters + 12 * 4 * 128 * length
+        for parameters, length in ((n, 128), (n + 256 * 128, 256))
+    )
+    flops = 4096 * (1050 * cost_128 + 1000 * cost_256)
+    assert lines[-2] == f"total of 3 trainings: {2050 * 4096:,} tokens, {flops:.3g} FLOPs"
+    assert f"{n + 256 * 128:,} " in lines[2]
+    plan.main(["cost", "full", *rope])
+    assert f"{n + (50304 - 320) * 128:,} " in capsys.readouterr().out
+    write_shards(tmp_path / "none", [range(110)])
+    plan.main(["cost", "small", *rope, *second])
+    first, second, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("note: ") and "110 tokens, too few for one window of 128 + 1" in first
+    assert second.startswith("note: ") and "of 256 + 1" in second
+    assert others[-2].startswith("total of 2 trainings")
+
+
+def test_check_prints_nothing_but_the_number_of_gpus(tmp_path, capsys):
+    """A script assigns the output to NPROC; notes on foreign shards go to standard error."""
+    for split in ("train", "val"):
+        np.arange(100, dtype="<u2").tofile(tmp_path / f"{split}.bin")
+    plan.main(["check", "--encodings", "rope", "--data", str(tmp_path)])
+    output = capsys.readouterr()
+    assert output.out == f"{max(1, torch.cuda.device_count())}\n"
+    assert "GPT-2" in output.err
+
+
+@pytest.mark.parametrize(
+    "flags, problem",
+    [
+        (["--encodings", "cable ropee"], "ENCODINGS: unknown positional encoding 'ropee'"),
+        (["--encodings", "fire:heads=2"], "ENCODINGS: fire has no option 'heads'"),
+        (["--encodings", "rope+yarn"], "ENCODINGS: rope and yarn cannot be combined"),
+        (["--encodings", "cable,rope"], "'cable,rope' has a comma: separate encodings by spaces"),
+        (["--encodings", " "], "ENCODINGS is empty"),
+        (["--encodings", "cope", "--objective", "mlm"], "cope supports decoders only"),
+        (["--data", "docs"], "DATA: .*prepare"),
+        (["--plugin", "nowhere.py"], "--plugin nowhere.py cannot be read"),
+    ],
+)
+def test_invalid_encodings_and_data_are_refused(flags, problem, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(InputError, match=problem) as raised:
+        plan.main(["check", *flags])
+    assert len(raised.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "name, settings, problem",
+    [
+        ("table4.sh", {"SCALE": "huge"}, "SCALE=huge is unknown: use full, small or smoke"),
+        ("reproduction.sh", {"SCALE": "full"}, "reproduction.sh has no SCALE=full: use small"),
+        ("table4.sh", {"SEEDS": "1,2"}, "SEEDS=1,2 is invalid: use integers separated by spaces"),
+        ("quickstart.sh", {"EVAL_TOKENS": "1e6"}, "EVAL_TOKENS=1e6 is invalid"),
+        ("table3.sh", {"NPROC": "0"}, "NPROC=0 is invalid: use a positive integer"),
+        ("table3.sh", {"DATA": "nowhere"}, "DATA=nowhere is not a folder"),
+        ("recall.sh", {"PLUGIN": "posenc.py a.py"}, "PLUGIN: a.py is not a file"),
+    ],
+)
+def test_invalid_settings_stop_a_script_before_the_installation(name, settings, problem, tmp_path):
+    """Nothing is installed: there is no python on the PATH."""
+    done = script(name, tmp_path, INSTALLED="", PATH="/usr/bin:/bin", **settings)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"error: {problem}") and done.stderr.count("\n") == 1
+
+
+def test_unknown_encodings_stop_a_script_before_it_prepares_data(tmp_path):
+    done = script("table4.sh", tmp_path, ENCODINGS="cable ropee", SCALE="small")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("error: ENCODINGS: unknown positional encoding 'ropee'")
 
 
 def test_gpu_script_plans_valid_commands(tmp_path):
@@ -210,17 +349,6 @@ def test_gpu_script_plans_valid_commands(tmp_path):
     assert (
         "no part 'speed': use attention"
         in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
-    )
-
-
-def test_unknown_scales_are_refused(tmp_path):
-    assert (
-        "SCALE=huge is unknown: use full, small or smoke"
-        in script("table4.sh", tmp_path, SCALE="huge").stderr
-    )
-    assert (
-        "reproduction.sh has no SCALE=full"
-        in script("reproduction.sh", tmp_path, SCALE="full").stderr
     )
 
 

@@ -8,17 +8,23 @@ import shutil
 import subprocess
 import sys
 
+from runtime import checkpoints, cli, devices, loading, run_folder
+
 import numpy as np
 import pytest
 import torch
 import yaml
 from conftest import ENCODINGS, NAMES, ROOT, TINY, log_of, program
 
+import posenc
 import train_gpt
 from errors import InputError
-from runtime import checkpoints, cli, devices, loading, run_folder
+from evaluation.records import record_identity
+from model import GPT, SIZES, GPTConfig
 from text_data import shards
+from text_data.tokenizer import make_tokenizer
 from train_gpt import Config, learning_rate
+from training import settings
 
 
 def digest(state) -> str:
@@ -225,11 +231,14 @@ def test_init_from_starts_a_new_run_from_other_weights(trained, train, capsys):
     flags = ["--pe", "cable", "--block_size", 32, "--steps", 2, "--lr", 0, "--min_lr", 0]
     run = train("run", *flags, "--init_from", source)
     assert digest(weights_of(source)) == digest(weights_of(run))
-    assert log_of(run)[0]["step"] == 0
+    assert (log_of(run)[0]["step"], log_of(run)[0]["tokenizer"]) == (0, "bytes")
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["init_from"] == str(source)
+    assert make_tokenizer(str(run), tuple).name == "bytes"
     train("run", *flags, "--init_from", source, "--resume")
     assert "is already trained: 2 of 2 steps" in capsys.readouterr().out
+    train("run", *flags, "--init_from", source, "--resume", "--steps", 3)
+    assert checkpoints.trained_steps(checkpoints.load_checkpoint(run)) == 9  # 6 of the source
 
 
 @pytest.mark.parametrize(
@@ -243,6 +252,10 @@ def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, tr
     assert digest(start["model"]) == digest(end["model"])
     assert end["gpt"]["pe"] == other
     assert end["step"] == 0
+    assert end["config"]["init_steps"] == checkpoints.trained_steps(end) == 6
+    identity = record_identity(run, *loading.load_model(run, torch.device("cpu")), torch.float32)
+    assert identity["init_steps"] == 6
+    assert "init_steps" not in yaml.safe_load((run / "config.yaml").read_text())
     old_loss, new_loss = val_losses(trained(pe))[-1], val_losses(run)[-1]
     assert (old_loss == new_loss) == (other == "rope-pi:factor=1")
     assert f"val loss {new_loss:.4f}" in capsys.readouterr().out
@@ -272,12 +285,8 @@ def test_init_from_refuses_tables_of_another_length(pe, init_lines, trained):
 @pytest.mark.parametrize(
     "pe, source, flags, problems",
     [
-        ("rope", "alibi", ["--n_layer", 3], ["n_layer 2, not 3", "pe alibi, not rope"]),
+        ("rope", "alibi", ["--n_layer", 3], ["n_layer 2, not 3"]),
         ("rope", "rope", ["--attn_scale", 1], ["attn_scale None, not 1.0"]),
-        ("dapev2", "dape", [], ["pe dape, not dapev2"]),  # related, but other parameters
-        ("mep", "mep-learned", [], ["pe mep-learned, not mep"]),
-        ("fire:width=16", "fire", ["--block_size", 32], ["pe fire, not fire:width=16"]),
-        ("rope+cable", "rope", [], ["pe rope, not rope+cable"]),
     ],
 )
 def test_init_from_refuses_other_networks(pe, source, flags, problems, init_lines, trained):
@@ -286,6 +295,110 @@ def test_init_from_refuses_other_networks(pe, source, flags, problems, init_line
         f"error: --init_from: {run} has {problem}: use the same value" for problem in problems
     ]
     assert init_lines(pe, source, *flags) == expected
+
+
+CABLE = [f"{layer}.{kind}" for layer in ("step", "weight") for kind in ("weight", "bias")]
+CABLE_LIST = ", ".join(f"cable.{name}" for name in CABLE)
+FOX_LIST = "fox.gate.weight, fox.gate.bias"
+# Encodings of the source and of the new run, {new: old} names of what is kept in a layer, and what
+# the console lists as initialized and as dropped.
+RETROFITS = [
+    ("learnable", "alibi", {}, None, "learnable.table.weight"),
+    (
+        "learnable",
+        "learnable+kerple",
+        {"parts.0.table.weight": "table.weight"},
+        "kerple.r1, kerple.r2",
+        None,
+    ),
+    ("rope", "nope", {}, None, None),
+    ("cable", "rope+k-cable", {f"parts.1.{name}": name for name in CABLE}, None, None),
+    ("rope+cable", "cable", {name: f"parts.1.{name}" for name in CABLE}, None, None),
+    ("rope+fox", "cable", {}, CABLE_LIST, FOX_LIST),
+    ("t5", "t5:buckets=8,max_distance=16", {}, "t5.table", "t5.table"),  # another shape
+]
+
+
+@pytest.mark.parametrize("source, pe, kept, new, dropped", RETROFITS)
+def test_another_encoding_keeps_what_both_have(
+    source, pe, kept, new, dropped, trained, train, capsys
+):
+    old_run = trained(source)
+    old = weights_of(old_run)
+    capsys.readouterr()
+    run = train("run", "--pe", pe, "--init_from", old_run, "--steps", 0, "--seed", 3)
+    out = capsys.readouterr().out
+    assert f"{old_run} has pe {source}, this run has pe {pe}\n" in out
+    assert ("encoding parameters kept from" in out) == bool(kept)
+    for names, title in ((new, "initialized"), (dropped, f"of {old_run} dropped")):
+        line = f"encoding parameters {title}: "
+        assert f"{line}{names}\n" in out if names else line not in out
+    torch.manual_seed(3)
+    fresh = GPT(GPTConfig(**checkpoints.load_checkpoint(run)["gpt"])).state_dict()
+    for name, value in weights_of(run).items():
+        _, layer, rest = name.split(".", 2) if name.startswith("posenc.") else (None, None, name)
+        if layer is None:
+            assert torch.equal(value, old[name])
+        elif rest in kept:
+            assert torch.equal(value, old[f"posenc.{layer}.{kept[rest]}"])
+        else:
+            assert torch.equal(value, fresh[name])
+
+
+def test_init_from_provides_what_is_not_given(trained, data_dir, tmp_path):
+    """Network, block_size, encoding and objective; flags and --config replace them."""
+    source = str(trained("rope+cable"))
+    flags = ["--init_from", source]
+
+    def parse(*more):
+        return cli.parse(Config, [*flags, *more], "", inherit=settings.inherit)
+
+    config = parse()
+    shape = (config.n_layer, config.n_head, config.n_embd, config.block_size)
+    assert shape == (2, 2, 16, 16)
+    assert (config.pe, config.objective, config.steps) == ("rope+cable", "clm", 19_000)
+    config = parse("--pe=nope", "--block_size", "32", "--n_layer", "3")
+    shape = (config.n_layer, config.n_head, config.n_embd, config.block_size)
+    assert shape == (3, 2, 16, 32)
+    assert config.pe == "nope"
+    (tmp_path / "size.yaml").write_text("size: tiny\npe: alibi\nobjective: mlm")
+    config = parse("--config", str(tmp_path / "size.yaml"))
+    assert (config.size, config.n_layer, config.block_size) == ("tiny", None, 16)
+    assert (config.pe, config.objective) == ("alibi", "mlm")
+    assert parse("--config", f"{source}/config.yaml").pe == "rope+cable"
+
+
+def test_run_started_from_another_resumes_without_it(trained, tmp_path, capsys, monkeypatch):
+    """Its own checkpoint then provides what is not given, also one with the shape of a size."""
+    monkeypatch.setitem(SIZES, "small", (2, 2, 16))
+    source = shutil.copytree(trained("alibi"), tmp_path / "source")
+    run = tmp_path / "run"
+    flags = ["--init_from", source, "--tokens_per_step", 64, "--val_tokens", 64, "--steps", 1]
+    flags = [str(flag) for flag in (*flags, "--out_dir", run)]
+    train_gpt.main(flags)  # on the data of the other run
+    shutil.rmtree(source)
+    old = dict.fromkeys(("n_layer", "n_head", "n_embd")) | {"size": "small"}
+    for recorded in ({}, old):  # before --init_from provided the shape, it was that of --size
+        checkpoint = checkpoints.load_checkpoint(run)
+        checkpoint["config"] |= recorded
+        torch.save(checkpoint, checkpoints.checkpoint_path(run))
+        capsys.readouterr()
+        train_gpt.main([*flags, "--resume"])
+        assert "2 layers x 16, 2 heads, 0.01M parameters; alibi" in capsys.readouterr().out
+
+
+def test_init_from_provides_its_data_if_the_folder_exists(trained, data_dir, tmp_path):
+    source = shutil.copytree(trained("rope"), tmp_path / "source")
+
+    def parse(*more):
+        return cli.parse(Config, ["--init_from", str(source), *more], "", inherit=settings.inherit)
+
+    assert parse().data == str(data_dir)
+    assert parse("--data", "data/other").data == "data/other"
+    checkpoint = checkpoints.load_checkpoint(source)
+    checkpoint["config"]["data"] = str(tmp_path / "removed")
+    torch.save(checkpoint, checkpoints.checkpoint_path(source))
+    assert parse().data == Config.data
 
 
 def test_init_from_refuses_other_objectives_folders_and_tokens(
@@ -300,7 +413,8 @@ def test_init_from_refuses_other_objectives_folders_and_tokens(
     meta = (other / "meta.json").read_text().replace('"bytes"', '"other"')
     (other / "meta.json").write_text(meta)
     assert init_lines("rope", "rope", "--data", other) == [
-        f"error: --init_from: {rope} was trained on bytes tokens, not other: use other data"
+        f"error: --init_from: {rope} was trained on bytes tokens, not other: use other data, "
+        f"such as {data_dir}"
     ]
     assert not (tmp_path / "run").exists()
 
@@ -333,16 +447,74 @@ def test_wandb_gets_the_values_of_the_log(data_dir, tmp_path):
         "val/slope/0",
     ):
         assert name.encode() in content
+    assert f"{tmp_path.name}/run".encode() in content
+    assert list(run.glob("wandb/offline-run-*/files/media/images/biases_*.png"))
     again = program("train_gpt.py", *flags, "--steps", 6, "--resume", WANDB_MODE="offline")
     assert "is already trained" in again.stdout
+
+
+def test_tensorboard_gets_the_values_of_the_log(train, refused, data_dir, tmp_path, monkeypatch):
+    """After steps 5 and 6 were repeated with another learning rate; without their old values."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    flags = ["--logger", "tensorboard", "--log_every", 1]
+    run = train("run", *flags)
+    (run / "checkpoint_0000006.pt").unlink()
+    train("run", *flags, "--resume", "--override", "lr", "--lr", 0.005)
+    events = accumulators.EventAccumulator(str(run))
+    events.Reload()
+    for kind, names in (("train", ("loss", "lr", "grad_norm")), ("val", ("loss",))):
+        for name in names:
+            found = events.Scalars(f"{kind}/{name}")
+            records = records_of(run, kind)
+            assert [event.step for event in found] == [record["step"] for record in records]
+            values = [record[name] for record in records]
+            np.testing.assert_allclose([event.value for event in found], values, rtol=1e-6)
+    assert len(events.Scalars("val/slope/1")) == 2
+    assert [image.step for image in events.Images("biases")] == [3, 6]
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    other = flags_of(data_dir, tmp_path / "other")
+    (line,) = refused(train_gpt.main, *other, "--logger", "tensorboard")
+    assert line.startswith("error: --logger tensorboard needs tensorboard (")
+    assert line.endswith("): pip install tensorboard")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_picture_that_fails_does_not_end_the_training(train, capsys, monkeypatch):
+    """Validations after steps 3 and 6: one note, and the same log as without a logger."""
+    pytest.importorskip("tensorboard")
+    calls = []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        raise RuntimeError("no\nfont")
+
+    monkeypatch.setattr(train_gpt.bias_plots, "picture", fail)
+    run = train("run", "--logger", "tensorboard")
+    assert [record["step"] for record in records_of(run, "val")] == [3, 6]
+    assert len(calls) == 1
+    note = "note: the logger gets no pictures, because drawing one failed (RuntimeError: no font)"
+    assert capsys.readouterr().out.splitlines().count(note) == 1
+
+
+def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
+    """One line each, without data; an encoding may have no docstring."""
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("import posenc\nclass A(posenc.Encoding):\n    names = ('my-a', 'my-b')\n")
+    train_gpt.main(["--list", "--plugin", str(plugin), "--data", "nodata"])
+    lines = capsys.readouterr().out.splitlines()
+    names = [name for line in lines for name in line.split("  ")[0].split(", ")]
+    assert sorted(names) == sorted(posenc.ENCODINGS) and "my-b" in names
+    (alibi,) = (line for line in lines if line.startswith("alibi "))
+    assert alibi.split("  ")[-1].strip() == "-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H."
 
 
 def test_missing_wandb_is_reported_with_the_fix(refused, data_dir, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     run = tmp_path / "run"
     (line,) = refused(train_gpt.main, *flags_of(data_dir, run), "--wandb_project", "tests")
-    assert line.startswith("error: --wandb_project needs wandb (import of wandb halted")
-    assert line.endswith("): pip install wandb")
+    assert line.startswith("error: Weights & Biases needs wandb (import of wandb halted")
+    assert line.endswith("): pip install wandb, or use --logger none")
     assert not run.exists()
 
 
@@ -441,7 +613,7 @@ def test_flags_override_config_files_in_any_order(tmp_path):
 
 def test_config_of_a_run_is_resolved(trained):
     config = yaml.safe_load((trained("cable") / "config.yaml").read_text())
-    assert config.keys() == Config.__dataclass_fields__.keys() - {"resume", "dry_run"}
+    assert config.keys() == Config.__dataclass_fields__.keys() - settings.NOT_RECORDED
     assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
 
 
@@ -469,6 +641,123 @@ def test_learning_rate_has_linear_warmup_and_cosine_decay():
     assert learning_rate(35, config) == pytest.approx(0.1 + 0.9 * (1 + 0.5**0.5) / 2)
     assert learning_rate(60, config) == pytest.approx(0.55)
     assert learning_rate(110, config) == pytest.approx(0.1)
+
+
+def expected_rates(first, last, steps):
+    """Learning rates of TINY's schedule for a total of `steps`, after `first` to `last` steps."""
+    step = np.arange(first, last)
+    cosine = 0.001 + 0.009 * (1 + np.cos(np.pi * (step - 2) / (steps - 2))) / 2
+    return np.where(step < 2, 0.01 * (step + 1) / 2, cosine)
+
+
+def checkpoint_of(run, step):
+    return checkpoints.load_checkpoint(run / f"checkpoint_{step:07d}.pt")
+
+
+def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
+    """The schedule is that of the new total from there on, also after an interruption."""
+    flags = ["--log_every", 1, "--keep_checkpoints", 9]
+    run = train("run", *flags)
+    finished = shutil.copytree(run, tmp_path / "finished")
+    capsys.readouterr()
+    train("run", *flags, "--resume", "--steps", 12)
+    change = "from step 6: steps 12 (before: 6)"
+    assert f"from step 6\n{change}\nstep " in capsys.readouterr().out
+    rates = [record["lr"] for record in records_of(run, "train")]
+    expected = np.concatenate([expected_rates(0, 6, 6), expected_rates(6, 12, 12)])
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+    starts = records_of(run, "start")
+    assert [(start["step"], start.get("changed")) for start in starts] == [
+        (0, None),
+        (6, {"steps": [6, 12]}),
+    ]
+    text = (run / "config.yaml").read_text()
+    assert text.startswith(f"# {change}\n") and yaml.safe_load(text)["steps"] == 12
+
+    parts = shutil.copytree(run, tmp_path / "parts")
+    for step in (10, 12):
+        (parts / f"checkpoint_{step:07d}.pt").unlink()
+    train("parts", *flags, "--resume", "--steps", 12)
+    assert "from step 8\n" in capsys.readouterr().out
+    whole, resumed = checkpoint_of(run, 12), checkpoint_of(parts, 12)
+    for key in ("model", "optimizer", "sampler", "rng"):
+        assert digest(whole[key]) == digest(resumed[key])
+    assert whole["config"]["changes"] == resumed["config"]["changes"]
+    assert (parts / "config.yaml").read_text().startswith(f"# {change}\n")
+
+    # Neither a run that was not extended nor one of 12 steps is the same recipe.
+    before = checkpoint_of(finished, 6)
+    direct = {**whole, "config": {**before["config"], "steps": 12}}
+    hashes = {checkpoints.recipe_hash(checkpoint) for checkpoint in (before, direct, whole)}
+    assert len(hashes) == 3 and "changes" not in before["config"]
+    assert checkpoints.recipe_hash(whole) == checkpoints.recipe_hash(resumed)
+    # Its config starts a new run of 12 steps.
+    config = cli.parse(Config, ["--config", str(run / "config.yaml")], "")
+    assert settings.recorded(config) == direct["config"] | {"out_dir": str(run)}
+
+
+def test_overridden_settings_apply_from_the_checkpoint_on(train, resume_lines, copied_run):
+    before = contents(copied_run)
+    changes = ["--weight_decay", 0.5, "--beta2", 0.9, "--steps", 8, "--pe", "cable"]
+    hint = "use the same, or pass --override beta2,weight_decay to change it from step 6 on"
+    was = f"error: --resume: {copied_run} was trained with"
+    assert resume_lines("--resume", *changes) == [
+        f"{was} beta2 0.95, not 0.9: {hint}",
+        f"{was} weight_decay 0.1, not 0.5: {hint}",
+    ]
+    assert contents(copied_run) == before
+    override = ["--override", "weight_decay,beta2", "--log_every", 1]
+    run = train("copied", "--resume", *changes, *override)
+    groups = checkpoints.load_checkpoint(run)["optimizer"]["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert all(tuple(group["betas"]) == (0.9, 0.9) for group in groups)
+    changed = {"steps": [6, 8], "beta2": [0.95, 0.9], "weight_decay": [0.1, 0.5]}
+    assert records_of(run, "start")[-1]["changed"] == changed
+
+
+@pytest.mark.parametrize(
+    "flags, messages",
+    [
+        (["--steps", 4], ["was trained for 6 steps already, not 4: pass --steps 6"]),
+        (["--override", "lr", "--steps", 3], ["was trained for 6 steps already, not 3"]),
+        (
+            ["--override", "lr", "--lr", 0.1],
+            ["all 6 steps, nothing is left for other settings: pass larger --steps"],
+        ),
+        (["--override", "weight_decya"], ["weight_decya is unknown: did you mean weight_decay?"]),
+        (
+            ["--override", "n_layer,lr,data_dir,pe"],
+            [
+                "--override data_dir is unknown: use --help for a list",
+                "--override n_layer: it cannot change in a run: remove it, or start a new run "
+                "with --init_from",
+                "--override pe: it cannot change in a run",
+            ],
+        ),
+    ],
+)
+def test_changes_that_are_impossible_are_refused(flags, messages, resume_lines, copied_run):
+    before = contents(copied_run)
+    lines = resume_lines("--resume", *flags)
+    assert len(lines) == len(messages)
+    for line, message in zip(lines, messages, strict=True):
+        assert message in line
+    assert contents(copied_run) == before
+
+
+def test_fewer_steps_and_no_resume_need_consent(resume_lines, copied_run, train):
+    """A run of 6 steps stops earlier only with --override steps."""
+    (copied_run / "checkpoint_0000006.pt").unlink()
+    assert (
+        "trained with steps 6, not 5: use the same, or pass --override steps"
+        in (resume_lines("--resume", "--steps", 5)[0])
+    )
+    assert resume_lines("--override", "lr") == [
+        "error: --override is for --resume: pass both, or remove it"
+    ]
+    run = train("copied", "--resume", "--steps", 5, "--override", "steps,", "--log_every", 1)
+    rates = [record["lr"] for record in records_of(run, "train")]
+    np.testing.assert_allclose(rates[-1:], expected_rates(4, 5, 5), rtol=1e-12)
 
 
 # 64 of 185 windows a step
@@ -581,6 +870,7 @@ def test_unknown_encoding_is_refused_with_a_suggestion(lines):
     assert lines("--pe", "cabel") == [
         "error: unknown positional encoding 'cabel': did you mean cable? choose one of "
         + " ".join(NAMES)
+        + ", or pass --plugin FILE for your own"
     ]
 
 
@@ -706,7 +996,6 @@ def test_resume_with_other_settings_is_refused(resume_lines, copied_run):
         ("beta2", 0.9),
         ("grad_clip", 2),
         ("weight_decay", 0),
-        ("steps", 7),
         ("block_size", 8),
     ):
         assert f"was trained with {flag}" in resume_lines("--resume", f"--{flag}", value)[0]

@@ -1,13 +1,13 @@
 """Token shards: the format of a prepared data set, and its writer, reader and verification.
 
     train = Shards("data/stdlib", "train")  # checked and memory-mapped
-    train.tokens[0][:10]  # uint16
+    train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
 
-Shard: 256 int32 header words (magic number 20240520, version 1, number of tokens, zeros), then
-uint16 tokens, all little-endian. Every document starts with <|endoftext|>. llm.c and
-modded-nanogpt read the same format.
+Shard: header and tokens, uint16 or, for vocabularies above 65,536, uint32 (shard_format.py). Every
+document starts with <|endoftext|>. Folders of llm.c's, modded-nanogpt's and nanoGPT's shards are
+read as they are (foreign_shards.py).
 
 meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared from), complete, and
 splits. Each split has its number of documents and tokens, and per shard: file, documents, tokens,
@@ -16,27 +16,27 @@ mark (a position in the source from which the next shard can be read).
 """
 
 import contextlib
-import functools
 import hashlib
-import os
-import re
 from pathlib import Path
+
+from runtime.files import atomic, read_json, write_json
 
 import numpy as np
 
 from errors import InputError
-from runtime.files import atomic, read_json, write_json
+from text_data import foreign_shards
+from text_data.shard_format import (
+    TOKEN_TYPES,
+    check_shard,
+    make_header,
+    map_tokens,
+    version_for,
+)
+from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
 
-MAGIC = 20240520
-VERSION = 1
-HEADER_WORDS = 256
-HEADER_BYTES = 4 * HEADER_WORDS
 META = "meta.json"
-SHARD_NAME = re.compile(r".+_(?P<split>[a-z]+)_(?P<index>\d+)\.bin")
-GPT2_VOCABULARY = 50257
 AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
-HASH_BYTES_WITHOUT_META = 1 << 20  # hashed of each shard when there is no meta.json
-READ_BYTES = 1 << 24  # read at a time to hash or copy a shard
+VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
 
 
 class ShardWriter:
@@ -70,7 +70,8 @@ class ShardWriter:
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
         # [document, state] pairs: the source can be read from `document` on, given `state`.
         self.source_states = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
-        self.buffer = np.empty(shard_tokens, dtype="<u2")
+        self.version = version_for(meta.content["vocab_size"])
+        self.buffer = np.empty(shard_tokens, dtype=TOKEN_TYPES[self.version])
         self.buffered = 0  # tokens in the buffer
         self.documents_started = 0  # documents that start in the buffer
         self.document = 0  # the latest document
@@ -133,8 +134,7 @@ class ShardWriter:
         split = self.splits[1] if self.shards else self.splits[0]
         file_name = f"{self.meta.content['dataset']}_{split}_{len(self.shards):06d}.bin"
         path = self.meta.folder / file_name
-        header = np.zeros(HEADER_WORDS, dtype="<i4")
-        header[:3] = MAGIC, VERSION, self.buffered
+        header = make_header(self.version, self.buffered)
         digest = hashlib.sha256()
         with atomic(path) as file:
             for part in (header, self.buffer[: self.buffered]):
@@ -162,12 +162,16 @@ class ShardWriter:
 class Meta:
     """The meta.json of a data set during its preparation; `content` is what it holds.
 
-    description: dataset, tokenizer, vocab_size and source.
+    description: dataset, tokenizer, vocab_size and source. files: name and content of the
+    tokenizer's files, which are stored with meta.json.
     Raises InputError if the folder holds other shards, or a data set with another description.
     """
 
-    def __init__(self, folder: str | Path, description: dict):
+    def __init__(
+        self, folder: str | Path, description: dict, files: dict[str, bytes] | None = None
+    ):
         self.folder = Path(folder)
+        self.files = files or {}
         self.content = {**description, "complete": False, "splits": {}}
         if (self.folder / META).exists():
             existing = read_json(self.folder / META, f"remove {folder} and prepare it again")
@@ -182,6 +186,10 @@ class Meta:
             raise InputError(f"{folder} holds shards but no {META}: pass another --out_dir")
 
     def write(self) -> None:
+        for name, content in self.files.items():
+            if not (self.folder / name).exists():
+                with atomic(self.folder / name) as file:
+                    file.write(content)
         write_json(self.folder / META, self.content)
 
     def add_shard(self, split: str, entry: dict) -> None:
@@ -195,14 +203,15 @@ class Meta:
         return self.content["splits"].setdefault(name, {"documents": 0, "tokens": 0, "shards": []})
 
     def remove(self) -> None:
-        """Delete the shards, meta.json, and the folder if it is empty then.
+        """Delete the shards, meta.json, the tokenizer, and the folder if it is empty then.
 
         meta.json is deleted after the shards, so that no shard is left without a description.
         """
         for record in self.content["splits"].values():
             for entry in record["shards"]:
                 (self.folder / entry["file"]).unlink(missing_ok=True)
-        (self.folder / META).unlink(missing_ok=True)
+        for name in (META, *self.files):
+            (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
@@ -213,20 +222,27 @@ class Shards:
     verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
     "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
 
-    A folder of shards without meta.json is read as tokens of GPT-2's vocabulary, which is what
-    llm.c and modded-nanogpt write.
+    A folder of shards without meta.json is read as GPT-2 tokens (foreign_shards.py).
 
-    Attributes: tokens (one uint16 array per shard), paths, total (number of tokens), vocab_size,
-    tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes; it
-    identifies the data in records).
+    run: folder of the run that the data is for; its tokenizer is named if the data does not exist.
+
+    Attributes: tokens (one uint16 or uint32 array per shard), paths, total (number of tokens),
+    vocab_size, tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes;
+    it identifies the data in records).
 
     Raises InputError for a missing, empty, truncated or foreign shard, and for a hash mismatch.
     """
 
-    def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
+    def __init__(
+        self,
+        folder: str | Path,
+        split: str,
+        verify: str = "auto",
+        run: str | Path | None = None,
+    ):
         self.folder = Path(folder)
         self.split = split
-        self.meta, without_meta = _read_meta(folder, verify)
+        self.meta, is_foreign = _read_meta(folder, verify, run)
         try:
             complete = self.meta["complete"]
             splits = self.meta["splits"]
@@ -245,16 +261,31 @@ class Shards:
             raise InputError(
                 f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
+        if not entries and is_foreign and split in ("train", "val"):
+            raise InputError(foreign_shards.describe_missing(self.folder, split, splits))
         if not entries:
             raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
-        if without_meta:
-            _check_shards(self.paths)
+        if is_foreign:
+            problems = foreign_shards.check_foreign(self.paths)
         else:
-            small = 2 * sum(counts) <= AUTO_VERIFY_BYTES
-            compare_hashes = verify == "always" or (verify == "auto" and small)
-            _check_shards(self.paths, counts, hashes if compare_hashes else None)
+            problems = self._check(counts, hashes, verify)
+        if problems:
+            raise InputError(*problems)
         self.tokens = [map_tokens(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
+
+    def _check(self, counts: list[int], hashes: list[str], verify: str) -> list[str]:
+        """Return the problems of the shards, one line each.
+
+        counts, hashes: tokens and SHA-256 per shard in meta.json.
+        """
+        version = version_for(self.vocab_size)
+        small = TOKEN_TYPES[version].itemsize * sum(counts) <= AUTO_VERIFY_BYTES
+        compare_hashes = verify == "always" or (verify == "auto" and small)
+        problems = []
+        for path, tokens, sha256 in zip(self.paths, counts, hashes, strict=True):
+            problems += check_shard(path, tokens, sha256 if compare_hashes else None, version)
+        return problems
 
     @property
     def identity(self) -> dict[str, str]:
@@ -267,149 +298,75 @@ class Shards:
         }
 
     @property
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """Name and content of the tokenizer's files; none for tokenizers that a name identifies."""
+        return load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
+
+    @property
     def padded_vocab_size(self) -> int:
-        """The vocabulary size rounded up to a multiple of 64, for tensor cores: 257 -> 320."""
-        return -(-self.vocab_size // 64) * 64
+        return padded_size(self.vocab_size)
 
 
-def _read_meta(folder: str | Path, verify: str) -> tuple[dict, bool]:
-    """Return the content of a data set's meta.json, and whether that file is missing.
+def padded_size(vocab_size: int) -> int:
+    """Return the vocabulary size rounded up to a multiple of VOCABULARY_MULTIPLE: 257 -> 320."""
+    return -(-vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
-    Without the file, the content describes the shards in the folder as GPT-2 tokens.
-    Raises InputError if the folder does not exist, or if there is no meta.json to verify with.
+
+def _read_meta(folder: str | Path, verify: str, run: str | Path | None) -> tuple[dict, bool]:
+    """Return the content of a data set's meta.json, and whether it was made for foreign shards.
+
+    run: as for `Shards`. Raises InputError if the folder does not exist or has no shards, or if
+    there is no meta.json to verify with.
     """
-    folder_path = Path(folder)
-    if not folder_path.is_dir():
+    path = Path(folder)
+    if path.is_file():
+        raise InputError(f"data {folder} is a file: pass the folder that holds it")
+    if not path.is_dir():
+        own_tokenizer = run is not None and (Path(run) / TOKENIZER_FILE).is_file()
+        option = f", with --tokenizer {run}" if own_tokenizer else ""
         raise InputError(
             f"data folder {folder} does not exist: create it with prepare_text.py, "
-            "prepare_fineweb.py or prepare_wikitext.py"
+            f"prepare_fineweb.py or prepare_wikitext.py{option}"
         )
-    has_meta = (folder_path / META).exists()
-    without_meta = not has_meta and any(map(SHARD_NAME.fullmatch, os.listdir(folder)))
-    if not without_meta:
-        return read_json(folder_path / META, f"prepare {folder} again"), False
+    if not (path / META).exists() and not any(path.glob("*.bin")):
+        raise InputError(
+            f"{folder} has no shards (train.bin, NAME_train_*.bin or {META}): prepare texts with "
+            "prepare_text.py"
+        )
+    if not is_foreign(path):
+        return read_json(path / META, f"prepare {folder} again"), False
     if verify == "always":
         raise InputError(
             f"{folder} has no {META} with hashes to compare its shards with: use the shards "
             "without verification, or fetch them with prepare_fineweb.py --pretokenized"
         )
-    return _describe_without_meta(folder_path), True
+    return foreign_shards.describe_foreign(path), True
 
 
-@functools.cache  # so that the message is printed once per process and folder
-def _describe_without_meta(folder: Path) -> dict:
-    """Return the content of meta.json for a folder of GPT-2 shards without one.
+def is_foreign(folder: Path) -> bool:
+    """Return whether a folder holds shards without meta.json.
 
-    Each shard's "sha256" covers its name, size, header and first MB, which are quick to read.
+    Raises InputError if the names of its .bin files are unknown.
     """
-    splits = {}
-    for path in sorted(folder.glob("*.bin")):
-        match = SHARD_NAME.fullmatch(path.name)
-        if not match:
-            continue
-        try:
-            name_and_size = f"{path.name} {path.stat().st_size} ".encode()
-            with open(path, "rb") as file:
-                head = file.read(HEADER_BYTES + HASH_BYTES_WITHOUT_META)
-        except OSError as error:
-            raise InputError(
-                f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
-            ) from None
-        entry = {
-            "file": path.name,
-            "tokens": int.from_bytes(head[8:12], "little"),
-            "sha256": hashlib.sha256(name_and_size + head).hexdigest(),
-        }
-        splits.setdefault(match["split"], {"shards": []})["shards"].append(entry)
-    print(
-        f"{folder} has no {META}: its shards are read as GPT-2 tokens (vocabulary "
-        f"{GPT2_VOCABULARY}) without verification; the data's hash in records covers names, "
-        "headers, sizes and the first MB of each file"
-    )
-    return {
-        "dataset": folder.resolve().name,
-        "tokenizer": "gpt2",
-        "vocab_size": GPT2_VOCABULARY,
-        "complete": True,
-        "splits": splits,
-    }
-
-
-def map_tokens(path: Path) -> np.ndarray:
-    """Return a shard's tokens, memory-mapped: (n,) uint16."""
-    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES)
-
-
-def _check_shards(
-    paths: list[Path], counts: list[int] | None = None, hashes: list[str] | None = None
-) -> None:
-    """Raise InputError with one line per problem of the shards.
-
-    counts, hashes: tokens and SHA-256 per shard; None: not compared.
-    """
-    counts = counts or [None] * len(paths)
-    hashes = hashes or [None] * len(paths)
-    problems = []
-    for path, tokens, sha256 in zip(paths, counts, hashes, strict=True):
-        problems += check_shard(path, tokens, sha256)
-    if problems:
-        raise InputError(*problems)
-
-
-def check_shard(path: Path, tokens: int | None = None, sha256: str | None = None) -> list[str]:
-    """Return the problem of a shard in a list of one line, or an empty list.
-
-    tokens, sha256: the values of meta.json, compared with the file's unless None.
-    """
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            header = file.read(HEADER_BYTES)
-            problem = _check_header(header, size, tokens)
-            if not problem and sha256:
-                problem = _check_hash(header, file, sha256)
-    except FileNotFoundError:
-        return [f"{path} does not exist: run the preparation again to write missing shards"]
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    return [f"{path} {problem}: remove it and run the preparation again"] if problem else []
-
-
-def _check_header(header_bytes: bytes, size: int, tokens: int | None) -> str | None:
-    """Return what is wrong with the header of a shard of `size` bytes, or None.
-
-    tokens: the number of tokens in meta.json; None: unknown.
-    """
-    words = header_bytes[: len(header_bytes) // 4 * 4]
-    header = np.frombuffer(words, dtype="<i4")
-    if len(header) < HEADER_WORDS or header[0] != MAGIC:
-        return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
-    if header[1] != VERSION:
-        return f"is a shard of version {header[1]}, not {VERSION}"
-    if not header[2]:
-        return "is empty"
-    if size != HEADER_BYTES + 2 * int(header[2]) or tokens not in (None, header[2]):
-        in_meta = "" if tokens is None else f", {META} {tokens}"
-        held = max(0, size - HEADER_BYTES) // 2
-        return f"holds {held} tokens, its header says {header[2]}{in_meta}"
-    return None
-
-
-def _check_hash(header: bytes, file, sha256: str) -> str | None:
-    """Return what is wrong if the header and the rest of a shard's file differ from their hash."""
-    digest = hashlib.sha256(header)
-    while block := file.read(READ_BYTES):
-        digest.update(block)
-    if digest.hexdigest() == sha256:
-        return None
-    return f"has been changed since it was written (its SHA-256 differs from {META})"
+    if (folder / META).exists() or not any(folder.glob("*.bin")):
+        return False
+    if not foreign_shards.find_foreign(folder):
+        raise InputError(
+            f"{folder} has no {META}, and its .bin files have unknown names: rename them to "
+            "NAME_train_000001.bin or NAME_train.bin (with val likewise), or prepare the text "
+            "with prepare_text.py"
+        )
+    return True
 
 
 def verify(folder: str | Path) -> None:
     """Compare every shard in `folder` with its hash and print that all match.
 
-    Raises InputError with one line per problem.
+    Foreign shards have no hashes: their headers, sizes and all token ids are checked. Raises
+    InputError with one line per problem.
     """
+    if Path(folder).is_dir() and is_foreign(Path(folder)):
+        return _verify_foreign(Path(folder))
     meta = read_json(Path(folder) / META, f"--verify needs its hashes: prepare {folder} first")
     if not isinstance(meta, dict) or not isinstance(meta.get("splits"), dict):
         raise InputError(f"{Path(folder) / META} is corrupt: prepare {folder} again")
@@ -426,3 +383,15 @@ def verify(folder: str | Path) -> None:
     if problems:
         raise InputError(*dict.fromkeys(problems))
     print(f"{folder}: {shards} shards, {tokens:,} tokens, all match their hashes")
+
+
+def _verify_foreign(folder: Path) -> None:
+    splits = foreign_shards.describe_foreign(folder)["splits"]
+    paths = [folder / entry["file"] for split in splits.values() for entry in split["shards"]]
+    if problems := foreign_shards.check_foreign(paths, all_tokens=True):
+        raise InputError(*problems)
+    tokens = sum(len(map_tokens(path)) for path in paths)
+    print(
+        f"{folder}: {len(paths)} shards, {tokens:,} tokens, headers and sizes are consistent and "
+        f"GPT-2 has all tokens; without {META} there are no hashes to compare"
+    )

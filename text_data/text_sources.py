@@ -13,15 +13,18 @@ import logging
 import lzma
 import sysconfig
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from errors import InputError
+from text_data import hub
 
 # Characters of text tokenized at a time. This bounds memory, and keeps tiktoken's regular
 # expression fast on text without line breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a table read at a time; a stream can be resumed at every multiple
+EMPTY = "empty"  # why a file without content is skipped
+SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 # Suffix -> the builder of `datasets` that reads it.
 TABLES = {".jsonl": "json", ".parquet": "parquet"}
@@ -36,16 +39,25 @@ def table_format(path: Path) -> str | None:
     return None
 
 
+def not_a_table(path: Path) -> str | None:
+    """Return why a file is skipped where only tables are read; None for a table."""
+    if table_format(path):
+        return None
+    return "not jsonl or parquet: prepare it with prepare_text.py, or convert it"
+
+
 def find_files(
     sources: list[str],
-    accepts=table_format,
+    skip_reason=not_a_table,
     kinds: str = "jsonl or parquet",
     exclude: Path | None = None,
 ) -> list[Path]:
-    """Return the files in `sources`, and those in its folders that `accepts` returns true for.
+    """Return the files in `sources`, and those in its folders that are not skipped, sorted.
 
-    Hidden files and files in the folder `exclude` are left out of folders. The result is sorted.
-    kinds: the accepted kinds, for messages. Prints how many files were skipped.
+    Hidden files and files in the folder `exclude` are left out of folders; empty files in folders
+    are skipped.
+    skip_reason: returns "<why a file is skipped>: <what to do>", or None for a file to read.
+    kinds: the kinds of files that are read, for messages. Prints the skipped files.
     Raises InputError if a source does not exist or nothing is left.
     """
     missing = [source for source in sources if not Path(source).exists()]
@@ -56,28 +68,64 @@ def find_files(
                 for source in missing
             )
         )
-    exclude = exclude and exclude.resolve()
-    files = []
-    skipped = 0
+    files = set()
+    skipped = {}
     for source in map(Path, sources):
         if source.is_file():
-            files.append(source)
+            files.add(source)
             continue
-        for path in source.rglob("*"):
-            parts = path.relative_to(source).parts
-            if not path.is_file() or any(part.startswith(".") for part in parts):
-                continue
-            if exclude and path.resolve().is_relative_to(exclude):
-                continue
-            if accepts(path):
-                files.append(path)
+        for path in visible_files(source, exclude):
+            if reason := EMPTY if is_empty(path) else skip_reason(path):
+                skipped[path] = reason
             else:
-                skipped += 1
+                files.add(path)
+    skipped = {path: reason for path, reason in skipped.items() if path not in files}
     if skipped:
-        print(f"{skipped} files that are not {kinds} are skipped")
+        print_skipped(skipped, len(files))
     if not files:
         raise InputError(f"{' '.join(sources)}: no {kinds} files found: pass another source")
-    return sorted(set(files))
+    return sorted(files)
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file has 0 bytes, or is a parquet file without rows."""
+    if not path.stat().st_size:
+        return True
+    if path.suffix != ".parquet":
+        return False
+    import pyarrow.parquet
+
+    try:
+        return not pyarrow.parquet.read_metadata(path).num_rows
+    except (pyarrow.ArrowException, OSError):
+        return False  # reported when it is read
+
+
+def visible_files(folder: Path, exclude: Path | None = None):
+    """Yield the files in a folder and its subfolders, without hidden ones and those in `exclude`.
+
+    A file or folder whose name starts with a dot is hidden.
+    """
+    exclude = exclude and exclude.resolve()
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        if not path.is_file() or any(part.startswith(".") for part in parts):
+            continue
+        if exclude and path.resolve().is_relative_to(exclude):
+            continue
+        yield path
+
+
+def print_skipped(skipped: dict[Path, str], read: int) -> None:
+    """Print the first skipped files with their reasons, and how many there are.
+
+    skipped: "<reason>: <what to do>" or EMPTY by file. read: number of files that are not skipped.
+    """
+    print(f"{len(skipped)} of {read + len(skipped)} files are skipped:")
+    for path in sorted(skipped)[:SKIPPED_LISTED]:
+        print(f"  {path}: {skipped[path]}")
+    if len(skipped) > SKIPPED_LISTED:
+        print(f"  and {len(skipped) - SKIPPED_LISTED} more")
 
 
 def fingerprint(files: list[Path]) -> str:
@@ -142,6 +190,7 @@ def read_rows(
     resume_from=(0, None),
     on_state=lambda number, state: None,
     remedy="repair the file, or leave it out",
+    column_remedy=None,
 ):
     """Yield (number, text) of each row of a local or streamed table.
 
@@ -152,7 +201,8 @@ def read_rows(
     resume_from: such a pair. Reading continues there: files before the one that contains the row
     are not read again. A state saved by another version of `datasets` is not used, and reading
     starts at the first row.
-    remedy: what to do about an error.
+    remedy: what to do about an error. column_remedy: what to do if there is no such column; None:
+    choose another --text_column.
 
     Raises InputError if the table cannot be fetched or read, or has no text in `column`.
     """
@@ -165,18 +215,19 @@ def read_rows(
     if not state or state["datasets"] != datasets.__version__:
         number = 0
         state = None
-    with raise_input_errors(name, remedy):
-        table = datasets.load_dataset(**load_options, streaming=True).with_format("arrow")
+    with raise_input_errors(name, remedy, is_local="data_files" in load_options):
+        table = hub.with_retries(
+            lambda: datasets.load_dataset(**load_options, streaming=True), name
+        ).with_format("arrow")
         if state:
             table.load_state_dict(state["stream"])
         for chunk in table.iter(ROWS_PER_READ):
             has_column = column in chunk.column_names
             texts = chunk[column].to_pylist() if has_column else [None]
             if not all(isinstance(text, str) for text in texts):
-                raise InputError(
-                    f"{name}: no text in column '{column}': "
-                    f"choose --text_column from {' '.join(chunk.column_names)}"
-                )
+                names = " ".join(chunk.column_names)
+                choose = column_remedy or f"choose --text_column from {names}"
+                raise InputError(f"{name}: no text in column '{column}': {choose}")
             yield from enumerate(texts, number)
             number += len(texts)
             on_state(number, {"datasets": datasets.__version__, "stream": table.state_dict()})
@@ -187,32 +238,26 @@ def _below_error(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def raise_input_errors(name: str, remedy: str):
+def raise_input_errors(name: str, remedy: str, is_local: bool):
     """Raise an InputError of one line for data that is missing, corrupt or unreachable.
 
-    It replaces what `datasets` and huggingface_hub raise inside the block.
+    Like hub.input_errors, it replaces what `datasets` and huggingface_hub raise inside the block,
+    and also the errors of local files. is_local: whether the hub is not accessed.
     """
     import datasets
     from huggingface_hub.errors import EntryNotFoundError, HTTPError
 
     try:
-        yield
+        with nullcontext() if is_local else hub.input_errors(name, remedy):
+            yield
     except InputError:
         raise
-    except (
-        ConnectionError,
-        HTTPError,
-        EntryNotFoundError,
-        datasets.exceptions.DatasetNotFoundError,
-    ) as error:
-        raise InputError(
-            f"{name} cannot be fetched from the hub ({_one_line(error)}): connect to the network "
-            f"and run the same command to resume; or {remedy}"
-        ) from None
     except StopIteration:  # raised for a file without rows
         raise InputError(f"{name} has no rows: {remedy}") from None
     except (
         datasets.exceptions.DatasetsError,
+        HTTPError,
+        EntryNotFoundError,
         ValueError,
         OSError,
         EOFError,

@@ -22,56 +22,49 @@ from tqdm import tqdm
 
 from errors import InputError
 from text_data import shards
+from text_data.shard_format import TOKEN_TYPES, version_for
+from text_data.tokenizer import (
+    TOKENIZER_FILE,
+    Tokenizer,
+    is_choice,
+    load_tokenizer,
+    make_tokenizer,
+)
 
 # Characters of text that one thread tokenizes at a time; a longer piece is one batch by itself.
 BATCH_CHARACTERS = 1 << 18
 
 
-def load_tokenizer(name: str):
-    """Return the tokenizer `name`, "gpt2" or "bytes": a tiktoken.Encoding.
-
-    The 256 tokens of "bytes" are the bytes of UTF-8; it needs no download.
-    Raises InputError for other names, and if the vocabulary of gpt2 is neither cached nor
-    reachable.
-    """
-    import tiktoken
-
-    if name == "bytes":
-        return tiktoken.Encoding(
-            name,
-            pat_str=r"(?s).",
-            mergeable_ranks={bytes([i]): i for i in range(256)},
-            special_tokens={"<|endoftext|>": 256},
-        )
-    if name != "gpt2":
-        raise InputError(f"unknown tokenizer '{name}': choose bytes or gpt2")
-    try:
-        return tiktoken.get_encoding(name)
-    except OSError as error:  # the errors of `requests` are OSErrors
-        raise InputError(
-            f"the gpt2 vocabulary could not be fetched ({type(error).__name__}): connect to the "
-            "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
-            "--tokenizer bytes"
-        ) from None
-
-
-def start_preparation(out_dir: str, name: str, shard_tokens: int, source: dict) -> tuple:
+def start_preparation(
+    out_dir: str, choice: str, shard_tokens: int, source: dict, texts=tuple
+) -> tuple[Tokenizer, shards.Meta]:
     """Return the tokenizer and the `Meta` of a new or resumed preparation.
 
-    name: of the tokenizer.
-    source: what the tokens are prepared from, JSON. Nothing is written yet.
+    choice: --tokenizer. source: what the tokens are prepared from, JSON. texts: a function that
+    returns the training text, to train a tokenizer on. A resumed preparation uses the tokenizer
+    that is stored in out_dir. Nothing is written yet.
     Raises InputError if out_dir holds something else.
     """
     if shard_tokens < 1:
         raise InputError(f"shard_tokens is {shard_tokens}: it must be at least 1")
-    tokenizer = load_tokenizer(name)
+    dataset = Path(out_dir).resolve().name
+    source = {**source, "shard_tokens": shard_tokens}
+    # Raises InputError before a tokenizer is trained.
+    existing = shards.Meta(out_dir, {"dataset": dataset, "source": source}).content
+    stored = existing.get("tokenizer", "")
+    if is_choice(choice, stored) and (Path(out_dir) / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(stored, out_dir)
+    else:
+        if stored and choice.startswith("bpe:") and not is_choice(choice, stored):
+            shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
+        tokenizer = make_tokenizer(choice, texts)
     description = {
-        "dataset": Path(out_dir).resolve().name,
+        "dataset": dataset,
         "tokenizer": tokenizer.name,
-        "vocab_size": tokenizer.n_vocab,
-        "source": {**source, "shard_tokens": shard_tokens},
+        "vocab_size": tokenizer.vocab_size,
+        "source": source,
     }
-    return tokenizer, shards.Meta(out_dir, description)
+    return tokenizer, shards.Meta(out_dir, description, tokenizer.files)
 
 
 def write_shards(
@@ -90,6 +83,7 @@ def write_shards(
     if meta.content["complete"]:
         print(f"{meta.folder} is already prepared: {summarize(meta)}")
         return
+    print(describe_vocabulary(tokenizer))
     with preparing(meta):
         tokenize_documents(documents, tokenizer, writers, total)
         for split, record in meta.content["splits"].items():
@@ -115,6 +109,17 @@ def preparing(meta: shards.Meta):
     meta.content["complete"] = True
     meta.write()
     print(f"{meta.folder}: {summarize(meta)}")
+
+
+def describe_vocabulary(tokenizer: Tokenizer) -> str:
+    """Return the tokenizer's name, the vocabulary size, its padding, and the type of the shards."""
+    size = tokenizer.vocab_size
+    padded = shards.padded_size(size)
+    dtype = TOKEN_TYPES[version_for(size)]
+    return (
+        f"tokenizer {tokenizer.name}: {size:,} tokens, stored as {dtype}; a model has "
+        f"{padded:,} embeddings (a multiple of {shards.VOCABULARY_MULTIPLE})"
+    )
 
 
 def summarize(meta: shards.Meta) -> str:
@@ -183,11 +188,8 @@ class _TokenizationQueue:
         self.batch_characters = 0
 
     def _encode(self, batch: list) -> list:
-        # tiktoken releases the GIL, so threads use all cores.
-        return [
-            (writer, number, self.tokenizer.encode_to_numpy(text, disallowed_special=()))
-            for writer, number, text in batch
-        ]
+        tokens = self.tokenizer.encode_batch([text for _, _, text in batch])
+        return [(*item[:2], encoded) for item, encoded in zip(batch, tokens, strict=True)]
 
     def store_next(self) -> None:
         """Wait for the oldest waiting batch and add its tokens to their writers."""
@@ -195,7 +197,7 @@ class _TokenizationQueue:
             if (writer, number) != self.current_document:
                 self.current_document = (writer, number)
                 self.offset = 0
-                tokens = np.concatenate([[self.tokenizer.eot_token], tokens])
+                tokens = np.concatenate([[self.tokenizer.eot], tokens])
                 self.bar.update()
             writer.add(number, self.offset, tokens)
             self.offset += len(tokens)

@@ -19,7 +19,7 @@ from benchmarking import baselines, cases
 from benchmarking.attention_cases import attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT, GPTConfig
-from runtime.optimizer import make_optimizer
+from training.optimizer import make_optimizer
 
 
 def features_of(pe, causal=True):

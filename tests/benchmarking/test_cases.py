@@ -7,6 +7,8 @@ import copy
 import dataclasses
 import math
 
+from runtime import loading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,9 +24,8 @@ from benchmarking import attention_cases, cases
 from benchmarking.attention_cases import attention_cases as build_attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
-from runtime import loading
-from runtime.optimizer import make_optimizer
 from text_data import data_loader, shards
+from training.optimizer import make_optimizer
 
 PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 

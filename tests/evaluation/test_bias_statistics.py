@@ -2,12 +2,13 @@
 
 import math
 
+from runtime import loading
+
 import pytest
 import torch
 from numpy.testing import assert_allclose
 
 from evaluation import bias_statistics
-from runtime import loading
 
 
 @pytest.fixture

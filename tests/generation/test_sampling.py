@@ -1,13 +1,14 @@
 """Tests of generation/sampling.py: greedy decoding, batches, long contexts, distributions."""
 
+from runtime import checkpoints, loading
+
 import numpy as np
 import pytest
 import torch
 from conftest import ENCODINGS, LIMITED
 
 from generation import sampling
-from runtime import checkpoints, loading
-from text_data import tokenization
+from text_data.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
 END = 256  # the byte tokenizer's end of a document
@@ -147,7 +148,7 @@ def test_the_end_token_finishes_a_row(model):
 def test_padding_of_the_vocabulary_is_never_sampled(model, trained):
     cable, checkpoint = model("cable"), checkpoints.load_checkpoint(trained("cable"))
     assert checkpoint["gpt"]["vocab_size"] == 320
-    assert tokenization.load_tokenizer("bytes").n_vocab == 257
+    assert load_tokenizer("bytes").vocab_size == 257
     cable.wte.weight.data[257:] = 100 * cable.ln_f.weight.data  # the highest logits of all
     cable.ln_f.bias.data.fill_(1)
     (tokens,) = generate_tokens(cable, [[END]], max_new_tokens=20)

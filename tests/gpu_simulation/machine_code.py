@@ -25,6 +25,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when this file runs as a program
 
+from runtime import cli  # noqa: E402
+from runtime.files import write_json  # noqa: E402
+
 import torch  # noqa: E402
 import triton  # noqa: E402
 from triton import knobs  # noqa: E402
@@ -33,8 +36,6 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from attention import SKIP_TOLERANCE  # noqa: E402
 from errors import InputError  # noqa: E402
-from runtime import cli  # noqa: E402
-from runtime.files import write_json  # noqa: E402
 from triton_attention import kernels, operators, tile_sizes, tile_skipping  # noqa: E402
 from triton_attention.bias import KINDS  # noqa: E402
 

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 
+from runtime import loading
+
 import pytest
 import torch
 from conftest import TINY
 
 import export_hf
-from runtime import loading
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 EXPORTED = [

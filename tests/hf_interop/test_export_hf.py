@@ -8,18 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runtime import checkpoints, loading
+
 import pytest
+import safetensors.torch
 import torch
 import yaml
-from conftest import ENCODINGS, ROOT
+from conftest import ENCODINGS, ROOT, evaluation
 from test_sampling import greedy_tokens
 
+import eval_extrapolation
 import eval_hellaswag
 import export_hf
 from errors import InputError
+from hf_interop import model_card
 from hf_interop.tokenizer import build_tokenizer
-from runtime import checkpoints, loading
-from text_data import tokenization
+from text_data.tokenizer import load_tokenizer
 
 EXPORTED = [pe for pe in ENCODINGS if "test-" not in pe]
 PROMPT = [256, *b"1: line"]
@@ -72,6 +76,7 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
             result[f"padded {side}"] = [logits[i][mask[i]] for i in range(2)]
         result["unpadded"] = [model(torch.tensor([row])).logits[0] for row in rows]
     result["end"] = model.generation_config.eos_token_id
+    result["denormal"] = (torch.tensor([2e-40]) / 2).item()
     result["loss"] = model(tokens, labels=tokens).loss.item()
     saved = f"{sys.argv[2]}/{folder.name} saved"  # as fine-tuning does
     model.save_pretrained(saved)
@@ -143,6 +148,7 @@ def test_loaded_folder_has_the_logits_of_the_run(pe, folders, loaded):
         line for line in result["warnings"] if "initialized" in line
     ], result
     assert result["end"] == 256
+    assert result["denormal"] == 0  # denormal attention weights are slow on a CPU
     assert result["loss"] == pytest.approx(
         torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5
     )
@@ -213,7 +219,7 @@ def test_exported_readme_is_complete(folders):
 
 def test_gpt2_tokenizer_equals_tiktoken():
     try:
-        gpt2 = tokenization.load_tokenizer("gpt2")
+        gpt2 = load_tokenizer("gpt2")
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = build_tokenizer(gpt2)
@@ -222,15 +228,107 @@ def test_gpt2_tokenizer_equals_tiktoken():
         + (ROOT / "posenc.py").read_text()
         + " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
     )
-    assert (
-        theirs.encode(text) == gpt2.encode_ordinary(text)
-        and theirs.decode(theirs.encode(text)) == text
-    )
-    assert len(theirs) == gpt2.n_vocab and theirs.encode("<|endoftext|>") == [50256]
+    assert theirs.encode(text) == gpt2.encode(text) and theirs.decode(theirs.encode(text)) == text
+    assert len(theirs) == gpt2.vocab_size and theirs.encode("<|endoftext|>") == [50256]
+
+
+def test_license_of_imported_weights_is_unknown(tmp_path):
+    """Also of weights that were trained from them, directly or over another run."""
+
+    def license_of(config):
+        return model_card.license_of({"config": config})
+
+    def write(name, config):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(json.dumps(config))
+        (tmp_path / name / "checkpoint_0000001.pt").touch()
+        return str(tmp_path / name)
+
+    imported = write("gpt2", {"model": ["gpt2"], "file": None})
+    retrofitted = write("retrofitted", {"init_from": imported + "/checkpoint_0000001.pt"})
+    own = write("own", {"init_from": None})
+    assert license_of({"model": ["gpt2"]}) is None
+    assert license_of({"init_from": imported}) is None
+    assert license_of({"init_from": retrofitted}) is None
+    assert license_of({"init_from": str(tmp_path / "removed")}) is None
+    assert license_of({"init_from": own}) == license_of({}) == "mit"
+    replaced = write("replaced", {"init_from": str(tmp_path / "replaced")})
+    assert license_of({"init_from": replaced}) is None
+
+
+def test_model_card_has_the_metadata_of_the_hub(trained, tmp_path):
+    """Read by huggingface_hub: license, tags, task, and the metrics of the run's records."""
+    from huggingface_hub import ModelCard
+
+    run = shutil.copytree(trained("rope+cable"), tmp_path / "runs" / "mine")
+    flags = ["--lengths", "1x,4x", "--max_tokens", "256", "--device", "cpu", "--dtype", "float32"]
+    eval_extrapolation.main([str(run), *flags])
+    record = json.loads(evaluation(run).read_text())
+    (run / "eval_other.json").write_text(json.dumps({**record, "checkpoint_sha256": "other"}))
+    export_hf.main([str(run), "--out_dir", str(tmp_path / "exported")])
+    card = ModelCard.load(tmp_path / "exported" / "README.md")
+    assert card.data.license == "mit" and card.data.library_name == "transformers"
+    assert card.data.pipeline_tag == "text-generation" and card.data.model_name == "exported"
+    assert {"rope", "cable", "custom_code"} <= set(card.data.tags)
+    assert card.data.datasets is None and card.data.language is None  # not from the hub
+    found = {
+        result.metric_args["context"]: (result.metric_type, result.metric_value)
+        for result in card.data.eval_results
+    }
+    lengths = record["lengths"]
+    assert found == {
+        length: ("perplexity", pytest.approx(lengths[str(length)]["perplexity"], abs=1e-4))
+        for length in (16, 64)
+    }
+    result = card.data.eval_results[0]
+    assert (result.dataset_name, result.dataset_split) == ("toy", "val")
+    assert result.metric_args["protocol"] == "segments"
+    assert result.metric_args["tokens"] == lengths["16"]["tokens"]
+    assert f"{lengths['16']['perplexity']:.2f}" in card.text
+
+
+def test_data_of_the_hub_is_named(data_dir, trained, tmp_path):
+    data = shutil.copytree(data_dir, tmp_path / "fineweb-edu")
+    meta = json.loads((data / "meta.json").read_text())
+    meta |= {"dataset": "fineweb-edu", "source": {"dataset": "HuggingFaceFW/fineweb-edu"}}
+    (data / "meta.json").write_text(json.dumps(meta))
+    checkpoint = checkpoints.load_checkpoint(trained("cable"))
+    assert model_card.hub_names(checkpoint) == {}
+    checkpoint["config"]["data"] = str(data)
+    names = model_card.hub_names(checkpoint)
+    assert names == {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
+    network, _ = loading.load_model(trained("cable"), torch.device("cpu"))
+    text = model_card.front_matter("name", network, names, [], None)
+    assert "license" not in text
+    assert "language: en\n" in text and "datasets:\n- HuggingFaceFW/fineweb-edu\n" in text
+    checkpoint["data"]["sha256"] = "other content"
+    assert model_card.hub_names(checkpoint) == {}
+
+
+def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folders, capsys):
+    """The run has more: 63 rows of its embedding pad the vocabulary of 257 to 320."""
+    from hf_interop import modeling
+
+    for pe in ("learnable", "dapev2+kerple", "sinusoidal"):
+        model = modeling.PosencForCausalLM.from_pretrained(folders[1] / pe)
+        run, _ = loading.load_model(folders[0] / pe, torch.device("cpu"))
+        count = run.parameter_count() - 63 * 16
+        stored = safetensors.torch.load_file(folders[1] / pe / "model.safetensors")
+        assert model.num_parameters() == model.model.parameter_count() == count
+        assert sum(tensor.numel() for tensor in stored.values()) == count
+        line = f"{count:,} parameters; the run has {run.parameter_count():,}, 1,008 of them to pad"
+        assert line in (folders[1] / pe / "README.md").read_text()
+
+
+def test_exported_files_have_ordinary_permissions(folders):
+    umask = os.umask(0o022)
+    os.umask(umask)
+    modes = {path.stat().st_mode & 0o777 for path in (folders[1] / "cable").iterdir()}
+    assert modes == {0o666 & ~umask}
 
 
 def test_byte_tokenizer():
-    theirs = build_tokenizer(tokenization.load_tokenizer("bytes"))
+    theirs = build_tokenizer(load_tokenizer("bytes"))
     text = "naïve  é😀中\x00\n\t 's <|endoftext|>"
     assert (
         theirs.encode(text) == [*text[:-13].encode(), 256]
@@ -242,16 +340,19 @@ def test_invalid_input_is_refused(refused, folders, tmp_path, monkeypatch, train
     main, run, out = export_hf.main, folders[0] / "cable", ("--out_dir", tmp_path / "out")
     assert "name one run" in refused(main, *out)[0]
     assert "contains no checkpoint" in refused(main, tmp_path, *out)[0]
-    assert "holds other files: choose another --out_dir" in refused(main, run, "--out_dir", run)[0]
+    assert (
+        "already holds files: remove it, or choose another --out_dir"
+        in refused(main, run, "--out_dir", run)[0]
+    )
     (tmp_path / "file").write_text("x")
-    assert "holds other files" in refused(main, run, "--out_dir", tmp_path / "file")[0]
+    assert "already holds files" in refused(main, run, "--out_dir", tmp_path / "file")[0]
     assert "cannot write" in refused(main, run, "--out_dir", tmp_path / "file" / "out")[0]
     assert (
         "test-drift is defined in conftest, which is not exported"
         in refused(main, trained("test-drift"), *out)[0]
     )
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install -r requirements-retrieval.txt" in refused(main, run, *out)[0]
+    assert "pip install -r requirements.txt" in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
 
 

@@ -4,22 +4,19 @@ GPT-2 is compared with transformers, checkpoints of the CABLE authors with the p
 """
 
 import json
-import os
-import subprocess
-import sys
 
-import huggingface_hub
+from runtime import loading
+
 import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, evaluation, log_of, write_shards
+from conftest import evaluation, log_of, write_shards
 
 import eval_extrapolation
 import import_pretrained
 import train_gpt
 from errors import InputError
-from runtime import checkpoints, loading
 from text_data import shards
 
 
@@ -69,8 +66,8 @@ def test_imported_gpt2_has_the_loss_of_transformers(gpt2, tmp_path):
     assert lengths["64"] is None  # beyond its last position
 
 
-def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path):
-    """Its vocabulary stays 50,257 without padding.
+def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path, refused):
+    """Its vocabulary stays 50,257 without padding. --resume needs a run of train_gpt.py.
 
     A padding row of zeros or of random numbers would be a likely token for a trained model.
     """
@@ -85,16 +82,6 @@ def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path):
         [
             "--data",
             str(data),
-            "--pe",
-            "learnable",
-            "--n_layer",
-            "2",
-            "--n_head",
-            "2",
-            "--n_embd",
-            "8",
-            "--block_size",
-            "32",
             "--init_from",
             str(tmp_path / "run"),
             "--steps",
@@ -116,6 +103,14 @@ def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path):
     logits = gpt2(windows[:, :-1]).logits.double()
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
     assert log_of(tmp_path / "trained")[-1]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+    flags = ["--resume", "--data", data, "--size", "quickstart", "--block_size", 32]
+    flags += ["--tokens_per_step", 32, "--device", "cpu", "--out_dir", tmp_path / "run"]
+    for more in ([], ["--init_from", tmp_path / "run"]):
+        (line,) = refused(train_gpt.main, *flags, *more)
+        assert "run contains imported weights, not a training to continue: start a new" in line
+    (line,) = refused(train_gpt.main, *flags, "--pe", "typo")
+    assert "typo" in line
 
 
 def test_invalid_input_is_refused(refused, gpt2, tmp_path):
@@ -284,7 +279,7 @@ def test_authors_checkpoint_gives_the_logits_of_the_paper(authors, tmp_path, com
     np.testing.assert_allclose(ours, authors_logits(authors, tokens, heads=2), rtol=1e-4, atol=1e-4)
 
 
-def test_invalid_authors_checkpoints_are_refused(refused, authors, tmp_path, monkeypatch):
+def test_invalid_authors_checkpoints_are_refused(refused, authors, tmp_path):
     main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
     torch.save({"wte": 1}, tmp_path / "other.pt")
     assert "not a checkpoint of the CABLE authors" in refused(main, tmp_path / "other.pt", *out)[0]
@@ -295,43 +290,4 @@ def test_invalid_authors_checkpoints_are_refused(refused, authors, tmp_path, mon
     assert (
         "block_size is 0"
         in refused(main, tmp_path / "model_19072.pt", "--block_size", "0", *out)[0]
-    )
-    monkeypatch.setattr(
-        huggingface_hub, "list_repo_files", lambda repository: ["README.md", "a.pt", "b.pt"]
-    )
-    assert (
-        "axiomlaborg/Cable holds a.pt, b.pt: pass one of them as --file"
-        in refused(main, "axiomlaborg/Cable", *out)[0]
-    )
-    monkeypatch.setattr(
-        huggingface_hub,
-        "hf_hub_download",
-        lambda repository, file: str(tmp_path / {"a.pt": "model_19072.pt"}[file]),
-    )
-    main(["axiomlaborg/Cable", "--file", "a.pt", *map(str, out)])
-    assert checkpoints.checkpoint_path(tmp_path / "run").is_file()
-
-
-def test_unreachable_hub_is_reported(refused, tmp_path):
-    without_waiting = (
-        "import time, import_pretrained; from runtime import cli; "
-        "time.sleep = lambda seconds: None; cli.run(import_pretrained.main)"
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            without_waiting,
-            "axiomlaborg/Cable",
-            "--out_dir",
-            str(tmp_path / "run"),
-        ],
-        cwd=ROOT,
-        env=os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"},
-        text=True,
-        capture_output=True,
-    )
-    assert (
-        done.returncode == 2
-        and "cannot download from axiomlaborg/Cable" in done.stderr.splitlines()[-1]
     )

@@ -1,41 +1,137 @@
-"""docs/adding_an_encoding.md: short form and continued sums. (test_docs.py trains all classes.)"""
+"""docs/adding_an_encoding.md: its plugins train, are exported, and have the formulas they state."""
 
-import re
+import os
+import subprocess
+import sys
 
+from runtime import loading, plugins
+
+import pytest
 import torch
-from conftest import ROOT
+from conftest import TINY, unregister_plugins
+from test_docs import python_code, tutorial_plugins
 
+import export_hf
 import posenc
+import train_gpt
 
-PAGE = (ROOT / "docs" / "adding_an_encoding.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-RECENCY = next(code for code in BLOCKS if "class Recency(Encoding)" in code)
-CONTENT = next(code for code in BLOCKS if "class ContentRecency(Encoding)" in code)
-SHORT_FORM = next(code for code in BLOCKS if "class Recency(DistanceBias)" in code)
+PLUGINS = {  # file of the tutorial -> --pe
+    "my_encoding.py": "rope+recency",
+    "partial_rotation.py": "partial-rope:percent=60",
+    "content_recency.py": "content-recency",
+    "stick_breaking.py": "stick-breaking",
+}
+LOADED = """
+import pathlib, sys
+import torch
+from transformers import AutoModelForCausalLM
+
+results = {}
+for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
+    saved = pathlib.Path(sys.argv[2]) / f"{folder.name} saved"  # as fine-tuning does
+    model.save_pretrained(saved)
+    reloaded = AutoModelForCausalLM.from_pretrained(saved, trust_remote_code=True)
+    generated = model.generate(tokens, max_new_tokens=6)
+    uncached = model.generate(tokens, max_new_tokens=6, use_cache=False)
+    results[folder.name] = {
+        "logits": model(tokens).logits.detach(),
+        "saved": reloaded(tokens).logits.detach(),
+        "same text": generated.tolist() == uncached.tolist(),
+    }
+torch.save(results, sys.argv[2] + "/results.pt")
+"""
 
 
-def test_short_form_of_the_tutorial_is_the_same_encoding(monkeypatch):
-    monkeypatch.setattr(posenc, "ENCODINGS", dict(posenc.ENCODINGS))
-    scope = {"DistanceBias": posenc.DistanceBias}
-    exec(RECENCY, scope)
-    general = scope["Recency"](4, 24, 64)
-    exec(SHORT_FORM, scope)
-    short = scope["Recency"](4, 24, 64)
-    q_features, k_features = general.features(torch.randn(1, 9, 24), torch.arange(9))
-    q_features = tuple(feature[..., None] for feature in q_features)
-    k_features = tuple(feature[..., None, :] for feature in k_features)
-    h = torch.arange(4)[:, None, None]
-    expected = general.bias(q_features, k_features, h).tril()
-    assert torch.equal(short.bias(q_features, k_features, h).tril(), expected)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """{name of a file: its path}"""
+    folder = tmp_path_factory.mktemp("plugins")
+    for name, code in tutorial_plugins().items():
+        (folder / name).write_text(code)
+    return {name: folder / name for name in tutorial_plugins()}
 
 
-def test_content_dependent_encoding_of_the_tutorial(monkeypatch):
-    """Its formula in float64, computed in one piece and continued from the preceding token."""
-    monkeypatch.setattr(posenc, "ENCODINGS", dict(posenc.ENCODINGS))
-    scope = {}
-    exec(CONTENT, scope)
+@pytest.fixture(scope="module")
+def root(files, data_dir, tmp_path_factory):
+    """Folder with `runs` and `exports`, one of each plugin."""
+    root = tmp_path_factory.mktemp("tutorial")
+    for name, pe in PLUGINS.items():
+        run, plugin = str(root / "runs" / name), ["--plugin", str(files[name])]
+        flags = ["--data", str(data_dir), "--pe", pe, "--out_dir", run]
+        with unregister_plugins():
+            train_gpt.main([*TINY, *flags, *plugin])
+            export_hf.main([run, "--out_dir", str(root / "exports" / name), *plugin])
+    return root
+
+
+@pytest.fixture(scope="module")
+def loaded(root, tmp_path_factory):
+    """Results of a process outside the repository, by plugin."""
+    away = tmp_path_factory.mktemp("away")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(root / "exports"), str(away)],
+        cwd=away,
+        text=True,
+        capture_output=True,
+        env={
+            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            "HF_HOME": str(away / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return torch.load(away / "results.pt", weights_only=True)
+
+
+def test_the_page_has_these_plugins():
+    assert set(tutorial_plugins()) == set(PLUGINS)
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugin_of_the_tutorial_is_exported(name, root, files, loaded, unregistered):
+    plugin = plugins.load_plugin(files[name])
+    model, _ = loading.load_model(root / "runs" / name, torch.device("cpu"))
+    tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
+    with torch.no_grad():
+        logits = model(tokens)[..., :257]
+    for key in ("logits", "saved"):
+        torch.testing.assert_close(loaded[name][key], logits, atol=1e-5, rtol=1e-5)
+    assert loaded[name]["same text"]
+    readme = (root / "exports" / name / "README.md").read_text()
+    assert f"`{plugin.module}.py` defines" in readme and plugin.sha256 in readme
+    model.posenc = posenc.build("nope", 2, 16, 16, 2)
+    with torch.no_grad():  # the comparison above can fail
+        assert not torch.allclose(model(tokens)[..., :257], logits, atol=1e-5, rtol=1e-5)
+
+
+# Formulas
+
+
+def instance(files, name, pe, heads=4, width=24):
+    plugins.load_plugin(files[name])
     torch.manual_seed(0)
-    encoding = scope["ContentRecency"](4, 24, 64)
+    return posenc.build(pe, heads, width, 64, 1)[0]
+
+
+def test_partial_rotation(files, unregistered):
+    """Complex multiplication of the first columns; the others are unchanged."""
+    encoding = instance(files, "partial_rotation.py", "partial-rope:percent=50", heads=2, width=32)
+    q, k = torch.randn(2, 1, 2, 9, 16)
+    rotated, _ = encoding.rotate(q, k, torch.arange(9) + 100)
+    pairs = torch.complex(q[..., :4].double(), q[..., 4:8].double())
+    angle = (torch.arange(9) + 100.0)[:, None] * 10_000 ** (-torch.arange(4).double() / 4)
+    expected = pairs * torch.exp(1j * angle)
+    expected = torch.cat([expected.real, expected.imag], -1)
+    torch.testing.assert_close(rotated[..., :8].double(), expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(rotated[..., 8:], q[..., 8:])
+
+
+def test_content_dependent_encoding(files, unregistered):
+    """Its formula in float64, computed in one piece and continued from the preceding token."""
+    encoding = instance(files, "content_recency.py", "content-recency")
     encoding.r.data.uniform_(0.5, 2)
     x, pos = torch.randn(2, 9, 24), torch.arange(9)
     _, (first,) = encoding.features(x[:, :5], pos[:5])
@@ -49,3 +145,34 @@ def test_content_dependent_encoding_of_the_tutorial(monkeypatch):
     distance = (expected_s[..., None] - expected_s[..., None, :]).abs()
     expected = -encoding.r.double()[:, None, None] * distance.log1p()
     torch.testing.assert_close(bias.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_stick_breaking(files, unregistered):
+    """The weights are proportional to beta_ij times the product of 1 - beta_it, t = j+1..i."""
+    encoding = instance(files, "stick_breaking.py", "stick-breaking")
+    logits, mask = torch.randn(1, 4, 9, 9), torch.ones(9, 9, dtype=torch.bool).tril()
+    added = encoding.logits_transform(logits, torch.zeros(1, 1, 1, 1), None, None, mask)
+    weights = (logits + added).exp().double()
+    beta = logits.double().sigmoid()
+    for i in range(9):
+        for j in range(i + 1):
+            expected = beta[..., i, j] * (1 - beta[..., i, j + 1 : i + 1]).prod(-1)
+            torch.testing.assert_close(weights[..., i, j], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_short_form_is_the_same_encoding(files, unregistered):
+    general = instance(files, "my_encoding.py", "recency")
+    short_form = next(
+        code
+        for code in python_code("adding_an_encoding.md")
+        if "class Recency(DistanceBias)" in code
+    )
+    scope = {"DistanceBias": posenc.DistanceBias, "nn": torch.nn, "torch": torch}
+    exec(short_form, scope)
+    short = scope["Recency"](4, 24, 64)
+    q_features, k_features = general.features(torch.randn(1, 9, 24), torch.arange(9))
+    q_features = tuple(feature[..., None] for feature in q_features)
+    k_features = tuple(feature[..., None, :] for feature in k_features)
+    h = torch.arange(4)[:, None, None]
+    expected = general.bias(q_features, k_features, h).tril()
+    assert torch.equal(short.bias(q_features, k_features, h).tril(), expected)

@@ -1,7 +1,10 @@
 """Plots of biases: files, content, and errors."""
 
+from runtime import loading
+
 import numpy as np
 import pytest
+import torch
 
 from reporting import bias_plots
 
@@ -37,6 +40,22 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
     # ALiBi is linear in the distance, which is at most 64.
     largest = -mean[5, 0] * 64 / 5
     np.testing.assert_allclose(plotted["matrices"][0, :6, :6], mean / largest, rtol=1e-5)
+
+
+def test_picture_is_small_and_says_what_it_shows(trained, monkeypatch):
+    titles = []
+    draw = bias_plots.draw
+    monkeypatch.setattr(bias_plots, "draw", lambda *a: titles.append(a[3]) or draw(*a))
+    for pe, has_picture in (("rope", False), ("cope", True), ("cable", True)):
+        model, _ = loading.load_model(trained(pe), torch.device("cpu"))
+        image = bias_plots.picture(model, torch.arange(16)[None])
+        assert (image is not None) == has_picture
+    assert titles == [
+        "bias added to the attention scores: cope, layer 1",
+        "bias added to the attention scores: cable, layer 1",
+    ]
+    assert image.dtype == np.uint8 and image.shape[2] == 3 and image.size < 10**6
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # colors
 
 
 def test_dollar_signs_are_not_formulas(tmp_path):

@@ -1,5 +1,9 @@
-"""Verdicts on records with known numbers."""
+"""Verdicts on records with known numbers and known noise."""
 
+import math
+import re
+
+import numpy as np
 import pytest
 from test_report import record
 
@@ -13,25 +17,151 @@ def judge(records, printed=None):
 
 
 def results(*records):
-    return [verdict.holds for verdict in judge(list(records))]
+    return [verdict.outcome for verdict in judge(list(records))]
 
 
 def texts(records):
     return [str(verdict) for verdict in judge(records)]
 
 
+def noisy(pe, losses, seed=1, shift=0.0, spread=0.0, random=None):
+    """Return a record of losses at lengths; `spread`: of 32 blocks around their mean."""
+    values = record(pe, {length: math.exp(loss + shift) for length, loss in losses.items()})
+    for entry in values["lengths"].values():
+        noise = random.normal(0, spread, 32) if random else np.zeros(32)
+        entry["blocks"] = (entry["loss"] + noise - noise.mean()).tolist()
+    return values | {"seed": seed, "run": f"{pe}-{seed}"}
+
+
 def test_claims_of_the_quick_start():
-    """cable <= 1.02, rope and sinusoidal > 2, and cable the lowest at 4x and beyond."""
-    cable = record("cable", {256: 4.0, 1024: 4.0, 4096: 4.08})
+    """cable < 1, rope and sinusoidal > 2, and cable the lowest at 4x and beyond."""
+    cable = record("cable", {256: 4.0, 1024: 4.0, 4096: 3.99})
     rope = record("rope", {256: 3.9, 1024: 5.0, 4096: 8.01})
     sinusoidal = record("sinusoidal", {256: 4.0, 1024: 9.0, 4096: 8.01})
-    assert results(cable, rope, sinusoidal) == [True] * 4
-    growing = record("cable", {256: 4.0, 1024: 4.0, 4096: 4.09})
-    assert results(growing, rope, sinusoidal) == [False, True, True, True]
+    assert results(cable, rope, sinusoidal) == ["holds"] * 4
+    growing = record("cable", {256: 4.0, 1024: 4.0, 4096: 4.01})
+    assert results(growing, rope, sinusoidal) == ["fails", "holds", "holds", "holds"]
     lower = record("rope", {256: 4.0, 1024: 3.9, 4096: 7.99})
-    assert results(cable, lower, sinusoidal) == [True, False, True, False]
-    assert results(cable) == [True]
-    assert results(record("rope", {256: 4.0})) == [None]
+    assert results(cable, lower, sinusoidal) == ["holds", "fails", "holds", "fails"]
+    assert results(cable) == ["holds"]
+    assert results(record("rope", {256: 4.0})) == ["not measured"]
+
+
+@pytest.mark.parametrize(
+    "growth, spread, outcome",
+    [
+        (-0.05, 0.05, "holds"),
+        (-0.05, 0.5, "not decided"),
+        (0.05, 0.05, "fails"),
+        (0.05, 0.5, "not decided"),
+        (0.0, 0.05, "not decided"),
+    ],
+)
+def test_a_bound_is_decided_if_the_interval_is_on_one_side(growth, spread, outcome):
+    """The interval's half width is about 2.04 * sqrt(2 / 32) * spread: half of `spread`."""
+    random = np.random.default_rng(0)
+    cable = noisy("cable", {256: 1.6, 4096: 1.6 + growth}, spread=spread, random=random)
+    (verdict,) = judge([cable])
+    assert verdict.outcome == outcome
+    estimate, low, high = map(float, re.findall(r"\d\.\d+", verdict.measured))
+    assert estimate == pytest.approx(math.exp(growth), abs=1e-3)
+    assert math.log(high / low) / 2 == pytest.approx(0.51 * spread, rel=0.25)
+
+
+def test_text_that_is_hard_for_both_does_not_widen_the_interval():
+    shared = np.random.default_rng(1).normal(0, 1, 32)
+    cable = noisy("cable", {256: 1.6, 4096: 1.59})
+    for entry in cable["lengths"].values():
+        entry["blocks"] = (np.array(entry["blocks"]) + shared).tolist()
+    assert results(cable) == ["holds"]
+
+
+@pytest.mark.parametrize(
+    "shifts, outcome",
+    [
+        ((0.0,), "holds"),  # one seed: the text decides
+        ((-0.001, 0.0, 0.001), "holds"),
+        ((-0.02, 0.0, 0.02), "not decided"),  # the seeds disagree
+        ((-0.02, 0.02), "not decided"),
+        ((0.049, 0.05, 0.051), "fails"),
+    ],
+)
+def test_seeds_decide_too(shifts, outcome):
+    """The loss at 16x is 0.01 below that at 1x, plus the seed's shift."""
+    records = [
+        noisy("cable", {256: 1.6, 4096: 1.59 + shift}, seed) for seed, shift in enumerate(shifts, 1)
+    ]
+    (verdict,) = judge(records)
+    assert verdict.outcome == outcome
+    assert (f"; {len(shifts)} seeds)" in verdict.measured) == (len(shifts) > 1)
+
+
+def test_one_comparison_on_the_wrong_side_fails_and_one_undecided_decides_nothing():
+    """Three comparisons of k-cable with cable, at 1x, 4x and 16x."""
+
+    def verdict(*ratios, spread=0.01):
+        random = np.random.default_rng(2)
+        lengths = (256, 1024, 4096)
+        cable = noisy("cable", dict.fromkeys(lengths, 1.6))
+        losses = {length: 1.6 - ratio for length, ratio in zip(lengths, ratios, strict=True)}
+        return judge([cable, noisy("k-cable", losses, spread=spread, random=random)])[-1]
+
+    assert verdict(0.1, 0.1, 0.1).outcome == "holds"
+    failed = verdict(0.1, 0.1, -0.1)
+    assert failed.outcome == "fails"
+    assert failed.measured.endswith(", cable at 16x; 2 of 3 agree, 1 disagrees")
+    undecided = verdict(0.1, 0.0, 0.1)
+    assert undecided.outcome == "not decided"
+    assert undecided.measured.endswith(", cable at 4x; 2 of 3 agree, 1 is not decided")
+    assert verdict(-0.1, 0.0, 0.1).outcome == "fails"
+    assert verdict(0.1, 0.1, 0.1, spread=1).outcome == "not decided"
+
+
+def test_records_without_blocks_are_not_paired():
+    """Their standard errors decide; without these, nothing is decided."""
+    cable = record("cable", {256: 4.0, 4096: 3.5})
+    for entry in cable["lengths"].values():
+        del entry["blocks"]
+    assert texts([cable]) == [
+        "cable: perplexity at 16x / perplexity at 1x < 1 (CABLE, section 5.1): "
+        "0.875 (0.865 to 0.885; unpaired): **holds**"
+    ]
+    for entry in cable["lengths"].values():
+        entry["loss_se"] = 0.1
+    assert results(cable) == ["not decided"]
+    for entry in cable["lengths"].values():
+        entry["loss_se"] = None
+    assert texts([cable])[0].endswith("0.875 (no interval): **not decided**")
+
+
+@pytest.mark.parametrize("length", ["256", "4096"])
+def test_a_loss_of_nan_decides_nothing(length):
+    cable = record("cable", {256: 4.0, 4096: 3.5})
+    entry = cable["lengths"][length]
+    entry.update(loss=math.nan, perplexity=math.nan, blocks=[math.nan] * 4)
+    assert texts([cable])[0].endswith(": nan (no interval): **not decided**")
+
+
+def test_rank_correlations_are_those_of_scipy():
+    """Also with ties, which have mean ranks; NaN has no correlation."""
+    stats = pytest.importorskip("scipy.stats")
+    random = np.random.default_rng(0)
+    for first, second in [random.normal(size=(2, 5, 7)), random.integers(0, 4, (2, 5, 7))]:
+        expected = [stats.spearmanr(*rows).statistic for rows in zip(first, second, strict=True)]
+        assert claims._rank_correlations(first, second) == pytest.approx(expected)
+    row = np.arange(4.0)[None]
+    for undefined in (np.zeros((1, 4)), np.array([[0, 1, math.nan, 2]])):
+        assert np.isnan(claims._rank_correlations(row, undefined))
+
+
+def test_runs_of_a_few_steps_have_no_verdicts():
+    assert not claims.has_verdicts(record("cable", {}) | {"step": 40})
+    for step in (0, 50, None):  # 0: weights of another run
+        assert claims.has_verdicts(record("cable", {}) | {"step": step})
+    retrofit = record("cable", {}) | {"step": 0}
+    assert not claims.has_verdicts(retrofit | {"init_steps": 49})
+    assert claims.has_verdicts(retrofit | {"init_steps": 50})
+    assert claims.has_verdicts(record("cable", {}))
 
 
 def test_an_encoding_is_compared_with_the_rivals_that_were_evaluated():
@@ -41,37 +171,39 @@ def test_an_encoding_is_compared_with_the_rivals_that_were_evaluated():
         record("rope+cable", {256: 3.9, 4096: 4.0}),
     ]
     assert texts(records)[-1] == (
-        "rope+cable: perplexity lower than rope, cable at 1x, 16x (not in a paper): "
-        "smallest ratio of another encoding to it: 1.025: **holds**"
+        "rope+cable: perplexity lower than rope, cable at 1x, 16x (not in a paper): smallest "
+        "ratio of another encoding to it: 1.025 (1.025 to 1.025), cable at 16x: **holds**"
     )
 
 
-def test_seeds_count_by_their_mean():
+def test_seeds_are_paired():
+    """By the seeds that both encodings have, or in order. The mean is the geometric one."""
     records = [
         record("rope", {256: 4.0, 4096: 4.0}, seed=1),
-        record("rope", {256: 4.0, 4096: 20.0}, seed=2),
+        record("rope", {256: 4.0, 4096: 16.0}, seed=2),
         record("rope+fox", {256: 2.0, 4096: 1.0}, seed=2),
         record("rope+fox", {256: 3.0, 4096: 1.0}, seed=3),
     ]
-    assert texts(records) == [
-        "rope: perplexity at 16x / perplexity at 1x > 2 (CABLE): "
-        "3.000 (1.000 to 5.000 by seed): **holds**",
-        "rope+fox: perplexity lower than rope at 1x, 16x (not in a paper): "
-        "smallest ratio of another encoding to it: 1.600: **holds**",
-    ]
+    growth, lower = judge(records)
+    assert growth.measured.startswith("2.000 (0.000 to ") and growth.outcome == "not decided"
+    assert "to it: 2.000 (2.000 to 2.000), rope at 1x" in lower.measured
     records[3]["seed"] = 1
-    assert texts(records)[-1].endswith("encoding to it: 1.600 (1.333 to 2.000 by seed): **holds**")
+    assert "to it: 1.633 (" in judge(records)[1].measured  # sqrt(4/3 * 4/2)
+    records[2]["seed"], records[3]["seed"] = 3, 4
+    assert "to it: 1.633 (" in judge(records)[1].measured
 
 
 def test_lengths_between_the_multiples_do_not_count():
     verdict = texts([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})])[0]
-    assert verdict.endswith("> 2 (CABLE): 2.250: **holds**")
+    assert verdict.endswith("> 2 (CABLE): 2.250 (2.250 to 2.250): **holds**")
 
 
 @pytest.mark.parametrize(
     "pe, relation, bound",
     [
-        ("cable", "<=", 1.02),
+        ("cable", "<=", 1),
+        ("cable-v1", "<=", 1),
+        ("dapev2+cable", "<=", 1),
         ("cable-nw", "<=", 1.05),
         ("alibi", "<=", 1.1),
         ("kerple", "<=", 1.05),
@@ -84,20 +216,21 @@ def test_lengths_between_the_multiples_do_not_count():
     ],
 )
 def test_bounds_are_unchanged(pe, relation, bound):
-    """They were fixed before the runs. Encodings just inside and just outside."""
+    """Encodings just inside and just outside."""
     inside, outside = (
         results(record(pe, {256: 1000.0, 4096: 1000 * bound + change}))[0] for change in (-1, 1)
     )
-    assert (inside, outside) == ((True, False) if relation == "<=" else (False, True))
+    expected = ("holds", "fails") if relation == "<=" else ("fails", "holds")
+    assert (inside, outside) == expected
 
 
 def test_15x_counts_where_16x_was_not_evaluated():
     """15 times the training length is the longest context of the CABLE paper's tables."""
     records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
     assert texts(records) == [
-        "rope: perplexity at 15x / perplexity at 1x > 2 (CABLE): 2.250: **holds**",
-        "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): "
-        "smallest ratio of another encoding to it: 1.011: **holds**",
+        "rope: perplexity at 15x / perplexity at 1x > 2 (CABLE): 2.250 (2.250 to 2.250): **holds**",
+        "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): smallest ratio of "
+        "another encoding to it: 1.011 (1.011 to 1.011), rope at 15x: **holds**",
     ]
 
 
@@ -105,9 +238,9 @@ def test_cable_has_the_lowest_perplexity_at_every_length_beyond():
     cable = record("cable", {256: 4.5, 512: 4.0, 4096: 4.0})
     kerple = record("kerple", {256: 4.0, 512: 4.1, 4096: 4.1})
     fox = record("fox", {256: 1.0, 512: 1.0, 4096: 1.0})
-    assert results(cable, kerple, fox)[-1] is True
+    assert results(cable, kerple, fox)[-1] == "holds"
     lower = record("kerple", {256: 5.0, 512: 3.9, 4096: 9.0})
-    assert results(cable, lower, fox)[-1] is False
+    assert results(cable, lower, fox)[-1] == "fails"
 
 
 def test_training_lengths_are_judged_separately():
@@ -115,10 +248,10 @@ def test_training_lengths_are_judged_separately():
         record("rope", {256: 4.0, 4096: 9.0}),
         record("rope", {512: 4.0, 8192: 7.0}, block_size=512),
     ]
-    verdicts = [(verdict.claim.split(":")[0], verdict.holds) for verdict in judge(records)]
+    verdicts = [(verdict.claim.split(":")[0], verdict.outcome) for verdict in judge(records)]
     assert verdicts == [
-        ("quickstart, trained with 256 tokens", True),
-        ("quickstart, trained with 512 tokens", False),
+        ("quickstart, trained with 256 tokens", "holds"),
+        ("quickstart, trained with 512 tokens", "fails"),
     ]
 
 
@@ -145,43 +278,70 @@ def test_order_of_the_paper():
             for pe, pair in values.items()
         ]
         verdicts = judge(records, PRINTED)[-2:]
-        return [(verdict.measured, verdict.holds) for verdict in verdicts]
+        return [(verdict.measured, verdict.outcome) for verdict in verdicts]
 
     assert order_verdicts(cable=(4, 4), t5_clip=(5, 3.9), rope=(6, 3)) == [
-        ("3 of 3 pairs agree", True),
-        ("2 of 2 pairs agree", True),
+        ("3 of 3 pairs agree", "holds"),
+        ("2 of 2 pairs agree", "holds"),
     ]
     assert order_verdicts(cable=(4, 4), t5_clip=(7, 3.9), rope=(6, 5)) == [
-        ("2 of 3 pairs agree", False),
-        ("0 of 2 pairs agree", False),
+        ("2 of 3 pairs agree, 1 disagrees", "fails"),
+        ("0 of 2 pairs agree, 2 disagree", "fails"),
+    ]
+
+
+def test_pairs_that_are_not_decided_are_counted():
+    random = np.random.default_rng(4)
+    records = [
+        noisy("rope", {128: 1.8, 256: 1.6}),
+        noisy("cable", {128: 1.6, 256: 1.7}),
+        noisy("t5", {128: 1.61, 256: 1.8}, spread=0.1, random=random),
+    ]
+    verdicts = judge(records, PRINTED)[-2:]
+    assert [(verdict.measured, verdict.outcome) for verdict in verdicts] == [
+        ("2 of 3 pairs agree, 1 is not decided", "not decided"),
+        ("2 of 2 pairs agree", "holds"),
     ]
 
 
 def test_encodings_of_the_paper_without_records_are_not_measured():
     verdicts = judge([record("rope", {256: 4.0, 4096: 9.0})], PRINTED)
     by_claim = {verdict.claim: verdict for verdict in verdicts}
-    missing = by_claim["cable: perplexity at 16x / perplexity at 1x <= 1.02 (CABLE)"]
-    assert missing.holds is None
-    assert str(missing).endswith("(CABLE): **not measured**")
+    missing = by_claim["cable: perplexity at 16x / perplexity at 1x < 1 (CABLE, section 5.1)"]
+    assert missing.outcome == "not measured"
+    assert str(missing).endswith("section 5.1): **not measured**")
 
 
 def test_generalization_compares_the_best_of_each_measure():
-    measured = {
-        "HellaSwag acc": {("small", "cable-v1"): 31.0, ("small", "rope"): 30.0},
-        "acc_norm": {("small", "rope"): 33.0},
-        "fineweb": {
-            ("small", "cable-v1"): 33.5,
-            ("small", "rope"): 45.0,
-            ("small", "alibi"): 33.25,
-            ("medium", "cable-v1"): 20.0,
-        },
-    }
-    assert [str(verdict) for verdict in claims.judge_generalization(measured)] == [
-        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): "
-        "31.00, next rope 30.00: **holds**",
-        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): "
-        "33.50, next alibi 33.25: **fails**",
+    def elsewhere(pe, perplexity, size="small"):
+        return record(pe, {1024: perplexity}) | {"size": size, "data": {"dataset": "fineweb"}}
+
+    def hellaswag(pe, accuracy, error=0.002):
+        values = {"acc": accuracy, "acc_se": error, "acc_norm": 0.3, "acc_norm_se": None}
+        return {"pe": pe, "run": pe, "size": "small", "data": {"dataset": "hellaswag"}} | values
+
+    perplexities = [
+        elsewhere("cable-v1", 33.5),
+        elsewhere("rope", 45.0),
+        elsewhere("alibi", 33.25),
+        elsewhere("cable-v1", 20.0, "medium"),
     ]
+    accuracies = [hellaswag("cable-v1", 0.31), hellaswag("rope", 0.3)]
+    assert [str(verdict) for verdict in claims.judge_generalization(perplexities + accuracies)] == [
+        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): "
+        "31.00, next rope 30.00, difference 1.00 (0.45 to 1.55; unpaired): **holds**",
+        "small: cable-v1 has the highest acc_norm (CABLE, version 1): "
+        "30.00, next rope 30.00, difference 0.00 (no interval): **not decided**",
+        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): 33.50, next "
+        "alibi 33.25, ratio 0.993 (0.993 to 0.993); 1 of 2 agree, 1 disagrees: **fails**",
+    ]
+    accuracies[1]["acc"] = 0.308
+    assert claims.judge_generalization(accuracies)[0].outcome == "not decided"
+    # Other texts: the standard errors of 0.004 decide.
+    perplexities[2]["data"] = {"dataset": "fineweb", "split": "other"}
+    verdict = claims.judge_generalization(perplexities)[0]
+    assert "ratio 0.993 (0.982 to 1.004; unpaired)" in verdict.measured
+    assert verdict.outcome == "not decided"
 
 
 def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
@@ -190,20 +350,31 @@ def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
         record("sinusoidal", {512: 5.5, 1024: far}, block_size=size)
         for size, far in ((512, 9.0), (1024, 4.2))
     ]
-    assert texts(ours + theirs)[-1].endswith("smallest ratio of sinusoidal to it: 1.050: **holds**")
-    theirs[1]["lengths"]["512"]["perplexity"] = 4.9
-    assert judge(ours + theirs)[-1].holds is False
+    assert texts(ours + theirs)[-1].endswith(
+        "to it: 1.050 (1.050 to 1.050), sinusoidal, 1,024 and cable-v1, 512 at 1,024 tokens: "
+        "**holds**"
+    )
+    theirs[1] = record("sinusoidal", {512: 4.9, 1024: 4.2}, block_size=1024)
+    assert judge(ours + theirs)[-1].outcome == "fails"
     one_length = judge(ours + theirs[:1])
     assert not any("every pair of training lengths" in verdict.claim for verdict in one_length)
 
 
-def encoders(**values):
-    """Return columns of nDCG@10 at 1x, 4x and 32x of 64 tokens; None where an encoding ends."""
+def encoders(spread=5.0, **values):
+    """Return columns of nDCG@10 at 1x, 4x and 32x of 64 tokens; None where an encoding ends.
+
+    spread: of the scores of 400 queries around what all encodings share.
+    """
+    random = np.random.default_rng(7)
+    shared = random.uniform(-5, 5, 400)
     records = []
     for pe, numbers in values.items():
         lengths = {}
         for multiple, value in zip((1, 4, 32), numbers, strict=True):
-            lengths[str(64 * multiple)] = None if value is None else {"ndcg10": value}
+            scores = shared + random.normal(0, spread, 400)
+            scores = (scores - scores.mean() + (value or 0)).tolist()
+            known = {"ndcg10": value, "by_question": scores}
+            lengths[str(64 * multiple)] = None if value is None else known
         records.append(
             {
                 "run": pe,
@@ -222,19 +393,35 @@ def encoders(**values):
 def test_retrieval():
     columns = encoders(
         cable=(15.0, 16.0, 25.0),
-        alibi=(14.0, 16.5, 13.0),
+        alibi=(14.0, 17.5, 13.0),
         rope=(15.5, 9.0, 0.1),
         learnable=(10.0, None, None),
     )
-    assert [str(verdict) for verdict in claims.judge_retrieval(columns)] == [
+    verdicts = claims.judge_retrieval(columns)
+    intervals = r" \(-?\d+\.\d+ to -?\d+\.\d+\)"
+    assert [re.sub(intervals, "", str(verdict)) for verdict in verdicts] == [
         "cable: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 1.667: **holds**",
         "alibi: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 0.929: **fails**",
         "rope: nDCG@10 at 32x / nDCG@10 at 1x < 0.25 (CABLE, table 3): 0.006: **holds**",
         "cable: nDCG@10 higher than alibi, rope, learnable at every length beyond the training "
-        "length (CABLE, table 3): smallest margin -0.50: **fails**",
+        "length (CABLE, table 3): smallest margin -1.50, alibi at 256 tokens; 3 of 4 agree, "
+        "1 disagrees: **fails**",
     ]
+    low, high = map(float, re.search(r"\((.*) to (.*)\);", verdicts[0].measured + ";").groups())
+    assert 1.59 < low < 1.65 and 1.68 < high < 1.74
     without_rivals = encoders(cable=(15, 16, 25), learnable=(10, None, None))
     verdict = claims.judge_retrieval(without_rivals)[-1]
     assert str(verdict).endswith("(CABLE, table 3): **not measured**")
-    higher = encoders(alibi=(1, 2, 3), cable=(1, 3, 4))
-    assert claims.judge_retrieval(higher)[-1].holds
+    higher = encoders(alibi=(1, 2, 3), cable=(1, 4, 5))
+    assert claims.judge_retrieval(higher)[-1].outcome == "holds"
+
+
+def test_retrieval_that_is_not_decided():
+    """Scores that vary by 40 have a standard error of 2; without scores there is no interval."""
+    columns = encoders(spread=40.0, cable=(15.0, 16.0, 15.5), alibi=(14.0, 15.0, 15.0))
+    assert {verdict.outcome for verdict in claims.judge_retrieval(columns)} == {"not decided"}
+    for column in columns:
+        for entry in column.records[0]["lengths"].values():
+            del entry["by_question"]
+    verdict = claims.judge_retrieval(columns)[0]
+    assert (verdict.measured, verdict.outcome) == ("1.033 (no interval)", "not decided")

@@ -6,6 +6,9 @@ import re
 import shutil
 import sys
 
+from runtime import loading
+from runtime.files import read_json
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +17,6 @@ from retrieval_helpers import CPU, FINETUNE, weights
 import report
 import retrieval
 from retrieval import tasks
-from runtime import loading
-from runtime.files import read_json
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")

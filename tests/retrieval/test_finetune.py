@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
 import shutil
+
+from runtime import loading, plugins, run_folder
+from runtime.files import read_json, write_json
 
 import numpy as np
 import pytest
@@ -10,19 +14,26 @@ import torch
 from retrieval_helpers import FINETUNE, weights
 
 from errors import InputError
-from runtime import loading, run_folder
-from runtime.files import read_json
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
-from retrieval import finetune  # noqa: E402
+from retrieval import evaluate, finetune  # noqa: E402
 
 pytest_plugins = ["retrieval_fixtures"]
 
 
 def losses_of(folder):
     return read_json(folder / "finetune.json", "")["losses"]
+
+
+def max_seq_length(folder):
+    """Return the length that sentence-transformers truncates texts to after loading a folder."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    assert model.tokenize(["x" * 99])["input_ids"].shape == (1, model.max_seq_length)
+    return model.max_seq_length
 
 
 @pytest.mark.parametrize("pe", ["cable", "kerple", "learnable"])
@@ -34,6 +45,11 @@ def test_fine_tuning_learns_and_writes_a_record(pe, finetuned, triplets):
     assert record["settings"]["data"] == str(triplets) and record["settings"]["seed"] == 1
     assert "commit" in record["provenance"]
     assert not (finetuned(pe) / "checkpoints").exists()
+    assert max_seq_length(finetuned(pe)) == 16  # the training length
+    umask = os.umask(0o022)
+    os.umask(umask)
+    files = [path for path in finetuned(pe).rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
 
 def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
@@ -41,6 +57,7 @@ def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     flags = ["--data", str(triplets), *FINETUNE, "--samples", "8", "--max_tokens", "9", "--lr", "0"]
     finetune.main([str(exported("alibi")), *flags, "--out_dir", str(tmp_path / "run")])
     ((_, loss),) = losses_of(tmp_path / "run")
+    assert max_seq_length(tmp_path / "run") == 9
     run = exported("alibi").with_name("alibi-run")
     model, _ = loading.load_model(run, torch.device("cpu"), causal=False)
 
@@ -73,10 +90,10 @@ def test_hub_rows_equal_modernbert_recipe(triplets, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load)
     expected = rows.train_test_split(test_size=1_000, seed=12)["train"]
     for samples in (200, 10**6):
-        read = finetune.read_triplets(finetune.Config(samples=samples))
+        read, _ = finetune.read_triplets(finetune.Config(samples=samples))
         assert read["query"][:] == expected["query"][:samples]
         assert len(read) == min(samples, 300)
-    read = finetune.read_triplets(finetune.Config(samples=5, data=str(triplets)))
+    read, _ = finetune.read_triplets(finetune.Config(samples=5, data=str(triplets)))
     lines = triplets.read_text().splitlines()[:5]
     assert read["query"][:] == [json.loads(line)["query"] for line in lines]
 
@@ -212,6 +229,7 @@ def test_resuming_gives_the_same_weights(
     assert finetune.newest_checkpoint(checkpoints) == (str(last) if complete else None)
     finetune.main([*flags, "--resume"])
     assert losses_of(out) == losses_of(finetuned("cable"))
+    assert max_seq_length(out) == 16
     finetune.main([*flags, "--resume"])
     assert capsys.readouterr().out.splitlines()[-1] == f"{out} is already fine-tuned"
     expected = weights(finetuned("cable"))
@@ -261,3 +279,31 @@ def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplet
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     assert "contains other files" in error(exported("cable"), triplets)
+
+
+@pytest.mark.parametrize("main", [finetune.main, evaluate.main])
+def test_another_version_of_the_plugin_is_refused(
+    main, refused, exported, triplets, task, tmp_path, unregistered
+):
+    """Before the folder's code is executed, whatever the name of the file is."""
+    source = "from posenc import Encoding\nclass A(Encoding):\n    names = ('my-a',)\n"
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(source)
+    folder = shutil.copytree(exported("cable"), tmp_path / "encoder")
+    config = read_json(folder / "config.json", "")
+    version = plugins.hashlib.sha256(plugin.read_bytes()).hexdigest()
+
+    def line(**recorded):
+        write_json(folder / "config.json", {**config, "pe": "my-a", **recorded})
+        (folder / "modeling.py").write_text("raise OSError('executed')")
+        data = triplets if main is finetune.main else task
+        flags = ["--plugin", plugin, "--data", data, "--device", "cpu"]
+        flags += ["--out_dir", tmp_path / "out"] if main is finetune.main else []
+        return refused(main, folder, *flags)[0]
+
+    expected = f"{folder} contains another version of the plugin mine.py than --plugin (SHA-256 "
+    assert expected + "000000000000, not " in line(plugin={"other.py": "0" * 64})
+    for recorded in ({"plugin": {"other.py": version}}, {}, {"pe": "cable", "plugin": None}):
+        assert "cannot be read" in line(**recorded)
+    assert "plugin is not a mapping" in line(plugin={"../mine.py": version})
+    assert not (tmp_path / "out").exists()

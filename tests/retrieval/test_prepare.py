@@ -8,7 +8,7 @@ import pytest
 import prepare_text
 from errors import InputError
 from retrieval import prepare, tasks
-from text_data import tokenization
+from text_data.tokenizer import load_tokenizer
 
 FLAGS = ["--triplets", "50", "--passage", "400", "--documents", "15", "--questions", "10"]
 FLAGS += ["--length", "600"]
@@ -111,7 +111,7 @@ def test_an_interruption_leaves_no_folder(text, prepared, tmp_path, monkeypatch)
 def test_passages_of_gpt2_tokens_have_the_requested_characters(text, tmp_path):
     """A GPT-2 token is several characters, or a part of one."""
     try:
-        tokenization.load_tokenizer("gpt2")
+        load_tokenizer("gpt2")
     except InputError as error:
         pytest.skip(str(error))
     root, shards = text[0].parent, tmp_path / "gpt2"

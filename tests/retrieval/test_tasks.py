@@ -1,4 +1,4 @@
-"""Tests of retrieval tasks: reading folders and the hub, malformed files, and nDCG."""
+"""Tests of retrieval tasks: reading folders, malformed files, and nDCG."""
 
 import copy
 import json
@@ -58,32 +58,6 @@ def test_unicode_line_separators_do_not_end_a_row(tmp_path):
     row = json.dumps({"_id": "d", "text": text}, ensure_ascii=False)
     (folder / "corpus.jsonl").write_text(row + "\n", encoding="utf-8")
     assert tasks.load_task(str(folder), "test").documents == {"d": text}
-
-
-def test_load_mldr_from_the_hub(task, monkeypatch):
-    import datasets
-
-    parts = {
-        part: [row for _, row in rows]
-        for part, rows in tasks._read_folder(task, "test", "").items()
-    }
-    requests = []
-
-    def load_dataset(path, name, split):
-        requests.append((path, name, split))
-        # Newer tables of MTEB have the column id.
-        return [
-            {"id" if key == "_id" else key: value for key, value in row.items()}
-            for row in parts[name.removeprefix("en-")]
-        ]
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    loaded, local = tasks.load_task(None, "dev"), tasks.load_task(str(task), "test")
-    assert loaded.name == "mldr-en" and loaded.sha256 == local.sha256
-    assert requests == [
-        ("mteb/MultiLongDocRetrieval", f"en-{part}", "dev")
-        for part in ("corpus", "queries", "qrels")
-    ]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 
+from runtime import checkpoints, distributed
+
 import pytest
 import torch
 from conftest import ROOT, TINY, log_of, ranks
 from test_train_gpt import digest
 
 import train_gpt
-from runtime import checkpoints, distributed
 from text_data.data_loader import Sampler, Windows
 from text_data.shards import Shards
 

@@ -3,11 +3,12 @@
 import os
 import stat
 
+from runtime import files
+from runtime.files import atomic, read_json, write_json
+
 import pytest
 
 from errors import InputError
-from runtime import files
-from runtime.files import atomic, read_json, write_json
 
 
 def test_failure_while_writing_keeps_the_old_file(tmp_path):

@@ -3,10 +3,10 @@
 import sys
 import types
 
+from runtime.provenance import provenance
+
 import pytest
 import torch
-
-from runtime.provenance import provenance
 
 
 @pytest.mark.parametrize(

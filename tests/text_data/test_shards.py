@@ -9,7 +9,8 @@ import pytest
 from conftest import write_shards
 
 from errors import InputError
-from text_data import shards
+from evaluation import records
+from text_data import shard_format, shards
 
 DESCRIPTION = {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"}
 
@@ -91,7 +92,7 @@ def test_a_shard_may_end_within_a_document(tmp_path):
         ),
         (
             lambda shard: [path.unlink() for path in shard.parent.iterdir()],
-            "meta.json does not exist: prepare",
+            "has no shards (train.bin, NAME_train_*.bin or meta.json): prepare texts with",
         ),
         (
             lambda shard: (shard.parent / "meta.json").write_text('{"complete'),
@@ -142,7 +143,7 @@ def test_one_writer_can_write_two_splits(tmp_path):
     writer.close()
     names = sorted(path.name for path in meta.folder.glob("*.bin"))
     assert writer.full and names == ["toy_train_000001.bin", "toy_val_000000.bin"]
-    train = shards.map_tokens(meta.folder / "toy_train_000001.bin")
+    train = shard_format.map_tokens(meta.folder / "toy_train_000001.bin")
     assert train.tolist() == list(range(90, 180))
     counts = [(split["documents"], split["tokens"]) for split in meta.content["splits"].values()]
     assert counts == [(4, 90), (4, 90)]
@@ -216,8 +217,8 @@ def test_shards_without_meta_are_read_as_gpt2_with_one_message(folder, capsys):
         shards.Shards(folder, "test")
     with pytest.raises(InputError, match="has no meta.json with hashes .*: use the shards without"):
         shards.Shards(folder, "train", verify="always")
-    with pytest.raises(InputError, match="meta.json does not exist: --verify needs its hashes"):
-        shards.verify(folder)
+    shards.verify(folder)
+    assert "4 shards, 350 tokens, headers and sizes are consistent" in capsys.readouterr().out
 
 
 def test_hash_without_meta_covers_names_headers_sizes_and_first_mb(tmp_path):
@@ -252,3 +253,20 @@ def test_headers_are_checked_without_meta(folder):
     empty, short = error.value.problems
     assert "is not a shard" in empty
     assert "holds 99 tokens, its header says 100: remove it" in short
+
+
+def test_missing_data_of_a_run_names_its_tokenizer(tmp_path):
+    """Data for a run with its own tokenizer has to be prepared with it."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoint_0000001.pt").touch()
+    checkpoint = {"config": {"data": str(tmp_path / "gone")}, "data": {"tokenizer": "bpe:300@1"}}
+    for option in ("", f", with --tokenizer {run}"):
+        for read in (
+            lambda: shards.Shards(tmp_path / "gone", "train", run=run),
+            lambda: records.shards_for_run(run, checkpoint, None),
+        ):
+            with pytest.raises(InputError) as error:
+                read()
+            assert str(error.value).endswith(f"or prepare_wikitext.py{option}")
+        (run / "tokenizer.json").touch()

@@ -13,7 +13,7 @@ def test_unreachable_hub_is_reported_with_the_remedy():
     )
     with (
         pytest.raises(InputError, match=message),
-        text_sources.raise_input_errors("it", "pass a file"),
+        text_sources.raise_input_errors("it", "pass a file", is_local=False),
     ):
         raise ConnectionError("no route")
 

@@ -3,6 +3,8 @@
 import json
 import re
 
+from runtime import loading
+
 import pytest
 import torch
 from conftest import ENCODINGS, evaluation
@@ -21,7 +23,6 @@ import train_gpt
 import triton_attention
 from benchmarking.attention_cases import attention_cases, read_validation_text
 from benchmarking.setting import Setting
-from runtime import loading
 
 SUPPORTED = [pe for pe in ENCODINGS if triton_attention.supports(posenc.build(pe, 2, 8, 8, 1)[0])]
 DECAYING = "alibi-equal:h=4"  # its one head has a slope at which tiles are skipped

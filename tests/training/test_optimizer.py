@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from runtime.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 from train_gpt import Config
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 
 class Clamped(nn.Module):

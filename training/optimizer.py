@@ -26,6 +26,19 @@ def make_optimizer(
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
 
 
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, checkpoint: dict
+) -> None:
+    """Load the states of a checkpoint; betas and weight decay stay, --override may change them."""
+    names = ("betas", "weight_decay")
+    own = [{name: group[name] for name in names} for group in optimizer.param_groups]
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
+    if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
+        scaler.load_state_dict(checkpoint["scaler"])
+
+
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
     """Return a gradient scaler that is enabled for float16 and passes all through otherwise."""
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)

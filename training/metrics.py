@@ -1,6 +1,7 @@
-"""Training metrics: loss, gradient norm, throughput and MFU of the steps; the cost of a run."""
+"""Training metrics: loss, gradient norm, throughput and MFU of the steps."""
 
-from pathlib import Path
+from runtime import devices
+from runtime.distributed import Processes
 
 import numpy as np
 import torch
@@ -8,11 +9,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from errors import InputError
-from model import GPT, GPTConfig
-from runtime import devices
-from runtime.distributed import Processes
-from text_data.data_loader import Windows, masked_count
-from text_data.shards import Shards
+from model import GPT
+from text_data.data_loader import Windows
 
 
 class StepMetrics:
@@ -172,50 +170,3 @@ def describe_steps(config, windows: Windows, world_size: int, micro_batch: int) 
         f"{config.tokens_per_step:,} tokens = world size {world_size} x "
         f"{per_rank // micro_batch} micro-batches x {micro_batch} sequences"
     )
-
-
-def describe_cost(config, mfu: float = 0.4) -> str:
-    """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run.
-
-    config: the `Config` of train_gpt.py. mfu: model FLOPs utilization, as a fraction. Needs no GPU.
-    Without the data, the vocabulary is GPT-2's and the epochs are unknown. Raises InputError if
-    tokens_per_step is not a multiple of block_size, with and without the data.
-    """
-    config.sequences_per_step(1)  # raises InputError
-    train = None
-    if Path(config.data).is_dir():
-        train = config.windows(Shards(config.data, "train", "never"))
-    vocab_size = train.shards.padded_vocab_size if train else GPTConfig.vocab_size
-    with torch.device("meta"):  # shapes only, no memory
-        model = GPT(config.gpt_config(vocab_size))
-
-    tokens = config.steps * config.tokens_per_step
-    epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
-    if train:
-        epochs = describe_epochs(config, train)
-
-    targets = config.block_size
-    if not config.causal:
-        targets = masked_count(config.block_size, config.mask_rate)
-    parameters = model.parameter_count()
-    flops_per_token = model.flops_per_token(config.block_size, targets)
-    flops = flops_per_token * tokens
-    formula = f"{flops_per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}"
-    if not config.causal:
-        formula += f", of the logits for {targets / config.block_size:.1%} of the tokens"
-
-    hours = []
-    for name in ("H100", "A100", "RTX 4090"):
-        on_one = flops / (mfu * 1e12 * devices.PEAK_TFLOPS[name]) / 3600
-        hours += [f"{count} {name} {on_one / count:.2f}" for count in (1, 8)]
-    checkpoint = 12 * parameters / 1e9  # weights and AdamW's two moments, 4 bytes each
-    files = 1 + config.keep_checkpoints
-    lines = [
-        model.describe(),
-        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens "
-        f"({epochs})",
-        f"{flops:.3g} FLOPs: {formula}",
-        f"hours at {mfu:.0%} MFU: {', '.join(hours)}",
-        f"disk: {checkpoint:.2f} GB a checkpoint, {files} of them while one is written",
-    ]
-    return "\n".join(lines)

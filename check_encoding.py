@@ -1,0 +1,213 @@
+"""Check a positional encoding: the tests of all registered encodings, for a file of your own.
+
+    python check_encoding.py my_encoding.py                   # all encodings that the file defines
+    python check_encoding.py my_encoding.py --pe rope+mine    # a combination, or with options
+    python check_encoding.py --pe cable                       # an encoding of this repository
+
+Prints a table of checks, each with the measured number and its bound, and the usual cause of each
+failure. Then the speed of training and decoding next to `rope` and `nope`. Takes less than a minute
+on one CPU core. Exit status: 0 if no check failed, 1 if one failed, 2 for invalid input.
+
+A class may define the method `reference_bias(self, x)`: the formula of the bias in NumPy, for x
+(B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys do not count. The bias is
+then compared with it.
+"""
+
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+
+from runtime import cli, devices, plugins
+
+import torch
+
+import posenc
+from benchmarking.cases import generation_cases, train_cases
+from benchmarking.setting import BASELINES, BenchmarkCase, Setting
+from benchmarking.timing import interleave, make_entry
+from errors import InputError
+from evaluation.encoding_checks import CHECKS, Result, run_check
+from evaluation.measurement import Measurement
+from model import GPTConfig
+from reporting.formatting import MISSING, Table
+
+# A model small enough that the whole program takes less than a minute on one core.
+SHAPE = {"n_layer": 2, "n_head": 4, "n_embd": 128, "vocab_size": 512}
+MICRO_BATCH = 4
+TRAINING_CONTEXTS = (256, 1024)  # in tokens
+DECODING_CONTEXT = 512
+REPEATS = 7  # counted rounds
+
+
+@dataclass
+class Config:
+    """Settings of a check."""
+
+    files: list[str] = field(default_factory=list)
+    """Python files with encodings of your own"""
+    pe: str | None = None
+    """encodings to check, separated by commas; null: all that the files define"""
+    speed: bool = True
+    """measure the speed of training and decoding, too"""
+
+
+def main(argv=None):
+    config = cli.parse(
+        Config, argv, __doc__, positional=("files", "Python files with encodings of your own")
+    )
+    specs = specs_to_check(config)
+    devices.configure_backends(torch.device("cpu"))
+    failed = 0
+    for spec in specs:
+        failed += check_encoding(spec)
+        if config.speed:
+            print_speed(spec)
+    if failed:
+        sys.exit(1)
+
+
+def specs_to_check(config: Config) -> list[str]:
+    """Return the encodings to check. Raises InputError for invalid files and encodings."""
+    names = []
+    for path in config.files:
+        try:
+            names += plugins.load_plugin(path).names
+        except InputError as error:
+            raise InputError(*(line.removeprefix("--plugin ") for line in error.problems)) from None
+    if config.pe is None:
+        if not names:
+            raise InputError("name a Python file with your encoding, or an encoding with --pe")
+        classes = {posenc.ENCODINGS[name]: name for name in reversed(names)}
+        return list(reversed(classes.values()))  # the first name of each class
+    specs = re.split(r",(?!\w+=)", config.pe)  # a comma before `option=` is part of an encoding
+    problems = []
+    for spec in specs:
+        try:
+            posenc.parse(spec)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return specs
+
+
+def check_encoding(spec: str) -> int:
+    """Run and print all checks of an encoding; return the number of failed ones."""
+    sources = [str(plugin.path) for plugin in plugins.plugins_of(posenc.parse(spec))]
+    print(f"\n{spec}: {summary_of_formula(spec)}\n")
+    print(f"{'check':24} {'result':16} {'measured':>10} {'bound':>10}")
+    start, results = time.perf_counter(), []
+    for name in CHECKS:
+        result = run_check(name, spec, sources)
+        results.append(result)
+        print(format_result(result), flush=True)
+        if name == "options" and result.status == "failed" and build_error(spec):
+            print("The other checks need an encoding that can be built.")
+            break
+        if name == "shapes" and result.status == "failed":
+            print("The other checks need features and biases of the right shapes.")
+            break
+    counts = {
+        status: sum(result.status == status for result in results)
+        for status in ("ok", "failed", "not applicable")
+    }
+    described = ", ".join(f"{count} {status}" for status, count in counts.items())
+    print(f"\n{len(results)} checks of {spec}: {described} ({time.perf_counter() - start:.0f} s)")
+    if counts["failed"] > 1:
+        print("Fix the first failure first: the others may follow from it.")
+    return counts["failed"]
+
+
+def summary_of_formula(spec: str) -> str:
+    """Return the first line of the docstrings of an encoding's classes."""
+    docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in posenc.parse(spec)]
+    return " | ".join(doc.splitlines()[0] for doc in docs)
+
+
+def build_error(spec: str) -> Exception | None:
+    """Return the exception of building an encoding, None if there is none."""
+    try:
+        posenc.build(spec, 4, 24, 64, layers=1)
+    except Exception as error:
+        return error
+    return None
+
+
+def format_result(result: Result) -> str:
+    """Return the row of a check, followed by the lines that explain a failure."""
+    value, bound = format_measurement(result.measurement)
+    status = result.status.upper() if result.status == "failed" else result.status
+    row = f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()
+    if result.status == "not applicable":
+        return f"{result.name:24} not applicable: {result.message}"
+    if result.status == "failed":
+        row += f"\n    {result.message}"
+        if result.cause:
+            row += f"\n    usual cause: {result.cause}"
+    return row
+
+
+def format_measurement(measurement: Measurement | None) -> tuple[str, str]:
+    """Return the measured number and its bound as they are printed."""
+    if measurement is None:
+        return "", ""
+    sign = ">=" if measurement.at_least else "<="
+    return f"{measurement.value:.2g}", f"{sign} {measurement.bound:g}"
+
+
+def print_speed(spec: str) -> None:
+    """Print the speed of an encoding next to the baselines, and what it adds to model and cache."""
+    rows = [["", "tokens/s", *(f"vs {name}" for name in BASELINES)]]
+    try:
+        for context in TRAINING_CONTEXTS:
+            rows.append(speed_row(f"training, {context:,} tokens", train_cases, spec, context))
+        label = f"decoding at {DECODING_CONTEXT:,} tokens"
+        rows.append(speed_row(label, generation_cases, spec, DECODING_CONTEXT))
+    except Exception as error:  # of an encoding that failed checks
+        print(f"The speed cannot be measured: {type(error).__name__}: {error}")
+        return
+    print(f"\n{Table(rows).markdown()}")
+    print(
+        f"Medians of {REPEATS} interleaved rounds, ratios above 1 are faster; "
+        f"{SHAPE['n_layer']} layers of width {SHAPE['n_embd']}, {SHAPE['n_head']} heads, "
+        f"training with {MICRO_BATCH} sequences, float32, {devices.describe(torch.device('cpu'))}."
+    )
+    print(describe_size(spec))
+
+
+def speed_row(label: str, make_cases, spec: str, context: int) -> list[str]:
+    """Time an encoding and the baselines, interleaved; return the row of the table."""
+    device = torch.device("cpu")
+    setting = Setting("custom", MICRO_BATCH, context, device, torch.float32, False, shape=SHAPE)
+    cases: dict[str, BenchmarkCase] = {}
+    for pe in (spec, *BASELINES):
+        cases |= make_cases(setting, pe)
+    if spec not in cases:
+        return [label, *[MISSING] * (1 + len(BASELINES))]  # beyond max_context
+    prepare = {name: case.prepare for name, case in cases.items()}
+    seconds = interleave(prepare, REPEATS, device, label)
+    entry = make_entry(spec, cases[spec], seconds, None)
+    ratios = [f"{entry['ratios'][name]:.2f}" for name in BASELINES]
+    return [label, f"{entry['tokens_per_second']:,.0f}", *ratios]
+
+
+def describe_size(spec: str) -> str:
+    """Return the parameters and the cached numbers per token that an encoding adds to a layer."""
+    shape = GPTConfig(size="custom", pe=spec, **SHAPE)
+    heads, width = shape.n_head, shape.n_embd
+    encoding = posenc.build(spec, heads, width, shape.block_size, layers=1)[0]
+    parameters = sum(parameter.numel() for parameter in encoding.parameters())
+    with torch.no_grad():
+        _, k_features = encoding.features(torch.zeros(1, 1, width), torch.zeros(1).long())
+    cached = sum(feature.numel() for feature in k_features)
+    shared = all(cls.scope == "model" for cls, _ in posenc.parse(spec))
+    where = "shared by all layers" if shared else "per layer"
+    return (
+        f"{spec} adds {parameters:,} parameters {where} at width {width} and {heads} heads; floats "
+        f"in the KV cache per token and layer: {2 * width} + {cached}."
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

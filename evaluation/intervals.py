@@ -1,0 +1,236 @@
+"""95% confidence intervals of comparisons: paired bootstrap over the text, t interval over seeds.
+
+    ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
+    ratio.estimate, ratio.low, ratio.high
+
+compare.py and the verdicts of report.py (reporting/claims.py) use these functions.
+
+Text. The text is cut into at most 32 segments of neighboring windows. The bootstrap draws segments
+with replacement, 10,000 times, and the same segments for both models or lengths that are compared,
+so that text which is hard for both does not widen the interval. Neighboring windows are not
+independent: with each window as a segment, intervals at short lengths would be half as wide. The
+percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n segments, because a bootstrap
+of few segments underestimates the error (Hesterberg 2015: "expanded percentile interval").
+
+Seeds. With several seeds, the estimate is the mean over seeds (of ratios: the geometric mean). Half
+the width of its t interval over seeds and that of the interval over the text are added in
+quadrature. Two seeds give a wide interval (t is 12.7). One seed: the interval covers the text only.
+
+Random numbers have a fixed seed, so that the same records give the same interval.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+DRAWS = 10_000
+MAX_SEGMENTS = 32
+NORMAL_QUANTILE = statistics.NormalDist().inv_cdf(0.975)
+# 97.5% quantiles of Student's t for 1, 2, ... degrees of freedom.
+T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95% confidence interval."""
+
+    estimate: float
+    low: float | None = None
+    """None, as `high`: the records do not have what is needed to compute an interval"""
+    high: float | None = None
+    seeds: int = 1
+    paired: bool = True
+    """False: from the standard errors of both values, as if their texts were independent"""
+
+    def above(self, bound: float) -> bool:
+        """Return whether the whole interval is above the bound."""
+        return self.low is not None and self.low > bound
+
+    def below(self, bound: float) -> bool:
+        """Return whether the whole interval is below the bound."""
+        return self.high is not None and self.high < bound
+
+    def scaled(self, factor: float) -> "Interval":
+        """Return the interval of the quantity times a positive factor."""
+        return self._map(lambda value: value * factor)
+
+    def exp(self) -> "Interval":
+        """Return the interval of the exponential; infinity where it overflows, NaN of NaN."""
+        return self._map(lambda value: math.inf if value >= 700 else math.exp(value))
+
+    def _map(self, function) -> "Interval":
+        values = [None if v is None else function(v) for v in (self.estimate, self.low, self.high)]
+        return Interval(*values, self.seeds, self.paired)
+
+
+def t_quantile(degrees: int) -> float:
+    """Return the 97.5% quantile of Student's t, with a relative error below 1e-4.
+
+    Raises ValueError for fewer than one degree of freedom.
+    """
+    if degrees < 1:
+        raise ValueError(f"degrees of freedom are {degrees}: they must be at least 1")
+    if degrees <= len(T_QUANTILES):
+        return T_QUANTILES[degrees - 1]
+    z = NORMAL_QUANTILE  # expansion in 1 / degrees: Abramowitz and Stegun, 26.7.5
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / degrees**power for power, term in enumerate(terms))
+
+
+def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
+    """Return the ratio of two perplexities, first over second.
+
+    pairs: one for each seed, of entries of records of eval_extrapolation.py. Both are of the same
+    text if `paired`; they may be of different context lengths. Entries without losses of blocks are
+    compared by their standard errors, as if not paired. A loss of NaN or Inf: no interval.
+    """
+    differences = [first["loss"] - second["loss"] for first, second in pairs]
+    if not np.isfinite(differences).all():
+        return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
+    draws = log_ratio_draws(pairs) if paired else None
+    if draws is None:
+        # Older records have the error 0 for a single window.
+        losses = [tuple((e["loss"], e.get("loss_se") or None) for e in pair) for pair in pairs]
+        return unpaired_difference(losses).exp()
+    resampled, segments = draws
+    return over_seeds(differences, _widened(differences, resampled, segments)).exp()
+
+
+def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int] | None:
+    """Return bootstrap draws of a mean log ratio of perplexities, (DRAWS,), and their segments.
+
+    pairs: see perplexity_ratio. Ratios of the same text share their draws. None if the entries have
+    no losses of blocks, or only one block.
+    """
+    segments = segment_losses([entry for pair in pairs for entry in pair])
+    if segments is None:
+        return None
+    losses, widths = segments
+    differences = (losses[0::2] - losses[1::2]).mean(0)  # (segments,)
+    counts = draw_counts(len(widths))
+    return counts @ (differences * widths) / (counts @ widths), len(widths)
+
+
+def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the mean losses of the text's segments, (entries, segments), and their relative sizes.
+
+    Each entry has the losses of consecutive blocks of the same text. Segments end where blocks of
+    the entry with the fewest blocks end. Where blocks of another entry cross this boundary, they
+    count on both sides, in proportion. None if an entry has no blocks, or only one.
+    """
+    if any(len(entry.get("blocks", ())) < 2 for entry in entries):
+        return None
+    bounds, sums = zip(*map(_cumulative_losses, entries), strict=True)
+    fewest = min(bounds, key=len)
+    count = min(MAX_SEGMENTS, len(fewest) - 1)
+    edges = fewest[np.linspace(0, len(fewest) - 1, count + 1).round().astype(int)]
+    widths = np.diff(edges)
+    at_edges = np.array(
+        [np.interp(edges, *curve) for curve in zip(bounds, sums, strict=True)]
+    )  # (entries, segments + 1)
+    return np.diff(at_edges) / widths, widths
+
+
+def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
+    """Return where blocks end, as fractions of the text, and the sum of the losses up to there."""
+    losses = np.array(entry["blocks"], float)
+    tokens = np.array(entry.get("block_tokens", np.ones(len(losses))))  # older: of equal size
+    bounds = np.concatenate([[0], tokens.cumsum()]) / tokens.sum()
+    return bounds, np.concatenate([[0], (losses * tokens).cumsum()]) / tokens.sum()
+
+
+def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
+    """Return the ratio of two mean scores, first over second.
+
+    pairs: one for each seed, of the scores (n,) of the same n independent queries. No interval if
+    all scores of a divisor are 0.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]
+        if len(pairs[0][0]) < 2 or not np.isfinite(ratios).all():
+            return Interval(float(np.mean(ratios)), seeds=len(pairs))
+        counts = draw_counts(len(pairs[0][0]))
+        draws = [counts @ first / (counts @ second) for first, second in pairs]
+        resampled = np.nan_to_num(np.mean(draws, 0), nan=math.inf, posinf=math.inf)
+        interval = over_seeds(ratios, _widened(ratios, resampled, len(counts[0])))
+    # numpy's percentiles between two infinite draws are NaN.
+    return replace(interval, high=math.inf) if math.isnan(interval.high) else interval
+
+
+def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
+    """Return the difference of two mean scores, first minus second; pairs: see score_ratio."""
+    differences = [float(first.mean() - second.mean()) for first, second in pairs]
+    mean = np.mean([first - second for first, second in pairs], 0)
+    if len(mean) < 2:
+        return Interval(statistics.mean(differences), seeds=len(pairs))
+    counts = draw_counts(len(mean))
+    return over_seeds(differences, _widened(differences, counts @ mean / len(mean), len(mean)))
+
+
+def unpaired_difference(
+    pairs: Sequence[tuple[tuple[float, float | None], tuple[float, float | None]]],
+) -> Interval:
+    """Return the difference of two values with standard errors, first minus second.
+
+    pairs: one for each seed, of (value, standard error); None: unknown, then there is no interval.
+    """
+    differences = [first[0] - second[0] for first, second in pairs]
+    errors = [[value[1] for value in pair] for pair in pairs]
+    if any(error is None for pair in errors for error in pair):
+        return Interval(statistics.mean(differences), seeds=len(pairs), paired=False)
+    # All seeds are evaluated on the same text: its error does not decrease with their number.
+    width = NORMAL_QUANTILE * math.hypot(*np.mean(errors, 0))
+    return over_seeds(differences, (width, width), paired=False)
+
+
+def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
+    """Return the mean over seeds of values with standard errors, each over the same n windows.
+
+    No interval if an error is unknown, or for a single window.
+    """
+    if n < 2 or any(error is None for error in errors):
+        return Interval(statistics.mean(values), seeds=len(values))
+    width = t_quantile(n - 1) * statistics.mean(errors)
+    return over_seeds(values, (width, width))
+
+
+def over_seeds(
+    values: Sequence[float], widths: tuple[float, float], paired: bool = True
+) -> Interval:
+    """Return the mean of one value for each seed, with the interval over the text and over seeds.
+
+    widths: from the mean to the lower and to the upper end of the interval over the text.
+    """
+    mean = float(np.mean(values))
+    seed_width = 0.0
+    if len(values) > 1:
+        seed_width = t_quantile(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    low = mean - math.hypot(widths[0], seed_width)
+    high = mean + math.hypot(widths[1], seed_width)
+    return Interval(mean, low, high, len(values), paired)
+
+
+def _widened(values: Sequence[float], draws: np.ndarray, n: int) -> tuple[float, float]:
+    """Return the distances from the mean of values to the ends of its widened bootstrap interval.
+
+    draws: of the mean, from n segments (see the module's docstring).
+    """
+    mean = float(np.mean(values))
+    low, high = np.percentile(draws, [2.5, 97.5])
+    factor = t_quantile(n - 1) / NORMAL_QUANTILE * math.sqrt(n / (n - 1))
+    return factor * (mean - low), factor * (high - mean)
+
+
+@lru_cache(maxsize=8)
+def draw_counts(n: int) -> np.ndarray:
+    """Return how often each of n segments is drawn, (DRAWS, n) float64."""
+    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), DRAWS).astype(float)

@@ -1,0 +1,611 @@
+"""Checks of one layer's encoding: its hooks, gradients and attention paths.
+
+Each function takes an encoding as in --pe, and returns the largest error and its bound (or None if
+nothing is measured). It raises CheckFailed, or NotApplicable with the reason. The table of all
+checks is in encoding_checks.py.
+
+Legend: B batch, H heads, T queries, S keys, D head dimension, C width.
+"""
+
+import inspect
+import re
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import attention
+import posenc
+from attention import BiasInputs
+from evaluation.measurement import (
+    CheckFailed,
+    Measurement,
+    NotApplicable,
+    compare,
+    require,
+    within,
+    worst,
+)
+from triton_attention.bias import Bias, bias_from_encoding
+
+B, H, T, C = 2, 4, 33, 24
+FAR = 32_768  # tokens of the check for finite values, or max_context
+STEP_SIZES = (1e-6, 1e-4, 1e-3, 1e-2)  # of finite differences
+
+
+def make_encoding(spec, heads=H, width=C, block_size=64, causal=True, std=0.5) -> posenc.Encoding:
+    """Return one layer's encoding with random parameters: zeros could hide a mistake.
+
+    std: standard deviation of the parameters; None: their initial values.
+    """
+    if not causal and not supports_bidirectional(spec):
+        raise NotApplicable("supports_bidirectional = False")
+    torch.manual_seed(0)
+    encoding = posenc.build(spec, heads, width, block_size, layers=1, causal=causal)[0]
+    if std is not None:
+        for parameter in encoding.parameters():
+            nn.init.normal_(parameter, std=std)
+        _clamp_by_reflection(encoding)
+    return encoding
+
+
+@torch.no_grad()
+def _clamp_by_reflection(encoding: posenc.Encoding) -> None:
+    """Clamp random parameters, but not onto a bound, where the formula may have a kink."""
+    drawn = [parameter.clone() for parameter in encoding.parameters()]
+    encoding.clamp_parameters_()
+    for parameter, value in zip(encoding.parameters(), drawn, strict=True):
+        parameter.copy_(2 * parameter - value)
+    encoding.clamp_parameters_()
+
+
+def supports_bidirectional(spec: str) -> bool:
+    """Return whether all parts of an encoding support bidirectional attention."""
+    return all(cls.supports_bidirectional for cls, _ in posenc.parse(spec))
+
+
+def bias_of_pairs(encoding, q_features: tuple, k_features: tuple, heads: int) -> Tensor:
+    """Return the formula `bias` of all pairs, computed directly: (B|1, H|1, T, S)."""
+    return encoding.bias(
+        tuple(feature[..., None] for feature in q_features),
+        tuple(feature[..., None, :] for feature in k_features),
+        torch.arange(heads)[:, None, None],
+    )
+
+
+def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
+    """Return the bias (B, H, T, T) float64 of the dense path; None for encodings without one."""
+    if encoding.bias is None:
+        return None
+    inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))))
+    bias = attention.bias_matrix(inputs, heads, x.size(1))
+    return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
+
+
+def last_queries(q_features: tuple, count: int) -> tuple:
+    """Return the query features of the last `count` tokens."""
+    return tuple(
+        feature[..., -count:] if feature.size(-1) > 1 else feature for feature in q_features
+    )
+
+
+def small_chunks():
+    """Return a context in which attention processes 16 queries at a time."""
+    return mock.patch.object(attention, "CHUNK_ELEMENTS", 1)
+
+
+def paths_of(encoding) -> list[str]:
+    """Return the attention paths to compare: the dense reference and the one of "auto"."""
+    return list(dict.fromkeys(("dense", attention.resolve_path("auto", encoding))))
+
+
+# Interface
+
+
+def check_options(spec: str) -> None:
+    """Check names, constructor and options, and that 2 to 12 heads are possible."""
+    for cls, _ in posenc.parse(spec):
+        for name in cls.names:
+            require(
+                re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) is not None,
+                f"the name '{name}' cannot be used as --pe",
+                "use letters, digits and hyphens in `names`",
+            )
+        parameters = list(inspect.signature(cls).parameters.values())
+        options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        require(
+            len(positional) == 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters),
+            f"{cls.__name__}.__init__ has the arguments {', '.join(positional)}",
+            "use (self, heads, channels, block_size, *, option: int = 8)",
+        )
+        for option in options:
+            require(
+                option.default is None or type(option.default) is int,
+                f"the default of the option {option.name} is not an integer or None",
+                "options are keyword-only integers with a default",
+            )
+            if option.default is not None:
+                part = f"{cls.names[0]}:{option.name}={option.default}"
+                posenc.build(part, H, C, 64, layers=1)
+    for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
+        posenc.build(spec, heads, width, block_size, layers=2)
+
+
+def check_shapes(spec: str) -> None:
+    """Check shapes and dtypes of what all hooks return."""
+    encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
+    with torch.no_grad():
+        embedded = encoding.embed(x, pos)
+        require(embedded.shape == x.shape, f"embed returns {tuple(embedded.shape)} for (B, T, C)")
+        for dtype in (torch.float32, torch.bfloat16):
+            q, k = torch.randn(2, B, H, T, C // H).to(dtype)
+            for name, rotated in zip("qk", encoding.rotate(q, k, pos), strict=True):
+                require(
+                    rotated.shape == q.shape and rotated.dtype == dtype,
+                    f"rotate returns {name} as {_describe(rotated)} for {_describe(q)}",
+                    "compute in float32 or float64 and return x.to(q.dtype)",
+                )
+        q_features, k_features = encoding.features(x, pos)
+        _check_feature_shapes(q_features, "query", (1, T))
+        _check_feature_shapes(k_features, "key", (T,))
+        if encoding.bias is not None:
+            bias = bias_of_pairs(encoding, q_features, k_features, H)
+            _check_pairs(bias, "bias")
+        if encoding.logits_transform is not None:
+            logits, bias = torch.randn(B, H, T, T), torch.randn(1, H, T, T)
+            d = pos[:, None] - pos
+            q = torch.randn(B, H, T, C // H)
+            added = encoding.logits_transform(logits, bias, q, d, d >= 0)
+            _check_pairs(added, "logits_transform")
+
+
+def _check_feature_shapes(features: tuple, kind: str, lengths: tuple[int, ...]) -> None:
+    for feature in features:
+        sizes = tuple(feature.shape)
+        valid = len(sizes) == 3 and sizes[0] in (1, B) and sizes[1] in (1, H)
+        require(
+            valid and sizes[2] in lengths and feature.dtype == torch.float32,
+            f"a {kind} feature is {_describe(feature)}: (B|1, H|1, T) float32 expected, "
+            f"here B = {B}, H = {H}, T = {T}",
+            "a linear layer of x gives (B, T, H): use .mT; pos gives (T,): use "
+            "pos.float()[None, None]",
+        )
+
+
+def _check_pairs(values: Tensor, hook: str) -> None:
+    sizes = tuple(values.shape)
+    valid = len(sizes) == 4 and all(
+        size in (1, full) for size, full in zip(sizes, (B, H, T, T), strict=True)
+    )
+    require(
+        valid and values.dtype == torch.float32,
+        f"{hook} returns {_describe(values)}: (B|1, H|1, T, S) float32 expected, "
+        f"here B = {B}, H = {H}, T = S = {T}",
+        "index parameters of a head by [h], which has the shape (H, 1, 1)",
+    )
+
+
+def _describe(x: Tensor) -> str:
+    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+
+
+def check_inputs_unchanged(spec: str) -> None:
+    """Check that no hook modifies its arguments."""
+    encoding, pos = make_encoding(spec), torch.arange(T)
+    d = pos[:, None] - pos
+    calls = {
+        "embed": (torch.randn(B, T, C), pos),
+        "rotate": (*torch.randn(2, B, H, T, C // H), pos),
+        "features": (torch.randn(B, T, C), pos),
+    }
+    if encoding.logits_transform is not None:
+        logits, bias = torch.randn(B, H, T, T), torch.randn(1, H, T, T)
+        q = torch.randn(B, H, T, C // H)
+        calls["logits_transform"] = (logits, bias, q, d, d >= 0)
+    with torch.no_grad():
+        q_features, k_features = encoding.features(torch.randn(B, T, C), pos)
+        if encoding.bias is not None:
+            wide_q = tuple(feature[..., None] for feature in q_features)
+            wide_k = tuple(feature[..., None, :] for feature in k_features)
+            calls["bias"] = (*wide_q, *wide_k)
+        for hook, arguments in calls.items():
+            before = [argument.clone() for argument in arguments]
+            if hook == "bias":
+                encoding.bias(wide_q, wide_k, torch.arange(H)[:, None, None])
+            else:
+                getattr(encoding, hook)(*arguments)
+            for argument, copy in zip(arguments, before, strict=True):
+                require(
+                    torch.equal(argument, copy),
+                    f"{hook} modifies one of its arguments in place",
+                    "replace operations such as x.add_() and x += y by x = x + y",
+                )
+
+
+def check_device(spec: str) -> None:
+    """Move the encoding to another device (meta, without values) and call all hooks there."""
+    encoding = make_encoding(spec).to("meta")
+    with torch.device("cpu"):
+        x = torch.empty(B, T, C, device="meta")
+        pos, h = (torch.arange(n, device="meta") for n in (T, H))
+        q, k = torch.empty(2, B, H, T, C // H, device="meta")
+        try:
+            encoding.embed(x, pos)
+            encoding.rotate(q, k, pos)
+            q_features, k_features = encoding.features(x, pos)
+            if encoding.bias is not None:
+                wide_q = tuple(feature[..., None] for feature in q_features)
+                wide_k = tuple(feature[..., None, :] for feature in k_features)
+                encoding.bias(wide_q, wide_k, h[:, None, None])
+            if encoding.factors is not None:
+                encoding.factors(q_features, k_features)
+            if encoding.logits_transform is not None:
+                d = pos[:, None] - pos
+                logits = torch.empty(B, H, T, T, device="meta")
+                encoding.logits_transform(logits, logits[:1, :, :1, :1], q, d, d >= 0)
+        except (RuntimeError, NotImplementedError) as error:
+            raise CheckFailed(
+                f"a hook fails on another device: {' '.join(str(error).split())[:160]}",
+                "pass device=x.device (or pos.device) to torch.arange and the like, use "
+                "register_buffer for constants, and no .item()",
+            ) from error
+
+
+# Formulas
+
+
+def check_reference(spec: str) -> Measurement:
+    """Compare the bias with the method `reference_bias` of the class, if there is one."""
+    encoding = make_encoding(spec)
+    if not hasattr(encoding, "reference_bias"):
+        raise NotApplicable("not given: the class has no method reference_bias")
+    x = torch.randn(B, T, C)
+    expected = torch.as_tensor(np.asarray(encoding.reference_bias(x.double().numpy())))
+    ours = torch.from_numpy(dense_bias(encoding, x)).tril()
+    expected = expected.double().expand_as(ours).tril()
+    return compare("the bias differs from reference_bias", ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def check_factors(spec: str, causal: bool) -> Measurement:
+    """Compare the sum of the products of `factors` with the bias of all pairs that attend."""
+    encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
+    if encoding.factors is None:
+        raise NotApplicable("no factors")
+    total = 0
+    for u, w in encoding.factors(*encoding.features(x, torch.arange(T))):
+        u = u.double()
+        w = torch.ones(1, 1, 1, dtype=torch.float64) if w is None else w.double()
+        u = u[..., None] if u.dim() == 3 else u
+        w = w[..., None] if w.dim() == 3 else w
+        total = total + u @ w.mT
+    total, expected = total.expand(B, H, T, T), torch.from_numpy(dense_bias(encoding, x))
+    if causal:
+        total, expected = total.tril(), expected.tril()
+    what = "the products of factors do not add up to the bias"
+    return compare(what, total, expected, atol=1e-5, rtol=1e-5)
+
+
+def check_distance_bias(spec: str, causal: bool) -> Measurement:
+    """Compare the bias of each distance with the bias of each pair."""
+    encoding, x = make_encoding(spec, causal=causal), torch.randn(1, T, C)
+    if encoding.distance_bias is None:
+        raise NotApplicable("no distance_bias")
+    bias = bias_of_pairs(encoding, *encoding.features(x, torch.arange(T)), H)
+    bias = bias.expand(1, H, T, T).double()
+    by_distance = torch.from_numpy(dense_bias(encoding, x))
+    if causal:
+        by_distance, bias = by_distance.tril(), bias.tril()
+    return compare("distance_bias differs from bias", by_distance, bias, atol=0, rtol=1e-6)
+
+
+def check_triton_bias(spec: str) -> Measurement:
+    """Compare the bias in the form of the Triton kernels with the bias, without a GPU."""
+    encoding, x = make_encoding(spec), torch.randn(B, T, C)
+    if encoding.bias is None or encoding.triton_bias is None:
+        raise NotApplicable("no triton_bias")
+    kernel_bias = bias_from_encoding(encoding, *encoding.features(x, torch.arange(T)), H)
+    ours = _evaluate_kernel_bias(kernel_bias).double().expand(B, H, T, T)
+    expected = torch.from_numpy(dense_bias(encoding, x))
+    what = "triton_bias differs from bias"
+    return compare(what, ours.tril(), expected.tril(), atol=1e-4, rtol=1e-4)
+
+
+def _evaluate_kernel_bias(bias: Bias) -> Tensor:
+    """Return the bias of all pairs, later keys excepted, by the formulas of triton_attention."""
+    d = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
+    if bias.kind == "distance":
+        return bias.table[:, d][None]
+    if bias.kind == "piecewise-linear":
+        ratio = (bias.table[:, d] * bias.g.expand(1, -1, T)[0, :, :, None]).expand(H, T, T)
+        ends, slopes, intercepts = bias.pieces.unbind(1)  # (H, K) each
+        flat = ratio.flatten(1).contiguous()
+        piece = torch.searchsorted(ends[:, :-1].contiguous(), flat)
+        return (slopes.gather(1, piece) * flat + intercepts.gather(1, piece)).view(1, H, T, T)
+    decay = bias.g[..., None] * (bias.s_i[..., None] - bias.s_j[..., None, :])
+    return decay if bias.kind == "decay" else -decay.square().log1p()
+
+
+def check_continued_features(spec: str) -> Measurement | None:
+    """Compare features of a text in one piece and in two, the second with `previous`."""
+    encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
+    whole = encoding.features(x, pos)
+    head = encoding.features(x[:, :20], pos[:20])
+    previous = tuple(feature[..., -1:] for feature in head[1])
+    tail = encoding.features(x[:, 20:], pos[20:], previous)
+    parts = zip(whole[0] + whole[1], head[0] + head[1], tail[0] + tail[1], strict=True)
+    errors = []
+    for feature, first, second in parts:
+        if feature.size(-1) == T:
+            what = "features of tokens 20 to 32 differ if they continue tokens 0 to 19"
+            continued = torch.cat([first, second], -1)
+            errors.append(compare(what, continued, feature, atol=1e-5, rtol=1e-5))
+        else:  # the same for all tokens
+            same = torch.equal(first, feature) and torch.equal(second, feature)
+            require(same, "a feature with T = 1 differs between parts of a text")
+    if not errors:
+        raise NotApplicable("no features per token")
+    return worst(errors)
+
+
+# Numbers
+
+
+def check_gradients(spec: str, causal: bool = True) -> Measurement | None:
+    """Compare gradients with finite differences in float64, along one random direction each.
+
+    Of the input, queries, keys, and all parameters, through the dense path. The error is relative
+    to the norm of the gradient, and the smallest of several step sizes: encodings that round to
+    float32 need large steps, those with kinks small ones.
+    """
+    encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
+    pos, weights = torch.arange(9), torch.randn(1, 2, 9, 6, dtype=torch.float64)
+    x, (q, k, v) = torch.randn(1, 9, 12).double(), torch.randn(3, 1, 2, 9, 6).double()
+    named = {"x": x, "q": q, "k": k, **dict(encoding.named_parameters())}
+
+    def loss() -> Tensor:
+        embedded = encoding.embed(x, pos)
+        features = encoding.features(embedded, pos)
+        rotated = encoding.rotate(q, k, pos)
+        output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
+        return (output * weights).sum() + embedded.square().mean()
+
+    for tensor in named.values():
+        tensor.requires_grad_()
+    gradients = torch.autograd.grad(loss(), list(named.values()), allow_unused=True)
+    errors = []
+    for (name, tensor), gradient in zip(named.items(), gradients, strict=True):
+        gradient = torch.zeros_like(tensor) if gradient is None else gradient
+        error = min(_difference_error(loss, tensor, gradient, step) for step in STEP_SIZES)
+        what = f"the gradient of {name} differs from finite differences"
+        errors.append(within(Measurement(error, 1e-3), what))
+    return worst(errors)
+
+
+@torch.no_grad()
+def _difference_error(loss, tensor: Tensor, gradient: Tensor, step: float) -> float:
+    """Return the error of the derivative along a random direction, over the gradient's norm."""
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    losses, saved = [], tensor.clone()
+    for sign in (1, -1):
+        tensor.copy_(saved + sign * step * direction)
+        losses.append(loss().item())
+    tensor.copy_(saved)
+    difference = (losses[0] - losses[1]) / (2 * step)
+    derivative = (gradient * direction).sum().item()
+    scale = max(gradient.norm().item(), abs(difference), 1e-3)
+    return abs(derivative - difference) / scale
+
+
+def check_finite(spec: str) -> None:
+    """Check that values and gradients are finite for near tokens, and values for far ones."""
+    encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
+    q, k, v = torch.randn(3, B, H, T, C // H)
+    features = encoding.features(encoding.embed(x, pos), pos)
+    if encoding.bias is not None:
+        bias = bias_of_pairs(encoding, *features, H).expand(B, H, T, T)
+        for distance in (0, 1, T - 1):
+            _require_finite(bias.diagonal(-distance, 2, 3), f"the bias at distance {distance}")
+        _require_finite(bias, "the bias of later keys (they are masked, but must be finite)")
+    output = attention.dense(*encoding.rotate(q, k, pos), v, BiasInputs(encoding, *features), 0.4)
+    _require_finite(output, "the output of attention")
+    output.sin().sum().backward() if output.requires_grad else None
+    for name, parameter in encoding.named_parameters():
+        if parameter.grad is not None:
+            _require_finite(parameter.grad, f"the gradient of {name}")
+    with torch.no_grad():
+        _check_far_tokens(encoding)
+
+
+def _check_far_tokens(encoding) -> None:
+    """Check hooks for the last tokens of a text of FAR tokens."""
+    N = min(encoding.max_context or FAR, FAR)
+    at, pos = f"at {N:,} tokens", torch.arange(N)
+    _require_finite(encoding.embed(torch.randn(1, 64, C), pos[-64:]), f"embed {at}")
+    q, k = torch.randn(2, 1, H, 64, C // H)
+    for rotated in encoding.rotate(q, k, pos[-64:]):
+        _require_finite(rotated, f"rotate {at}")
+    q_features, k_features = encoding.features(torch.randn(1, N, C), pos)
+    bias = torch.zeros(1, 1, 1, 1)
+    if encoding.bias is not None:
+        bias = bias_of_pairs(encoding, last_queries(q_features, 1), k_features, H)
+        _require_finite(bias, f"the bias {at}")
+    if encoding.logits_transform is not None:
+        d, logits = (N - 1 - pos)[None], torch.randn(1, H, 1, N)
+        bias = bias.expand(1, bias.size(1), 1, bias.size(-1))
+        added = encoding.logits_transform(logits, bias, q[:, :, -1:], d, d >= 0)
+        _require_finite(added, f"logits_transform {at}")
+
+
+def _require_finite(values: Tensor, what: str, cause: str = "") -> None:
+    count = (~values.isfinite()).sum().item()
+    require(
+        count == 0,
+        f"{what} has NaN or Inf in {count:,} of {values.numel():,} values",
+        cause
+        or "log(0), 0 / 0 and sqrt'(0) occur at distance 0: use log1p or clamp; powers and exp "
+        "overflow far away; parameters, which are random here, need bounds in clamp_parameters_",
+    )
+
+
+def check_rotation_in_bfloat16(spec: str) -> Measurement:
+    """Compare rotated queries and keys in bfloat16 with float32 at far positions, by norms."""
+    encoding = make_encoding(spec)
+    last = min(encoding.max_context or FAR, FAR)
+    pos, (q, k) = torch.arange(last - T, last), torch.randn(2, 1, H, T, C // H).bfloat16()
+    with torch.no_grad():
+        exact = encoding.rotate(q.float(), k.float(), pos)
+        errors = [
+            ((ours.float() - theirs).norm() / theirs.norm()).item()
+            for ours, theirs in zip(encoding.rotate(q, k, pos), exact, strict=True)
+        ]
+    what = f"the relative error of rotate in bfloat16 at {last:,} tokens"
+    return within(Measurement(max(errors), 0.01), what)
+
+
+def check_clamping(spec: str) -> None:
+    """Check `clamp_parameters_`: no effect at initialization, in place, finite outputs after it."""
+    encoding = posenc.build(spec, H, C, 64, layers=1)[0]
+    parameters = dict(encoding.named_parameters())
+    if not parameters:
+        raise NotApplicable("no parameters")
+    initial = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    encoding.clamp_parameters_()
+    for name, parameter in encoding.named_parameters():
+        require(
+            parameter is parameters[name] and parameter.is_leaf and parameter.requires_grad,
+            f"clamp_parameters_ replaces {name}, so that the optimizer keeps the old one",
+            "clamp in place under @torch.no_grad(): self.r.clamp_(min=0)",
+        )
+        require(
+            torch.equal(parameter, initial[name]),
+            f"clamp_parameters_ changes the initial values of {name}",
+            "choose initial values within the bounds, or call clamp_parameters_ in __init__",
+        )
+    x, pos = torch.randn(B, T, C), torch.arange(T)
+    for value in (-1.0, 3.0):
+        with torch.no_grad():
+            for parameter in parameters.values():
+                parameter.fill_(value)
+            encoding.clamp_parameters_()
+            clamped = [parameter.clone() for parameter in parameters.values()]
+            encoding.clamp_parameters_()
+            for parameter, once in zip(parameters.values(), clamped, strict=True):
+                require(torch.equal(parameter, once), "a second clamp_parameters_ has an effect")
+            inputs = BiasInputs(encoding, *encoding.features(x, pos))
+            q, k, v = torch.randn(3, B, H, T, C // H)
+            output = attention.dense(*encoding.rotate(q, k, pos), v, inputs, 0.4)
+        require(
+            output.isfinite().all().item(),
+            f"the output has NaN or Inf after parameters of {value:g} are clamped",
+            "bound parameters for which the formula is undefined in clamp_parameters_",
+        )
+
+
+# Attention paths
+
+
+def check_paths(spec: str, queries: int, gradients: bool) -> Measurement:
+    """Compare all paths, in chunks, with the dense path; the last `queries` of 65 tokens."""
+    encoding = make_encoding(spec, 2, 12, 128, std=None)
+    x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
+    q_features, k_features = encoding.features(x, torch.arange(65))
+    q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
+    bias_inputs = BiasInputs(encoding, q_features, k_features)
+    expected = attention.dense(q, k, v, bias_inputs, 0.4).detach()
+    bound = 2e-6
+    if encoding.factors is not None:  # products are rounded relative to the largest bias
+        bound *= max(1.0, abs(dense_bias(encoding, x, 2)).max() / 64)
+    errors = []
+    with torch.set_grad_enabled(gradients), small_chunks():
+        for path in paths_of(encoding):
+            y = attention.attend(q, k, v, bias_inputs, 0.4, path)
+            what = f"the {path} path in chunks differs from the dense path"
+            errors.append(compare(what, y, expected, atol=bound, rtol=1e-7))
+    return worst(errors)
+
+
+def bidirectional_case(spec: str):
+    """Return a bidirectional encoding, x, and q, k, v of two texts of 50 tokens."""
+    encoding = make_encoding(spec, 2, 32, 64, causal=False, std=0.3)
+    return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
+
+
+def check_bidirectional(spec: str, queries: int, gradients: bool) -> Measurement:
+    """Compare all paths, in chunks, with one matrix of all pairs; also the gradients of k and v."""
+    encoding, x, (q, k, v) = bidirectional_case(spec)
+    k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
+    q_features, k_features = encoding.features(x, torch.arange(50))
+    distance = torch.arange(50)[:, None] - torch.arange(50)
+    mask = distance.abs() < (encoding.window_size or 50)
+    logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
+    if encoding.bias is not None:
+        bias = bias_of_pairs(encoding, q_features, k_features, 2)
+        _check_later_keys(bias)
+    if encoding.logits_transform is not None:
+        bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
+    expected = ((logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v)[:, :, -queries:]
+    q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
+    bias_inputs = BiasInputs(encoding, q_features, k_features)
+    errors = []
+    with torch.set_grad_enabled(gradients), small_chunks():
+        for path in paths_of(encoding):
+            ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
+            what = f"the {path} path differs from the formula of all pairs"
+            errors.append(compare(what, ours, expected, atol=1e-5, rtol=1e-7))
+            if gradients:
+                grads = torch.autograd.grad(ours.sin().sum(), (k, v))
+                references = torch.autograd.grad(expected.sin().sum(), (k, v), retain_graph=True)
+                for grad, reference in zip(grads, references, strict=True):
+                    what = f"gradients of the {path} path differ from the formula of all pairs"
+                    errors.append(compare(what, grad, reference, atol=1e-5, rtol=1e-7))
+    return worst(errors)
+
+
+def _check_later_keys(bias: Tensor) -> None:
+    """Check that a bias that decays with the distance of earlier keys does so for later keys."""
+    cause = "the logarithm or root of a negative distance: use |i - j| where self.causal is False"
+    _require_finite(bias, "the bias of an encoder", cause)
+    bias = bias.expand(-1, -1, 50, 50)
+    excess = bias - bias.diagonal(dim1=2, dim2=3)[..., None]
+    steps = bias.diff(dim=-1).tril(-1)  # towards the query, among earlier keys
+    decays = (steps.amin((0, 2, 3)) >= 0) & (steps.amax((0, 2, 3)) > 0)  # (H,)
+    later = excess.triu(1).amax((0, 2, 3))
+    wrong = decays & (later > 1e-6)
+    require(
+        not wrong.any().item(),
+        "the bias decays towards earlier keys, but grows towards later keys, "
+        f"by up to {later.max().item():.2g}",
+        "use the absolute distance, |i - j| or |S_i - S_j|, where self.causal is False; factors "
+        "then no longer hold: self.factors = None in set_bidirectional",
+    )
+
+
+def check_padding(spec: str, gradients: bool) -> Measurement:
+    """Check that texts of 23 and 50 tokens give what each gives alone; padding has no gradient."""
+    encoding, x, qkv = bidirectional_case(spec)
+    qkv.requires_grad_(gradients)
+    lengths = torch.tensor([23, 50])
+    errors = []
+    with torch.set_grad_enabled(gradients), small_chunks():
+        for path in paths_of(encoding):
+            bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
+            mask_spec = attention.make_mask_spec(encoding, lengths=lengths)
+            padded = attention.attend(*qkv, bias_inputs, 0.4, path, mask_spec)
+            _require_finite(padded, "the output of a padded batch")
+            for row, length in enumerate(lengths):
+                features = encoding.features(x[row : row + 1, :length], torch.arange(length))
+                one = qkv[:, row : row + 1, :, :length]
+                alone = attention.dense(*one, BiasInputs(encoding, *features), 0.4)
+                what = "the output of a padded text differs from the text alone"
+                errors.append(
+                    compare(what, padded[row : row + 1, :, :length], alone, 1e-5, rtol=1e-7)
+                )
+            if gradients:
+                (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
+                masked = not grad[:, 0, :, 23:].any() and not grad[:, 1].any()
+                require(masked, "padding receives gradients", "use the argument `mask`")
+                require(grad[:, 0, :, :23].abs().sum().item() > 0, "no token has a gradient")
+    return worst(errors)

@@ -1,0 +1,375 @@
+"""Checks of an encoding in a small GPT: causality, KV cache, compilation, precision, training.
+
+Each function takes an encoding as in --pe, and returns the largest error and its bound (or None if
+nothing is measured). It raises CheckFailed, or NotApplicable with the reason. The table of all
+checks is in encoding_checks.py.
+"""
+
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._dynamo.backends.registry import lookup_backend
+
+import model as gpt
+from errors import InputError
+from evaluation.layer_checks import (
+    bias_of_pairs,
+    small_chunks,
+    supports_bidirectional,
+)
+from evaluation.measurement import (
+    CheckFailed,
+    Measurement,
+    NotApplicable,
+    compare,
+    require,
+    within,
+    worst,
+)
+from generation.kv_cache import Cache
+from model import GPT, GPTConfig
+from posenc import Composition
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+
+V = 96  # vocabulary
+CHUNKS = (1, 7, 64)  # tokens that a KV cache reads at a time
+# Encodings that cannot distinguish the order of 20 tokens in one layer.
+WITHOUT_ORDER = ("nope", "dape")
+
+
+def make_model(spec: str, **settings) -> GPT:
+    """Return a decoder with initial weights, in evaluation mode."""
+    torch.manual_seed(0)
+    shape = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 32, "vocab_size": V}
+    return GPT(GPTConfig(**{"size": "quickstart", "pe": spec, **shape, **settings})).eval()
+
+
+def make_lively_model(spec: str, **settings) -> GPT:
+    """Return a model with large weights, so that attention and encoding matter."""
+    model = make_model(spec, block_size=100, **settings)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and "wte" not in name:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return model
+
+
+def gradients(model: GPT) -> list[Tensor]:
+    """Return the loss and the gradients of all parameters on fixed tokens."""
+    tokens = torch.randint(V, (4, 33), generator=torch.Generator().manual_seed(3))
+    model.zero_grad()
+    loss = model(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+    grads = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for parameter in model.parameters()
+    ]
+    return [loss.detach(), *grads]
+
+
+def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Tensor:
+    """Return the logits of tokens (B, T) that are read through a KV cache."""
+    cache = Cache(model, capacity)
+    with torch.no_grad():
+        return torch.cat([model(part, cache=cache) for part in tokens.split(chunk, 1)], 1)
+
+
+# Context
+
+
+def check_causality(spec: str, path: str) -> Measurement:
+    """Change tokens 17 to 29: the logits before them must not change, those after them must."""
+    model = make_model(spec, attention=path)
+    tokens = torch.randint(V, (2, 30))
+    changed = tokens.clone()
+    changed[:, 17:] = (changed[:, 17:] + 1) % V
+    before, after = model(tokens), model(changed)
+    what = "logits change if a later token changes"
+    error = compare(what, after[:, :17], before[:, :17], atol=1e-5)
+    require(
+        (after[:, 17:] - before[:, 17:]).abs().max().item() > 1e-3,
+        "logits do not depend on the tokens",
+    )
+    return error
+
+
+def check_lengths(spec: str) -> Measurement | None:
+    """Check texts of 1, 2 and 32 tokens, and of 150, beyond the training length of 32."""
+    model = make_model(spec)
+    tokens = torch.randint(V, (1, 150))
+    for length in (1, 2, 32):
+        require(
+            model(tokens[:, :length]).shape == (1, length, V),
+            f"wrong shape of the logits at {length} tokens",
+        )
+    if model.max_context is None:
+        what = "the first 20 logits of 20 and of 150 tokens differ"
+        cause = "nothing may depend on the length of the text: use pos, not x.size(1)"
+        return compare(what, model(tokens)[:, :20], model(tokens[:, :20]), 1e-5, 1e-4, cause)
+    limit = model.max_context
+    try:
+        model(torch.randint(V, (1, limit + 1)))
+    except InputError as error:
+        message = f"supports at most {limit} positions"
+        require(message in str(error), f"a text beyond max_context is not refused: {error}")
+        return None
+    raise CheckFailed(f"a text of {limit + 1} tokens is not refused")
+
+
+def check_order(spec: str) -> Measurement:
+    """Reverse 19 of 20 tokens: the last logits of one layer must change.
+
+    With one layer and no encoding, they depend on the set of earlier tokens only.
+    """
+    if spec in WITHOUT_ORDER:
+        raise NotApplicable("does not distinguish the order of 20 tokens in one layer")
+    model = make_model(spec, n_layer=1)
+    window = model.posenc[0].window_size
+    if window is not None and window >= 20 and not isinstance(model.posenc[0], Composition):
+        raise NotApplicable(f"a window of {window} tokens masks none of 20 tokens")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            generator = torch.Generator().manual_seed(0)
+            torch.nn.init.normal_(module.weight, std=0.3, generator=generator)
+    for parameter in model.posenc.parameters():
+        if parameter.abs().max() < 0.1:  # as in cope and shaw at initialization
+            torch.nn.init.normal_(parameter, std=0.3)
+    tokens = torch.arange(20)[None]
+    reversed_tokens = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
+    difference = (model(tokens)[:, -1] - model(reversed_tokens)[:, -1]).abs().max().item()
+    return within(
+        Measurement(difference, 1e-2, at_least=True),
+        "the logits hardly depend on the order of the tokens",
+        "the name of a hook is misspelled, or no hook uses pos or sums along the text; an encoding "
+        "that only changes the logits of others needs one, as in dape+kerple",
+    )
+
+
+def check_encoder_context(spec: str) -> Measurement:
+    """Change the last token of an encoder's text: the output before it must change."""
+    if not supports_bidirectional(spec):
+        raise NotApplicable("supports_bidirectional = False")
+    model = make_lively_model(spec, causal=False)
+    tokens = torch.randint(V, (1, 20))
+    changed = tokens.clone()
+    changed[:, 19] = (tokens[:, 19] + 1) % V
+    difference = (model(changed)[:, 18] - model(tokens)[:, 18]).abs().max().item()
+    what = "tokens of an encoder do not attend to later tokens"
+    cause = "call super().set_bidirectional() where you override it"
+    return within(Measurement(difference, 1e-3, at_least=True), what, cause)
+
+
+# KV cache
+
+
+def check_cache(spec: str, path: str) -> Measurement | None:
+    """Compare logits of 90 tokens read through a KV cache with those of one pass."""
+    model = make_lively_model(spec, attention=path)
+    tokens = torch.randint(V, (2, 90))
+    expected, errors = model(tokens), []
+    for chunk in CHUNKS:
+        cached = read_in_chunks(model, tokens, chunk, capacity=100)
+        count = "one token" if chunk == 1 else f"{chunk} tokens"
+        what = f"logits through a KV cache, {count} at a time, differ from those of one pass"
+        errors.append(compare(what, cached, expected, atol=1e-4))
+    return worst(errors)
+
+
+def check_cache_in_bfloat16(spec: str) -> Measurement | None:
+    """Compare the error of cached logits in bfloat16 with that of the dense path.
+
+    Norms of the errors against float32, because each path rounds in different places.
+    """
+    model, tokens = make_lively_model(spec), torch.randint(V, (2, 90))
+    dense = make_lively_model(spec, attention="dense")
+    dense.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        exact = dense(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            dense_error = (dense(tokens).float() - exact).norm().item()
+            cached = [read_in_chunks(model, tokens, chunk, capacity=90) for chunk in CHUNKS]
+    what = "the error in bfloat16 through a KV cache, relative to the dense path"
+    ratios = [(logits.float() - exact).norm().item() / dense_error for logits in cached]
+    return worst([within(Measurement(ratio, 1.25), what) for ratio in ratios])
+
+
+def check_cache_window(spec: str, window: int) -> Measurement:
+    """Compare chunks of 16 through a cache of `window` tokens with one matrix of all pairs."""
+    model, tokens = make_lively_model(spec), torch.randint(V, (2, 70))
+
+    def plain(q, k, v, bias_inputs, scale, *_):
+        encoding, q_features, k_features = bias_inputs
+        distance = torch.arange(70)[:, None] - torch.arange(70)
+        mask = (distance >= 0) & (distance < min(window, encoding.window_size or window))
+        logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
+        if encoding.bias is not None:
+            bias = bias_of_pairs(encoding, q_features, k_features, 3)
+        if encoding.logits_transform is not None:
+            bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
+        return (logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+    with mock.patch.object(gpt, "CACHE_CHUNK", 16), small_chunks():
+        ours = model.losses(tokens, tokens, cache_window=window)
+        last = model.losses(tokens, tokens[:, -20:], cache_window=window)
+    what = "losses of the last 20 tokens differ if only they have targets"
+    compare(what, last, ours[:, -20:], atol=1e-5, rtol=1.3e-6)
+    with mock.patch("attention.attend", plain), torch.no_grad():
+        expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
+    what = f"losses through a cache of the latest {window} tokens differ from the formula"
+    return compare(what, ours, expected, atol=1e-4, rtol=1e-4)
+
+
+# Compilation and memory
+
+
+class _CountingBackend:
+    """Backend of torch.compile that counts graphs; `name` compiles them without a C++ compiler."""
+
+    def __init__(self, name: str):
+        self.compile = lookup_backend(name)
+        self.graphs = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+        return self.compile(graph, inputs)
+
+
+def check_fixed_shapes(spec: str) -> Measurement:
+    """Decode 20 tokens with a cache of fixed shapes, compiled to one graph for all steps."""
+    torch._dynamo.reset()
+    backend = _CountingBackend("eager")
+    model, tokens = make_lively_model(spec), torch.randint(V, (2, 50))
+    cache = Cache(model, 70)
+    decode = torch.compile(model.decode, fullgraph=True, backend=backend)
+    with torch.no_grad():
+        model(tokens[:, :30], cache=cache)
+        cache.fix_shapes()
+        logits = [decode(tokens[:, i, None], cache) for i in range(30, 50)]
+        what = "logits of GPT.decode differ from those of one pass"
+        error = compare(what, torch.stack(logits, 1), model(tokens)[:, 30:], atol=1e-4)
+    require(
+        backend.graphs == 1,
+        f"decoding 20 tokens compiled {backend.graphs} graphs instead of 1",
+        "a Python number that depends on the position is a constant of the graph: use tensors",
+    )
+    return error
+
+
+def check_one_graph(spec: str) -> Measurement:
+    """Compile training to one graph for all blocks and one for the loss, without graph breaks.
+
+    Loss and gradients must be those of eager mode.
+    """
+    model = make_lively_model(spec)
+    plain = gradients(model)
+    torch._dynamo.reset()
+    # Decomposes and partitions the graph as inductor does, without its C++ code.
+    backend = _CountingBackend("aot_eager_decomp_partition")
+    model.compile(backend=backend, fullgraph=True)
+    what = "loss or gradients differ between compiled and eager mode"
+    errors = [
+        compare(what, compiled, expected, atol=1e-5, rtol=1e-4)
+        for compiled, expected in zip(gradients(model), plain, strict=True)
+    ]
+    require(
+        backend.graphs == 2,
+        f"training compiled {backend.graphs} graphs instead of 2 (blocks and loss)",
+        "a Python number that differs between layers is a constant of the graph: use tensors",
+    )
+    return worst(errors)
+
+
+def check_activation_checkpointing(spec: str) -> Measurement:
+    """Compare gradients with and without recomputing the blocks in backward."""
+    model = make_lively_model(spec)
+    plain = gradients(model)
+    model.activation_checkpointing = True
+    blocks = []
+    model.h[0].register_forward_pre_hook(lambda *_: blocks.append(1))
+    what = "gradients differ with activation checkpointing"
+    errors = [
+        compare(what, checkpointed, expected, atol=1e-5, rtol=1.3e-6)
+        for checkpointed, expected in zip(gradients(model), plain, strict=True)
+    ]
+    require(len(blocks) == 2, "a block did not run again in backward")
+    return worst(errors)
+
+
+# Training
+
+
+def check_parameter_gradients(spec: str) -> None:
+    """Check that every parameter has a gradient other than zero."""
+    model = make_model(spec)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.clamp_parameters_()
+    tokens = torch.randint(V, (4, 32))
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    for name, parameter in model.named_parameters():
+        require(
+            parameter.grad is not None and parameter.grad.abs().sum().item() > 0,
+            f"{name} has no gradient",
+            "no hook uses the parameter, or it passes through detach(), .data, round() or no_grad",
+        )
+
+
+def check_bfloat16(spec: str) -> Measurement:
+    """Compare logits of 90 tokens under autocast to bfloat16 with float32, by norms."""
+    model, tokens = make_lively_model(spec), torch.randint(V, (2, 90))
+    with torch.no_grad():
+        exact = model(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            error = (model(tokens).float() - exact).norm() / exact.norm()
+    what = "the relative error of the logits in bfloat16"
+    cause = "bfloat16 has 8 bits: compute positions, angles and sums in float32"
+    return within(Measurement(error.item(), 0.05), what, cause)
+
+
+def check_state_dict(spec: str) -> Measurement:
+    """Load the weights into a model with other initial values: the logits must be equal."""
+    model, other = make_lively_model(spec), make_model(spec, block_size=100)
+    torch.manual_seed(7)
+    other = GPT(other.config).eval()
+    other.load_state_dict(model.state_dict())
+    tokens = torch.randint(V, (2, 90))
+    what = "the logits change if the weights are saved and loaded"
+    cause = "random numbers that are drawn in __init__ must be an nn.Parameter or a buffer"
+    return compare(what, other(tokens), model(tokens), atol=1e-6, cause=cause)
+
+
+def check_determinism(spec: str) -> None:
+    """Compute loss and gradients twice with the same seed: they must be equal."""
+    model = make_lively_model(spec).train()
+    results = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        results.append(gradients(model))
+    equal = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    cause = "a hook keeps something between calls, or draws random numbers outside torch"
+    require(equal, "loss or gradients differ between two calls with the same seed", cause)
+    tokens = torch.randint(V, (2, 32))
+    model.eval()
+    first = model(tokens)
+    torch.rand(1)
+    cause = "draw random numbers only if self.training"
+    require(torch.equal(first, model(tokens)), "evaluation is random", cause)
+
+
+def check_training(spec: str) -> Measurement:
+    """Take 20 optimizer steps on one batch: the loss must fall, all parameters stay finite."""
+    model = make_model(spec, n_layer=1).train()
+    optimizer = make_optimizer(model, lr=1e-2)
+    scaler = make_grad_scaler(torch.device("cpu"), torch.float32)
+    tokens = torch.randint(V, (4, 33))
+    losses = []
+    for _ in range(20):
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer_step(model, optimizer, scaler)
+        losses.append(loss.item())
+    finite = all(parameter.isfinite().all() for parameter in model.parameters())
+    require(finite, "a parameter is NaN or Inf after 20 steps")
+    what = "the loss after 19 steps over that of the first"
+    return within(Measurement(losses[-1] / losses[0], 0.85), what)

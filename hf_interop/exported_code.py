@@ -1,0 +1,132 @@
+"""Code of exported folders: imports of this repository's modules, rewritten for a flat folder.
+
+    source = flatten_imports(source, modules)       # a module of this repository
+    check_plugin(plugin, modules)                   # raise unless a plugin can be exported
+    packages = required_packages(plugin)            # to install where the folder is used
+
+modules: names of the modules that the folder contains. Each is written under `flat_name`.
+"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from runtime.plugins import MODULE_PREFIX, Plugin
+
+from errors import InputError
+
+ROOT = Path(__file__).parent.parent
+
+
+def flat_name(module: str) -> str:
+    """Return the name of a module in an exported folder: the last part of its name."""
+    return module.rpartition(".")[2]
+
+
+def flatten_imports(source: str, modules: Collection[str]) -> str:
+    """Return a module's source with imports of `modules` as relative imports from a flat folder.
+
+    transformers finds the files to copy by lines of the form "from .x import y", so an import of a
+    whole module becomes two lines.
+    """
+    lines = source.split("\n")
+    nodes = [node for node in _imports(source) if _changes(node, modules)]
+    for node in sorted(nodes, key=lambda node: node.lineno, reverse=True):
+        indent = " " * node.col_offset
+        new = _flat_statements(node, modules)
+        lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
+    return "\n".join(lines)
+
+
+def _imports(source: str) -> list[ast.Import | ast.ImportFrom]:
+    tree = ast.parse(source)
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _imported_names(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the full name of each imported module or object: "posenc.Encoding"."""
+    package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    return [package + alias.name for alias in node.names]
+
+
+def _changes(node: ast.Import | ast.ImportFrom, modules: Collection[str]) -> bool:
+    is_from = isinstance(node, ast.ImportFrom) and node.module in modules
+    return is_from or any(name in modules for name in _imported_names(node))
+
+
+def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]) -> list[str]:
+    """Return the statements that replace an import, without indentation."""
+    statements, objects = [], []
+    for alias, name in zip(node.names, _imported_names(node), strict=True):
+        if name in modules:
+            flat = flat_name(name)
+            suffix = f" as {alias.asname}" if alias.asname else ""
+            statements += [f"from . import {flat}{suffix}", f"from .{flat} import __name__ as _"]
+        elif isinstance(node, ast.ImportFrom):
+            objects.append(ast.unparse(alias))
+        else:
+            statements.append(f"import {ast.unparse(alias)}")
+    if objects:
+        statements.append(f"from .{flat_name(node.module)} import {', '.join(objects)}")
+    return statements
+
+
+def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
+    """Raise InputError if a plugin has imports that cannot be rewritten, with their lines."""
+    source = plugin_source(plugin)
+    lines = source.split("\n")
+    problems = []
+    for node in _imports(source):
+        place = f"{plugin.path}, line {node.lineno}"
+        before = lines[node.lineno - 1].encode()[: node.col_offset]
+        after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
+        if _changes(node, modules):
+            if before.strip() or (after and not after.startswith(b"#")):
+                problems.append(f"{place} has other code next to an import: use two lines")
+            by_full_name = isinstance(node, ast.Import) and any(
+                alias.name in modules and "." in alias.name and not alias.asname
+                for alias in node.names
+            )
+            if by_full_name:
+                problems.append(
+                    f"{place} imports a module by its full name, which an export cannot contain: "
+                    "use `from PACKAGE import MODULE`"
+                )
+            continue
+        other = [name for name in _imported_names(node) if _is_of_repository(name)]
+        if other:
+            problems.append(
+                f"{place} imports {other[0]}, which is not exported: copy what you need into the "
+                "plugin, or import only from posenc, attention, errors or more_encodings"
+            )
+    if problems:
+        raise InputError(*problems)
+
+
+def _is_of_repository(name: str) -> bool:
+    """Return whether a module belongs to this repository, or is another plugin."""
+    first = name.partition(".")[0]
+    is_ours = (ROOT / f"{first}.py").is_file() or (ROOT / first / "__init__.py").is_file()
+    return is_ours or first.startswith(MODULE_PREFIX)
+
+
+def plugin_source(plugin: Plugin) -> str:
+    """Return the text of a plugin."""
+    return importlib.util.decode_source(plugin.source)
+
+
+def required_packages(plugin: Plugin) -> list[str]:
+    """Return the packages that a plugin imports, without torch and the standard library.
+
+    The names are those that pip installs (pillow for PIL); that of the module if it is unknown.
+    """
+    names = [name for node in _imports(plugin_source(plugin)) for name in _imported_names(node)]
+    modules = {name.partition(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}
+    distributions = importlib.metadata.packages_distributions()
+    packages = {
+        min(distributions.get(name, [name])) for name in modules if not _is_of_repository(name)
+    }
+    return sorted(packages)

@@ -1,0 +1,259 @@
+"""Plugins: positional encodings in a user's own Python file.
+
+    load_plugin("my_encoding.py")              # import the file; its encodings are registered
+    plugins_of(config.encodings)               # the plugins that define these encodings
+    check_loaded(checkpoint["config"], run)    # raise unless the run's plugins are loaded
+
+A program imports a plugin only if the file is passed as --plugin. A run records the name and the
+SHA-256 of the plugins that define its encoding, and its folder has a copy of their files.
+"""
+
+import hashlib
+import re
+import sys
+import traceback
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import InputError
+
+MODULE_PREFIX = "plugin_"
+LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded plugin."""
+
+    path: Path
+    module: str  # name of its module: plugin_my_encoding
+    source: bytes  # content of the file
+    names: tuple[str, ...]  # of its encodings
+
+    @property
+    def sha256(self) -> str:
+        return _sha256(self.source)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_plugin(path: str | Path) -> Plugin:
+    """Import a file and return the plugin; its encodings are registered under their names.
+
+    The same file is imported once. Raises InputError if the file cannot be imported, defines no
+    encoding with `names`, or uses the name of another encoding or plugin.
+    """
+    path = Path(path)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"--plugin {path} cannot be read ({error.strerror}): pass a Python file with a "
+            "subclass of posenc.Encoding"
+        ) from None
+    if path.suffix != ".py":
+        raise InputError(f"--plugin {path} is not a Python file: use a name that ends in .py")
+    module = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)  # my-encoding.py is allowed
+    if module in LOADED:
+        loaded = LOADED[module]
+        if (loaded.path.name, loaded.source) == (path.name, source):
+            return loaded
+        raise InputError(
+            f"--plugin {path}: the plugin {loaded.path} with the same module name is loaded: "
+            "rename one of them, or run the program once for each"
+        )
+    registry = _registry()
+    before = dict(registry)
+    try:
+        names = _import_file(path, module, source, before)
+    except BaseException:
+        sys.modules.pop(module, None)
+        registry.clear()
+        registry.update(before)
+        raise
+    LOADED[module] = Plugin(path, module, source, names)
+    return LOADED[module]
+
+
+def _registry() -> dict[str, type]:
+    """Return the classes of all encodings by name, those of the repository included.
+
+    Imported late, because programs that load no encoding do not need torch, which takes seconds.
+    """
+    import more_encodings  # noqa: F401
+    import posenc
+
+    return posenc.ENCODINGS
+
+
+def _import_file(path: Path, module: str, source: bytes, before: dict) -> tuple[str, ...]:
+    """Import a file as a module and return the names of its encodings.
+
+    source: of the file. before: the encodings registered so far. Raises InputError for errors in
+    the file, with their line, and as `_new_names` does.
+    """
+    imported = types.ModuleType(module)
+    imported.__file__ = str(path)
+    sys.modules[module] = imported
+    try:
+        # Not by importlib, which could run bytecode of an older version of the file.
+        exec(compile(source, str(path), "exec", dont_inherit=True), imported.__dict__)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            line = error.lineno
+        else:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+            line = lines[-1] if lines else None
+        reason = " ".join(str(error).split()) or "no message"
+        where = f" in line {line}" if line else ""
+        remedy = "fix the file"
+        if isinstance(error, ModuleNotFoundError):
+            remedy = "install the package; your own code must be in the plugin, a single file"
+        raise InputError(
+            f"--plugin {path}: {type(error).__name__}{where} ({reason}): {remedy}"
+        ) from None
+    return _new_names(path, imported, before)
+
+
+def _new_names(path: Path, imported: types.ModuleType, before: dict) -> tuple[str, ...]:
+    """Return the names that were registered since `before`; raise InputError if they clash."""
+    registry = _registry()
+    classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
+    classes = [cls for cls in classes if cls.__module__ == imported.__name__]
+    if any(isinstance(getattr(cls, "names", ()), str) for cls in classes):
+        raise InputError(f'--plugin {path}: `names` is a string: write `names = ("my-encoding",)`')
+    taken = [name for name, cls in before.items() if registry.get(name) is not cls]
+    # A subclass without names of its own inherits those of its parent.
+    taken += [
+        name
+        for cls in classes
+        for name in getattr(cls, "names", ())
+        if registry.get(name, cls) is not cls
+    ]
+    if taken:
+        raise InputError(
+            f"--plugin {path}: the encoding name {' '.join(dict.fromkeys(taken))} is already in "
+            "use: give each class `names` of its own"
+        )
+    names = tuple(name for name in registry if name not in before)
+    if not names:
+        raise InputError(
+            f"--plugin {path} defines no encoding: write a subclass of posenc.Encoding with "
+            '`names = ("my-encoding",)`'
+        )
+    invalid = [name for name in names if not re.fullmatch(r"[\w.-]+", name)]
+    if invalid:
+        raise InputError(
+            f"--plugin {path}: the encoding name '{invalid[0]}' is invalid: "
+            "use letters, digits and hyphens"
+        )
+    return names
+
+
+def plugins_of(encodings: list[tuple[type, dict]]) -> list[Plugin]:
+    """Return the plugins that define the classes, or their base classes, of a parsed encoding.
+
+    encodings: from posenc.parse. The plugins are in the order of loading.
+    """
+    modules = {base.__module__ for cls, _ in encodings for base in cls.__mro__}
+    return [plugin for module, plugin in LOADED.items() if module in modules]
+
+
+def recorded(encodings: list[tuple[type, dict]]) -> dict[str, str] | None:
+    """Return the entry `plugin` of a run's settings: file name -> SHA-256; None without plugins."""
+    found = {plugin.path.name: plugin.sha256 for plugin in plugins_of(encodings)}
+    return found or None
+
+
+def recorded_versions(settings: dict, where: str | Path) -> dict[str, str]:
+    """Return file name -> SHA-256 of the plugins in a run's settings or in its config.yaml.
+
+    where: what the error names. Raises InputError unless the names are those of Python files
+    without a folder: they become paths, and settings may be somebody else's.
+    """
+    entry = settings.get("plugin")
+    if entry is None:
+        return {}
+    if not isinstance(entry, dict) or not all(map(_is_version, entry, entry.values())):
+        raise InputError(
+            f"{where}: plugin is not a mapping from names of Python files to their SHA-256: "
+            "use settings that train_gpt.py wrote"
+        )
+    return entry
+
+
+def _is_version(name, sha256) -> bool:
+    """Return whether these are the name of a Python file, without a folder, and a SHA-256."""
+    if not (isinstance(name, str) and isinstance(sha256, str)):
+        return False
+    is_name = Path(name).name == name and Path(name).suffix == ".py" and name.isprintable()
+    return is_name and re.fullmatch("[0-9a-f]{64}", sha256) is not None
+
+
+def check_loaded(settings: dict, folder: str | Path, what: str = "was trained with") -> None:
+    """Raise InputError unless the plugins that a run's settings record are loaded, unchanged.
+
+    settings: of the run, or the content of its config.yaml. folder: has the copies of the plugins.
+    """
+    problems = []
+    for name, sha256 in recorded_versions(settings, folder).items():
+        problem = version_problem(name, sha256, folder, what)
+        if problem:
+            problems.append(problem)
+    if problems:
+        raise InputError(*problems)
+
+
+def changes(old: dict, new: dict, folder: str | Path) -> list[str]:
+    """Return "trained with ..." for each plugin in the old settings that is not in the new ones.
+
+    The names of the files may differ. folder: of the run, which has the copies.
+    """
+    present = recorded_versions(new, folder).values()
+    return [
+        f"trained with another version of the plugin {name}, whose copy is {Path(folder) / name}"
+        for name, sha256 in recorded_versions(old, folder).items()
+        if sha256 not in present
+    ]
+
+
+def version_problem(name: str, sha256: str, folder: str | Path, what: str) -> str | None:
+    """Return one line if this version of a plugin is not loaded, under any file name, else None."""
+    if any(plugin.sha256 == sha256 for plugin in LOADED.values()):
+        return None
+    copy = Path(folder) / name
+    has_copy = copy.is_file() and _sha256(copy.read_bytes()) == sha256
+    remedy = f"pass --plugin {copy}"
+    if not has_copy:  # --override replaces it
+        remedy = f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
+    versions = [plugin.sha256 for plugin in LOADED.values() if plugin.path.name == name]
+    if versions:
+        return (
+            f"{folder} {what} another version of the plugin {name} (SHA-256 {sha256[:12]}, "
+            f"not {versions[0][:12]}): {remedy}, in a command of its own if other runs need "
+            "the other version"
+        )
+    if has_copy:
+        remedy = f"read the copy {copy} and {remedy}"
+    return f"{folder} {what} the plugin {name} (SHA-256 {sha256[:12]}): {remedy}"
+
+
+def describe_error(error: BaseException) -> str | None:
+    """Return one line for an exception in the code of a plugin; None if it is from other code."""
+    if type(error).__name__ == "OutOfMemoryError":
+        return None
+    paths = {str(plugin.path) for plugin in LOADED.values()}
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename in paths]
+    if not lines:
+        return None
+    path, line = lines[-1]
+    reason = " ".join(str(error).split())[:200]
+    return (
+        f"{path}, line {line}: {type(error).__name__} ({reason}): fix the plugin; "
+        f"`python check_encoding.py {path}` explains more"
+    )

@@ -1,0 +1,376 @@
+"""The checks of evaluation/encoding_checks.py, over all encodings and on wrong ones."""
+
+from runtime import plugins
+
+import pytest
+from conftest import ENCODINGS
+
+import posenc
+from evaluation import model_checks
+from evaluation.encoding_checks import CHECKS, measure, run_check
+from evaluation.layer_checks import make_encoding
+from evaluation.measurement import CheckFailed, NotApplicable
+
+CAUSAL_ONLY = ("cope", "rope+cope")
+
+
+def is_applicable(name, pe):
+    """Whether a check applies to an encoding; all checks that are not listed here apply to all."""
+    encoding = make_encoding(pe)
+    rules = {
+        "factors": encoding.factors is not None,
+        "distance bias": encoding.distance_bias is not None,
+        "triton bias": encoding.bias is not None and encoding.triton_bias is not None,
+        "continued features": encoding.bias is not None,
+        "clamping": any(True for _ in encoding.parameters()),
+        "order": pe not in ("nope", "dape", "window"),
+        "encoder: formula": pe not in CAUSAL_ONLY,
+        "encoder: padding": pe not in CAUSAL_ONLY,
+        "encoder: context": pe not in CAUSAL_ONLY,
+    }
+    return rules.get(name, True)
+
+
+# Each class once, without aliases. tests/test_posenc.py has the formulas.
+ALIASES = [pe for pe, cls in posenc.ENCODINGS.items() if pe != cls.names[0]]
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKS if name != "reference formula"])
+@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe not in ALIASES])
+def test_encoding(name, pe):
+    if is_applicable(name, pe):
+        # The bias of test-salience depends on the tokens alone.
+        expected = CheckFailed if (name, pe) == ("order", "test-salience") else None
+    else:
+        expected = NotApplicable
+    if expected is None:
+        measure(name, pe)
+    else:
+        with pytest.raises(expected):
+            measure(name, pe)
+
+
+def test_order_fails_without_an_encoding(monkeypatch):
+    """The last logits of one layer without an encoding depend on the set of tokens only."""
+    monkeypatch.setattr(model_checks, "WITHOUT_ORDER", ())
+    with pytest.raises(CheckFailed) as failure:
+        measure("order", "nope")
+    assert failure.value.measurement.value < 1e-4
+
+
+# Wrong encodings. Each differs in one place from Right, -r_h S with S a running sum of steps.
+
+WRONG = [
+    (
+        "options",
+        """
+    def __init__(self, heads, channels, block_size, *, slope: float = 0.5):
+        super().__init__(heads, channels, block_size)
+""",
+    ),
+    (
+        "shapes",
+        """
+    def features(self, x, pos, previous=None):
+        s = running_sum(self.steps(x)) if previous is None else self.steps(x)
+        return (s.mT,), (s,)
+""",
+    ),
+    (
+        "inputs unchanged",
+        """
+    def features(self, x, pos, previous=None):
+        return super().features(x.tanh_(), pos, previous)
+""",
+    ),
+    (
+        "device",
+        """
+    def bias(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h) * torch.ones(len(self.r), 1, 1)
+""",
+    ),
+    (
+        "reference formula",
+        """
+    def reference_bias(self, x):
+        return np.zeros((1, 1, x.shape[1], x.shape[1]))
+""",
+    ),
+    (
+        "factors",
+        """
+    def factors(self, q_features, k_features):
+        r = self.r[None, :, None]
+        return (r * q_features[0], None), (r, k_features[0])
+""",
+    ),
+    (
+        "continued features",
+        """
+    def features(self, x, pos, previous=None):
+        return super().features(x, pos)
+""",
+    ),
+    (
+        "gradients",
+        """
+    def bias(self, q_features, k_features, h):
+        r = self.r[h]
+        return -(r.detach() + r) / 2 * (k_features[0] - q_features[0]).abs()
+""",
+    ),
+    (
+        "parameter gradients",
+        """
+    def bias(self, q_features, k_features, h):
+        return -self.r.detach()[h] * (k_features[0] - q_features[0]).abs()
+""",
+    ),
+    (
+        "finite values",
+        """
+    def bias(self, q_features, k_features, h):
+        distance = (k_features[0] - q_features[0]).abs()
+        return -self.r[h] * distance * (distance / distance)
+""",
+    ),
+    (
+        "clamping",
+        """
+    def clamp_parameters_(self):
+        self.r = nn.Parameter(self.r.detach().clamp(min=0.1))
+""",
+    ),
+    (
+        "attention paths",
+        """
+    def bias(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h) / k_features[0].size(-1)
+""",
+    ),
+    (
+        "causality",
+        """
+    def features(self, x, pos, previous=None):
+        return super().features(x - x.mean(1, keepdim=True), pos, previous)
+""",
+    ),
+    (
+        "lengths",
+        """
+    def bias(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h) / (1 + k_features[0].size(-1))
+""",
+    ),
+    (
+        "order",
+        """
+    bias = None
+    def biass(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h)
+""",
+    ),
+    (
+        "KV cache",
+        """
+    def features(self, x, pos, previous=None):
+        s = running_sum(self.steps(x))
+        return (s,), (s,)
+""",
+    ),
+    (
+        "KV cache of a window",
+        """
+    def bias(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h) / k_features[0].size(-1)
+""",
+    ),
+    (
+        "fixed-shape decoding",
+        """
+    def features(self, x, pos, previous=None):
+        (s,), _ = super().features(x, pos, previous)
+        s = s + pos[0].item() * 1e-3
+        return (s,), (s,)
+""",
+    ),
+    (
+        "one compiled graph",
+        """
+    def bias(self, q_features, k_features, h):
+        bias = super().bias(q_features, k_features, h)
+        return bias if bias.max() < 1e6 else bias.clamp(max=1e6)
+""",
+    ),
+    (
+        "activation checkpointing",
+        """
+    calls = 0
+    def bias(self, q_features, k_features, h):
+        type(self).calls += 1
+        return super().bias(q_features, k_features, h) * type(self).calls
+""",
+    ),
+    (
+        "bfloat16, far tokens",
+        """
+    def rotate(self, q, k, pos):
+        angle = (pos.to(q.dtype) / 3)[:, None]
+        return q * angle.cos(), k * angle.cos()
+""",
+    ),
+    (
+        "encoder: formula",
+        """
+    def bias(self, q_features, k_features, h):
+        return -self.r[h] * (k_features[0] - q_features[0])
+""",
+    ),
+    (
+        "encoder: formula",
+        """
+    def factors(self, q_features, k_features):  # only for earlier keys
+        r = self.r[None, :, None]
+        return (r * q_features[0], None), (-r, k_features[0])
+""",
+    ),
+    (
+        "encoder: formula",
+        """
+    def bias(self, q_features, k_features, h):
+        return -self.r[h] * (k_features[0] - q_features[0] + 1).log1p()
+""",
+    ),
+    (
+        "encoder: padding",
+        """
+    def features(self, x, pos, previous=None):
+        return super().features(x * (pos < pos[-1])[:, None], pos, previous)
+""",
+    ),
+    (
+        "encoder: context",
+        """
+    def set_bidirectional(self):
+        pass
+""",
+    ),
+    (
+        "state_dict",
+        """
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.noise = torch.rand(heads)
+    def bias(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h) * self.noise[h]
+""",
+    ),
+    (
+        "determinism",
+        """
+    def bias(self, q_features, k_features, h):
+        bias = super().bias(q_features, k_features, h)
+        return bias * torch.rand_like(bias)
+""",
+    ),
+    (
+        "training",
+        """
+    def embed(self, x, pos):
+        return torch.zeros_like(x)
+""",
+    ),
+]
+RIGHT = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from posenc import DistanceBias, Encoding, running_sum
+
+
+class Right(Encoding):
+    \"\"\"r_h S_d, S a sum of steps.\"\"\"
+
+    names = ("right",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.r = nn.Parameter(torch.ones(heads))
+        self.step = nn.Linear(channels, heads)
+
+    def steps(self, x):
+        return -F.softplus(self.step(x)).mT.contiguous()
+
+    def features(self, x, pos, previous=None):
+        s = running_sum(self.steps(x))
+        s = s if previous is None else s + previous[0]
+        return (s,), (s,)
+
+    def bias(self, q_features, k_features, h):
+        return -self.r[h] * (k_features[0] - q_features[0]).abs()
+
+    def clamp_parameters_(self):
+        with torch.no_grad():
+            self.r.clamp_(min=0.1)
+
+    def reference_bias(self, x):
+        steps = x @ self.step.weight.detach().double().numpy().T
+        steps = np.log1p(np.exp(steps + self.step.bias.detach().double().numpy()))
+        s = steps.cumsum(1).transpose(0, 2, 1)  # (B, H, T)
+        r = self.r.detach().double().numpy()[:, None, None]
+        return -r * np.abs(s[..., :, None] - s[..., None, :])
+
+
+class Wrong(Right):
+    \"\"\"Differs in one place.\"\"\"
+
+    names = ("wrong",)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, unregistered):
+    """plugin(code): a file with the encodings `right` and `wrong`; `wrong` has this code."""
+
+    def write(code):
+        path = tmp_path / "mine.py"
+        path.write_text(RIGHT + code)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name, code", WRONG)
+def test_wrong_encoding_fails(name, code, plugin):
+    path = plugin(code)
+    plugins.load_plugin(path)
+    result = run_check(name, "wrong", [str(path)])
+    assert result.status == "failed", result
+    assert result.message and result.cause
+
+
+WINDOWED = """
+class Windowed(DistanceBias):
+    \"\"\"-max(0, d - w_h): a kink at d = w_h, and w_h >= 0.\"\"\"
+
+    names = ("windowed",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.w = nn.Parameter(torch.full((heads,), 4.0))
+
+    def distance_bias(self, d, h):
+        return -(d.abs() - self.w[h]).clamp(min=0)
+
+    def clamp_parameters_(self):
+        self.w.data.clamp_(min=0)
+"""
+
+
+def test_gradients_are_not_checked_where_a_parameter_is_on_its_bound(plugin):
+    path = plugin(WINDOWED)
+    plugins.load_plugin(path)
+    assert run_check("gradients", "windowed", [str(path)]).status == "ok"

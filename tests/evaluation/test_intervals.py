@@ -1,0 +1,192 @@
+"""Intervals against scipy and closed forms, and their coverage on simulated losses."""
+
+import math
+
+import numpy as np
+import pytest
+
+from evaluation import intervals
+from evaluation.records import perplexity
+
+
+def entry(losses, tokens=None):
+    """Return an entry of a record with these losses of blocks."""
+    tokens = np.ones(len(losses)) if tokens is None else np.array(tokens)
+    mean = float(np.average(losses, weights=tokens))
+    return {"loss": mean, "loss_se": 0.1, "blocks": list(losses), "block_tokens": tokens.tolist()}
+
+
+def log_interval(interval):
+    return [math.log(value) for value in (interval.estimate, interval.low, interval.high)]
+
+
+def test_t_quantiles_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    degrees = [*range(1, 40), 100, 1000]
+    ours = [intervals.t_quantile(n) for n in degrees]
+    assert ours == pytest.approx(stats.t.ppf(0.975, degrees).tolist(), rel=1e-4)
+
+
+def test_no_degrees_of_freedom_are_an_error():
+    with pytest.raises(ValueError, match="at least 1"):
+        intervals.t_quantile(0)
+    assert intervals.mean_interval([2.0], [0.0], 1) == intervals.Interval(2.0)  # a single window
+
+
+def test_interval_over_the_text_is_the_t_interval_of_the_differences():
+    """Paired: what both losses share does not matter. 32 segments, normal differences."""
+    random = np.random.default_rng(3)
+    shared, differences = random.normal(3, 1, 32), random.normal(0.02, 0.1, 32)
+    ratio = intervals.perplexity_ratio([(entry(shared + differences), entry(shared))])
+    width = intervals.t_quantile(31) * differences.std(ddof=1) / math.sqrt(32)
+    expected = differences.mean() + np.array([0, -width, width])
+    assert log_interval(ratio) == pytest.approx(expected, abs=0.06 * width)
+    assert ratio.paired and ratio.seeds == 1
+    stats = pytest.importorskip("scipy.stats")
+    test = stats.ttest_1samp(differences, 0).confidence_interval()
+    assert (math.log(ratio.low), math.log(ratio.high)) == pytest.approx(test, abs=0.06 * width)
+
+
+def test_interval_over_seeds_is_the_t_interval_of_log_ratios():
+    """All segments alike: no error from the text. Also with scipy."""
+    values = [0.01, 0.03, 0.035]
+    pairs = [(entry([3 + value] * 8), entry([3] * 8)) for value in values]
+    ratio = intervals.perplexity_ratio(pairs)
+    width = 4.3027 * np.std(values, ddof=1) / math.sqrt(3)
+    expected = [np.mean(values), np.mean(values) - width, np.mean(values) + width]
+    assert log_interval(ratio) == pytest.approx(expected, rel=1e-4)
+    assert ratio.seeds == 3
+    stats = pytest.importorskip("scipy.stats")
+    test = stats.ttest_1samp(values, 0).confidence_interval()
+    assert (math.log(ratio.low), math.log(ratio.high)) == pytest.approx(test, rel=1e-4)
+
+
+def test_errors_of_text_and_seeds_are_added_in_quadrature():
+    random = np.random.default_rng(5)
+    noise = random.normal(0, 0.1, 32)
+    text = intervals.perplexity_ratio([(entry(3 + noise), entry([3.0] * 32))] * 2)
+    alike = [(entry([3.0 + shift] * 32), entry([3.0] * 32)) for shift in (-0.004, 0.004)]
+    both = [(entry(3 + shift + noise), entry([3.0] * 32)) for shift in (-0.004, 0.004)]
+    widths = []
+    for interval in (text, intervals.perplexity_ratio(alike), intervals.perplexity_ratio(both)):
+        estimate, low, _ = log_interval(interval)
+        widths.append(estimate - low)
+    assert widths[2] == pytest.approx(math.hypot(widths[0], widths[1]), rel=1e-6)
+    assert widths[1] == pytest.approx(12.7062 * 0.004, rel=1e-4)  # s / sqrt(2) is 0.004
+
+
+@pytest.mark.parametrize("segments", [4, 32])
+def test_coverage(segments):
+    """95% of the intervals contain the true difference. 600 experiments: standard error 0.9%."""
+    random = np.random.default_rng(segments)
+    covered = 0
+    for _ in range(600):
+        shared = random.normal(3, 1, segments)
+        first = entry(shared + random.normal(0.1, 0.2, segments))
+        ratio = intervals.perplexity_ratio([(first, entry(shared))])
+        covered += ratio.low <= math.exp(0.1) <= ratio.high
+    assert 0.92 <= covered / 600 <= 0.98
+
+
+def test_coverage_with_correlated_neighboring_windows():
+    """512 windows in runs of 16 that are alike: segments of 16 windows are independent."""
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(300):
+        differences = np.repeat(random.normal(0.1, 0.2, 32), 16) + random.normal(0, 0.1, 512)
+        ratio = intervals.perplexity_ratio([(entry(3 + differences), entry([3.0] * 512))])
+        covered += ratio.low <= math.exp(0.1) <= ratio.high
+    assert 0.91 <= covered / 300 <= 0.99
+
+
+def test_lengths_with_different_blocks_are_paired():
+    """A loss at 4 windows is 0.05 above that of the same text in 64 windows: no spread remains."""
+    text = np.random.default_rng(1).normal(3, 1, 64)
+    long = entry(text.reshape(4, 16).mean(1) + 0.05, [16] * 4)
+    ratio = intervals.perplexity_ratio([(long, entry(text))])
+    assert log_interval(ratio) == pytest.approx([0.05] * 3)
+
+
+def test_blocks_that_do_not_end_together_count_on_both_sides():
+    losses, widths = intervals.segment_losses([entry([1.0, 2.0]), entry([1.0, 4.0, 2.0])])
+    assert widths.tolist() == [0.5, 0.5]
+    assert losses[0].tolist() == [1.0, 2.0]
+    assert losses[1] == pytest.approx([(1 + 4 / 2) / 1.5, (4 / 2 + 2) / 1.5])
+
+
+def test_segments_are_weighted_by_their_tokens():
+    """Joining two thirds of the blocks in pairs does not change the mean."""
+    random = np.random.default_rng(4)
+    losses = random.normal(3, 0.1, 900) + np.repeat([0, 1], 450)
+    joined = np.concatenate([losses[:600].reshape(300, 2).mean(1), losses[600:]])
+    pairs = entry(joined, np.repeat([2, 1], 300))
+    ratio = intervals.perplexity_ratio([(pairs, entry(losses))])
+    assert log_interval(ratio) == pytest.approx([0, 0, 0], abs=2e-3)
+    segments, widths = intervals.segment_losses([pairs])
+    assert segments[0] @ widths == pytest.approx(losses.mean())
+    assert len(widths) == 32 and widths.max() > 1.8 * widths.min()
+
+
+def test_entries_without_blocks_are_compared_by_their_standard_errors():
+    """Or have no interval, if these are unknown, as for a single window."""
+    first, second = {"loss": 1.1, "loss_se": 0.03}, {"loss": 1.0, "loss_se": 0.04}
+    ratio = intervals.perplexity_ratio([(first, second)])
+    assert log_interval(ratio) == pytest.approx([0.1, 0.1 - 0.098, 0.1 + 0.098], abs=1e-4)
+    assert not ratio.paired
+    for error in (None, 0.0):  # older records of a single window: 0
+        unknown = intervals.perplexity_ratio([(first, second | {"loss_se": error})])
+        assert unknown.estimate == pytest.approx(math.exp(0.1))
+        assert (unknown.low, unknown.high) == (None, None)
+        assert not unknown.above(0) and not unknown.below(9)
+
+
+def test_scores_of_queries_are_paired():
+    """Ratio and difference of means, against the normal approximation (delta method)."""
+    random = np.random.default_rng(2)
+    second = random.uniform(0, 100, 400)
+    first = 1.2 * second + random.normal(0, 10, 400)
+    difference = intervals.score_difference([(first, second)])
+    width = 1.96 * (first - second).std() / 20
+    expected = (first - second).mean() + np.array([-width, width])
+    assert (difference.low, difference.high) == pytest.approx(expected, abs=0.1 * width)
+    ratio = intervals.score_ratio([(first, second)])
+    width = 1.96 * (first - ratio.estimate * second).std() / second.mean() / 20
+    assert ratio.low == pytest.approx(ratio.estimate - width, abs=0.1 * width)
+    assert ratio.high == pytest.approx(ratio.estimate + width, abs=0.1 * width)
+
+
+def test_overflow_is_infinity():
+    ratio = intervals.perplexity_ratio([(entry([900.0] * 4), entry([1.0] * 4))])
+    assert ratio.estimate == ratio.high == math.inf and ratio.above(2)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_loss_of_nan_decides_nothing(is_first, blocks):
+    pair = [entry([math.nan] * 4), entry([1.0] * 4)]
+    if not blocks:
+        pair = [{"loss": value["loss"], "loss_se": value["loss"]} for value in pair]
+    ratio = intervals.perplexity_ratio([pair if is_first else pair[::-1]])
+    assert math.isnan(ratio.estimate) and (ratio.low, ratio.high) == (None, None)
+    for exp in (perplexity, lambda loss: intervals.Interval(loss).exp().estimate):
+        assert math.isnan(exp(math.nan))
+        assert exp(math.inf) == exp(800) == math.inf
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_of_zero_have_no_ratio():
+    zeros, scores = np.zeros(40), np.ones(40)
+    for pair in ((scores, zeros), (zeros, zeros), (scores[:1], zeros[:1])):
+        ratio = intervals.score_ratio([pair])
+        assert not math.isfinite(ratio.estimate) and (ratio.low, ratio.high) == (None, None)
+    rare = np.eye(40)[0]  # many draws have the divisor 0
+    ratio = intervals.score_ratio([(scores, rare)])
+    assert ratio.estimate == pytest.approx(40) and ratio.high == math.inf
+    assert not ratio.below(1000)
+
+
+def test_the_same_records_give_the_same_interval():
+    pair = (entry(np.random.default_rng(6).normal(3, 1, 50)), entry([3.0] * 50))
+    first = intervals.perplexity_ratio([pair])
+    intervals.draw_counts.cache_clear()
+    assert intervals.perplexity_ratio([pair]) == first

@@ -1,0 +1,163 @@
+"""Runs with tokenizers of their own: training, sampling, evaluation and export.
+
+The data folder is removed after the training: the run has a copy of its tokenizer.
+"""
+
+import json
+import shutil
+
+from runtime.checkpoints import checkpoint_path
+
+import pytest
+import tiktoken
+import torch
+from conftest import TINY
+from test_eval_hellaswag import EXAMPLES
+
+import eval_extrapolation
+import eval_hellaswag
+import export_hf
+import prepare_text
+import sample
+import train_gpt
+from hf_interop.tokenizer import build_tokenizer
+from retrieval.prepare import SplitText
+from text_data import tokenizer as tokenizers_of_ours
+from text_data.shards import Shards
+from text_data.tokenizer import TiktokenTokenizer
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+NASTY = "naïve  é😀中文\u0301 \r\n\t\x01\ufeff 's'S 12345 \n\n  end  </s> [CLS] "
+CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"
+    r"\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_text("".join(f"{n}: some lines of text, {n * n}\n" for n in range(500)))
+    return path
+
+
+def train(text, folder, choice, *flags):
+    """Prepare, train, remove the data and return the run's folder and its tokenizer."""
+    data, run = folder / "data", folder / "run"
+    prepare_text.main([str(text), "--tokenizer", choice, "--out_dir", str(data)])
+    name = json.loads((data / "meta.json").read_text())["tokenizer"]
+    ours = tokenizers_of_ours.load_tokenizer(name, data)
+    train_gpt.main([*TINY, *flags, "--data", str(data), "--out_dir", str(run)])
+    shutil.rmtree(data)
+    return run, ours
+
+
+def check_export(run, out, ours):
+    """AutoTokenizer gives the tokens of the training. Names of special tokens are an option."""
+    from transformers import AutoTokenizer
+
+    export_hf.main([str(run), "--out_dir", str(out)])
+    theirs = AutoTokenizer.from_pretrained(out, trust_remote_code=True)
+    assert theirs(NASTY, split_special_tokens=True).input_ids == ours.encode(NASTY)
+    assert theirs.decode(ours.encode(NASTY)) == ours.decode(ours.encode(NASTY)) == NASTY
+    assert theirs(theirs.eos_token + "1: some").input_ids == [ours.eot, *ours.encode("1: some")]
+    return theirs
+
+
+def test_bpe_run_without_its_data(text, tmp_path, capsys, refused):
+    run, ours = train(text, tmp_path, "bpe:300")
+    sample.main([str(run), "--prompt", "1: é", "--max_new_tokens", "9", "--device", "cpu"])
+    assert "\n1: é" in capsys.readouterr().out
+    check_export(run, tmp_path / "exported", ours)
+    source = tmp_path / "scenes.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
+    eval_hellaswag.main([str(run), "--source", str(source), "--device", "cpu"])
+    record = json.loads((run / "eval_hellaswag_scenes.json").read_text())
+    assert record["data"]["tokenizer"] == ours.name and record["examples"] == len(EXAMPLES)
+
+    # Other text is evaluated if it is prepared with the run's tokenizer.
+    prepare = [str(text), "--out_dir", str(tmp_path / "other"), "--tokenizer"]
+    evaluate = [run, "--data", tmp_path / "other", "--lengths", 16, "--device", "cpu"]
+    prepare_text.main([*prepare, "bytes"])
+    (line,) = refused(eval_extrapolation.main, *evaluate)
+    assert line.endswith(f"pass other --data, prepared with --tokenizer {run}")
+    shutil.rmtree(tmp_path / "other")
+    prepare_text.main([*prepare, str(run)])
+    eval_extrapolation.main([str(word) for word in evaluate])
+    assert "bpe:300 tokens" in capsys.readouterr().out
+    documents = SplitText(Shards(tmp_path / "other", "train"), None)
+    assert text.read_text().startswith(documents.decode(0, 0, 100))
+
+    (run / "tokenizer.json").unlink()
+    (line,) = refused(sample.main, run)
+    assert "does not exist: copy it from the folder of the data set" in line
+
+
+def test_hugging_face_encoder_with_mask(text, tmp_path):
+    """The tokenizer adds <s> and </s> by itself; the exported one does not."""
+    from tokenizers import ByteLevelBPETokenizer, processors
+
+    backend = ByteLevelBPETokenizer()
+    special = ["<s>", "</s>"]
+    backend.train([str(text)], vocab_size=300, special_tokens=special, show_progress=False)
+    ids = [(token, backend.token_to_id(token)) for token in special]
+    template = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ids)
+    backend._tokenizer.post_processor = template
+    (tmp_path / "tok").mkdir()
+    backend.save(str(tmp_path / "tok" / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    (tmp_path / "tok" / "tokenizer_config.json").write_text(json.dumps(config))
+
+    run, ours = train(text, tmp_path, f"hf:{tmp_path / 'tok'}", "--objective", "mlm")
+    assert ours.eot == backend.token_to_id("</s>")
+    theirs = check_export(run, tmp_path / "exported", ours)
+    assert theirs.mask_token_id == theirs("<|mask|>").input_ids[0] == ours.vocab_size == 300
+
+
+def test_run_with_uint32_tokens(text, tmp_path):
+    """A vocabulary of 70,000 words; the ids above 65,535 are the ones that occur."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = sorted(set(text.read_text().split()))
+    vocabulary = {f"unused{n}": n for n in range(70_000 - len(words))}
+    vocabulary |= {word: len(vocabulary) + n for n, word in enumerate(words)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="unused0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.save(str(tmp_path / "words.json"))
+    run, ours = train(text, tmp_path, f"hf:{tmp_path / 'words.json'}")
+    checkpoint = torch.load(checkpoint_path(run), weights_only=True)
+    assert checkpoint["gpt"]["vocab_size"] == 70_016
+    assert ours.vocab_size == 70_001
+    assert min(ours.encode("1: some lines")) > 65_536
+
+
+@pytest.mark.parametrize("holes", [0, 7])
+def test_tiktoken_encodings_in_transformers(holes):
+    """An encoding with the pattern and the special tokens of cl100k_base, with few merges."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    words = ("34", "thing", " the", "  ", "123", "45", "\r\n", "\n\n", "é", "'s", " me", "end")
+    for word in words:
+        for end in range(2, len(word.encode()) + 1):
+            ranks.setdefault(word.encode()[:end], len(ranks))
+    eot = len(ranks)
+    special = {"<|endoftext|>": eot, "<|endofprompt|>": eot + 1 + holes}
+    encoding = tiktoken.Encoding(
+        "like_cl100k", pat_str=CL100K, mergeable_ranks=ranks, special_tokens=special
+    )
+    ours = TiktokenTokenizer(encoding)
+    theirs = build_tokenizer(ours)
+    texts = [
+        NASTY,
+        "The thing's 1234567 in  the\n\nend   \n x  ",
+        "  \r\n\n THE'S\n",
+        "a \n",
+        " \n ",
+    ]
+    for text in texts:
+        assert theirs(text).input_ids == ours.encode(text)
+        assert theirs.decode(ours.encode(text)) == text
+    assert theirs("<|endoftext|>the").input_ids == [eot, *ours.encode("the")]
+    assert ours.eot not in ours.encode("<|endoftext|>")
+    assert ours.vocab_size == eot + 2 + holes
+    assert ours.decode([*ours.encode("the"), *range(eot + 1, eot + 1 + holes)]) == "the"

@@ -1,0 +1,191 @@
+"""Tiny repositories for tests/hub_server.py: FineWeb-Edu, shards, WikiText, MLDR, MS MARCO, GPT-2.
+
+    write_datasets(folder)
+    write_models(folder)
+
+Names, files and columns are those of the repositories on the hub; contents are made up.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+FINEWEB_CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/*/*
+- config_name: sample-10BT
+  data_files:
+  - split: train
+    path: sample/10BT/*
+---
+"""
+WIKITEXT_LINES = ["", " = {} = ", "", " First paragraph of {} . ", " = = Section = = ", ""]
+
+
+def fineweb_texts(count: int = 60) -> list[str]:
+    """Return the texts of the rows, in order."""
+    return [f"{n}: naïve " + f"word{n} " * (n * 7 % 30) for n in range(count)]
+
+
+def write_fineweb(folder: Path, name: str = "HuggingFaceFW/fineweb-edu") -> Path:
+    """Write three parquet files of 20 rows as FineWeb-Edu's sample-10BT; return their folder."""
+    repository = folder / "datasets" / name
+    texts = fineweb_texts()
+    for number in range(3):
+        rows = texts[20 * number : 20 * (number + 1)]
+        table = {"text": rows, "id": [str(n) for n in range(len(rows))], "score": [3.0] * len(rows)}
+        write_parquet(repository / f"sample/10BT/{number:03d}_00000.parquet", table)
+    write_parquet(repository / "data/CC-MAIN-2024-10/000_00000.parquet", {"text": ["not this"]})
+    (repository / "README.md").write_text(FINEWEB_CARD)
+    return repository
+
+
+def write_jsonl(folder: Path, name: str = "user/jsonl") -> Path:
+    """Write a data set of two .jsonl files without a card; return its folder."""
+    repository = folder / "datasets" / name
+    repository.mkdir(parents=True, exist_ok=True)
+    texts = fineweb_texts()
+    for number in range(2):
+        rows = [json.dumps({"text": text}) for text in texts[30 * number : 30 * (number + 1)]]
+        (repository / f"train-{number}.jsonl").write_text("\n".join(rows) + "\n")
+    return repository
+
+
+def write_shards(folder: Path, name: str = "kjj0/finewebedu10B-gpt2", count: int = 3) -> Path:
+    """Write shards of 100 GPT-2 tokens; return their folder."""
+    repository = folder / "datasets" / name
+    repository.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        header = np.zeros(256, dtype="<i4")
+        header[:3] = 20240520, 1, 100
+        tokens = np.arange(100, dtype="<u2")
+        tokens[: number + 2] = 50256
+        file = f"finewebedu_{'train' if number else 'val'}_{number:06d}.bin"
+        (repository / file).write_bytes(header.tobytes() + tokens.tobytes())
+    return repository
+
+
+def wikitext_lines(split: str, articles: int = 4) -> list[str]:
+    """Return the rows of a split: lines with their spaces, blank lines empty."""
+    return [
+        line.format(f"{split} {n}") + ("\n" if line else "")
+        for n in range(articles)
+        for line in WIKITEXT_LINES
+    ]
+
+
+def write_wikitext(folder: Path) -> Path:
+    """Write wikitext-2-raw-v1 and wikitext-103-raw-v1; return their folder."""
+    repository = folder / "datasets/Salesforce/wikitext"
+    card = "---\nconfigs:\n"
+    for config in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
+        card += f"- config_name: {config}\n  data_files:\n"
+        for split in ("test", "train", "validation"):
+            card += f"  - split: {split}\n    path: {config}/{split}-*\n"
+            rows = wikitext_lines(split)
+            write_parquet(repository / f"{config}/{split}-00000-of-00001.parquet", {"text": rows})
+    (repository / "README.md").write_text(card + "---\n")
+    return repository
+
+
+def write_mldr(folder: Path) -> Path:
+    """Write the English task of MLDR, with two documents and queries; return its folder."""
+    repository = folder / "datasets/mteb/MultiLongDocRetrieval"
+    parts = {
+        "corpus": {"_id": ["d0", "d1"], "title": ["", ""], "text": ["one text", "another"]},
+        "queries": {"_id": ["q0", "q1"], "text": ["one?", "which?"]},
+        "qrels": {"query-id": ["q0", "q1"], "corpus-id": ["d0", "d1"], "score": [1, 1]},
+    }
+    card = "---\nconfigs:\n"
+    for part, columns in parts.items():
+        card += f"- config_name: en-{part}\n  data_files:\n"
+        card += f"  - split: test\n    path: en-{part}/test-*\n"
+        write_parquet(repository / f"en-{part}/test-00000-of-00001.parquet", columns)
+    (repository / "README.md").write_text(card + "---\n")
+    return repository
+
+
+def write_msmarco(folder: Path, count: int = 1200) -> Path:
+    """Write triplets as the hard negatives of MS MARCO; return their folder."""
+    name = "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1"
+    repository = folder / "datasets" / name
+    columns = {
+        column: [f"{column} {n}" for n in range(count)]
+        for column in ("query", "positive", "negative")
+    }
+    write_parquet(repository / "triplet-hard/train-00000-of-00001.parquet", columns)
+    card = "---\nconfigs:\n- config_name: triplet-hard\n  data_files:\n"
+    card += "  - split: train\n    path: triplet-hard/train-*\n---\n"
+    (repository / "README.md").write_text(card)
+    return repository
+
+
+def write_gpt2(folder: Path, name: str = "openai-community/gpt2") -> Path:
+    """Write a GPT-2 of one layer with GPT-2's vocabulary and random weights; return its folder."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=32)
+    repository = folder / "models" / name
+    GPT2LMHeadModel(config).save_pretrained(repository)
+    return repository
+
+
+def write_cable(folder: Path, name: str = "axiomlaborg/Cable") -> Path:
+    """Write a checkpoint as the CABLE authors', with random weights; return its folder."""
+    import torch
+
+    torch.manual_seed(0)
+    shapes = {"wte.weight": (50304, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
+    layer = {
+        "ln_1.weight": (8,),
+        "ln_1.bias": (8,),
+        "attn.c_attn.weight": (24, 8),
+        "attn.c_attn.bias": (24,),
+        "attn.c_proj.weight": (8, 8),
+        "attn.c_proj.bias": (8,),
+        "attn.h_attn.weight": (2, 8),
+        "attn.h_attn.bias": (2,),
+        "ln_2.weight": (8,),
+        "ln_2.bias": (8,),
+        "mlp.c_fc.weight": (32, 8),
+        "mlp.c_fc.bias": (32,),
+        "mlp.c_proj.weight": (8, 32),
+        "mlp.c_proj.bias": (8,),
+    }
+    shapes |= {f"h.0.{key}": shape for key, shape in layer.items()}
+    weights = {f"transformer.{key}": torch.randn(shape) for key, shape in shapes.items()}
+    repository = folder / "models" / name
+    repository.mkdir(parents=True, exist_ok=True)
+    torch.save({"model": weights}, repository / "cable_small.pt")
+    return repository
+
+
+def write_datasets(folder: Path) -> None:
+    for write in (
+        write_fineweb,
+        write_jsonl,
+        write_shards,
+        write_wikitext,
+        write_mldr,
+        write_msmarco,
+    ):
+        write(folder)
+
+
+def write_models(folder: Path) -> None:
+    write_gpt2(folder)
+    write_cable(folder)
+
+
+def write_parquet(path: Path, columns: dict, row_group_size: int = 7) -> None:
+    """Write a table, in several row groups."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=row_group_size)

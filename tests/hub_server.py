@@ -1,0 +1,453 @@
+"""Local server that answers as the Hugging Face hub does, for tests and offline trials.
+
+    python tests/hub_server.py FOLDER              # serves FOLDER; prints export HF_ENDPOINT=...
+    python tests/hub_server.py FOLDER --port 8000
+    python tests/hub_server.py FOLDER --examples   # first writes tiny examples to FOLDER
+
+FOLDER holds one folder per repository, with the files that the hub would hold:
+
+    FOLDER/datasets/OWNER/NAME/...                 README.md, sample/10BT/000_00000.parquet, ...
+    FOLDER/models/OWNER/NAME/...                   config.json, model.safetensors, ...
+
+When files change, the next request of the revision `main` gets a new commit; older commits can
+still be requested by their hash. Contents are kept in memory. A file `.hub.json` in a repository's
+folder with {"private": true} or {"gated": true} asks for the token TOKEN.
+
+The server speaks the part of the protocol that `datasets`, `huggingface_hub` and `transformers`
+use: descriptions of repositories, file trees, and files by redirects (302 to another host for large
+files, 307 for others) with ETag, X-Repo-Commit and ranges. Everything else is answered by 404.
+
+In a test:
+
+    with HubServer(folder) as hub:
+        hub.fail("GET", r"000_00001", status=503, times=2, headers={"Retry-After": "0"})
+        ...                                        # clients with HF_ENDPOINT=hub.endpoint
+        hub.requests                               # ["GET /api/datasets/...", ...]
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import re
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+TOKEN = "hf_local"
+SETTINGS = ".hub.json"
+# Files that the hub keeps in its large-file storage and serves from another host.
+LARGE = (".parquet", ".bin", ".gz", ".pt", ".safetensors", ".zst")
+DATE = "2026-01-01T00:00:00.000Z"
+REPOSITORY = r"(?P<name>[\w.-]+(?:/[\w.-]+)?)"
+ROUTES = [
+    (rf"/api/(?P<kind>models|datasets)/{REPOSITORY}(?:/revision/(?P<revision>[^/]+))?", "info"),
+    (
+        rf"/api/(?P<kind>models|datasets)/{REPOSITORY}/tree/(?P<revision>[^/]+)(?:/(?P<path>.*))?",
+        "tree",
+    ),
+    (
+        rf"/api/(?P<kind>models|datasets)/{REPOSITORY}/paths-info/(?P<revision>[^/]+)",
+        "paths_info",
+    ),
+    (rf"/(?:(?P<kind>datasets)/)?{REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "resolve"),
+    (r"/api/resolve-cache/(?P<sha>\w+)/(?P<path>.+)", "small_file"),
+    (r"/cdn/(?P<sha>\w+)", "large_file"),
+]
+
+
+@dataclass
+class Fault:
+    """What the server does wrong, at most `times` times, to requests that match.
+
+    method, pattern: of the requests; the pattern is searched in "PATH?QUERY RANGE".
+    status, headers: answer with this status and these headers.
+    cut_after: close the connection after this many bytes of the content; reset: abort it (RST).
+    stall_after: send nothing more after this many bytes of the content, and keep the connection.
+    length: add this to the Content-Length; the content is shortened if it is negative.
+    ignore_range: send the whole content with status 200.
+    """
+
+    method: str
+    pattern: str
+    times: int = 1
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_after: int | None = None
+    reset: bool = False
+    stall_after: int | None = None
+    length: int = 0
+    ignore_range: bool = False
+
+
+class Repository:
+    """A repository: its commits, newest last, and the files of each.
+
+    commits: {hash of the commit: {path: content}}. settings: of .hub.json.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.commits: dict[str, dict[str, bytes]] = {}
+        self.settings = {}
+
+    def update(self) -> str:
+        """Read the folder and return the hash of its commit; add the commit if it is new."""
+        settings = self.folder / SETTINGS
+        self.settings = json.loads(settings.read_text()) if settings.exists() else {}
+        files = {
+            path.relative_to(self.folder).as_posix(): path.read_bytes()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file() and path.name != SETTINGS
+        }
+        digest = hashlib.sha1()
+        for path, content in files.items():
+            digest.update(f"{path} {object_id(content)}\n".encode())
+        sha = digest.hexdigest()
+        # A repeated content is moved to the end: it is the newest commit again.
+        self.commits.pop(sha, None)
+        self.commits[sha] = files
+        return sha
+
+    def find(self, revision: str | None) -> str | None:
+        """Return the hash of the commit that a branch or a hash names; None if there is none."""
+        newest = self.update()
+        if revision in (None, "main", "HEAD"):
+            return newest
+        return revision if revision in self.commits else None
+
+
+class HubServer:
+    """A hub on 127.0.0.1, and its storage of large files on 127.0.0.2, as a context manager.
+
+    endpoint: the value of HF_ENDPOINT. requests: "METHOD PATH RANGE" of every request so far.
+    """
+
+    def __init__(self, folder: str | Path, port: int = 0):
+        self.folder = Path(folder)
+        self.repositories: dict[tuple[str, str], Repository] = {}
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []
+        self.contents: dict[str, bytes] = {}  # of every file, by SHA-256
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self.servers = [
+            _Server((host, port if host == "127.0.0.1" else 0), handler)
+            for host in ("127.0.0.1", "127.0.0.2")
+        ]
+        self.endpoint, self.storage = (
+            "http://{}:{}".format(*server.server_address) for server in self.servers
+        )
+
+    def __enter__(self) -> "HubServer":
+        for server in self.servers:
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.closing.set()
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
+
+    def fail(self, method: str, pattern: str, **settings) -> Fault:
+        """Add a `Fault` and return it."""
+        self.faults.append(Fault(method, pattern, **settings))
+        return self.faults[-1]
+
+    def reset(self) -> None:
+        """Remove all faults and forget the requests."""
+        self.faults.clear()
+        self.requests.clear()
+
+    def next_fault(self, method: str, target: str) -> Fault | None:
+        """Return the first fault of a request, and count it."""
+        with self.lock:
+            for fault in self.faults:
+                if fault.times and fault.method == method and re.search(fault.pattern, target):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def repository(self, kind: str, name: str) -> Repository | None:
+        """Return a repository; None if its folder does not exist."""
+        folder = self.folder / kind / name
+        if name.count("/") != 1 or not folder.is_dir():
+            return None
+        with self.lock:
+            return self.repositories.setdefault((kind, name), Repository(folder))
+
+    def owner_of(self, kind: str, name: str) -> str | None:
+        """Return the full name of a repository that is called by its short name, as gpt2."""
+        found = [path for path in self.folder.glob(f"{kind}/*/{name}") if path.is_dir()]
+        return f"{found[0].parent.name}/{name}" if found else None
+
+    def store(self, content: bytes) -> str:
+        """Keep a content and return its SHA-256."""
+        sha = hashlib.sha256(content).hexdigest()
+        self.contents[sha] = content
+        return sha
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request, client_address):
+        pass  # the client closed the connection
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answer one connection's requests."""
+
+    hub: HubServer
+    protocol_version = "HTTP/1.1"  # keeps connections, as the hub does
+    disable_nagle_algorithm = True
+
+    def do_HEAD(self):
+        self.answer()
+
+    def do_GET(self):
+        self.answer()
+
+    def do_POST(self):
+        self.answer()
+
+    def answer(self):
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        target = f"{self.path} {self.headers.get('Range', '')}".rstrip()
+        self.hub.requests.append(f"{self.command} {target}")
+        self.fault = self.hub.next_fault(self.command, target)
+        if self.fault and self.fault.status:
+            return self.send(self.fault.status, b"failed on purpose", self.fault.headers)
+        url = urlsplit(self.path)
+        self.query = parse_qs(url.query)
+        for pattern, action in ROUTES:
+            if match := re.fullmatch(pattern, url.path):
+                values = {
+                    name: unquote(value) for name, value in match.groupdict().items() if value
+                }
+                return getattr(self, action)(**values)
+        return self.send_problem(404, "", "Sorry, we can't find the page you are looking for.")
+
+    def info(self, name: str, kind: str, revision: str | None = None):
+        if found := self.find_commit(kind, name, revision):
+            repository, sha, name = found
+            files = repository.commits[sha]
+            self.send_json(
+                {
+                    "_id": object_id(name.encode())[:24],
+                    "id": name,
+                    "author": name.partition("/")[0],
+                    "sha": sha,
+                    "lastModified": DATE,
+                    "createdAt": DATE,
+                    "private": bool(repository.settings.get("private")),
+                    "gated": "manual" if repository.settings.get("gated") else False,
+                    "disabled": False,
+                    "downloads": 0,
+                    "likes": 0,
+                    "tags": [],
+                    "siblings": [{"rfilename": path} for path in files],
+                }
+            )
+
+    def tree(self, name: str, kind: str, revision: str, path: str = ""):
+        if found := self.find_commit(kind, name, revision):
+            repository, sha, _ = found
+            files = repository.commits[sha]
+            prefix = f"{path}/" if path else ""
+            if not any(file.startswith(prefix) for file in files):
+                return self.send_problem(404, "EntryNotFound", f"{path} does not exist on {sha}")
+            recursive = self.query.get("recursive", ["false"])[0].lower() in ("true", "1")
+            entries = {}
+            for file, content in files.items():
+                if not file.startswith(prefix):
+                    continue
+                parts = file.removeprefix(prefix).split("/")
+                for depth in range(1, len(parts) if recursive else min(len(parts), 2)):
+                    folder = prefix + "/".join(parts[:depth])
+                    entries[folder] = folder_entry(folder)
+                if recursive or len(parts) == 1:
+                    entries[file] = file_entry(file, content)
+            return self.send_json(list(entries.values()))
+
+    def paths_info(self, name: str, kind: str, revision: str):
+        if found := self.find_commit(kind, name, revision):
+            repository, sha, _ = found
+            files = repository.commits[sha]
+            if "json" in self.headers.get("Content-Type", ""):
+                paths = json.loads(self.body)["paths"]
+            else:
+                paths = parse_qs(self.body.decode()).get("paths", [])
+            entries = []
+            for path in paths:
+                if path in files:
+                    entries.append(file_entry(path, files[path]))
+                elif any(file.startswith(f"{path}/") for file in files):
+                    entries.append(folder_entry(path))
+            self.send_json(entries)
+
+    def resolve(self, name: str, revision: str, path: str, kind: str = "models"):
+        if not (found := self.find_commit(kind, name, revision, content=True)):
+            return
+        repository, sha, _ = found
+        content = repository.commits[sha].get(path)
+        headers = {"X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
+        if content is None:
+            return self.send_problem(404, "EntryNotFound", "Entry not found", headers)
+        stored = self.hub.store(content)
+        if path.endswith(LARGE):
+            headers |= {
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-Etag": f'"{stored}"',
+                "Location": f"{self.hub.storage}/cdn/{stored}?file={path}",
+            }
+            return self.send(302, b"Found", headers)
+        headers |= {
+            "ETag": f'"{object_id(content)}"',
+            "Location": f"/api/resolve-cache/{stored}/{path}?commit={sha}",
+        }
+        return self.send(307, b"Temporary Redirect", headers)
+
+    def small_file(self, sha: str, path: str):
+        content = self.hub.contents[sha]
+        headers = {
+            "ETag": f'"{object_id(content)}"',
+            "X-Repo-Commit": self.query["commit"][0],
+        }
+        self.send_content(content, headers)
+
+    def large_file(self, sha: str):
+        if "Authorization" in self.headers:
+            return self.send_problem(400, "", "the token was sent to another host")
+        self.send_content(self.hub.contents[sha], {"ETag": f'"{sha}"'})
+
+    def find_commit(self, kind: str, name: str, revision: str | None, content: bool = False):
+        """Return (repository, commit, full name), or answer with an error and return None.
+
+        content: whether a file is requested; the description of a gated repository is public.
+        """
+        repository = self.hub.repository(kind, name)
+        if not repository and "/" not in name and (full_name := self.hub.owner_of(kind, name)):
+            # The hub redirects the names of repositories that had no owner once.
+            location = self.path.replace(f"/{name}", f"/{full_name}", 1)
+            self.send(307, b"Temporary Redirect", {"Location": location})
+            return None
+        token = self.headers.get("Authorization")
+        sha = repository.find(revision) if repository else None
+        allowed = token == f"Bearer {TOKEN}"
+        if not repository or (repository.settings.get("private") and not allowed):
+            # Without a token, the hub does not reveal whether a repository exists.
+            status, message = (404, "Repository not found") if token else (401, "Invalid username")
+            self.send_problem(status, "RepoNotFound", message)
+        elif sha is None:
+            self.send_problem(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        elif content and repository.settings.get("gated") and not allowed:
+            message = f"Access to {name} is restricted. You must have access to it."
+            self.send_problem(403 if token else 401, "GatedRepo", message)
+        else:
+            return repository, sha, name
+        return None
+
+    def send_problem(self, status: int, code: str, message: str, headers=None):
+        headers = {**(headers or {}), "X-Error-Message": message}
+        if code:
+            headers["X-Error-Code"] = code
+        self.send(status, json.dumps({"error": message}).encode(), headers)
+
+    def send_json(self, value):
+        self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def send_content(self, content: bytes, headers: dict[str, str]):
+        """Send a file, or the range of it that is requested."""
+        headers = {**headers, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if not requested or (self.fault and self.fault.ignore_range):
+            return self.send(200, content, headers)
+        size = len(content)
+        first, last = requested.groups()
+        if first:
+            start = int(first)
+            end = min(int(last) + 1 if last else size, size)
+        else:
+            start = max(0, size - int(last))
+            end = size
+        if start >= size:
+            return self.send(416, b"", {**headers, "Content-Range": f"bytes */{size}"})
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        return self.send(206, content[start:end], headers)
+
+    def send(self, status: int, content: bytes, headers: dict[str, str]):
+        """Send a response; the fault of the request, if there is one, is applied here."""
+        fault = self.fault or Fault(self.command, "")
+        length = len(content) + fault.length
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        stop = fault.cut_after if fault.cut_after is not None else fault.stall_after
+        self.wfile.write(content[: length if stop is None else stop])
+        if fault.stall_after is not None:
+            self.hub.closing.wait()
+        if stop is not None or fault.length > 0:
+            self.wfile.flush()
+            if fault.reset:
+                self.connection.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+                self.connection.close()
+            self.close_connection = True
+
+    def log_message(self, format, *args):
+        pass
+
+
+def object_id(content: bytes) -> str:
+    """Return git's hash of a file."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def file_entry(path: str, content: bytes) -> dict:
+    """Return what the hub lists for a file."""
+    entry = {"type": "file", "oid": object_id(content), "size": len(content), "path": path}
+    if path.endswith(LARGE):
+        sha = hashlib.sha256(content).hexdigest()
+        entry["lfs"] = {"oid": sha, "size": len(content), "pointerSize": 134}
+    return entry
+
+
+def folder_entry(path: str) -> dict:
+    return {"type": "directory", "oid": object_id(path.encode()), "size": 0, "path": path}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", help="folder with datasets/ and models/")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
+    parser.add_argument("--examples", action="store_true", help="write tiny examples to it first")
+    config = parser.parse_args(argv)
+    if config.examples:
+        import hub_examples
+
+        hub_examples.write_datasets(Path(config.folder))
+        hub_examples.write_models(Path(config.folder))
+    with HubServer(config.folder, config.port) as hub, contextlib.suppress(KeyboardInterrupt):
+        print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
+        while True:
+            time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,478 @@
+"""Plugins: loading, what a run records, refusals without the flag, and exported code."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from runtime import checkpoints, cli, distributed, plugins
+
+import pytest
+import torch
+import yaml
+from conftest import ROOT, TINY, evaluation, log_of, unregister_plugins
+
+import bench
+import compare
+import eval_extrapolation
+import eval_hellaswag
+import eval_recall
+import eval_receptive_field
+import export_hf
+import plot
+import posenc
+import report
+import sample
+import train_gpt
+from errors import InputError
+from hf_interop import exported_code
+from reporting import encoding_table
+
+PLUGIN = '''
+import os
+
+import torch
+from torch import nn
+
+from posenc import Encoding
+
+if "PLUGIN_MARKER" in os.environ:  # a side effect of executing the file
+    with open(os.environ["PLUGIN_MARKER"], "a") as file:
+        file.write("executed\\n")
+
+
+class Slope(Encoding):
+    """-r_h d"""
+
+    names = ("my-slope",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.r = nn.Parameter(torch.ones(heads))
+
+    def features(self, x, pos, previous=None):
+        p = pos.float()[None, None]
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        return -self.r[h] * (q_features[0] - k_features[0]).abs()
+'''
+ENCODING = "from posenc import Encoding\nclass A(Encoding):\n    names = ('my-a',)\n"
+
+
+@pytest.fixture(scope="module")
+def slope(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plugin") / "my-slope.py"
+    path.write_text(PLUGIN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """Another version of the plugin, under the same file name."""
+    path = tmp_path_factory.mktemp("changed") / "my-slope.py"
+    path.write_text(PLUGIN.replace("-self.r[h]", "-2 * self.r[h]"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(slope, data_dir, tmp_path_factory):
+    """A run of `rope+my-slope`; read-only."""
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    with unregister_plugins():
+        train_gpt.main(train_flags(data_dir, folder, "--plugin", slope))
+    return folder
+
+
+def train_flags(data_dir, folder, *flags):
+    flags = [*TINY, "--data", data_dir, "--pe", "rope+my-slope", "--out_dir", folder, *flags]
+    return [str(flag) for flag in flags]
+
+
+def sha256_of(path):
+    return plugins.hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+# Loading
+
+
+def test_a_plugin_registers_its_encodings_once(slope, unregistered):
+    plugin = plugins.load_plugin(slope)
+    assert (plugin.module, plugin.names) == ("plugin_my_slope", ("my-slope",))
+    cls = posenc.ENCODINGS["my-slope"]
+    assert plugins.load_plugin(slope) is plugin and posenc.ENCODINGS["my-slope"] is cls
+    assert plugins.plugins_of(posenc.parse("rope+my-slope")) == [plugin]
+    assert plugins.recorded(posenc.parse("my-slope")) == {"my-slope.py": sha256_of(slope)}
+    assert plugins.recorded(posenc.parse("rope+cable")) is None
+
+
+def test_the_plugin_of_a_base_class_is_recorded(slope, tmp_path, unregistered):
+    plugins.load_plugin(slope)
+    path = tmp_path / "steep.py"
+    path.write_text(
+        "from plugin_my_slope import Slope\nclass Steep(Slope):\n    names = ('my-steep',)\n"
+    )
+    plugins.load_plugin(path)
+    assert list(plugins.recorded(posenc.parse("my-steep"))) == ["my-slope.py", "steep.py"]
+
+
+def test_a_changed_file_is_not_run_from_bytecode(tmp_path):
+    """Python's bytecode is stale if a file changes within a second and keeps its size."""
+    path = tmp_path / "my_a.py"
+    for name in ("my-a", "my-b"):
+        path.write_text(ENCODING.replace("my-a", name))
+        os.utime(path, (1e9, 1e9))
+        with unregister_plugins():
+            assert plugins.load_plugin(path).names == (name,)
+    assert not list(tmp_path.glob("__pycache__"))
+
+
+@pytest.mark.parametrize(
+    "name, text, expected",
+    [
+        ("a.py", "x = 1\nif:\n", "SyntaxError in line 2 (invalid syntax"),
+        ("a.py", "x = 1\n\n1 / 0\n", "ZeroDivisionError in line 3 (division by zero): fix"),
+        ("a.py", "import json\njson.loads('{')\n", "JSONDecodeError in line 2"),
+        ("a.py", "import sys\nsys.exit(3)\n", "SystemExit in line 2 (3): fix the file"),
+        ("a.py", "import my_helpers\n", "your own code must be in the plugin, a single file"),
+        ("a.py", "x = 1\n", "defines no encoding: write a subclass"),
+        ("a.py", "from posenc import Cable\n", "defines no encoding"),
+        ("a.py", ENCODING.replace("my-a", "cable"), "name cable is already in use"),
+        ("a.py", "import posenc\nclass A(posenc.RoPE): pass\n", "name rope is already in use"),
+        ("a.py", f"{ENCODING}class B(A): pass\n", "name my-a is already in use"),
+        ("a.py", ENCODING.replace("('my-a',)", "'my-a'"), "`names` is a string: write"),
+        ("a.py", ENCODING.replace("my-a", "my+a"), "'my+a' is invalid"),
+        ("a.txt", ENCODING, "use a name that ends in .py"),
+        ("missing.py", None, "cannot be read (No such file or directory): pass a Python file"),
+        (".", None, "cannot be read (Is a directory)"),
+    ],
+)
+def test_an_invalid_plugin_is_refused(name, text, expected, tmp_path, refused):
+    before, loaded = dict(posenc.ENCODINGS), dict(plugins.LOADED)
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    (line,) = refused(train_gpt.main, "--plugin", tmp_path / name, "--dry_run")
+    assert line.startswith(f"error: --plugin {tmp_path / name}") and expected in line
+    assert before == posenc.ENCODINGS and loaded == plugins.LOADED
+
+
+def test_an_exception_in_a_plugin_is_one_line(tmp_path, data_dir, refused, unregistered):
+    path = tmp_path / "wrong.py"
+    path.write_text(PLUGIN.replace("-self.r[h] *", "-self.r *").replace("my-slope", "wrong"))
+    flags = [*TINY, "--n_head", "4", "--data", str(data_dir), "--out_dir", str(tmp_path / "run")]
+    (line,) = refused(train_gpt.main, *flags, "--pe", "wrong", "--plugin", path)
+    number = path.read_text().split("-self.r *")[0].count("\n") + 1
+    assert line.startswith(f"error: {path}, line {number}: RuntimeError (")
+    assert "check_encoding.py" in line
+
+
+def test_two_files_with_one_module_name_are_refused(slope, tmp_path, refused, unregistered):
+    other = tmp_path / "my_slope.py"
+    other.write_text(ENCODING)
+    (line,) = refused(train_gpt.main, "--plugin", slope, "--plugin", other, "--dry_run")
+    assert f"the plugin {slope} with the same module name is loaded: rename one of them" in line
+
+
+def test_flags_without_a_file_and_plugins_in_files_are_refused(tmp_path, refused):
+    assert refused(train_gpt.main, "--plugin") == ["error: --plugin has no value: pass a file"]
+    assert refused(train_gpt.main, "--plugin", "--dry_run") == [
+        "error: --plugin has no value: pass a file"
+    ]
+    (tmp_path / "mine.yaml").write_text("plugin: my_encoding.py\n")
+    (line,) = refused(train_gpt.main, "--config", tmp_path / "mine.yaml")
+    assert line.endswith("plugin cannot be set in a file: pass --plugin FILE")
+    (line,) = refused(train_gpt.main, "--pe", "my-slope", "--dry_run")
+    assert line.endswith("or pass --plugin FILE for your own")
+
+
+def test_help_describes_the_flag(capsys):
+    with pytest.raises(SystemExit):
+        cli.parse(sample.Config, ["--help"], "")
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"--plugin FILE {cli.PLUGIN_HELP} Settings of" in text
+
+
+def test_programs_without_encodings_do_not_import_torch():
+    """It takes seconds; --plugin is a part of every program's command line."""
+    code = "import sys, report, compare, prepare_text; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+# Runs
+
+
+def test_a_run_records_its_plugin(run, slope):
+    entry = {"my-slope.py": sha256_of(slope)}
+    assert (run / "my-slope.py").read_bytes() == slope.read_bytes()
+    assert yaml.safe_load((run / "config.yaml").read_text())["plugin"] == entry
+    assert checkpoints.load_checkpoint(run, check_plugins=False)["config"]["plugin"] == entry
+    assert log_of(run)[0]["plugin"] == entry
+
+
+def test_a_run_without_a_plugin_records_none(trained, slope, data_dir, tmp_path, unregistered):
+    """Not even if one is loaded that its encoding does not use."""
+    flags = [*TINY, "--data", data_dir, "--steps", 1, "--pe", "rope", "--out_dir", tmp_path / "r"]
+    train_gpt.main([*map(str, flags), "--plugin", str(slope)])
+    files = {path.name for path in (tmp_path / "r").iterdir()}
+    assert files == {"config.yaml", "log.jsonl", "checkpoint_0000001.pt"}
+    assert "plugin" not in log_of(tmp_path / "r")[0]
+    with_it = checkpoints.load_checkpoint(tmp_path / "r")
+    del with_it["config"]["plugin"]  # as in a checkpoint of an older commit
+    without = checkpoints.load_checkpoint(tmp_path / "r")
+    assert checkpoints.recipe_hash(with_it) == checkpoints.recipe_hash(without)
+
+
+def test_nothing_in_a_run_is_executed_without_the_flag(
+    run, data_dir, tmp_path, refused, monkeypatch
+):
+    copy = shutil.copytree(run, tmp_path / "mine")
+    monkeypatch.setenv("PLUGIN_MARKER", str(tmp_path / "marker"))
+    monkeypatch.chdir(copy)
+    expected = (
+        f"{copy} was trained with the plugin my-slope.py (SHA-256 "
+        f"{sha256_of(run / 'my-slope.py')[:12]}): "
+        f"read the copy {copy}/my-slope.py and pass --plugin {copy}/my-slope.py"
+    )
+    scenes = tmp_path / "scenes.jsonl"
+    cpu = ("--device", "cpu")
+    for main, *flags in (
+        (eval_extrapolation.main, copy, *cpu),
+        (eval_recall.main, copy, *cpu),
+        (eval_receptive_field.main, copy, *cpu),
+        (eval_hellaswag.main, copy, "--source", scenes, *cpu),
+        (sample.main, copy, *cpu),
+        (plot.main, "biases", copy),
+        (bench.main, "attention", "--run", copy, *cpu),
+        (export_hf.main, copy, "--out_dir", tmp_path / "exported"),
+        (train_gpt.main, *train_flags(data_dir, copy, "--resume")),
+        (train_gpt.main, *TINY, "--data", data_dir, "--init_from", copy)
+        + ("--out_dir", tmp_path / "other"),
+    ):
+        assert refused(main, *flags) == [f"error: {expected}"]
+    (line,) = refused(train_gpt.main, "--config", copy / "config.yaml", "--out_dir", tmp_path / "x")
+    assert line == f"error: {expected.replace('was trained with', 'has a config for')}"
+    plot.main(["losses", str(copy), "--out", str(tmp_path / "losses.png")])
+    flags = [*TINY, "--data", data_dir, "--init_from", copy, "--pe", "rope", "--steps", 0]
+    train_gpt.main([str(flag) for flag in (*flags, "--out_dir", tmp_path / "rope")])
+    assert not (tmp_path / "marker").exists()
+    with unregister_plugins():
+        plugins.load_plugin(copy / "my-slope.py")
+    assert (tmp_path / "marker").read_text() == "executed\n"  # the check above can fail
+
+
+def test_a_missing_or_changed_copy_is_not_recommended(run, tmp_path, refused):
+    copy = shutil.copytree(run, tmp_path / "mine")
+    (copy / "my-slope.py").write_text(PLUGIN + "# changed")
+    for change in (None, (copy / "my-slope.py").unlink):
+        if change:
+            change()
+        (line,) = refused(sample.main, copy)
+        assert line.endswith(
+            f"{copy}/my-slope.py is not that version, pass the file with this SHA-256 as --plugin"
+        )
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["my-slope.py"],
+        "",
+        {"my-slope.py": 1},
+        {1: "0" * 64},
+        {"my-slope.py": "0" * 63},
+        {"my-slope.txt": "0" * 64},
+        {"../../my-slope.py": "0" * 64},
+        {"my\nslope.py": "0" * 64},
+    ],
+)
+def test_invalid_records_of_plugins_are_refused(entry, tmp_path, refused):
+    """A run may be somebody else's, and the names become paths."""
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"plugin": entry}))
+    (line,) = refused(train_gpt.main, "--config", tmp_path / "mine.yaml", "--dry_run")
+    message = "plugin is not a mapping from names of Python files to their SHA-256: use settings"
+    if isinstance(entry, dict):
+        assert f"{tmp_path / 'mine.yaml'}: {message}" in line
+    settings = {"plugin": entry}
+    for check in (
+        lambda: plugins.check_loaded(settings, "run"),
+        lambda: plugins.changes(settings, {}, "run"),
+    ):
+        with pytest.raises(InputError) as error:
+            check()
+        (line,) = error.value.problems
+        assert line.startswith(f"run: {message}")
+
+
+def test_programs_use_the_plugin(run, slope, trained, tmp_path, capsys, unregistered):
+    """Also next to a run that needs no plugin; report.py needs none."""
+    rope = shutil.copytree(trained("rope"), tmp_path / "rope")
+    mine = shutil.copytree(run, tmp_path / "mine")
+    flags = ["--plugin", str(slope), "--device", "cpu"]
+    short = ["--lengths", "1x,2x", "--dtype", "float32"]
+    with unregister_plugins():
+        eval_extrapolation.main([str(rope), str(mine), *flags, *short])
+    records = [evaluation(folder) for folder in (mine, rope)]
+    assert json.loads(records[0].read_text())["plugin"] == {"my-slope.py": sha256_of(slope)}
+    assert "plugin" not in json.loads(records[1].read_text())
+    report.main([*map(str, records), "--out_dir", str(tmp_path / "report")])
+    compare.main([*map(str, records)])
+    header = (tmp_path / "report" / "perplexity.md").read_text().splitlines()[0]
+    assert "rope+my-slope" in header
+    for main, *own in (
+        (sample.main, mine, "--max_new_tokens", 2, *flags),
+        (plot.main, "biases", mine, "--plugin", slope, "--out", tmp_path / "biases.png"),
+        (plot.main, "losses", mine, "--plugin", slope, "--out", tmp_path / "losses.png"),
+        (bench.main, "attention", "--encodings", "my-slope", "--context", 8, "--repeats", 1)
+        + ("--model", "quickstart", "--out", tmp_path / "bench.json", *flags),
+        (encoding_table.main, "--plugin", slope),
+    ):
+        with unregister_plugins():
+            main([str(flag) for flag in own])
+    assert "| `my-slope` | bias | -r_h d |" in capsys.readouterr().out
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert record["plugin"] and record["attention"]["contexts"]["8"]["my-slope"]
+    report.main([str(tmp_path / "bench.json"), "--out_dir", str(tmp_path / "report")])
+
+
+def test_the_table_in_the_docs_has_no_plugins(slope, refused, unregistered):
+    (line,) = refused(encoding_table.main, "--plugin", slope, "--write")
+    assert "remove --plugin" in line
+
+
+def test_another_version_is_refused_with_the_path_of_the_copy(
+    run, changed, slope, data_dir, tmp_path, refused
+):
+    """One line each; a renamed file with the same content is the same version."""
+    with unregister_plugins():
+        (line,) = refused(sample.main, run, "--plugin", changed)
+    versions = f"(SHA-256 {sha256_of(slope)[:12]}, not {sha256_of(changed)[:12]})"
+    assert f"another version of the plugin my-slope.py {versions}" in line
+    assert f"pass --plugin {run}/my-slope.py, in a command of its own" in line
+    with unregister_plugins():
+        flags = train_flags(data_dir, run, "--resume", "--plugin", changed)
+        (line,) = refused(train_gpt.main, *flags)
+    assert f"another version of the plugin my-slope.py, whose copy is {run}/my-slope.py" in line
+    assert "pass --override plugin to change it from step 6 on" in line
+    copy = shutil.copytree(run, tmp_path / "copy")
+    with unregister_plugins():
+        flags = ("--resume", "--plugin", changed, "--override", "plugin", "--steps", 8)
+        train_gpt.main(train_flags(data_dir, copy, *flags))
+        after = checkpoints.load_checkpoint(copy)
+    assert (copy / "my-slope.py").read_bytes() == changed.read_bytes()
+    assert log_of(copy)[-3]["kind"] == "start"
+    old, new = log_of(copy)[-3]["changed"]["plugin"]
+    assert (old, new) == ({"my-slope.py": sha256_of(slope)}, {"my-slope.py": sha256_of(changed)})
+    before = checkpoints.load_checkpoint(run, check_plugins=False)
+    assert checkpoints.recipe_hash(before) != checkpoints.recipe_hash(after)
+    renamed = str(shutil.copy(slope, tmp_path / "renamed.py"))
+    with unregister_plugins():
+        sample.main([str(run), "--plugin", renamed, "--max_new_tokens", "1", "--device", "cpu"])
+    with unregister_plugins():
+        train_gpt.main(train_flags(data_dir, run, "--resume", "--plugin", renamed))
+
+
+def test_ranks_compare_their_plugins(slope, data_dir, tmp_path, monkeypatch, unregistered):
+    compared = []
+    check = lambda self, value, problem: compared.append((value, problem))  # noqa: E731
+    monkeypatch.setattr(distributed.Processes, "check_equal", check)
+    train_gpt.main(train_flags(data_dir, tmp_path / "run", "--plugin", slope, "--steps", 1))
+    value, problem = compared[0]
+    assert {"my-slope.py": sha256_of(slope)} in value and "--plugin differ" in problem
+
+
+def test_two_versions_are_not_seeds_of_one_recipe(run, slope, changed):
+    checkpoint = checkpoints.load_checkpoint(run, check_plugins=False)
+    hashes = set()
+    for entry in (
+        {"my-slope.py": sha256_of(slope)},
+        {"renamed.py": sha256_of(slope)},
+        {"my-slope.py": sha256_of(changed)},
+    ):
+        checkpoint["config"]["plugin"] = entry
+        hashes.add(checkpoints.recipe_hash(checkpoint))
+    assert len(hashes) == 2
+
+
+# Exported code
+
+
+def test_an_export_records_its_plugin(run, slope, trained, tmp_path, unregistered):
+    export_hf.main([str(run), "--plugin", str(slope), "--out_dir", str(tmp_path / "mine")])
+    config = json.loads((tmp_path / "mine" / "config.json").read_text())
+    assert config["plugin"] == {"my-slope.py": sha256_of(slope)}
+    export_hf.main([str(trained("rope")), "--out_dir", str(tmp_path / "rope")])
+    assert "plugin" not in json.loads((tmp_path / "rope" / "config.json").read_text())
+
+
+FLAT = """
+from .posenc import Encoding, RoPE as Rotary
+from . import posenc as pe
+from .posenc import __name__ as _
+import torch
+from . import cope
+from .cope import __name__ as _
+from .relative_keys import Shaw
+import scipy.special  # not of this repository
+"""
+
+
+def plugin_with(tmp_path, text):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    return plugins.Plugin(path, "plugin_mine", path.read_bytes(), ("my-a",))
+
+
+def test_imports_of_a_plugin_are_rewritten(tmp_path):
+    source = """
+from posenc import Encoding, RoPE as Rotary
+import posenc as pe, torch
+from more_encodings import cope
+from more_encodings.relative_keys import Shaw  # a comment
+import scipy.special  # not of this repository
+"""
+    plugin = plugin_with(tmp_path, source)
+    exported_code.check_plugin(plugin, export_hf.MODULES)
+    flat = exported_code.flatten_imports(source, export_hf.MODULES)
+    assert sorted(flat.splitlines()) == sorted(FLAT.splitlines())
+    compile(flat, "flat", "exec")
+    assert exported_code.required_packages(plugin) == ["scipy"]
+    assert "pip install scipy" in export_hf.describe_plugin(plugin)
+
+
+def test_required_packages_are_named_as_pip_names_them(tmp_path):
+    plugin = plugin_with(tmp_path, "import yaml, PIL.Image, no_such_module, torch, math\n")
+    names = [name.lower() for name in exported_code.required_packages(plugin)]
+    assert sorted(names) == ["no_such_module", "pillow", "pyyaml"]
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("from runtime import cli", "line 2 imports runtime.cli, which is not exported"),
+        ("import text_data.shards", "imports text_data.shards, which is not exported"),
+        ("import sample", "imports sample, which is not exported"),
+        ("import plugin_other", "imports plugin_other, which is not exported"),
+        ("import more_encodings.cope", "imports a module by its full name"),
+        ("import posenc; x = 1", "has other code next to an import: use two lines"),
+        ("if True: import posenc", "has other code next to an import"),
+    ],
+)
+def test_imports_that_cannot_be_exported_are_refused(line, expected, tmp_path):
+    plugin = plugin_with(tmp_path, f"import torch\n{line}\n")
+    with pytest.raises(InputError) as error:
+        exported_code.check_plugin(plugin, export_hf.MODULES)
+    (problem,) = error.value.problems
+    assert expected in problem and problem.startswith(str(plugin.path))
+
+
+def test_an_export_is_refused_before_anything_is_written(data_dir, tmp_path, refused, unregistered):
+    path = tmp_path / "my-slope.py"
+    path.write_text(f"from runtime import devices\n{PLUGIN}")
+    run = tmp_path / "run"
+    train_gpt.main(train_flags(data_dir, run, "--plugin", path, "--steps", 1))
+    (line,) = refused(export_hf.main, run, "--plugin", path, "--out_dir", tmp_path / "exported")
+    assert "imports runtime.devices, which is not exported: copy what you need" in line
+    assert not (tmp_path / "exported").exists()
+    assert torch.load(run / "checkpoint_0000001.pt", weights_only=True)["config"]["plugin"]

@@ -1,0 +1,144 @@
+"""check_encoding.py: the table of checks, the speed, exit statuses. The checks have their tests."""
+
+import pytest
+
+import check_encoding
+from evaluation import encoding_checks
+
+MINE = '''
+"""Two encodings of a user."""
+
+import torch
+from torch import nn
+
+from posenc import Encoding
+
+
+class Recency(Encoding):
+    """-r_h log(1 + d)."""
+
+    names = ("my-recency", "my-alias")
+
+    def __init__(self, heads, channels, block_size, *, power: int = 1):
+        super().__init__(heads, channels, block_size)
+        self.r = nn.Parameter(torch.ones(heads))
+
+    def features(self, x, pos, previous=None):
+        p = pos.float()[None, None]
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
+
+
+class Broken(Recency):
+    """log d, which is infinite at distance 0."""
+
+    names = ("my-broken",)
+
+    def bias(self, q_features, k_features, h):
+        return -(q_features[0] - k_features[0]).abs().log() * self.r[h]
+
+
+class Unfinished(Recency):
+    names = ("my-unfinished",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        raise RuntimeError("to do")
+'''
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch, unregistered):
+    """A file with three encodings."""
+    monkeypatch.setattr(check_encoding.devices, "configure_backends", lambda device: None)
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Only some of the checks, and short measurements of the speed."""
+    names = ("options", "finite values", "causality", "factors", "order")
+    checks = {name: encoding_checks.CHECKS[name] for name in names}
+    monkeypatch.setattr(check_encoding, "CHECKS", checks)
+    monkeypatch.setattr(check_encoding, "TRAINING_CONTEXTS", (16, 32))
+    monkeypatch.setattr(check_encoding, "DECODING_CONTEXT", 16)
+    monkeypatch.setattr(check_encoding, "REPEATS", 1)
+
+
+def test_all_checks_of_a_users_encoding(mine, capsys, monkeypatch):
+    """All but the slowest."""
+    slow = ("KV cache", "KV cache in bfloat16", "fixed-shape decoding", "one compiled graph")
+    checks = {name: check for name, check in encoding_checks.CHECKS.items() if name not in slow}
+    monkeypatch.setattr(check_encoding, "CHECKS", checks)
+    check_encoding.main([str(mine), "--pe", "rope+my-recency", "--speed", "false"])
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.startswith(tuple(checks))]
+    assert len(rows) == len(checks)
+    assert not any("FAILED" in row for row in rows)
+    total = len(checks)
+    assert f"{total} checks of rope+my-recency: {total - 4} ok, 0 failed, 4 not applicable" in out
+
+
+def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
+    with pytest.raises(SystemExit) as stop:
+        check_encoding.main([str(mine), "--pe", "my-broken,my-recency:power=2", "--speed", "false"])
+    assert stop.value.code == 1
+    out = capsys.readouterr().out
+    assert "my-broken: log d, which is infinite at distance 0." in out
+    assert (
+        "    the bias at distance 0 has NaN or Inf in 264 of 264 values\n    usual cause: " in out
+    )
+    assert "5 checks of my-broken: 1 ok, 3 failed, 1 not applicable" in out
+    assert "5 checks of my-recency:power=2: 4 ok, 0 failed, 1 not applicable" in out
+
+
+def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):
+    with pytest.raises(SystemExit):
+        check_encoding.main([str(mine), "--speed", "false"])
+    out = capsys.readouterr().out
+    assert "checks of my-recency:" in out
+    assert "my-alias" not in out
+    line = 1 + MINE.splitlines().index('        raise RuntimeError("to do")')
+    assert f"    RuntimeError: to do (line {line})" in out
+    assert "1 checks of my-unfinished: 0 ok, 1 failed" in out
+
+
+def test_speed_is_compared_with_the_baselines(mine, quick, capsys):
+    check_encoding.main([str(mine), "--pe", "my-recency"])
+    out = capsys.readouterr().out
+    header, *rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| ")]
+    assert [cell.strip() for cell in header] == ["", "tokens/s", "vs rope", "vs nope"]
+    assert [row[0].strip() for row in rows] == [
+        "training, 16 tokens",
+        "training, 32 tokens",
+        "decoding at 16 tokens",
+    ]
+    assert all(float(cell.replace(",", "")) > 0 for row in rows for cell in row[1:])
+    assert (
+        "my-recency adds 4 parameters per layer at width 128 and 4 heads; floats in the KV cache "
+        "per token and layer: 256 + 1." in out
+    )
+
+
+def test_baselines_and_limited_encodings_have_a_speed(quick, capsys):
+    check_encoding.print_speed("rope")
+    check_encoding.print_speed("learnable")
+    out = capsys.readouterr().out
+    assert "cannot be measured" not in out
+    assert "learnable adds 131,072 parameters shared by all layers" in out
+
+
+def test_invalid_input_is_refused(mine, refused, tmp_path):
+    assert refused(check_encoding.main) == [
+        "error: name a Python file with your encoding, or an encoding with --pe"
+    ]
+    (line,) = refused(check_encoding.main, tmp_path / "none.py")
+    assert line.startswith(f"error: {tmp_path}/none.py cannot be read (No such file")
+    lines = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,cabel")
+    assert len(lines) == 2
+    assert "power is 'x'" in lines[0]
+    assert "did you mean cable?" in lines[1]

@@ -1,0 +1,495 @@
+"""Tests of downloads over HTTP: the real clients of the hub with a local server as the hub."""
+
+import hashlib
+import json
+import shutil
+import time
+from contextlib import nullcontext
+
+from runtime import cli
+
+import datasets
+import fsspec
+import hub_examples
+import huggingface_hub
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+import transformers
+import yaml
+from conftest import program
+from hub_server import TOKEN, HubServer
+from huggingface_hub import HfFileSystem, constants
+
+import import_pretrained
+import prepare_fineweb
+import prepare_wikitext
+from retrieval import finetune, tasks
+from text_data import hub as hub_access
+from text_data import text_sources, tokenizer
+
+FOREVER = 10**6
+# What a server does wrong -> the reason in the error if it does so forever.
+FAILURES = {
+    "unavailable": ({"status": 503, "headers": {"Retry-After": "7"}}, "503 Service Unavailable"),
+    "rate limit": ({"status": 429, "headers": {"Retry-After": "7"}}, "429 Too Many Requests"),
+    "cut": ({"cut_after": 300}, "peer closed connection"),
+    "reset": ({"cut_after": 300, "reset": True}, ""),
+    "stalled": ({"stall_after": 300}, "timed out"),
+    "longer": ({"length": 10}, " bytes"),
+    "shorter": ({"length": -10}, "announced, not"),
+}
+FINEWEB = "HuggingFaceFW/fineweb-edu"
+SHARDS = "kjj0/finewebedu10B-gpt2"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with HubServer(tmp_path_factory.mktemp("hub")) as hub:
+        hub_examples.write_datasets(hub.folder)
+        yield hub
+
+
+@pytest.fixture
+def hub(server, tmp_path, monkeypatch):
+    """The server as the hub of this process, with an empty cache; waits take no time.
+
+    `hub.waits` are the seconds that the clients would have waited.
+    """
+    server.reset()
+    server.waits = []
+    monkeypatch.setattr(time, "sleep", server.waits.append)
+    connect(server.endpoint, tmp_path / "cache", monkeypatch)
+    # Small blocks and shards, so that every file is several requests and several shards.
+    monkeypatch.setattr(fsspec.spec.AbstractBufferedFile, "DEFAULT_BLOCK_SIZE", 20_000)
+    monkeypatch.setattr(text_sources, "ROWS_PER_READ", 4)
+    monkeypatch.setattr(datasets.config, "STREAMING_READ_MAX_RETRIES", 2)
+    yield server
+    server.reset()
+
+
+def connect(endpoint, cache, monkeypatch):
+    """Set what the clients read from HF_ENDPOINT, HF_HOME and HF_HUB_*_TIMEOUT at their import."""
+    values = {
+        "ENDPOINT": endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(cache / "hub"),
+        "HF_TOKEN_PATH": str(cache / "token"),
+        "HF_HUB_DOWNLOAD_TIMEOUT": 20,
+        "HF_HUB_ETAG_TIMEOUT": 20,
+        "HF_HUB_OFFLINE": False,
+    }
+    for name, value in values.items():
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)  # a cache
+    url = endpoint + "/datasets/{repo_id}/resolve/{revision}/{path}"
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", endpoint)
+    monkeypatch.setattr(datasets.config, "HUB_DATASETS_URL", url)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache / "datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    HfFileSystem.clear_instance_cache()
+
+
+def shorten(monkeypatch, failure):
+    """Give up soon if requests are stalled, because each takes as long as the timeout."""
+    if failure == "stalled":
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.25)
+        monkeypatch.setattr(datasets.config, "STREAMING_READ_MAX_RETRIES", 1)
+        monkeypatch.setattr(hub_access, "WAITS", (1,))
+
+
+def go_offline(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def refusal(capsys):
+    """A function of `main` and flags that must fail with status 2; returns its only error line.
+
+    Unlike `refused`, it allows warnings before that line.
+    """
+
+    def run(main, *flags):
+        with pytest.raises(SystemExit) as stop:
+            cli.run(lambda: main([str(flag) for flag in flags]))
+        lines = capsys.readouterr().err.splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        assert stop.value.code == 2 and len(errors) == 1 and lines[-1] == errors[0], lines
+        assert "Traceback" not in "".join(lines)
+        return errors[0]
+
+    return run
+
+
+def fineweb_flags(out, *flags):
+    small = ["--tokenizer", "bytes", "--shard_tokens", "1000"]
+    return [*small, "--out_dir", str(out), *map(str, flags)]
+
+
+def shards_of(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.bin")}
+
+
+def meta_of(folder):
+    return json.loads((folder / "meta.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def local_shards(server, tmp_path_factory):
+    """The shards of FineWeb's rows, read from local files."""
+    out = tmp_path_factory.mktemp("local") / "toy"
+    source = server.folder / "datasets" / FINEWEB / "sample" / "10BT"
+    prepare_fineweb.main(fineweb_flags(out, "--source", source))
+    return shards_of(out)
+
+
+@pytest.mark.parametrize(
+    "requested, content_range, error",
+    [
+        ("0-9", "bytes 0-9/*", None),
+        ("5-", "bytes 5-9/*", None),
+        ("0-99", "bytes 0-49/50", None),
+        ("0-9", "bytes 1-10/*", "another range"),
+        ("0-99", "bytes 0-9/50", "another range"),
+        ("0-9", "bytes */50", "did not state"),
+        ("0-9", None, "did not state"),
+    ],
+)
+def test_ranges_of_answers(requested, content_range, error):
+    library = hub_access._http_library()
+    request = library.Request("GET", "http://hub/file", headers={"Range": f"bytes={requested}"})
+    headers = {"Content-Range": content_range} if content_range else {}
+    response = library.Response(206, headers=headers, request=request)
+    with pytest.raises(library.RemoteProtocolError, match=error) if error else nullcontext():
+        hub_access._LengthCheck()(response)
+
+
+def test_clients_without_the_default_factory(monkeypatch):
+    """Another version of huggingface_hub may lack it; the current client has the same checks."""
+    monkeypatch.delattr(huggingface_hub.utils._http, "default_client_factory")
+    huggingface_hub.close_session()
+    hooks = huggingface_hub.get_session().event_hooks
+    try:
+        huggingface_hub.get_session().event_hooks = {"request": [], "response": []}
+        hub_access.configure.__wrapped__()
+        ours = huggingface_hub.get_session().event_hooks
+        assert ours["request"][0].__name__ == "set_timeout"
+        assert isinstance(ours["response"][0], hub_access._LengthCheck)
+    finally:
+        huggingface_hub.get_session().event_hooks = hooks
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_streaming_repeats_and_resumes(
+    hub, tmp_path, local_shards, refusal, kind, failure, monkeypatch
+):
+    settings, reason = FAILURES[failure]
+    shorten(monkeypatch, failure)
+    flags = fineweb_flags(tmp_path / "toy")
+    pattern = "cdn/.*001_00000.parquet"
+    if kind == "jsonl":
+        if failure in ("reset", "rate limit", "longer"):
+            pytest.skip("the same request as for parquet")
+        flags += ["--dataset", "user/jsonl", "--name", "default"]
+        pattern = "resolve-cache/.*train-1.jsonl"
+        if failure == "shorter":
+            pattern = "cdn/.*"  # the hub announces the length of large files only
+            monkeypatch.setattr("hub_server.LARGE", (".jsonl",))
+    fault = hub.fail("GET", pattern, times=FOREVER, **settings)
+    line = refusal(prepare_fineweb.main, *flags)
+    assert "cannot be fetched from the hub (" in line and reason in line
+    assert "run the same command" in line and "or pass local files as --source" in line
+    repeated = FOREVER - fault.times
+    assert repeated > 4 and len(hub.waits) >= repeated - 2
+    fault.times = 1
+    prepare_fineweb.main(flags)
+    assert fault.times == 0
+    if "headers" in settings:
+        assert hub.waits[-1] >= 7
+    assert shards_of(tmp_path / "toy") == local_shards
+    assert any(" bytes=" in request for request in hub.requests)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_requests_before_the_first_row_are_repeated(
+    hub, tmp_path, local_shards, failure, monkeypatch
+):
+    settings, _ = FAILURES[failure]
+    shorten(monkeypatch, failure)
+    if "stall_after" in settings or "cut_after" in settings:
+        settings = settings | {name: 5 for name in settings if name.endswith("_after")}
+    if "length" in settings:
+        pytest.skip("a wrong length of JSON is an error of its parser, or a cut connection")
+    faults = [
+        hub.fail("GET", f"api/datasets/{FINEWEB}$", **settings),
+        hub.fail("GET", f"api/datasets/{FINEWEB}/tree", **settings),
+    ]
+    prepare_fineweb.main(fineweb_flags(tmp_path / "toy"))
+    assert [fault.times for fault in faults] == [0, 0]
+    assert shards_of(tmp_path / "toy") == local_shards
+
+
+def test_large_files_are_read_in_ranges(hub, tmp_path, refusal):
+    """An answer with the whole file instead of a range in its middle would shift the content."""
+    texts = [hashlib.sha512(str(n).encode()).hexdigest() for n in range(2500)]
+    folder = hub.folder / "datasets" / "user" / "large"
+    hub_examples.write_parquet(folder / "train.parquet", {"text": texts}, row_group_size=500)
+    flags = ["--dataset", "user/large", "--name", "default", "--shard_tokens", "100000"]
+    hub.fail("GET", "cdn/.* bytes=[1-9]", cut_after=300)
+    hub.fail("GET", "cdn/.* bytes=[1-9]", length=-10)
+    hub.fail("GET", "cdn/.* bytes=[1-9]", ignore_range=True)
+    prepare_fineweb.main(fineweb_flags(tmp_path / "toy", *flags))
+    assert not any(fault.times for fault in hub.faults)
+    assert len({request for request in hub.requests if "cdn/" in request}) > 1
+    shards = shards_of(tmp_path / "toy")
+    tokens = np.concatenate(
+        [np.frombuffer(shards[name], "<u2")[512:] for name in sorted(shards, key=lambda n: n[-10:])]
+    )
+    expected = [token for text in texts for token in (256, *text.encode())]
+    assert tokens.tolist() == expected
+    hub.fail("GET", "cdn/.* bytes=[1-9]", times=FOREVER, ignore_range=True)
+    line = refusal(prepare_fineweb.main, *fineweb_flags(tmp_path / "refused", *flags))
+    assert "the server ignored the requested range" in line
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_pretokenized_shards_are_repeated_and_resumed(hub, tmp_path, refusal, failure, monkeypatch):
+    settings, reason = FAILURES[failure]
+    shorten(monkeypatch, failure)
+    flags = ["--pretokenized", "--out_dir", tmp_path / "out"]
+    fault = hub.fail("GET", "cdn/.*train_000001", times=FOREVER, **settings)
+    line = refusal(prepare_fineweb.main, *flags)
+    assert f"{SHARDS}: finewebedu_train_000001.bin cannot be fetched from the hub (" in line
+    assert reason in line
+    assert list(shards_of(tmp_path / "out")) == ["finewebedu_val_000000.bin"]
+    fault.times = 1
+    hub.requests.clear()
+    prepare_fineweb.main(list(map(str, flags)))
+    assert not any("val_000000" in request for request in hub.requests)
+    assert shards_of(tmp_path / "out") == shards_of(hub.folder / "datasets" / SHARDS)
+    assert len(meta_of(tmp_path / "out")["revision"]) == 40
+
+
+def test_preparation_keeps_its_revision(hub, tmp_path, local_shards, refusal):
+    """The hub gets a new commit between the first shards and the others."""
+    out = tmp_path / "toy"
+    repository = hub.folder / "datasets" / FINEWEB
+    prepare_fineweb.main(fineweb_flags(out, "--shards", 3))
+    first = meta_of(out)["revision"]
+    file = repository / "sample/10BT/001_00000.parquet"
+    before = file.read_bytes()
+    hub_examples.write_parquet(file, {"text": ["changed"] * 30})
+    HfFileSystem.clear_instance_cache()
+    try:
+        prepare_fineweb.main(fineweb_flags(out))
+        assert shards_of(out) == local_shards and meta_of(out)["revision"] == first
+        newest = tmp_path / "newest" / "toy"
+        prepare_fineweb.main(fineweb_flags(newest))
+        assert shards_of(newest) != local_shards and meta_of(newest)["revision"] != first
+        pinned = tmp_path / "pinned" / "toy"
+        prepare_fineweb.main(fineweb_flags(pinned, "--revision", first))
+        assert shards_of(pinned) == local_shards and meta_of(pinned)["revision"] == first
+    finally:
+        file.write_bytes(before)
+    line = refusal(prepare_fineweb.main, *fineweb_flags(tmp_path / "none", "--revision", "0" * 40))
+    assert "does not have this revision on the hub (404 Not Found)" in line
+    assert not (tmp_path / "none").exists()
+
+
+def test_wikitext_keeps_its_revision(hub, tmp_path, monkeypatch):
+    """The hub gets a new commit between two splits."""
+    out, whole = tmp_path / "toy", tmp_path / "whole" / "toy"
+    flags = ["--size", "2", "--tokenizer", "bytes", "--out_dir"]
+    prepare_wikitext.main([*flags, str(whole)])
+    file = hub.folder / "datasets/Salesforce/wikitext/wikitext-2-raw-v1"
+    file = file / "validation-00000-of-00001.parquet"
+    before = file.read_bytes()
+    read_articles = prepare_wikitext.read_articles
+
+    def change_and_read(tables, split):
+        if split == "val":
+            hub_examples.write_parquet(file, {"text": ["", " = Changed = \n", "", " New . \n"]})
+        yield from read_articles(tables, split)
+
+    monkeypatch.setattr(prepare_wikitext, "read_articles", change_and_read)
+    try:
+        prepare_wikitext.main([*flags, str(out)])
+        assert file.read_bytes() != before
+    finally:
+        file.write_bytes(before)
+    assert shards_of(out) == shards_of(whole)
+    assert meta_of(out)["revision"] == meta_of(whole)["revision"]
+    text = b"".join(shards_of(whole)["toy_val_000000.bin"][1024::2].split(b"\0"))
+    assert b" = validation 3 = \n" in text
+
+
+def test_offline_with_and_without_a_cache(hub, tmp_path, monkeypatch, refusal):
+    flags = ["--size", "2", "--tokenizer", "bytes", "--out_dir"]
+    repository = "Salesforce/wikitext"
+    with monkeypatch.context() as offline:
+        go_offline(offline)
+        line = refusal(prepare_wikitext.main, *flags, tmp_path / "toy")
+        assert "is not in the cache, or not completely, and offline mode is on: unset" in line
+        line = refusal(prepare_fineweb.main, "--pretokenized", "--out_dir", tmp_path / "toy")
+        assert "offline mode is on: unset HF_HUB_OFFLINE" in line
+        assert "offline mode is on" in refusal(lambda flags: tasks.load_task(None, "test"))
+        assert "offline mode is on" in refusal(
+            import_pretrained.main, "gpt2", "--out_dir", tmp_path / "toy"
+        )
+    prepare_wikitext.main([*flags, str(tmp_path / "online" / "toy")])
+    with monkeypatch.context() as offline:
+        go_offline(offline)  # streaming has cached the README only
+        line = refusal(prepare_wikitext.main, *flags, tmp_path / "toy")
+        assert "or not completely" in line and not (tmp_path / "toy").exists()
+    huggingface_hub.snapshot_download(repository, repo_type="dataset")
+    go_offline(monkeypatch)
+    hub.requests.clear()
+    prepare_wikitext.main([*flags, str(tmp_path / "toy")])
+    assert shards_of(tmp_path / "toy") == shards_of(tmp_path / "online" / "toy")
+    assert meta_of(tmp_path / "toy")["revision"] == meta_of(tmp_path / "online" / "toy")["revision"]
+    assert hub.requests == []
+
+
+def test_retrieval_data(hub):
+    for pattern in ("cdn/.*en-queries", "cdn/.*triplet-hard"):
+        hub.fail("GET", pattern, status=503, headers={"Retry-After": "7"})
+        hub.fail("GET", pattern, length=-10)
+    repository = hub.folder / "datasets" / tasks.HUB
+    task = tasks.load_task(None, "test")
+    assert task.documents == {"d0": "one text", "d1": "another"}
+    assert task.qrels == {"q0": {"d0": 1}, "q1": {"d1": 1}} and len(task.queries) == 2
+    assert task.revision == hub.repositories["datasets", tasks.HUB].update()
+    rows, revision = finetune.read_triplets(finetune.Config())
+    path = hub.folder / "datasets" / finetune.HUB["path"] / "triplet-hard"
+    table = pyarrow.parquet.read_table(path / "train-00000-of-00001.parquet").to_pylist()
+    assert len(rows) == 200 and all(row in table for row in rows)
+    assert [fault.times for fault in hub.faults] == [0, 0, 0, 0] and 7 in hub.waits
+
+    (repository / "new.txt").write_text("a new commit")
+    try:
+        options = {"path": tasks.HUB, "name": "en-qrels", "split": "test"}
+        _, newest = hub_access.load_table(options)
+        _, pinned = hub_access.load_table(options, task.revision)
+        assert newest != task.revision == pinned
+    finally:
+        (repository / "new.txt").unlink()
+
+
+def test_retrieval_data_offline(hub, monkeypatch, refusal):
+    task = tasks.load_task(None, "test")
+    rows, revision = finetune.read_triplets(finetune.Config())
+    go_offline(monkeypatch)
+    hub.requests.clear()
+    assert tasks.load_task(None, "test") == task
+    cached, cached_revision = finetune.read_triplets(finetune.Config(), revision)
+    assert cached[:] == rows[:] and cached_revision == revision
+    assert hub.requests == []
+    line = refusal(lambda flags: finetune.read_triplets(finetune.Config(), "0" * 40))
+    assert f"is cached at the revision {revision}, not 000" in line
+
+
+def test_weights(hub, tmp_path, monkeypatch, refusal):
+    def imported(name, out):
+        import_pretrained.main([name, "--out_dir", str(tmp_path / out)])
+        config = yaml.safe_load((tmp_path / out / "config.yaml").read_text())
+        checkpoint = torch.load(next((tmp_path / out).glob("*.pt")), weights_only=True)
+        return config.get("revision"), checkpoint["model"]
+
+    failures = [settings for settings, _ in FAILURES.values() if "stall_after" not in settings]
+    hub_examples.write_models(hub.folder)
+    for name, folder, pattern in (
+        ("gpt2", "openai-community/gpt2", "cdn/.*model.safetensors"),
+        ("axiomlaborg/Cable", "axiomlaborg/Cable", "cdn/.*cable_small.pt"),
+    ):
+        short = name[-4:]
+        faults = [hub.fail("GET", pattern, **settings) for settings in failures]
+        faults.append(hub.fail("GET", "api/models/", status=503))
+        revision, weights = imported(name, f"hub-{short}")
+        assert not any(fault.times for fault in faults)
+        assert revision == hub.repositories["models", folder].update()
+        path = hub.folder / "models" / folder
+        local = path if short == "gpt2" else path / "cable_small.pt"
+        none, expected = imported(str(local), f"local-{short}")
+        assert none is None and weights.keys() == expected.keys()
+        assert all(torch.equal(weights[key], expected[key]) for key in expected)
+        hub.fail("GET", pattern, times=FOREVER, cut_after=300)
+        (tmp_path / f"cache-{short}").mkdir()
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / f"cache-{short}"))
+        line = refusal(import_pretrained.main, name, "--out_dir", tmp_path / "none")
+        assert "cannot be fetched from the hub (peer closed connection" in line
+        assert not (tmp_path / "none").exists()
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
+
+    huggingface_hub.close_session()
+    connect("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)  # nothing listens there
+    assert imported("gpt2", "unreachable")[0] == imported("gpt2", "again")[0] != revision
+    waits = len(hub.waits)
+    line = refusal(import_pretrained.main, "gpt2-xl", "--out_dir", tmp_path / "none")
+    assert "gpt2-xl cannot be fetched from the hub (" in line and "connect to the network" in line
+    assert len(hub.waits) == waits  # without a network, nothing is repeated
+    go_offline(monkeypatch)
+    assert imported("axiomlaborg/Cable", "offline")[0] == revision
+
+
+def test_tokenizer(hub, tmp_path, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    backend = tokenizer.train_bpe(300, ["hello world"] * 3).backend
+    folder = hub.folder / "models" / "user" / "tokenizer"
+    PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(folder)
+    shorten(monkeypatch, "stalled")
+    faults = [
+        hub.fail("GET", "api/models/user/tokenizer", stall_after=3),
+        hub.fail("GET", "resolve-cache/.*/tokenizer.json", status=503),
+    ]
+    loaded = tokenizer.make_tokenizer("hf:user/tokenizer", tuple)
+    assert not any(fault.times for fault in faults)
+    assert loaded.encode("hello world") == backend.encode("hello world").ids
+
+
+def test_missing_and_protected_repositories(hub, tmp_path, refusal, monkeypatch):
+    def error(*flags):
+        line = refusal(prepare_fineweb.main, *fineweb_flags(tmp_path / "toy", *flags))
+        assert not (tmp_path / "toy").exists()
+        return line
+
+    message = "user/none does not exist on the hub, or is private (401 Unauthorized): check the"
+    assert message in error("--dataset", "user/none")
+    assert message in error("--dataset", "user/none", "--pretokenized", "--tokenizer", "gpt2")
+    assert message in refusal(import_pretrained.main, "user/none", "--out_dir", tmp_path / "toy")
+    assert "neither a local path nor" in refusal(import_pretrained.main, "a/b/c", "--out_dir", "d")
+    settings = hub_examples.write_jsonl(hub.folder, "user/protected") / ".hub.json"
+    protected = ["--dataset", "user/protected", "--name", "default"]
+    settings.write_text('{"private": true}')
+    assert "user/protected does not exist on the hub, or is private (401" in error(*protected)
+    settings.write_text('{"gated": true}')
+    line = error(*protected)
+    assert "user/protected (default) cannot be accessed on the hub (gated): request access" in line
+    assert "`hf auth login`" in line
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another_user")
+    assert "request access on its page" in error(*protected)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    prepare_fineweb.main(fineweb_flags(tmp_path / "toy", *protected))
+    shutil.rmtree(tmp_path / "toy")
+
+    assert "BuilderConfig 'sample-1BT' not found" in error("--name", "sample-1BT")
+    assert "--text_column from text id score" in error("--text_column", "body")
+    (settings.parent / "train-0.jsonl").rename(settings.parent / "test-0.jsonl")
+    (settings.parent / "train-1.jsonl").unlink()
+    line = error(*protected)
+    assert "Bad split: train. Available splits: ['test']" in line
+    assert "has no shards *_val_000000.bin" in error(
+        *protected, "--pretokenized", "--tokenizer", "gpt2", "--name", "sample-10BT"
+    )
+
+
+def test_program_with_hf_endpoint(server, tmp_path, local_shards):
+    environment = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(tmp_path / "home")}
+    done = program("prepare_fineweb.py", *fineweb_flags(tmp_path / "toy"), **environment)
+    assert done.returncode == 0, done.stderr
+    assert shards_of(tmp_path / "toy") == local_shards

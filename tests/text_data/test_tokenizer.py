@@ -1,0 +1,303 @@
+"""Tests of the tokenizers, compared with the libraries `tokenizers` and `transformers`."""
+
+import json
+import shutil
+
+import huggingface_hub
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+import prepare_text
+from errors import InputError
+from text_data import shard_format, shards, tokenizer
+
+TEXTS = [f"{n}: The cat sat on a mat {n * n} times, naïve.\r\n\tdef f(x):\n" for n in range(90)]
+NASTY = [
+    "",
+    " ",
+    "naïve  é😀中文 \u0301 👩‍👩‍👧 𝒳",
+    "CRLF\r\n\r\ntab\t \x01\x02\x7f\x80\xff\ufeff\u2028",
+    "in text <|endoftext|> </s> <s> [CLS] <|mask|>",
+    " 's'S 12345 \n\n  end ",
+    "a" * 300,
+]
+ALL = [*NASTY, "".join(NASTY)]
+
+
+def write_sources(folder):
+    folder.mkdir()
+    for n, text in enumerate([*TEXTS, *NASTY[2:]]):
+        (folder / f"{n:03}.txt").write_text(text, newline="")
+    return folder
+
+
+def prepare(*arguments):
+    prepare_text.main([str(argument) for argument in arguments])
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def check_round_trips(ours):
+    """decode(encode(text)) == text, also token by token; names of special tokens are text."""
+    for text in ALL:
+        tokens = ours.encode(text)
+        assert ours.eot not in tokens and max(tokens, default=0) < ours.vocab_size
+        assert ours.decode(tokens) == text
+        decode = ours.incremental_decoder()
+        assert "".join(map(decode, tokens)) == text
+    emoji = ours.encode("😀")
+    if len(emoji) > 1:
+        assert ours.decode(emoji[:-1]).endswith("\ufffd")
+        assert ours.decode(emoji[:-1], errors="ignore") == ""
+
+
+def stored(folder):
+    name = json.loads((folder / "meta.json").read_text())["tokenizer"]
+    return tokenizer.load_tokenizer(name, folder)
+
+
+def test_bytes_tokenizer_is_utf8():
+    ours = tokenizer.load_tokenizer("bytes")
+    text = "naïve 😀\n<|endoftext|>"
+    assert ours.encode(text) == list(text.encode())
+    assert (ours.vocab_size, ours.eot) == (257, 256)
+    check_round_trips(ours)
+
+
+@pytest.mark.parametrize(
+    "choice, message",
+    [
+        ("gtp", "unknown tokenizer 'gtp': .*choose bytes, .*gpt2, .*bpe:N, hf:NAME_OR_FOLDER"),
+        ("bpe4096", r"unknown tokenizer 'bpe4096': did you mean bpe:4096\? choose bytes, "),
+        ("bpe:many", "pass bpe:N with a vocabulary of N >= 257 tokens"),
+        ("bpe:256", "pass bpe:N with a vocabulary of N >= 257 tokens"),
+        ("hf:/nowhere/at all", "tokenizer hf:/nowhere/at all cannot be loaded .*: pass a folder"),
+    ],
+)
+def test_unknown_tokenizers_are_refused(choice, message, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=message) as error:
+        tokenizer.make_tokenizer(choice, tuple)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_missing_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    with pytest.raises(InputError, match="need the package tokenizers .*: pip install -r"):
+        tokenizer.make_tokenizer("bpe:300", lambda: TEXTS)
+
+
+def test_bpe_is_a_byte_level_bpe_of_the_training_text(tmp_path):
+    """The library's own class of byte-level BPE gives the same merges and tokens."""
+    sources, out = write_sources(tmp_path / "text"), tmp_path / "out"
+    prepare(sources, "--tokenizer", "bpe:400", "--out_dir", out)
+    ours = stored(out)
+    check_round_trips(ours)
+    files = sorted(sources.iterdir())
+    train = [path.read_bytes().decode() for n, path in enumerate(files) if n % 20 != 19]
+    theirs = tokenizers.ByteLevelBPETokenizer()
+    theirs.train_from_iterator(train, vocab_size=399, min_frequency=0, show_progress=False)
+    assert all(ours.encode(text) == theirs.encode(text).ids for text in [*TEXTS, *NASTY])
+    assert (ours.vocab_size, ours.eot) == (400, 399)
+    tokens = np.concatenate(shards.Shards(out, "train").tokens)
+    assert tokens.dtype == np.uint16
+    assert tokens.tolist() == [id for text in train for id in [399, *theirs.encode(text).ids]]
+
+
+def test_bpe_preparation_is_deterministic_and_resumes(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path / "text")
+    flags = [sources, "--tokenizer", "bpe:400", "--shard_tokens", 500]
+    prepare(*flags, "--out_dir", tmp_path / "whole" / "toy")
+    out = tmp_path / "part" / "toy"
+    flush = shards.ShardWriter._flush
+
+    def flush_and_interrupt(self, next_token):
+        flush(self, next_token)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
+        prepare(*flags, "--out_dir", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "train_bpe", None)  # the stored tokenizer is used
+        prepare(*flags, "--out_dir", out)
+    assert contents(out) == contents(tmp_path / "whole" / "toy")
+    (out / "tokenizer.json").unlink()
+    (out / "toy_train_000001.bin").unlink()
+    prepare(*flags, "--out_dir", out)
+    assert contents(out) == contents(tmp_path / "whole" / "toy")
+
+
+def test_tokenizer_of_another_data_set(tmp_path, refused):
+    sources = write_sources(tmp_path / "text")
+    prepare(sources, "--tokenizer", "bpe:400", "--out_dir", tmp_path / "a")
+    (tmp_path / "b.txt").write_text("Another text about cats.\n" * 50)
+    flags = [tmp_path / "b.txt", "--tokenizer", tmp_path / "a", "--out_dir", tmp_path / "b"]
+    prepare(*flags)
+    a, b = (shards.Shards(tmp_path / name, "train") for name in "ab")
+    assert a.tokenizer == b.tokenizer and b.tokenizer_files == a.tokenizer_files != {}
+    flags[2] = "bpe:300"
+    (line,) = refused(prepare_text.main, *flags)
+    assert "already holds a data set with another tokenizer" in line
+    with open(tmp_path / "a" / "tokenizer.json", "a") as file:
+        file.write(" ")
+    with pytest.raises(InputError, match="has been changed, it is not the tokenizer bpe:400@"):
+        stored(tmp_path / "a")
+
+
+def test_tokenizer_of_a_folder_without_tokenizer_files(tmp_path):
+    """Runs and data on bytes or tiktoken's encodings, and shards of nanoGPT."""
+    run, old, data, nano, empty = (tmp_path / name for name in ("run", "old", "data", "n", "e"))
+    for folder in (run, old, data, nano, empty):
+        folder.mkdir()
+    start = {"kind": "start", "step": 0}
+    (run / "log.jsonl").write_text(json.dumps({**start, "tokenizer": "bytes"}) + '\n{"kind": "tr')
+    (old / "log.jsonl").write_text(json.dumps(start) + "\n")
+    (old / "config.yaml").write_text(f"data: {data}\n")
+    (data / "meta.json").write_text('{"tokenizer": "bytes"}')
+    assert {tokenizer.make_tokenizer(str(path), tuple).name for path in (run, old, data)} == {
+        "bytes"
+    }
+    (nano / "train.bin").write_bytes(np.arange(50, dtype=np.uint16).tobytes())
+    assert tokenizer._name_in_folder(nano) == "gpt2"  # loading it may need a download
+
+    def error(path):
+        with pytest.raises(InputError) as raised:
+            tokenizer.make_tokenizer(str(path), tuple)
+        return str(raised.value)
+
+    assert f"or hf:{empty} for a tokenizer of Hugging Face" in error(empty)
+    (data / "meta.json").write_text("{}")
+    assert error(data) == f"{data}/meta.json has no name of a tokenizer: prepare {data} again"
+    (data / "meta.json").write_text('{"tokenizer": "bpe:300@0123"}')
+    assert error(data).startswith(f"{data}/tokenizer.json does not exist")
+    (old / "config.yaml").write_text("data: /nowhere\n")
+    assert "pass the name of the tokenizer" in error(old)
+
+
+def test_genuine_replacement_characters():
+    """`errors="ignore"` keeps U+FFFD of the text, except at its ends."""
+    ours = tokenizer.train_bpe(300, TEXTS)
+    tokens = ours.encode("\ufffda\ufffdb\ufffd")
+    assert ours.decode(tokens) == "\ufffda\ufffdb\ufffd"
+    assert ours.decode(tokens, errors="ignore") == "a\ufffdb"
+    cut = ours.encode("é")[1:] + tokens[3:-3] + ours.encode("é")[:1]
+    assert ours.decode(cut, errors="ignore") == "a\ufffdb"
+
+
+def test_note_if_the_text_gives_fewer_tokens(capsys):
+    ours = tokenizer.make_tokenizer("bpe:4096", lambda: ["ab ab ab"])
+    assert ours.vocab_size < 270 and ours.eot == ours.vocab_size - 1
+    assert "gives a vocabulary of only" in capsys.readouterr().out
+
+
+def test_bpe_without_text():
+    with pytest.raises(InputError, match="tokenizer bpe:300: there is no training text: use"):
+        tokenizer.make_tokenizer("bpe:300", lambda: iter(()))
+
+
+def test_bpe_reads_a_limited_text(monkeypatch):
+    monkeypatch.setattr(tokenizer, "BPE_CHARACTERS", sum(map(len, TEXTS[:5])))
+    limited = tokenizer.make_tokenizer("bpe:300", lambda: iter(TEXTS))
+    assert limited.name == tokenizer.train_bpe(300, TEXTS[:5]).name
+
+
+def make_hugging_face_folder(folder, kind):
+    """Save a tokenizer by transformers; return it, loaded by AutoTokenizer."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    special = {}
+    if kind == "byte-level":  # adds <s> and </s>, truncates
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=350,
+            initial_alphabet=alphabet,
+            special_tokens=["<s>", "</s>"],
+            show_progress=False,
+        )
+        special = {"bos_token": "<s>", "eos_token": "</s>"}
+    else:  # SentencePiece's kind: no special tokens, unknown characters as bytes
+        backend = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        backend.decoder = decoders.Sequence(parts)
+        trainer = trainers.BpeTrainer(
+            vocab_size=600, special_tokens=[f"<0x{n:02X}>" for n in range(256)], show_progress=False
+        )
+    backend.train_from_iterator(TEXTS, trainer)
+    if kind == "byte-level":
+        ids = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
+        template = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ids)
+        backend.post_processor = template
+        backend.enable_truncation(8)
+    PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind, end", [("byte-level", "</s>"), ("fallback", "<|endoftext|>")])
+def test_hugging_face_tokenizers_equal_auto_tokenizer(tmp_path, kind, end, capsys):
+    theirs = make_hugging_face_folder(tmp_path / "tok", kind)
+    sources, out = write_sources(tmp_path / "text"), tmp_path / "out"
+    prepare(sources, "--tokenizer", f"hf:{tmp_path / 'tok'}", "--out_dir", out)
+    shutil.rmtree(tmp_path / "tok")
+    ours = stored(out)
+    assert ours.name.startswith("hf:tok@")
+    assert "does not restore every text" not in capsys.readouterr().out
+    for text in [*TEXTS, *ALL]:
+        ids = theirs(text, add_special_tokens=False, split_special_tokens=True, truncation=False)
+        assert ours.encode(text) == ids.input_ids
+    assert ours.decode([ours.eot]) == end
+    if kind == "byte-level":
+        check_round_trips(ours)
+        assert ours.eot == theirs.eos_token_id
+    else:
+        assert ours.eot == len(theirs)  # <|endoftext|> is added
+        assert all(ours.decode(ours.encode(text)) == text for text in TEXTS)
+
+
+def test_large_vocabularies_are_stored_as_uint32(tmp_path, capsys):
+    """A vocabulary of 65,536 tokens fits uint16, one more token does not."""
+    (tmp_path / "text.txt").write_text(" ".join(f"w{n}" for n in range(65_000, 65_535)) + "\n")
+    (tmp_path / "val.txt").write_text("w65534 w65533 w7")
+    for words, version in ((65_535, 1), (65_536, 2)):
+        backend = Tokenizer(models.WordLevel({f"w{n}": n for n in range(words)}, unk_token="w0"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        path, out = tmp_path / f"{words}.json", tmp_path / f"out{words}"
+        backend.save(str(path))
+        flags = ["--tokenizer", f"hf:{path}", "--val", tmp_path / "val.txt", "--out_dir", out]
+        prepare(tmp_path / "text.txt", *flags)
+        val = shards.Shards(out, "val")
+        assert val.tokens[0].tolist() == [words, 65_534, 65_533, 7]
+        assert val.vocab_size == words + 1
+        content = val.paths[0].read_bytes()
+        header = np.frombuffer(content[:1024], dtype="<i4")
+        assert header[:4].tolist() == [20240520, version, 4, 0]
+        assert len(content) == 1024 + 4 * 2 * version
+        prepare("--verify", "--out_dir", out)
+        printed = capsys.readouterr().out
+        assert "all match their hashes" in printed and "does not restore every text" in printed
+        padded = 65_536 + 64 * (version - 1)
+        dtype = f"uint{16 * version}"
+        assert (
+            f"{words + 1:,} tokens, stored as {dtype}; a model has {padded:,} embeddings" in printed
+        )
+        # A shard of the other version does not belong to this vocabulary.
+        (line,) = shard_format.check_shard(val.paths[0], version=3 - version)
+        assert f"is a shard of version {version}, not {3 - version}" in line
+
+
+def test_errors_while_the_training_text_is_read(tmp_path, refused):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"text\n" * 5000 + b"\xff")
+    (line,) = refused(
+        prepare_text.main, path, "--tokenizer", "bpe:300", "--out_dir", tmp_path / "o"
+    )
+    assert "is not UTF-8 text at byte 25000" in line
+    assert not (tmp_path / "o").exists()

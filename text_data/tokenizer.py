@@ -1,0 +1,447 @@
+"""Tokenizers: bytes, tiktoken's encodings, Hugging Face tokenizers, and trained byte-level BPE.
+
+    tokenizer = load_tokenizer("gpt2")
+    tokenizer.encode("<|endoftext|> is plain text here")  # list of token ids
+    decoder = tokenizer.incremental_decoder()             # of generated tokens, one at a time
+
+`runtime.loading.run_tokenizer` returns the tokenizer of a trained model.
+
+A tokenizer is identified by its name, which data sets and checkpoints store: bytes, gpt2,
+cl100k_base, hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, so data sets that
+are tokenized differently have different names. tokenizer.json is stored next to the shards and in
+the folder of each run.
+"""
+
+import codecs
+import contextlib
+import difflib
+import hashlib
+import itertools
+import json
+from pathlib import Path
+
+from runtime.files import read_json
+
+import numpy as np
+import yaml
+
+from errors import InputError
+from text_data import hub
+from text_data.foreign_shards import describe_foreign
+
+END_OF_TEXT = "<|endoftext|>"
+TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+HASH_DIGITS = 12
+BPE_CHARACTERS = 500_000_000  # of the training text that a BPE is trained on
+COPY_FILES = "copy it from the folder of the data set or of another run with this tokenizer"
+# Encoded and decoded again, to find tokenizers that lose characters.
+SAMPLE = "Naïve text,\r\n\twith  spaces,\n中文 and 😀. "
+MIN_BPE_VOCABULARY = 257  # the bytes and <|endoftext|>
+
+
+class Tokenizer:
+    """Interface of all tokenizers.
+
+    name: its identity. vocab_size: the highest token id + 1. eot: the token at the start of each
+    document. files: name and content of the files to store with data sets and runs.
+    """
+
+    name: str
+    vocab_size: int
+    eot: int
+    files: dict[str, bytes]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; the names of special tokens in it are plain text."""
+        return self.encode_batch([text])[0].tolist()
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        """Return the token ids of each text, unsigned integers."""
+        raise NotImplementedError
+
+    def decode(self, tokens: list[int], errors: str = "replace") -> str:
+        """Return the text of tokens.
+
+        errors: replace incomplete characters by U+FFFD, or ignore them.
+        """
+        raise NotImplementedError
+
+    def incremental_decoder(self):
+        """Return a function of one token that returns the text that the token completes."""
+        raise NotImplementedError
+
+
+class TiktokenTokenizer(Tokenizer):
+    """A tiktoken.Encoding."""
+
+    def __init__(self, encoding):
+        self.encoding = encoding
+        self.name = encoding.name
+        self.vocab_size = encoding.n_vocab
+        self.eot = encoding.eot_token
+        self.files = {}
+
+    def encode_batch(self, texts):
+        # tiktoken releases the GIL, so callers use threads.
+        return [self.encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token; nothing for an id between special tokens without one."""
+        try:
+            return self.encoding.decode_single_token_bytes(token)
+        except KeyError:
+            return b""
+
+    def decode(self, tokens, errors="replace"):
+        return b"".join(map(self.token_bytes, tokens)).decode(errors=errors)
+
+    def incremental_decoder(self):
+        # A character may take several tokens: the decoder waits for all of its bytes.
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        return lambda token: decoder.decode(self.token_bytes(token))
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """A tokenizer of Hugging Face's library `tokenizers`, from its files.
+
+    name: with its hash. files: the contents of tokenizer.json and tokenizer_config.json.
+    """
+
+    def __init__(self, name: str, files: dict[str, bytes]):
+        self.name = name
+        self.files = files
+        self.backend = _import_tokenizers().Tokenizer.from_buffer(files[TOKENIZER_FILE])
+        self.backend.encode_special_tokens = True  # names of special tokens are plain text
+        self.eot = self.backend.token_to_id(json.loads(files[SETTINGS_FILE])["eos_token"])
+        self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    @classmethod
+    def from_backend(cls, description: str, backend, end: str = END_OF_TEXT):
+        """Return the tokenizer of a tokenizers.Tokenizer.
+
+        description: the name without its hash. end: the token at the start of each document; added
+        if it does not exist. Whatever changes the tokens of a text from call to call, or adds
+        tokens to it (BOS, EOS, padding, truncation, dropout), is removed.
+        """
+        backend.add_special_tokens([end])
+        content = json.loads(backend.to_str())
+        content |= {"post_processor": None, "truncation": None, "padding": None}
+        if "dropout" in content["model"]:
+            content["model"]["dropout"] = None
+        backend = type(backend).from_str(json.dumps(content))
+        files = {
+            TOKENIZER_FILE: backend.to_str(pretty=True).encode(),
+            SETTINGS_FILE: _settings(description, end),
+        }
+        return cls(f"{description}@{_files_hash(files)}", files)
+
+    def encode_batch(self, texts):
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+    def decode(self, tokens, errors="replace"):
+        """Return the text of tokens.
+
+        errors: with ignore, U+FFFD is removed at both ends, where the library writes it for
+        incomplete characters. A U+FFFD that the text itself has there is removed, too, because
+        nothing distinguishes it; one inside the text is kept.
+        """
+        text = self.backend.decode(list(tokens), skip_special_tokens=False)
+        return text.strip("\ufffd") if errors == "ignore" else text
+
+    def incremental_decoder(self):
+        tokens = []
+        shown = done = 0  # text of tokens[:done] has been returned; tokens[shown:done] is context
+
+        def decode_next(token: int) -> str:
+            nonlocal shown, done
+            tokens.append(token)
+            text = self.decode(tokens[shown:])
+            # A character of UTF-8 has at most four bytes, and a token at least one.
+            if text.endswith("\ufffd") and len(tokens) - done < 4:
+                return ""
+            new = text[len(self.decode(tokens[shown:done])) :]
+            shown, done = done, len(tokens)
+            return new
+
+        return decode_next
+
+
+def _settings(description: str, end: str) -> bytes:
+    """Return the content of tokenizer_config.json, with which AutoTokenizer loads the folder."""
+    settings = {
+        "name_or_path": description,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,
+        "eos_token": end,
+        "pad_token": end,
+        "clean_up_tokenization_spaces": False,
+    }
+    return json.dumps(settings, indent=1).encode() + b"\n"
+
+
+def _files_hash(files: dict[str, bytes]) -> str:
+    digest = hashlib.sha256(files[TOKENIZER_FILE] + files[SETTINGS_FILE])
+    return digest.hexdigest()[:HASH_DIGITS]
+
+
+def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
+    """Return the tokenizer `name`, as data sets and checkpoints store it.
+
+    folder: has tokenizer.json, for a name with a hash. Raises InputError for an unknown name, a
+    missing or changed tokenizer.json, and a vocabulary that is neither cached nor reachable.
+    """
+    if "@" in name:
+        return _load_files(name, Path(folder or "."))
+    if name == "bytes":
+        return TiktokenTokenizer(_bytes_encoding())
+    return TiktokenTokenizer(_tiktoken_encoding(name))
+
+
+def make_tokenizer(choice: str, texts) -> Tokenizer:
+    """Return the tokenizer that --tokenizer chooses.
+
+    choice: bytes, an encoding of tiktoken, bpe:N, hf:NAME_OR_FOLDER, or the folder of a data set
+    or run. texts: a function that returns the training text, an iterable of strings, for bpe:N.
+    """
+    kind, colon, rest = choice.partition(":")
+    if kind == "bpe" and colon:
+        size = check_bpe(choice)
+        pieces = _first_characters(texts(), BPE_CHARACTERS)
+        first = next(pieces, None)
+        if first is None:
+            raise InputError(
+                f"tokenizer {choice}: there is no training text: use another tokenizer"
+            )
+        print(f"training a tokenizer of {size:,} tokens on the text")
+        return train_bpe(size, itertools.chain([first], pieces))
+    if kind == "hf" and colon:
+        return _from_hugging_face(rest)
+    folder = Path(choice)
+    if (folder / SETTINGS_FILE).is_file():
+        files = _read_files(folder)
+        description = json.loads(files[SETTINGS_FILE]).get("name_or_path", "")
+        if not description.startswith(("bpe:", "hf:")):
+            raise InputError(f"{choice} is not the folder of a data set or run: pass hf:{choice}")
+        return HuggingFaceTokenizer(f"{description}@{_files_hash(files)}", files)
+    if folder.is_dir() and choice not in _names():
+        return load_tokenizer(_name_in_folder(folder), folder)
+    return load_tokenizer(choice)
+
+
+def _name_in_folder(folder: Path) -> str:
+    """Return the name of the tokenizer of a data set or run. Raises InputError if it has none."""
+    if (folder / "meta.json").is_file():
+        remedy = f"prepare {folder} again"
+        meta = read_json(folder / "meta.json", remedy)
+        if not isinstance(meta, dict) or not isinstance(meta.get("tokenizer"), str):
+            raise InputError(f"{folder / 'meta.json'} has no name of a tokenizer: {remedy}")
+        return meta["tokenizer"]
+    if (folder / "log.jsonl").is_file():
+        return _name_in_run(folder)
+    if foreign := describe_foreign(folder):
+        return foreign["tokenizer"]
+    raise InputError(
+        f"{folder} is a folder without shards, and not that of a run: pass the folder of a data "
+        f"set or run, or hf:{folder} for a tokenizer of Hugging Face"
+    )
+
+
+def _name_in_run(folder: Path) -> str:
+    """Return the name of a run's tokenizer: from its log, or in older runs from its data."""
+    for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # an incomplete last line
+            record = json.loads(line)
+            if record.get("kind") == "start" and "tokenizer" in record:
+                return record["tokenizer"]
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        data = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")).get("data")
+        if data and Path(data).is_dir():
+            return _name_in_folder(Path(data))
+    raise InputError(
+        f"{folder} is a run of an older commit, which does not name its tokenizer, and its data "
+        "is not available: pass the name of the tokenizer (bytes, gpt2, ...)"
+    )
+
+
+def check_bpe(choice: str) -> int:
+    """Return N of bpe:N. Raises InputError unless it is a possible vocabulary size."""
+    size = choice.partition(":")[2]
+    if not size.isdecimal() or int(size) < MIN_BPE_VOCABULARY:
+        raise InputError(
+            f"tokenizer {choice}: pass bpe:N with a vocabulary of N >= {MIN_BPE_VOCABULARY} tokens"
+        )
+    return int(size)
+
+
+def is_choice(choice: str, name: str) -> bool:
+    """Return whether the tokenizer `name` of a data set can be the one that `choice` made."""
+    kind, _, rest = choice.partition(":")
+    if kind == "hf":
+        choice = f"hf:{_short_name(rest)}"
+    return name == choice or name.rpartition("@")[0] == choice
+
+
+def _names() -> list[str]:
+    """Return the names of tokenizers that need no files: bytes, and tiktoken's encodings."""
+    import tiktoken
+
+    return ["bytes", *sorted(tiktoken.list_encoding_names())]
+
+
+def _bytes_encoding():
+    """Return a tiktoken.Encoding whose 256 tokens are the bytes of UTF-8; needs no download."""
+    import tiktoken
+
+    return tiktoken.Encoding(
+        "bytes",
+        pat_str=r"(?s).",
+        mergeable_ranks={bytes([i]): i for i in range(256)},
+        special_tokens={END_OF_TEXT: 256},
+    )
+
+
+def _tiktoken_encoding(name: str):
+    import tiktoken
+
+    if name not in _names():
+        candidates = list(_names())
+        if name.startswith("bpe"):  # as bpe4096
+            candidates.append(f"bpe:{name[3:].strip('-_')}")
+        close = difflib.get_close_matches(name, candidates, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise InputError(
+            f"unknown tokenizer '{name}': {hint}choose {', '.join(_names())}, bpe:N, "
+            "hf:NAME_OR_FOLDER or the folder of a data set or run"
+        )
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except OSError as error:  # the errors of `requests` are OSErrors
+        raise InputError(
+            f"the {name} vocabulary could not be fetched ({type(error).__name__}): connect to the "
+            "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
+            "--tokenizer bytes"
+        ) from None
+    return encoding
+
+
+def _import_tokenizers():
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise InputError(
+            f"bpe: and hf: tokenizers need the package tokenizers ({error}): "
+            "pip install -r requirements.txt"
+        ) from None
+    return tokenizers
+
+
+def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
+    """Return a byte-level BPE with this vocabulary, trained on an iterable of texts.
+
+    It splits text into words as GPT-2 does. The last token is <|endoftext|>. The same text gives
+    the same tokenizer. A short text may give fewer tokens.
+    """
+    _import_tokenizers()
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    tokenizer = HuggingFaceTokenizer.from_backend(f"bpe:{vocab_size}", backend)
+    if tokenizer.vocab_size < vocab_size:
+        print(f"note: the text gives a vocabulary of only {tokenizer.vocab_size:,} tokens")
+    return tokenizer
+
+
+def _first_characters(texts, limit: int):
+    """Yield texts until they have `limit` characters."""
+    count = 0
+    for text in texts:
+        if count >= limit:
+            return
+        count += len(text)
+        yield text
+
+
+def _short_name(source: str) -> str:
+    """Return the name of a local folder or file without its path; a hub name is unchanged."""
+    return Path(source).resolve().name if Path(source).exists() else source
+
+
+def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
+    """Return the tokenizer in a folder or tokenizer.json, or of a model on the hub."""
+    tokenizers = _import_tokenizers()
+    description = f"hf:{_short_name(source)}"
+    path = Path(source) / TOKENIZER_FILE if Path(source).is_dir() else Path(source)
+    try:
+        if Path(source).is_file():
+            backend, end = tokenizers.Tokenizer.from_file(str(path)), None
+        else:
+            backend, end = _load_auto_tokenizer(source)
+    except InputError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            f"tokenizer hf:{source} cannot be loaded ({reason}): pass a folder with "
+            "tokenizer.json, or the name of a model on the hub and connect to the network"
+        ) from None
+    tokenizer = HuggingFaceTokenizer.from_backend(description, backend, end or END_OF_TEXT)
+    if tokenizer.decode(tokenizer.encode(SAMPLE)) != SAMPLE:
+        print(
+            f"note: the tokenizer {description} does not restore every text: upper case, white "
+            "space or rare characters are lost"
+        )
+    return tokenizer
+
+
+def _load_auto_tokenizer(source: str) -> tuple:
+    """Return what AutoTokenizer loads: its tokenizers.Tokenizer, and the end-of-text token.
+
+    That is <|endoftext|> if it exists, otherwise the token for EOS, otherwise that for BOS,
+    otherwise None.
+    """
+    try:
+        from transformers import AutoTokenizer, utils
+    except ImportError as error:
+        raise InputError(
+            f"hf: tokenizers need transformers ({error}): pip install -r requirements.txt"
+        ) from None
+    utils.logging.set_verbosity_error()  # errors are raised as InputError, in one line
+    tokenizer = hub.with_retries(
+        lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False), source
+    )
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise InputError(
+            f"tokenizer hf:{source} has no fast version (tokenizer.json): pass another tokenizer"
+        )
+    if backend.token_to_id(END_OF_TEXT) is not None:
+        return backend, END_OF_TEXT
+    return backend, tokenizer.eos_token or tokenizer.bos_token
+
+
+def _load_files(name: str, folder: Path) -> HuggingFaceTokenizer:
+    """Return the tokenizer that is stored in a folder, whose name ends with its hash."""
+    files = _read_files(folder)
+    if _files_hash(files) != name.rpartition("@")[2]:
+        path = folder / TOKENIZER_FILE
+        raise InputError(f"{path} has been changed, it is not the tokenizer {name}: {COPY_FILES}")
+    return HuggingFaceTokenizer(name, files)
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a stored tokenizer. Raises InputError if one is missing or corrupt."""
+    files = {}
+    for file in (TOKENIZER_FILE, SETTINGS_FILE):
+        read_json(folder / file, COPY_FILES)
+        files[file] = (folder / file).read_bytes()
+    return files

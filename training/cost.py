@@ -1,0 +1,126 @@
+"""Cost of trainings, from their settings: parameters, tokens, FLOPs, hours and disk. Needs no GPU.
+
+    print(describe_cost(config))              # train_gpt.py --dry_run
+    cost = estimate_cost(config)              # the numbers
+    print(describe_total({name: cost, ...}))  # several trainings and their sum
+
+Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime import devices
+
+import torch
+
+from model import GPT, GPTConfig
+from text_data.data_loader import masked_count
+from text_data.shards import Shards
+from training import metrics
+
+MFU = 0.4
+DEVICES = ("H100", "A100", "RTX 4090")
+
+
+@dataclass
+class Cost:
+    """Cost of one training. description: of the model; epochs: a phrase, as in "0.5 epochs of"."""
+
+    description: str
+    epochs: str
+    parameters: int
+    steps: int
+    tokens: int
+    flops_per_token: float
+    targets: float
+    """fraction of the tokens whose logits are computed"""
+    checkpoint_gb: float
+    """weights and AdamW's two moments, 4 bytes each"""
+
+    @property
+    def flops(self) -> float:
+        return self.flops_per_token * self.tokens
+
+
+def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) -> Cost:
+    """Return the cost of a training.
+
+    config: the `Config` of train_gpt.py. vocab_size: padded, assumed where the data does not exist;
+    None: GPT-2's. use_data: whether to open the data if it exists. Raises InputError if
+    tokens_per_step is not a multiple of block_size, and if the data cannot be used.
+    """
+    config.sequences_per_step(1)  # raises InputError
+    if use_data and Path(config.data).is_dir():
+        train = config.windows(Shards(config.data, "train", "never"))
+        vocab_size = train.shards.padded_vocab_size
+        epochs = metrics.describe_epochs(config, train)
+    else:
+        vocab_size = vocab_size or GPTConfig.vocab_size
+        state = "is not used" if Path(config.data).is_dir() else "does not exist yet"
+        epochs = f"{config.data} {state}, assuming a vocabulary of {vocab_size}"
+    with torch.device("meta"):  # shapes only, no memory
+        model = GPT(config.gpt_config(vocab_size))
+    targets = config.block_size
+    if not config.causal:
+        targets = masked_count(config.block_size, config.mask_rate)
+    parameters = model.parameter_count()
+    return Cost(
+        description=model.describe(),
+        epochs=epochs,
+        parameters=parameters,
+        steps=config.steps,
+        tokens=config.steps * config.tokens_per_step,
+        flops_per_token=model.flops_per_token(config.block_size, targets),
+        targets=targets / config.block_size,
+        checkpoint_gb=12 * parameters / 1e9,
+    )
+
+
+def describe_cost(config) -> str:
+    """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run."""
+    cost = estimate_cost(config)
+    formula = f"{cost.flops_per_token:.3g} a token = 6 N + 12 L C T, N = {cost.parameters:,}"
+    if not config.causal:
+        formula += f", of the logits for {cost.targets:.1%} of the tokens"
+    files = 1 + config.keep_checkpoints
+    lines = [
+        cost.description,
+        f"{cost.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens "
+        f"({cost.epochs})",
+        f"{cost.flops:.3g} FLOPs: {formula}",
+        describe_hours(cost.flops),
+        f"disk: {cost.checkpoint_gb:.2f} GB a checkpoint, {files} of them while one is written",
+    ]
+    return "\n".join(lines)
+
+
+def hours(flops: float, device: str) -> float:
+    """Return the hours of one device for these FLOPs, at 40% MFU."""
+    return flops / (MFU * 1e12 * devices.PEAK_TFLOPS[device]) / 3600
+
+
+def describe_hours(flops: float) -> str:
+    """Return a line with the hours of one and of eight devices."""
+    words = [
+        f"{count} {name} {hours(flops, name) / count:.2f}" for name in DEVICES for count in (1, 8)
+    ]
+    return f"hours at {MFU:.0%} MFU: {', '.join(words)}"
+
+
+def describe_total(costs: dict[str, Cost]) -> str:
+    """Return a table with a line for each training, by name, and the total of all of them."""
+    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {'H100 hours':>10}  training"]
+    for name, cost in costs.items():
+        time = hours(cost.flops, "H100")
+        shown = f"{time:,.2f}" if time >= 0.01 else "<0.01"
+        lines.append(
+            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {shown:>10}  {name}"
+        )
+    tokens = sum(cost.tokens for cost in costs.values())
+    flops = sum(cost.flops for cost in costs.values())
+    lines += [
+        f"total of {len(costs)} trainings: {tokens:,} tokens, {flops:.3g} FLOPs",
+        describe_hours(flops),
+    ]
+    return "\n".join(lines)

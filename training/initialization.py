@@ -1,0 +1,159 @@
+"""Initial weights of a training from another run (--init_from).
+
+initialize_from(model, "runs/rope", checkpoint, tokenizer)
+"""
+
+from pathlib import Path
+
+from runtime import plugins
+from runtime.checkpoints import checkpoint_path
+from runtime.loading import load_weights
+
+import posenc
+from errors import InputError
+from model import GPT
+
+
+def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
+    """Load the weights of another run, to train on other data, at another length or encoding.
+
+    checkpoint: that run's content; tokenizer: of the new run's data. The network must be the same.
+    Parameters that both encodings have are kept, see `kept_names`; new ones keep their initial
+    values. Prints what was kept, initialized and dropped if the encodings differ. Raises InputError
+    if the network or the tokenizer differs, or if a table belongs to another training length.
+    """
+    old, new = checkpoint["gpt"], model.config
+    if old["pe"] == new.pe:
+        plugins.check_loaded(checkpoint["config"], checkpoint_path(run).parent)
+    problems = []
+    for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale"):
+        old_value, new_value = old.get(name), getattr(new, name)
+        if old_value != new_value:
+            problems.append(f"{run} has {name} {old_value}, not {new_value}: use the same value")
+    old_causal = old.get("causal", True)
+    if old_causal != new.causal:
+        kind, objective = ("a decoder", "clm") if old_causal else ("an encoder", "mlm")
+        problems.append(f"{run} is {kind}: use --objective {objective}")
+    old_tokenizer = checkpoint["data"]["tokenizer"]
+    if old_tokenizer != tokenizer:
+        data = checkpoint["config"].get("data")  # None for imported weights
+        remedy = f"use other data, such as {data}" if data else "use other data"
+        problems.append(f"{run} was trained on {old_tokenizer} tokens, not {tokenizer}: {remedy}")
+    if not problems:
+        weights = checkpoint["model"]
+        kept, misfits = kept_names(weights, old["pe"], model)
+        if misfits:
+            problems.append(
+                f"the tables of {' and '.join(misfits)} in {run} are made for block_size "
+                f"{old['block_size']}, not {new.block_size}: use --block_size {old['block_size']}, "
+                "or an encoding without a length limit"
+            )
+    if problems:
+        raise InputError(*(f"--init_from: {problem}" for problem in problems))
+    merged = {name: value for name, value in weights.items() if not _is_encoding(name)}
+    for name, value in model.state_dict().items():
+        if _is_encoding(name):
+            merged[name] = weights[kept[name]] if name in kept else value
+    load_weights(model, merged, run)
+    if old["pe"] != new.pe:
+        for line in _describe_change(weights, old["pe"], model, kept, run):
+            print(line)
+
+
+def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], list[str]]:
+    """Return which encoding parameters of a model another run's weights provide.
+
+    weights: state_dict of a model with the encoding `old_pe`, whose plugin need not be loaded. A
+    parameter is kept if both have it: in a part of the same or a related class (as `rope` and
+    `yarn`), under the same name and with the same shape. Returns {name in the model: name in
+    weights}, and the parts that are the same but have tables of another length.
+    """
+    new_pe = model.config.pe
+    sources = _pair_parts(old_pe, new_pe)
+    old_names = {_locate(name, old_pe): name for name in weights if _is_encoding(name)}
+    kept, misfits = {}, {}
+    for name, value in model.state_dict().items():
+        if not _is_encoding(name):
+            continue
+        layer, part, rest = _locate(name, new_pe)
+        source = sources.get(part)
+        old_name = old_names.get((layer, source, rest))
+        if old_name is None:
+            continue
+        old_part, new_part = old_pe.split("+")[source], new_pe.split("+")[part]
+        if weights[old_name].shape == value.shape:
+            kept[name] = old_name
+        elif _parse_part(old_part) == _parse_part(new_part):
+            misfits[new_part] = None
+    return kept, list(misfits)
+
+
+def _pair_parts(old_pe: str, new_pe: str) -> dict[int, int]:
+    """Return for each part of `new_pe` that has one the part of `old_pe` to take weights from."""
+    old_parts = [_parse_part(part) for part in old_pe.split("+")]
+    new_parts = [_parse_part(part) for part in new_pe.split("+")]
+    sources = {}
+    for is_match in (_is_same, _is_related):  # the same part is the better match
+        for n, new in enumerate(new_parts):
+            for o, old in enumerate(old_parts):
+                is_free = n not in sources and o not in sources.values()
+                if is_free and old and is_match(old, new):
+                    sources[n] = o
+    return sources
+
+
+def _is_same(old: tuple, new: tuple) -> bool:
+    return old[0] is new[0]
+
+
+def _is_related(old: tuple, new: tuple) -> bool:
+    return issubclass(old[0], new[0]) or issubclass(new[0], old[0])
+
+
+def _parse_part(part: str) -> tuple[type, dict] | None:
+    """Return class and options of one part of an encoding; None if its plugin is not loaded."""
+    try:
+        return posenc.parse(part)[0]
+    except InputError:
+        return None
+
+
+def _is_encoding(name: str) -> bool:
+    return name.startswith("posenc.")
+
+
+def _locate(name: str, pe: str) -> tuple[str, int, str]:
+    """Return layer, part and the rest of a parameter's name in a checkpoint.
+
+    The names are posenc.LAYER.REST, or posenc.LAYER.parts.PART.REST if `pe` has several parts.
+    """
+    _, layer, rest = name.split(".", 2)
+    if "+" not in pe:
+        return layer, 0, rest
+    _, part, rest = rest.split(".", 2)
+    return layer, int(part), rest
+
+
+def _describe_change(weights: dict, old_pe: str, model: GPT, kept: dict, run) -> list[str]:
+    """Return lines that list the encoding's parameters: kept, initialized and dropped ones."""
+    new_pe = model.config.pe
+    new_names = [name for name in model.state_dict() if _is_encoding(name)]
+    groups = {
+        f"kept from {run}": [(name, new_pe) for name in kept],
+        "initialized": [(name, new_pe) for name in new_names if name not in kept],
+        f"of {run} dropped": [
+            (name, old_pe) for name in weights if _is_encoding(name) and name not in kept.values()
+        ],
+    }
+    lines = [f"{run} has pe {old_pe}, this run has pe {new_pe}"]
+    for verb, names in groups.items():
+        unique = dict.fromkeys(_label(name, pe) for name, pe in names)  # once for all layers
+        if unique:
+            lines.append(f"encoding parameters {verb}: {', '.join(unique)}")
+    return lines
+
+
+def _label(name: str, pe: str) -> str:
+    """Return "cable.step.weight" for the parameter of any layer."""
+    _, part, rest = _locate(name, pe)
+    return f"{pe.split('+')[part].partition(':')[0]}.{rest}"

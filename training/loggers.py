@@ -1,0 +1,131 @@
+"""Loggers: send the values of a run's log to Weights & Biases or TensorBoard.
+
+    logger = make_logger("tensorboard")              # None for "none"
+    logger.start(folder, run_id, config, step=-1)    # step: of the checkpoint to resume from
+    logger.log({"train/loss": 2.5}, step=10)
+    image = draw(logger, bias_plots.picture, model, tokens)  # None if it fails
+    logger.log_image("biases", image, step=10)       # (height, width, 3) uint8
+    logger.finish()
+
+A run keeps its own log in any case (runtime/run_folder.py).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tqdm import tqdm
+
+from errors import InputError
+
+Name = Literal["auto", "none", "wandb", "tensorboard"]
+
+
+def make_logger(name: Name, wandb_project: str | None = None):
+    """Return the logger of this name, or None.
+
+    "auto" is "wandb" if there is a wandb_project, otherwise "none". Raises InputError if the
+    package is missing. Writes nothing.
+    """
+    if name == "auto":
+        name = "wandb" if wandb_project else "none"
+    if name == "wandb":
+        return WandbLogger(wandb_project)
+    if name == "tensorboard":
+        return TensorBoardLogger()
+    return None
+
+
+def draw(logger, picture: Callable, *arguments) -> np.ndarray | None:
+    """Return picture(*arguments), or None if that fails: training continues without pictures.
+
+    The first failure prints a note; later calls for this logger draw nothing.
+    """
+    if getattr(logger, "cannot_draw", False):
+        return None
+    try:
+        return picture(*arguments)
+    except Exception as error:  # of a plugin's encoding or of Matplotlib
+        logger.cannot_draw = True
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        tqdm.write(f"note: the logger gets no pictures, because drawing one failed ({reason})")
+        return None
+
+
+class WandbLogger:
+    """Weights & Biases; with WANDB_MODE=offline the files stay in the run's folder, wandb/.
+
+    project: None uses the environment variable WANDB_PROJECT. A resumed run continues under its id.
+    """
+
+    def __init__(self, project: str | None):
+        try:
+            import wandb
+        except ImportError as error:
+            raise InputError(
+                f"Weights & Biases needs wandb ({error}): pip install wandb, or use --logger none"
+            ) from None
+        self.wandb = wandb
+        self.project = project
+
+    def start(self, folder: Path, run_id: str, config: dict, step: int) -> None:
+        """Start or resume the run. Raises InputError if that fails, as without a login."""
+        try:
+            self.run = self.wandb.init(
+                project=self.project,
+                name=run_name(folder),
+                id=run_id,
+                dir=folder,
+                config=config,
+                allow_val_change=True,  # --resume may change settings
+                resume="allow",
+            )
+        except self.wandb.errors.Error as error:
+            raise InputError(
+                f"wandb: {' '.join(str(error).split())}: run `wandb login`, or set "
+                "WANDB_MODE=offline"
+            ) from None
+        self.run.define_metric("*", step_metric="step")
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.run.log({"step": step, **values})
+
+    def log_image(self, name: str, image: np.ndarray, step: int) -> None:
+        self.run.log({"step": step, name: self.wandb.Image(image)})
+
+    def finish(self) -> None:
+        self.run.finish()
+
+
+class TensorBoardLogger:
+    """TensorBoard: event files in the run's folder, for `tensorboard --logdir runs`."""
+
+    def __init__(self):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InputError(
+                f"--logger tensorboard needs tensorboard ({error}): pip install tensorboard"
+            ) from None
+        self.SummaryWriter = SummaryWriter
+
+    def start(self, folder: Path, run_id: str, config: dict, step: int) -> None:
+        """Open an event file that replaces older events of the steps after `step`."""
+        self.writer = self.SummaryWriter(str(folder), purge_step=step + 1)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()  # the default is every two minutes, and not when the process ends
+
+    def log_image(self, name: str, image: np.ndarray, step: int) -> None:
+        self.writer.add_image(name, image, step, dataformats="HWC")
+
+    def finish(self) -> None:
+        self.writer.close()
+
+
+def run_name(folder: str | Path) -> str:
+    """Return the last two folders of a run's path, as in medium/cable."""
+    return "/".join(Path(folder).resolve().parts[-2:])

@@ -1,0 +1,148 @@
+"""Settings of train_gpt.py: those taken over from another run, and checks of their values.
+
+values |= inherit(values, given)    # what --init_from provides
+problems = check(config)            # one line per problem
+"""
+
+import dataclasses
+import inspect
+from pathlib import Path
+
+from runtime import cli, plugins
+from runtime.checkpoints import (
+    MAY_BE_OVERRIDDEN,
+    MAY_CHANGE_ON_RESUME,
+    checkpoint_path,
+    list_checkpoints,
+    load_checkpoint,
+)
+
+import posenc
+from errors import InputError
+
+SHAPE = ("size", "n_layer", "n_head", "n_embd")
+# Settings that are no part of a run's config: they choose what the program does.
+NOT_RECORDED = {"resume", "override", "dry_run", "list"}
+
+
+def inherit(values: dict, given: set[str]) -> dict:
+    """Return the settings that the run of --init_from provides, except those that are given.
+
+    values: of all settings; given: names that flags and --config give. Provided are the shape of
+    the network, block_size, attn_scale, the objective, the encoding, and the data if its folder
+    exists. A run that is resumed keeps its own. Raises InputError if there is no checkpoint, or if
+    the encoding's plugin is not loaded.
+    """
+    names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
+    if "size" in given:
+        names -= set(SHAPE)  # null means the value of the size
+    if not values["init_from"] or not names:
+        return {}
+    is_resumed = values["resume"] and list_checkpoints(values["out_dir"])
+    run = values["out_dir"] if is_resumed else values["init_from"]
+    checkpoint = load_checkpoint(run, weights=False, check_plugins=False)
+    if "pe" in names and not (is_resumed and values["plugin"]):
+        plugins.check_loaded(checkpoint["config"], checkpoint_path(run).parent)
+    provided = checkpoint["config"]  # as recorded: null stays null, so that nothing changes
+    if not is_resumed:
+        objective = "clm" if checkpoint["gpt"].get("causal", True) else "mlm"
+        data = {"objective": objective, "data": checkpoint["config"].get("data")}
+        provided = checkpoint["gpt"] | data
+    if not (provided.get("data") and Path(provided["data"]).is_dir()):
+        names.discard("data")
+    return {name: provided[name] for name in names if name in provided}
+
+
+def recorded(config) -> dict:
+    """Return the settings that a run's config.yaml and checkpoints contain."""
+    values = dataclasses.asdict(config)
+    return {name: value for name, value in values.items() if name not in NOT_RECORDED}
+
+
+def defaults(config) -> dict:
+    """Return the default of every setting, for checkpoints that are older than a setting."""
+    return {field.name: field.default for field in dataclasses.fields(config)}
+
+
+def print_notes(config) -> None:
+    """Print what may not be intended, but is no error."""
+    if config.warmup_steps > config.steps > 0:
+        print(
+            f"note: warmup_steps {config.warmup_steps} is above steps {config.steps}: "
+            "the learning rate never reaches lr"
+        )
+
+
+def overridden(config) -> set[str]:
+    """Return the names in --override."""
+    words = (config.override or "").replace(" ", "").split(",")
+    return {word for word in words if word}
+
+
+def check_override(config) -> list[str]:
+    """Return one line for each problem of --override."""
+    problems = []
+    if config.override and not config.resume:
+        problems.append("--override is for --resume: pass both, or remove it")
+    fields = {field.name for field in dataclasses.fields(config)}
+    for name in sorted(overridden(config)):
+        if name not in fields:
+            problems.append(cli.unknown(f"--override {name}", name, MAY_BE_OVERRIDDEN))
+        elif name not in MAY_BE_OVERRIDDEN | MAY_CHANGE_ON_RESUME:
+            problems.append(
+                f"--override {name}: it cannot change in a run: remove it, or start a new run "
+                "with --init_from"
+            )
+    return problems
+
+
+def check(config) -> list[str]:
+    """Return one line for each problem of the settings, a `Config` of train_gpt.py.
+
+    Records in `config.plugin` which loaded plugins define its encoding.
+    """
+    not_negative = ["warmup_steps", "seed", "lr", "min_lr", "weight_decay", "grad_clip"]
+    positive = ["block_size", "tokens_per_step", "micro_batch", "log_every", "val_every"]
+    positive += ["val_tokens", "checkpoint_every", "keep_checkpoints"]
+    minimums = dict.fromkeys(not_negative, 0) | dict.fromkeys(positive, 1)
+    problems = cli.check_minimums(config, steps=0 if config.init_from else 1, **minimums)
+    problems += check_override(config)
+    if config.min_lr > config.lr >= 0:
+        problems.append(f"min_lr {config.min_lr:g} is above lr {config.lr:g}: use a lower --min_lr")
+    for name in ("beta1", "beta2"):
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            problems.append(f"{name} is {value}: it must be at least 0 and below 1")
+    if config.seed >= 2**63:
+        problems.append(f"seed is {config.seed}: it must be below 2^63")
+    if not 0 < config.mask_rate < 1:
+        problems.append(f"mask_rate is {config.mask_rate}: it must be above 0 and below 1")
+    try:
+        encodings = config.gpt_config(vocab_size=64).encodings
+        config.plugin = plugins.recorded(encodings)
+    except InputError as error:
+        problems += _missing_plugin(config) or error.problems
+    return problems
+
+
+def _missing_plugin(config) -> list[str]:
+    """Return a line if --resume lacks the plugin that defines the encoding of its run."""
+    if not (config.resume and list_checkpoints(config.out_dir)):
+        return []
+    trained = load_checkpoint(config.out_dir, weights=False, check_plugins=False)
+    try:
+        if trained["gpt"]["pe"] == config.pe:
+            plugins.check_loaded(trained["config"], config.out_dir)
+    except InputError as error:
+        return [*error.problems]
+    return []
+
+
+def describe_encodings() -> str:
+    """Return one line for each registered encoding: its --pe names and its formula."""
+    formulas = {}
+    for cls in dict.fromkeys(posenc.ENCODINGS.values()):
+        lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
+        formulas[", ".join(cls.names)] = lines[0] if lines else "(no docstring)"
+    width = max(map(len, formulas))
+    return "\n".join(f"{names:{width}}  {formula}" for names, formula in formulas.items())
