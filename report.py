@@ -23,11 +23,13 @@ Runs that differ only in their seed become one column, mean ± standard deviatio
 each protocol gets its own table. --paper adds the numbers that a paper printed.
 
 A verdict holds, fails or is not decided by the 95% interval of what was measured, paired over the
-text and over seeds (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts.
+text and over seeds (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All verdicts
+of a report are also written to verdicts.json: paper, where, claim, measured, outcome, table.
 """
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -73,15 +75,19 @@ def main(argv=None):
     out = Path(config.out_dir)
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
+    verdicts = []
     if is_generalization:
-        report_generalization(perplexities + accuracies, config.verdicts, out)
+        verdicts += report_generalization(perplexities + accuracies, config.verdicts, out)
     for metric in LENGTH_METRICS:
         judged = perplexities if config.verdicts else None
-        report_lengths(metric, records_of(metric, records), printed, judged, out)
+        verdicts += report_lengths(metric, records_of(metric, records), printed, judged, out)
     if accuracies:
         table = ACCURACY.table(accuracies)
         write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
     report_speeds(records_of(SPEED, records), out)
+    if verdicts:
+        text = json.dumps(verdicts, indent=1, allow_nan=False)
+        save(out / "verdicts.json", lambda file: file.write(f"{text}\n".encode()))
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
@@ -114,10 +120,10 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
     return [record for record in records.values() if metrics.metric_of(record) is metric]
 
 
-def report_generalization(records: list[dict], judge: bool, out: Path) -> None:
+def report_generalization(records: list[dict], judge: bool, out: Path) -> list[dict]:
     """Write the table of results on data that the models were not trained on, with the paper's.
 
-    judge: write verdicts.
+    judge: write verdicts. Returns them for verdicts.json.
     """
     results = tables.results_on_other_data(records)
     table = tables.generalization_table(results, paper.generalization())
@@ -125,12 +131,14 @@ def report_generalization(records: list[dict], judge: bool, out: Path) -> None:
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " For protocols and standard errors, see the tables below."
     )
-    verdicts = ""
+    verdicts, description = [], ""
     if judge:
         trained = [record for record in records if claims.has_verdicts(record)]
         short = [record["run"] for record in records if not claims.has_verdicts(record)]
-        verdicts = describe_verdicts(claims.judge_generalization(trained), short)
-    write(out, "generalization", table, [table.markdown(), caption, verdicts])
+        verdicts = claims.judge_generalization(trained)
+        description = describe_verdicts(verdicts, short)
+    write(out, "generalization", table, [table.markdown(), caption, description])
+    return as_records(verdicts, "generalization")
 
 
 def report_lengths(
@@ -139,11 +147,13 @@ def report_lengths(
     printed: paper.PaperTable | None,
     perplexities: list[dict] | None,
     out: Path,
-) -> None:
+) -> list[dict]:
     """Write a table, verdicts and plots of one metric for each data set and protocol.
 
-    perplexities: the records of perplexity in the same report; None: write no verdicts.
+    perplexities: the records of perplexity in the same report; None: write no verdicts. Returns
+    the verdicts for verdicts.json.
     """
+    written = []
     groups = group_by_protocol(records)
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
@@ -157,11 +167,14 @@ def report_lengths(
             compared, caption = comparison
             parts += [compared.markdown(), caption]
         if perplexities is not None:
-            parts.append(verdicts_of(metric, columns, matching, perplexities))
+            verdicts, description = verdicts_of(metric, columns, matching, perplexities)
+            parts.append(description)
+            written += as_records(verdicts, f"{metric.stem}{suffix}")
         write(out, f"{metric.stem}{suffix}", table, parts)
         for plot in metric.plots:
             if plot.applies(group):
                 save(out / f"{plot.stem}{suffix}.png", partial(plot.draw, columns))
+    return written
 
 
 def report_speeds(records: list[dict], out: Path) -> None:
@@ -183,8 +196,8 @@ def verdicts_of(
     columns: list[Column],
     printed: paper.PaperTable | None,
     perplexities: list[dict],
-) -> str:
-    """Return the verdicts on columns as Markdown; perplexities: see report_lengths."""
+) -> tuple[list[claims.Verdict], str]:
+    """Return the verdicts on columns, and as Markdown; perplexities: see report_lengths."""
     others = [make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)]
 
     def judge(columns: list[Column]) -> list[claims.Verdict]:
@@ -194,7 +207,8 @@ def verdicts_of(
 
     verdicts = judge([column for column in columns if claims.has_verdicts(column.records[0])])
     short = [column for column in columns if not claims.has_verdicts(column.records[0])]
-    return describe_verdicts(verdicts, [column.label for column in short] if judge(short) else [])
+    not_judged = [column.label for column in short] if judge(short) else []
+    return verdicts, describe_verdicts(verdicts, not_judged)
 
 
 def describe_verdicts(verdicts: list[claims.Verdict], not_judged: list[str]) -> str:
@@ -210,6 +224,11 @@ def describe_verdicts(verdicts: list[claims.Verdict], not_judged: list[str]) -> 
         why = f"trained for fewer than {claims.MIN_STEPS} steps"
         lines.append(f"- not judged, because {why}: {', '.join(not_judged)}")
     return "\n".join(lines)
+
+
+def as_records(verdicts: list[claims.Verdict], stem: str) -> list[dict]:
+    """Return verdicts for verdicts.json, with the stem of the table that shows them."""
+    return [asdict(verdict) | {"table": f"{stem}.md"} for verdict in verdicts]
 
 
 def write(out: Path, stem: str, table: Table, parts: list[str]) -> None:

@@ -3,7 +3,7 @@
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
     ratio.estimate, ratio.low, ratio.high
 
-compare.py and the verdicts of report.py (reporting/claims.py) use these functions.
+compare.py and the verdicts of report.py (reporting/claims/) use these functions.
 
 Text. The text is cut into at most 32 segments of neighboring windows. The bootstrap draws segments
 with replacement, 10,000 times, and the same segments for both models or lengths that are compared,

@@ -27,6 +27,16 @@ class PaperTable:
     numbers: dict[str, dict[int, float]]
     """{encoding: {context: value}}, without the dashes of the printed table"""
 
+    @property
+    def paper(self) -> str:
+        """The paper's name, as in Verdict.paper."""
+        return self.source.rpartition(", ")[0]
+
+    @property
+    def where(self) -> str:
+        """The number of the table, e.g. "table 1"."""
+        return self.source.rpartition(", ")[2]
+
     def covers(self, pe: str) -> bool:
         """Return whether the table has numbers of this encoding."""
         return PAPER_NAMES.get(pe, pe) in self.numbers

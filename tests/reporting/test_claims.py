@@ -8,6 +8,7 @@ import pytest
 from test_report import record
 
 from reporting import claims
+from reporting.claims.receptive_fields import _rank_correlations
 from reporting.columns import make_columns
 from reporting.paper import PaperTable
 
@@ -148,10 +149,10 @@ def test_rank_correlations_are_those_of_scipy():
     random = np.random.default_rng(0)
     for first, second in [random.normal(size=(2, 5, 7)), random.integers(0, 4, (2, 5, 7))]:
         expected = [stats.spearmanr(*rows).statistic for rows in zip(first, second, strict=True)]
-        assert claims._rank_correlations(first, second) == pytest.approx(expected)
+        assert _rank_correlations(first, second) == pytest.approx(expected)
     row = np.arange(4.0)[None]
     for undefined in (np.zeros((1, 4)), np.array([[0, 1, math.nan, 2]])):
-        assert np.isnan(claims._rank_correlations(row, undefined))
+        assert np.isnan(_rank_correlations(row, undefined))
 
 
 def test_runs_of_a_few_steps_have_no_verdicts():
@@ -307,7 +308,7 @@ def test_pairs_that_are_not_decided_are_counted():
 def test_encodings_of_the_paper_without_records_are_not_measured():
     verdicts = judge([record("rope", {256: 4.0, 4096: 9.0})], PRINTED)
     by_claim = {verdict.claim: verdict for verdict in verdicts}
-    missing = by_claim["cable: perplexity at 16x / perplexity at 1x < 1 (CABLE, section 5.1)"]
+    missing = by_claim["cable: perplexity at 16x / perplexity at 1x < 1"]
     assert missing.outcome == "not measured"
     assert str(missing).endswith("section 5.1): **not measured**")
 
@@ -328,12 +329,13 @@ def test_generalization_compares_the_best_of_each_measure():
     ]
     accuracies = [hellaswag("cable-v1", 0.31), hellaswag("rope", 0.3)]
     assert [str(verdict) for verdict in claims.judge_generalization(perplexities + accuracies)] == [
-        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1): "
+        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1, section 5.3): "
         "31.00, next rope 30.00, difference 1.00 (0.45 to 1.55; unpaired): **holds**",
-        "small: cable-v1 has the highest acc_norm (CABLE, version 1): "
+        "small: cable-v1 has the highest acc_norm (CABLE, version 1, section 5.3): "
         "30.00, next rope 30.00, difference 0.00 (no interval): **not decided**",
-        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1): 33.50, next "
-        "alibi 33.25, ratio 0.993 (0.993 to 0.993); 1 of 2 agree, 1 disagrees: **fails**",
+        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1, section 5.3): "
+        "33.50, next alibi 33.25, ratio 0.993 (0.993 to 0.993); 1 of 2 agree, 1 disagrees: "
+        "**fails**",
     ]
     accuracies[1]["acc"] = 0.308
     assert claims.judge_generalization(accuracies)[0].outcome == "not decided"

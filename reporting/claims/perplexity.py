@@ -1,0 +1,221 @@
+"""Claims on perplexity by context length."""
+
+from collections.abc import Iterator
+
+from evaluation import intervals
+from evaluation.intervals import Interval
+from reporting.claims.verdicts import (
+    CABLE,
+    CABLE_V1,
+    FAR_MULTIPLES,
+    NO_PAPER,
+    Verdict,
+    judge_all,
+    judge_bound,
+    judge_lowest,
+    printed_interval,
+)
+from reporting.columns import PAPER_ORDER, Column, all_lengths, entry_pairs
+from reporting.paper import PAPER_NAMES, PaperTable
+
+# Bounds on the perplexity at 16 times the training length (15 if 16 was not evaluated), relative
+# to the perplexity at the training length: encoding, relation, bound, paper, where.
+GROWTH_BOUNDS = (
+    ("cable", "<", 1, CABLE, "section 5.1"),
+    ("cable-nw", "<=", 1.05, CABLE, ""),
+    ("k-cable", "<=", 1.05, CABLE, ""),
+    ("alibi", "<=", 1.1, "Press et al., CABLE", ""),
+    ("kerple", "<=", 1.05, "Chi et al.", ""),
+    ("kerple-power", "<=", 1.05, "Chi et al.", ""),
+    ("fox", "<=", 1.05, "Lin et al.", ""),
+    ("rope", ">", 2, CABLE, ""),
+    ("sinusoidal", ">", 2, CABLE, ""),
+    ("t5", ">", 2, CABLE, ""),
+    ("t5-clip", ">", 2, CABLE, ""),
+    ("fire", ">", 2, CABLE, ""),
+    ("dapev2+cable", "<", 1, CABLE, "table 2"),
+    ("dapev2+kerple", "<=", 1.05, CABLE, ""),
+    ("cable-v1", "<", 1, CABLE_V1, "section 5.1"),
+    ("k-cable-v1", "<=", 1.05, CABLE_V1, ""),
+    ("sandwich", "<=", 1.1, "Chi et al.", ""),
+    ("sandwich-smoothed", "<=", 1.1, "Chi et al.", ""),
+)
+# Encodings with a lower perplexity than others, at these multiples of the training length; None:
+# at all evaluated lengths beyond it. Encoding, rivals, multiples, paper, where.
+LOWER_THAN = (
+    ("cable", tuple(pe for pe in PAPER_ORDER if pe != "cable"), None, CABLE, ""),
+    ("cable-nw", ("alibi",), (1, 4, 16), CABLE, ""),
+    ("k-cable", ("cable",), (1, 4, 16), CABLE, "shallow models"),
+    ("cable-v1", ("alibi", "t5", "t5-clip", "rope", "sinusoidal"), None, CABLE_V1, ""),
+    ("k-cable-v1", ("cable-v1",), (1, 4, 16), CABLE_V1, "shallow models"),
+    ("cable", ("cable-nw",), (1, 16), CABLE, "section 5.1"),
+    ("dapev2+cable", ("cable", "dapev2+kerple"), (1, 4, 16), CABLE, "table 2"),
+    ("dapev2+kerple", ("kerple",), (1, 4, 16), CABLE, "table 2"),
+    ("sandwich", ("alibi", "rope", "sinusoidal"), (2, 4), "Chi et al.", ""),
+    ("kerple", ("sandwich",), (1, 4, 16), "Chi et al.", ""),
+    ("rope+cable", ("rope", "cable"), (1, 16), NO_PAPER, ""),
+    ("rope+fox", ("rope", "fox"), (1, 16), NO_PAPER, ""),
+)
+TIE = 0.005  # printed perplexities that differ by less, relatively, have no order
+
+
+def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
+    """Return verdicts on the encodings in columns and in the paper's table.
+
+    Models that differ in size or training length are judged separately.
+    """
+    models = {}
+    for column in columns:
+        model = (column.records[0].get("size"), column.trained_at)
+        models.setdefault(model, []).append(column)
+    verdicts = []
+    for (size, trained_at), group in models.items():
+        for verdict in _judge_model(group, trained_at, printed):
+            if len(models) > 1:
+                verdict.claim = f"{size}, trained with {trained_at:,} tokens: {verdict.claim}"
+            verdicts.append(verdict)
+    return verdicts + [*_judge_all_training_lengths(columns)]
+
+
+def _judge_model(
+    columns: list[Column], trained_at: int, printed: PaperTable | None
+) -> Iterator[Verdict]:
+    results = _Results(columns, trained_at)
+    claimed = {column.pe for column in columns}
+    if printed:
+        claimed |= {*printed.numbers} - {*PAPER_NAMES.values()}
+    for pe, relation, bound, *source in GROWTH_BOUNDS:
+        if pe in claimed:
+            yield _judge_growth(results, pe, relation, bound, source)
+    for pe, rivals, multiples, *source in LOWER_THAN:
+        rivals = [rival for rival in rivals if rival in results.encodings]
+        if pe in claimed and rivals:
+            yield _judge_lower(results, pe, rivals, multiples, source)
+    if printed:
+        yield from _judge_order(results, printed)
+
+
+class _Results:
+    """Perplexities of one model size and training length, by encoding and multiple of the latter.
+
+    Of several columns of an encoding the first counts.
+    """
+
+    def __init__(self, columns: list[Column], trained_at: int):
+        self.encodings = {column.pe: None for column in columns}
+        self.trained_at = trained_at
+        self.columns = {}  # (encoding, multiple) -> column
+        for column in reversed(columns):
+            for length in column.lengths():
+                if column.values(length):
+                    self.columns[column.pe, length / trained_at] = column
+
+    @property
+    def far(self) -> int:
+        """The multiple of FAR_MULTIPLES that was evaluated."""
+        measured = {multiple for _, multiple in self.columns}
+        for multiple in FAR_MULTIPLES:
+            if multiple in measured:
+                return multiple
+        return FAR_MULTIPLES[0]
+
+    def beyond(self) -> list[int]:
+        """Return the whole multiples beyond the training length, ascending."""
+        multiples = {multiple for _, multiple in self.columns}
+        return sorted(int(m) for m in multiples if m > 1 and m == int(m))
+
+    def has(self, *keys: tuple[str, float]) -> bool:
+        return all(key in self.columns for key in keys)
+
+    def ratio(self, over: tuple[str, float], under: tuple[str, float]) -> Interval:
+        """Return the ratio of two perplexities; arguments: (encoding, multiple)."""
+        lengths = [round(multiple * self.trained_at) for _, multiple in (over, under)]
+        return _ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
+
+
+def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> Interval:
+    return intervals.perplexity_ratio(entry_pairs(over, over_length, under, under_length))
+
+
+def _judge_growth(
+    results: _Results, pe: str, relation: str, bound: float, source: list[str]
+) -> Verdict:
+    far = results.far
+    claim = f"{pe}: perplexity at {far}x / perplexity at 1x {relation} {bound}"
+    if not results.has((pe, far), (pe, 1)):
+        return Verdict(claim, *source)
+    ratio = results.ratio((pe, far), (pe, 1))
+    return Verdict(claim, *source, printed_interval(ratio), judge_bound(ratio, relation, bound))
+
+
+def _judge_lower(
+    results: _Results,
+    pe: str,
+    rivals: list[str],
+    multiples: tuple[int, ...] | None,
+    source: list[str],
+) -> Verdict:
+    if multiples is None:
+        compared = results.beyond()
+        where = "every length beyond the training length"
+    else:
+        compared = sorted({results.far if multiple == 16 else multiple for multiple in multiples})
+        where = ", ".join(f"{multiple}x" for multiple in compared)
+    claim = f"{pe}: perplexity lower than {', '.join(rivals)} at {where}"
+    ratios = {}
+    for rival in rivals:
+        for multiple in compared:
+            if results.has((rival, multiple), (pe, multiple)):
+                ratio = results.ratio((rival, multiple), (pe, multiple))
+                ratios[f"{rival} at {multiple}x"] = ratio
+    return judge_lowest(Verdict(claim, *source), "smallest ratio of another encoding to it", ratios)
+
+
+def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
+    """Yield whether the encodings have the paper's order, at each multiple of its training length.
+
+    Pairs that the paper prints as ties do not count.
+    """
+    for context in printed.contexts():
+        multiple = context / printed.trained_at
+        paper_values = {}
+        for pe in results.encodings:
+            if results.has((pe, multiple)) and (value := printed.value(pe, context)):
+                paper_values[pe] = value
+        ratios = []
+        for a in paper_values:
+            for b in paper_values:
+                if paper_values[b] / paper_values[a] > 1 + TIE:
+                    ratios.append(results.ratio((b, multiple), (a, multiple)))
+        claim = f"at {multiple:g}x: same order of encodings as printed"
+        verdict = Verdict(claim, printed.paper, printed.where)
+        if ratios:
+            verdict.outcome, counts = judge_all(ratios)
+            verdict.measured = counts.replace(" agree", " pairs agree", 1)
+        yield verdict
+
+
+def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
+    """Yield the verdict on cable-v1 and sinusoidal, if both were trained at several lengths.
+
+    Source: CABLE, version 1, figure 5.
+    """
+    cable_columns = [column for column in columns if column.pe == "cable-v1"]
+    sinusoidal_columns = [column for column in columns if column.pe == "sinusoidal"]
+    for group in (cable_columns, sinusoidal_columns):
+        if len({column.trained_at for column in group}) < 2:
+            return
+    ratios = {}
+    for length in all_lengths(columns):
+        for cable in cable_columns:
+            for sinusoidal in sinusoidal_columns:
+                if cable.values(length) and sinusoidal.values(length):
+                    name = f"{sinusoidal.label} and {cable.label} at {length:,} tokens"
+                    ratios[name] = _ratio(sinusoidal, length, cable, length)
+    claim = (
+        "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
+        "lengths"
+    )
+    yield judge_lowest(
+        Verdict(claim, CABLE_V1, "figure 5"), "smallest ratio of sinusoidal to it", ratios
+    )

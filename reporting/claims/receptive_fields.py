@@ -1,0 +1,144 @@
+"""Claims on receptive fields (Sandwich, section 5)."""
+
+import numpy as np
+
+from evaluation import intervals
+from evaluation.intervals import Interval
+from reporting.claims.verdicts import (
+    FAR_MULTIPLES,
+    SANDWICH,
+    UNDECIDED,
+    Verdict,
+    judge_bound,
+    printed_interval,
+)
+from reporting.columns import Column, entry_pairs
+
+# Encodings whose receptive field decides how far they extrapolate (Chi et al. 2023).
+WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")
+NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
+MIN_RANK_CORRELATION = 0.7
+
+
+def judge_receptive_fields(
+    columns: list[Column], perplexities: list[list[Column]]
+) -> list[Verdict]:
+    """Return verdicts on the receptive fields of sliding windows and ALiBi slopes.
+
+    A sliding window extrapolates if and only if the training length covers its receptive field,
+    and ALiBi's slopes extrapolate worse, the longer their receptive field is. Source: Chi et al.
+    2023, section 5.
+
+    columns: of receptive fields; perplexities: columns of perplexity, one list per data set and
+    protocol. The first column of the same model that was evaluated far enough counts.
+    """
+    verdicts = []
+    measured = []  # (receptive field in training lengths, pairs of entries: perplexity growth)
+    for column in columns:
+        name = column.pe.partition(":")[0]
+        lengths = sorted(map(int, column.records[0]["lengths"]))
+        lengths = [length for length in lengths if column.values(length)]
+        if name not in WINDOWED or "+" in column.pe or not lengths:
+            continue
+        field = _receptive_field(column, lengths[-1])
+        far, pairs = _growth(column, perplexities)
+        if pairs:
+            measured.append((field, pairs))
+        if name == "window":
+            verdicts.append(_judge_window(column.label, field, far, pairs))
+    if len(measured) > 3:
+        verdicts.append(_judge_rank_correlation(measured))
+    return verdicts
+
+
+def _receptive_field(column: Column, length: int) -> Interval:
+    """Return the receptive field at a context length, in training lengths."""
+    entries = [record["lengths"][str(length)] for record in column.records]
+    errors = [entry.get("receptive_field_se") for entry in entries]
+    windows = column.records[0]["protocol"]["windows"]
+    interval = intervals.mean_interval(column.values(length), errors, windows)
+    return interval.scaled(1 / column.trained_at)
+
+
+def _growth(
+    column: Column, perplexities: list[list[Column]]
+) -> tuple[int, list[tuple[dict, dict]]]:
+    """Return (multiple, entries there and at 1x for each seed) of a column's model; [] if none.
+
+    The multiple is the first of FAR_MULTIPLES that was evaluated.
+    """
+    for group in perplexities:
+        for other in group:
+            if _model(other) != _model(column) or not other.values(column.trained_at):
+                continue
+            for far in FAR_MULTIPLES:
+                length = far * column.trained_at
+                if other.values(length):
+                    return far, entry_pairs(other, length, other, column.trained_at)
+    return FAR_MULTIPLES[0], []
+
+
+def _model(column: Column) -> tuple:
+    names = ("pe", "size", "block_size", "recipe", "cache_window")
+    return tuple(column.records[0].get(name) for name in names)
+
+
+def _judge_window(label: str, field: Interval, far: int, pairs: list[tuple[dict, dict]]) -> Verdict:
+    covered = field.estimate <= 1
+    relation, length = ("<=", "shorter") if covered else (">", "longer")
+    claim = (
+        f"{label}: perplexity at {far}x / perplexity at 1x {relation} {NO_GROWTH}, because its "
+        f"receptive field is {length} than the training length"
+    )
+    if not pairs:
+        return Verdict(claim, SANDWICH, "section 5")
+    growth = intervals.perplexity_ratio(pairs)
+    outcome = judge_bound(growth, relation, NO_GROWTH)
+    if not field.below(1) and not field.above(1):
+        outcome = UNDECIDED
+    measured = f"{printed_interval(growth)}, receptive field {printed_interval(field, 2)}"
+    measured += " training lengths"
+    return Verdict(claim, SANDWICH, "section 5", measured, outcome)
+
+
+def _judge_rank_correlation(
+    measured: list[tuple[Interval, list[tuple[dict, dict]]]],
+) -> Verdict:
+    """Return the verdict on fields and growths of several models.
+
+    The interval covers the errors of the measured values, not the choice of models and seeds: the
+    growths are drawn by the bootstrap, the fields from normal distributions.
+    """
+    fields = np.array([field.estimate for field, _ in measured])
+    growths = [intervals.perplexity_ratio(pairs).estimate for _, pairs in measured]
+    correlation = Interval(float(_rank_correlations(fields[None], np.array(growths)[None])[0]))
+    draws = [intervals.log_ratio_draws(pairs) for _, pairs in measured]
+    if all(field.low is not None for field, _ in measured) and None not in draws:
+        errors = [field.high - field.low for field, _ in measured]
+        errors = np.array(errors) / (2 * intervals.NORMAL_QUANTILE)
+        noise = np.random.default_rng(0).standard_normal((intervals.DRAWS, len(fields)))
+        log_growths = np.stack([drawn for drawn, _ in draws], 1)
+        drawn = _rank_correlations(fields + noise * errors, log_growths)
+        correlation = Interval(correlation.estimate, *np.percentile(drawn, [2.5, 97.5]))
+    return Verdict(
+        "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
+        f"field: rank correlation >= {MIN_RANK_CORRELATION}",
+        SANDWICH,
+        "section 5",
+        f"{printed_interval(correlation, 2)} over {len(measured)} models",
+        judge_bound(correlation, ">=", MIN_RANK_CORRELATION),
+    )
+
+
+def _rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the rank correlation of each row of two arrays (draws, models), (draws,).
+
+    Ties have their mean rank. NaN for rows with NaN, or in which all values of an array are equal.
+    """
+    with np.errstate(invalid="ignore"):
+        # How many values are lower minus how many are higher: 2 * (rank - mean of the ranks).
+        ranks = [
+            np.sign(values[:, :, None] - values[:, None, :]).sum(2) for values in (first, second)
+        ]
+        norms = np.sqrt((ranks[0] ** 2).sum(1) * (ranks[1] ** 2).sum(1))
+        return (ranks[0] * ranks[1]).sum(1) / norms

@@ -1,0 +1,94 @@
+"""Verdicts on claims, and the rules by which the interval of a measured quantity decides one."""
+
+from dataclasses import dataclass, replace
+
+from evaluation.intervals import Interval
+
+# Values of Verdict.paper. Other papers have their authors' names.
+CABLE, CABLE_V1, SANDWICH = "CABLE", "CABLE, version 1", "Sandwich"
+NO_PAPER = "not in a paper"
+
+HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
+
+MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
+# The multiple of the training length that "far" claims are about: the first that was evaluated.
+FAR_MULTIPLES = (16, 15)
+
+
+@dataclass
+class Verdict:
+    """A claim of a paper with what was measured and whether it holds."""
+
+    claim: str
+    paper: str
+    """CABLE, CABLE_V1, SANDWICH, NO_PAPER or the authors of another paper"""
+    where: str
+    """section, table or figure, as in "section 5.1"; "" if there is none"""
+    measured: str = ""
+    outcome: str = NOT_MEASURED
+    """HOLDS, FAILS, UNDECIDED or NOT_MEASURED"""
+
+    def __str__(self):
+        source = ", ".join(part for part in (self.paper, self.where) if part)
+        parts = [f"{self.claim} ({source})", self.measured, f"**{self.outcome}**"]
+        return ": ".join(part for part in parts if part)
+
+
+def has_verdicts(record: dict) -> bool:
+    """Return whether a record's run was trained for long enough to judge claims on it.
+
+    Runs with 0 steps have the weights of another run, whose steps count, or published weights.
+    Older records do not have these steps.
+    """
+    steps = record.get("step") or record.get("init_steps")
+    return steps is None or steps >= MIN_STEPS
+
+
+def printed_interval(interval: Interval, digits: int = 3) -> str:
+    """Return an estimate with its interval and the number of seeds, if there are several."""
+    text = f"{interval.estimate:.{digits}f}"
+    if interval.low is None:
+        return f"{text} (no interval)"
+    notes = [f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"]
+    if interval.seeds > 1:
+        notes.append(f"{interval.seeds} seeds")
+    if not interval.paired:
+        notes.append("unpaired")
+    return f"{text} ({'; '.join(notes)})"
+
+
+def judge_bound(interval: Interval, relation: str, bound: float) -> str:
+    """Return the outcome of "quantity relation bound"; relation: <, <=, > or >=."""
+    below, above = interval.below(bound), interval.above(bound)
+    if not below and not above:
+        return UNDECIDED
+    return HOLDS if below == relation.startswith("<") else FAILS
+
+
+def judge_all(comparisons: list[Interval], bound: float = 1) -> tuple[str, str]:
+    """Return the outcome of "all are above the bound", and how many are."""
+    agree = sum(interval.above(bound) for interval in comparisons)
+    disagree = sum(interval.below(bound) for interval in comparisons)
+    undecided = len(comparisons) - agree - disagree
+    counts = f"{agree} of {len(comparisons)} agree"
+    if disagree:
+        counts += f", {disagree} disagree{'' if disagree > 1 else 's'}"
+    if undecided:
+        counts += f", {undecided} {'are' if undecided > 1 else 'is'} not decided"
+    outcome = FAILS if disagree else UNDECIDED if undecided else HOLDS
+    return outcome, counts
+
+
+def judge_lowest(claim: Verdict, what: str, ratios: dict[str, Interval]) -> Verdict:
+    """Return the verdict that all ratios are above 1.
+
+    claim: not yet measured; what: the ratios in words; ratios: by what is compared.
+    """
+    if not ratios:
+        return claim
+    smallest = min(ratios, key=lambda name: ratios[name].estimate)
+    outcome, counts = judge_all([*ratios.values()])
+    measured = f"{what}: {printed_interval(ratios[smallest])}, {smallest}"
+    if outcome != HOLDS and len(ratios) > 1:
+        measured += f"; {counts}"
+    return replace(claim, measured=measured, outcome=outcome)
