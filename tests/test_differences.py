@@ -1,0 +1,107 @@
+"""docs/differences.md: its numbers, and the tests that it names."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import posenc
+from model import GPT, GPTConfig
+from train_gpt import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "differences.md"
+DISTANCES = np.arange(8192.0)
+HEADS, WIDTH = 12, 768  # of Sandwich's network
+RATIOS = 8 * np.arange(1, HEADS + 1) / HEADS  # h of each head
+
+
+def sum_of_cosines(first: int) -> np.ndarray:
+    """Return Sandwich's sum over 64 indices from `first`, minus 64, at all distances."""
+    index = first + np.arange(64)
+    return np.cos(DISTANCES[:, None] / 10000 ** (2 * index / 128)).sum(1) - 64
+
+
+def distance_bias(pe: str) -> np.ndarray:
+    """Return the bias of an encoding of distances, (8192, heads)."""
+    encoding = posenc.build(posenc.parse(pe), HEADS, WIDTH, 512, 1)[0]
+    pos = torch.arange(len(DISTANCES))
+    features = encoding.features(torch.zeros(1, 1, WIDTH), pos)
+    queries = tuple(f[..., -1:, None] for f in features[0])
+    keys = tuple(f[..., None, :] for f in features[1])
+    bias = encoding.bias(queries, keys, torch.arange(HEADS)[:, None, None])
+    return bias.expand(1, HEADS, 1, -1)[0, :, 0].flip(-1).T.double().numpy()
+
+
+def test_every_test_that_the_page_names_exists():
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    names = re.findall(r"`(test_\w+)`", PAGE.read_text())
+    assert names and all(f"def {name}(" in tests for name in names)
+
+
+def test_sum_index_of_sandwich():
+    """The printed sum has the indices 1 to 64, the code of appendix E those from 0 to 63."""
+    code, printed = sum_of_cosines(0), sum_of_cosines(1)
+    np.testing.assert_allclose(distance_bias("sandwich"), code[:, None] / RATIOS, atol=1e-4)
+    largest = np.abs(code - printed).max()
+    assert largest / 8 == pytest.approx(0.25, abs=0.005)
+    assert largest / RATIOS[0] == pytest.approx(3.0, abs=0.005)
+
+
+def test_smoothed_curve_is_near_the_fit_to_all_distances():
+    """Footnote 7 says that the curve is fitted to the 50 most recent tokens."""
+    fits = {}
+    for tokens in (50, 8192):
+        x = np.log1p(DISTANCES[:tokens])
+        fits[tokens] = np.polyfit(x, sum_of_cosines(0)[:tokens] / 8, 1).round(3)
+    assert fits[8192].tolist() == [-0.832, -0.794]
+    assert fits[50].tolist() == [-1.024, -0.015]
+    printed = -0.825 * np.log1p(DISTANCES) - 0.8
+    smoothed = distance_bias("sandwich-smoothed")
+    np.testing.assert_allclose(smoothed, printed[:, None] * 8 / RATIOS, rtol=1e-5)
+
+
+def test_literal_alibi_of_sandwich_is_shift_3():
+    """Equations 1 and 3: the bias -d 2^(-h) is divided by sqrt(768 / 12) = 8."""
+    printed = -DISTANCES[:, None] * 2.0**-RATIOS / np.sqrt(WIDTH / HEADS)
+    np.testing.assert_allclose(distance_bias("alibi-shift:shift=3"), printed, rtol=1e-5)
+    np.testing.assert_allclose(distance_bias("alibi-shift:shift=0"), printed * 8, rtol=1e-5)
+
+
+def test_gates_read_the_whole_width():
+    """Equations 2 and 6 print vectors w for each head, without a bias term."""
+    encoding = posenc.build(posenc.parse("cable"), HEADS, WIDTH, 512, 1)[0]
+    shapes = {name: tuple(p.shape) for name, p in encoding.named_parameters()}
+    assert shapes == {
+        "step.weight": (HEADS, WIDTH),
+        "step.bias": (HEADS,),
+        "weight.weight": (HEADS, WIDTH),
+        "weight.bias": (HEADS,),
+    }
+
+
+def test_sizes_of_the_papers():
+    """By hand: 12 L C^2 + 13 L C in the blocks, V C in the embeddings, 2 C in the last norm."""
+    millions = {}
+    for size, layers, width in (("tiny", 6, 512), ("small", 12, 768), ("medium", 24, 1024)):
+        with torch.device("meta"):
+            count = GPT(GPTConfig(size=size, pe="alibi")).parameter_count()
+        blocks = 12 * layers * width**2 + 13 * layers * width
+        assert count == blocks + 50304 * width + 2 * width
+        millions[size] = round(count / 1e6, 1)
+    assert millions == {"tiny": 44.7, "small": 123.7, "medium": 353.8}
+    untied = 50304 * 768 / 1e6
+    assert round(untied, 1) == 38.6 and round(millions["small"] + untied) == 162
+    assert WIDTH % 10  # the printed number of heads of GPT-2 small
+
+
+@pytest.mark.parametrize("size, epochs", [("tiny", 10), ("small", 5), ("medium", 3)])
+def test_epochs_of_the_configs(size, epochs):
+    """The epochs that v3 prints are those of 131,072 tokens per step, not of 524,288."""
+    settings = yaml.safe_load((ROOT / f"configs/wikitext103_{size}.yaml").read_text())
+    tokens = 118e6  # of WikiText-103's training split
+    assert settings["steps"] * settings["tokens_per_step"] / tokens == pytest.approx(epochs, 0.12)
+    assert settings["steps"] * Config.tokens_per_step / tokens > 4 * epochs * 0.95
