@@ -18,7 +18,7 @@ from runtime.files import read_json
 
 from errors import InputError
 from evaluation.intervals import DRAWS, MAX_SEGMENTS, perplexity_ratio
-from reporting.columns import record_labels
+from reporting.columns import protocol_of, record_labels
 from reporting.formatting import Table
 from reporting.metrics import describe_protocol
 
@@ -67,8 +67,12 @@ def load_records(paths: list[str]) -> list[dict]:
             problems.append(f"{path} is not a record of eval_extrapolation.py: use another file")
     if problems:
         raise InputError(*problems)
-    for key in ("data", "protocol"):
-        if records[0][key] != records[1][key]:
+    first, second = records
+    for key, differs in (
+        ("data", first["data"] != second["data"]),
+        ("protocol", protocol_of(first) != protocol_of(second)),
+    ):
+        if differs:
             problems.append(f"the records differ in {key}: evaluate both runs in the same way")
     if problems:
         raise InputError(*problems)

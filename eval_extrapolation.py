@@ -8,12 +8,13 @@
 Protocols. L is one of --lengths: the number of input tokens of a window. All predictions use
 teacher forcing: a token is predicted from the true tokens before it in its window.
 
-    segments      The CABLE paper's protocol. The split is cut into consecutive windows of L
-                  inputs. The n-th prediction of a window has n tokens of context, from 1 to L.
-                  The loss is the mean over all predictions.
+    segments      The text is cut into consecutive windows of L inputs; the last one is shorter. The
+                  n-th prediction of a window has n tokens of context, from 1 to L. The loss is
+                  the mean over all predictions.
                   --stride S, with S <= L, makes it a sliding window: windows start S tokens
-                  apart, and only the last S predictions of each count. Every token is predicted
-                  once, from more than L - S tokens of context, except at the start of a shard.
+                  apart, and only the predictions that no earlier window made count: the last S.
+                  Every token is predicted once, from more than L - S tokens of context, except at
+                  the start of a shard.
     same-targets  The targets are the last --targets tokens of windows as long as the longest of
                   --lengths. They are predicted from the last L inputs of the window. The targets
                   are the same at all lengths; only the context grows.
@@ -22,10 +23,12 @@ teacher forcing: a token is predicted from the true tokens before it in its wind
 Encoders (--objective mlm) are evaluated with `segments` only: in each window, tokens are masked as
 in training, and the masked tokens are predicted from the whole window.
 
---max_tokens and --windows limit the text to windows of the longest length, evenly spaced over the
-split. All lengths are evaluated on the text of these windows, except for a remainder of less than L
-inputs at the end of each. --cache_window W is sliding-window attention, as with a KV cache of W
-tokens: each token attends to the last W tokens, itself included, and memory does not grow with L.
+The text of `segments` is all of the split: every token but the first of each shard is predicted. If
+the split is longer than --max_tokens, or with --windows, the text is windows of the longest length,
+evenly spaced over the split. The same tokens are predicted at all lengths.
+
+--cache_window W is sliding-window attention, as with a KV cache of W tokens: each token attends to
+the last W tokens, itself included, and memory does not grow with L.
 
 Each run gets one JSON record for each text and protocol, next to its checkpoints and written after
 each length; recorded lengths are skipped. The record of a run folder is of its newest checkpoint.
@@ -82,8 +85,8 @@ class Config(TextEvaluationConfig):
     targets: int = 256
     """same-targets: number of tokens predicted at the end of each window"""
     max_tokens: int | None = None
-    """take at most as many windows of the longest length as hold this number of tokens; null: no
-    limit"""
+    """if the split is longer, take as many windows of the longest length as hold this number of
+    tokens; null: no limit"""
     windows: int | None = None
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
@@ -114,6 +117,7 @@ class Window(NamedTuple):
 
     shard: int
     start: int  # offset of its first token in the shard
+    length: int  # number of inputs: the context length, or less at the end of a region
     counted: int  # number of predictions that count: the last ones, or those of masked tokens
 
 
@@ -179,7 +183,8 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
     """Return the record's description of the protocol and the text that all lengths share.
 
     The text is all of the split, or windows of the longest length, evenly spaced: for same-targets,
-    or if --max_tokens or --windows limits it. Raises InputError for settings that do not fit.
+    with --windows, or if the split is longer than --max_tokens. Raises InputError for settings that
+    do not fit.
     """
     longest = lengths[-1]
     windows = Windows(shards, longest)  # raises InputError if the split is too short for one
@@ -190,9 +195,12 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
         "stride": config.stride,
         "targets": config.targets if same_targets else None,
     }
-    if not same_targets and config.max_tokens is None and config.windows is None:
+    if not same_targets:
+        protocol["remainder"] = "counted"  # reporting.columns.protocol_of explains
         regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
-        return protocol | {"span": None, "spans": None, "overlap": 0.0}, regions
+        limit = math.inf if config.max_tokens is None else config.max_tokens
+        if config.windows is None and sum(region.inputs for region in regions) <= limit:
+            return protocol | {"span": None, "spans": None, "overlap": 0.0}, regions
 
     count = config.windows or len(windows)
     if config.max_tokens:
@@ -252,25 +260,34 @@ def overlapping_starts(
 
 
 def list_windows(plan: ExtrapolationPlan, length: int) -> list[Window]:
-    """Return all windows of `length` inputs."""
+    """Return all windows, in the order of the text: of `length` inputs, or fewer at a region's end.
+
+    With a stride, windows and counted predictions are those of Hugging Face's guide "Perplexity of
+    fixed-length models", in each region.
+    """
     if plan.config.protocol == "same-targets":
         return [
-            Window(shard, start + inputs - length, plan.config.targets)
+            Window(shard, start + inputs - length, length, plan.config.targets)
             for shard, start, inputs in plan.regions
         ]
     stride = plan.config.stride or length
     windows = []
     for shard, region_start, inputs in plan.regions:
+        region_end = region_start + inputs
         # The first window ends `stride` tokens into the region, if the shard has enough tokens
         # before the region. Predictions before the region do not count.
-        first = max(0, region_start + stride - length)
-        last = region_start + inputs - length
-        for start in range(first, last + 1, stride):
-            counted = first + length - region_start if start == first else stride
-            windows.append(Window(shard, start, counted))
+        start = max(0, region_start + stride - length)
+        counted_to = region_start
+        while counted_to < region_end:
+            end = min(start + length, region_end)
+            windows.append(Window(shard, start, end - start, end - counted_to))
+            counted_to = end
+            start += stride
     if plan.mask_rate:
-        masked = masked_count(length, plan.mask_rate)
-        windows = [Window(shard, start, masked) for shard, start, _ in windows]
+        windows = [
+            window._replace(counted=masked_count(window.length, plan.mask_rate))
+            for window in windows
+        ]
     return windows
 
 
@@ -305,7 +322,7 @@ def measure(
         "by_position": by_position,
     }
     if model.attention_path == "triton" and plan.config.cache_window is None:
-        inputs, _ = read_windows(plan.shards, [windows[0][:2]], length)
+        inputs, _ = read_windows(plan.shards, [windows[0][:2]], windows[0].length)
         with devices.autocast(device, dtype):
             entry["left_out"] = bias_statistics.skipped_fractions(model, inputs.to(device))
     return entry
@@ -321,24 +338,25 @@ def sum_losses(
 ) -> tuple[np.ndarray, dict]:
     """Return the sum of the losses of each window, (windows,) float64, and by_position (measure).
 
-    The windows of a batch have the same number of predictions that count.
+    The windows of a batch have the same length and the same number of predictions that count.
     """
-    counts = np.array([window.counted for window in windows])
-    per_batch = max(1, BATCH_TOKENS // length)
+    by_shape = {}  # (length, counted) -> numbers of the windows
+    for number, window in enumerate(windows):
+        by_shape.setdefault((window.length, window.counted), []).append(number)
     sums = np.zeros(len(windows))
     position_sums, position_counts = np.zeros(length), np.zeros(length)
     with tqdm(
-        total=int(counts.sum()),
+        total=sum(window.counted for window in windows),
         desc=f"{plan.label} at {length:,}",
         unit="token",
         unit_scale=True,
         disable=None,
     ) as bar:
-        for counted in np.unique(counts):
-            same_count = np.flatnonzero(counts == counted)
-            for batch in np.array_split(same_count, -(-len(same_count) // per_batch)):
+        for (inputs_per_window, counted), numbers in sorted(by_shape.items()):
+            per_batch = max(1, BATCH_TOKENS // inputs_per_window)
+            for batch in np.array_split(numbers, -(-len(numbers) // per_batch)):
                 starts = [windows[number][:2] for number in batch]
-                inputs, targets, positions = read_batch(plan, starts, length, counted)
+                inputs, targets, positions = read_batch(plan, starts, inputs_per_window, counted)
                 masked_positions = None if model.config.causal else positions.to(device)
                 with devices.autocast(device, dtype):
                     losses = model.losses(

@@ -38,7 +38,7 @@ from runtime.files import atomic, read_json
 
 from errors import InputError
 from reporting import claims, metrics, paper, tables
-from reporting.columns import Column, group_by_protocol, in_order, make_columns
+from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.formatting import Table
 from reporting.metrics import ACCURACY, BENCHMARKS, LENGTH_METRICS, NDCG, PERPLEXITY, SPEED, Metric
 
@@ -131,6 +131,8 @@ def report_generalization(records: list[dict], judge: bool, out: Path) -> list[d
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " For protocols and standard errors, see the tables below."
     )
+    if differing := differing_texts([record for record in records if "lengths" in record]):
+        caption += f" Models are tested on different text or contexts: {', '.join(differing)}."
     verdicts, description = [], ""
     if judge:
         trained = [record for record in records if claims.has_verdicts(record)]

@@ -90,8 +90,9 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
     """Return the ratio of two perplexities, first over second.
 
     pairs: one for each seed, of entries of records of eval_extrapolation.py. Both are of the same
-    text if `paired`; they may be of different context lengths. Entries without losses of blocks are
-    compared by their standard errors, as if not paired. A loss of NaN or Inf: no interval.
+    text if `paired`; they may be of different context lengths. Entries without losses of blocks, or
+    with different numbers of predictions, are compared by their standard errors, as if not paired.
+    A loss of NaN or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
@@ -109,8 +110,11 @@ def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int
     """Return bootstrap draws of a mean log ratio of perplexities, (DRAWS,), and their segments.
 
     pairs: see perplexity_ratio. Ratios of the same text share their draws. None if the entries have
-    no losses of blocks, or only one block.
+    no losses of blocks, or only one block, or if those of a pair are of different text: the number
+    of predictions differs (older records dropped the end of the text, see protocol_of).
     """
+    if any(first.get("tokens") != second.get("tokens") for first, second in pairs):
+        return None
     segments = segment_losses([entry for pair in pairs for entry in pair])
     if segments is None:
         return None

@@ -21,6 +21,7 @@ import torch
 
 from errors import InputError
 from model import GPT
+from reporting.columns import protocol_of
 from text_data.shards import Shards
 
 
@@ -73,12 +74,15 @@ def record_path(run: str | Path, *parts: str) -> Path:
 def existing_record(path: Path, identity: dict) -> dict | None:
     """Return the record at `path` if it has this identity, else None: it may be replaced.
 
+    An older record of the same protocol gets today's description of it (protocol_of).
     Raises InputError if the record is of another text or another protocol: replacing it would lose
     results that this evaluation does not reproduce.
     """
     if not path.exists():
         return None
     record = read_json(path, "remove it")
+    if "protocol" in record:
+        record["protocol"] = protocol_of(record)
     for key, name in (("data", "text"), ("protocol", "protocol")):
         if key in record and record[key] != identity.get(key):
             raise InputError(f"{path} is a record of another {name}: rename it or remove it")

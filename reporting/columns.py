@@ -141,14 +141,46 @@ def sort_key(pe: str) -> tuple[int, list]:
     return rank, parts
 
 
+def protocol_of(record: dict) -> dict | None:
+    """Return the protocol of a record, comparable with that of other records; None if it has none.
+
+    Of the protocol segments, "remainder" is what happened to the end of each stretch of text where
+    it fills no window of a length: "counted" in a shorter window, or, in older records, which do
+    not have the key, "dropped". Then lengths are tested on different text. Older records whose
+    lengths all divide the stretches have no remainder, so that both are the same.
+    """
+    protocol = record.get("protocol")
+    is_segments = isinstance(protocol, dict) and protocol.get("name") == "segments"
+    if not is_segments or "remainder" in protocol:
+        return protocol
+    divided = False
+    if protocol.get("span") and not protocol.get("stride"):
+        divided = all(protocol["span"] % int(length) == 0 for length in record["lengths"])
+    return protocol | {"remainder": "counted" if divided else "dropped"}
+
+
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:
-    """Return the records that one table can hold: equal data, protocol and metric; in order."""
+    """Return the records that one table can hold: equal data, protocol and metric; in order.
+
+    At each length, the values of such a group are of the same text.
+    """
 
     def question(record):
-        parts = [record["data"], record.get("protocol"), record.get("metric")]
+        parts = [record["data"], protocol_of(record), record.get("metric")]
         return json.dumps(parts, sort_keys=True)
 
     return [*_group(in_order(records), question).values()]
+
+
+def differing_texts(records: list[dict]) -> list[str]:
+    """Return the names of data sets whose records differ in text, protocol or shortest length."""
+    names = []
+    by_name = _group(records, lambda record: record["data"]["dataset"])
+    for name, group in by_name.items():
+        shortest = {min(map(int, record["lengths"])) for record in group}
+        if len(group_by_protocol(group)) > 1 or len(shortest) > 1:
+            names.append(name)
+    return names
 
 
 def _group(records: list[dict], key: Callable) -> dict:

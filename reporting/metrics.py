@@ -8,13 +8,14 @@ A record reaches a table in five steps: metric_of, group_by_protocol, make_colum
 Table.markdown. To add a metric, define its object at the end of this module.
 """
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from reporting import claims, figures
 from reporting.claims import Verdict
-from reporting.columns import Column, group_by_protocol, make_columns
+from reporting.columns import Column, group_by_protocol, make_columns, protocol_of
 from reporting.formatting import Table
 from reporting.paper import PaperTable
 from reporting.tables import accuracy_table, length_table, speed_table
@@ -113,25 +114,61 @@ def describe_protocol(record: dict) -> str:
     """Return the evaluation protocol of a record in words, or its metric if not perplexity."""
     if "metric" in record:
         return record["metric"]
-    protocol = record["protocol"]
-    if protocol.get("mask_rate"):
-        return f"segments, predicting the {protocol['mask_rate']:.0%} of tokens that are masked"
-    if protocol.get("stride"):
-        return f"segments with a stride of {protocol['stride']:,} tokens"
+    protocol = protocol_of(record)
     if protocol.get("targets"):
         return (
             f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
             f"windows that overlap by {protocol['overlap']:.0%}"
         )
-    return protocol["name"]
+    words = protocol["name"]
+    if protocol.get("stride"):
+        words += f" with a stride of {protocol['stride']:,} tokens"
+    if protocol.get("mask_rate"):
+        words += f", predicting the {protocol['mask_rate']:.0%} of tokens that are masked"
+    if protocol.get("remainder") == "dropped":
+        words += ", whole windows only"
+    elif protocol["name"] == "segments" and not protocol.get("span"):
+        words += ", the whole split"
+    return words
+
+
+def _tokens_per_length(records: list[dict]) -> str:
+    """Return how many tokens are predicted: "9 tokens per length" or "... (8 at 1,024)".
+
+    Older records of decoders may differ between lengths, see protocol_of. The masked tokens of
+    encoders differ because of rounding.
+    """
+    counts = _predictions(records)
+    numbers = sorted(counts.values()) or [0]
+    if "objective" in records[0] and numbers[0] < numbers[-1]:
+        return f"{numbers[0]:,} to {numbers[-1]:,} tokens per length"
+    usual = statistics.mode(numbers[::-1])
+    words = f"{usual:,} tokens per length"
+    others = [f"{count:,} at {n:,}" for n, count in sorted(counts.items()) if count != usual]
+    if others:
+        words += f" ({', '.join(others)})"
+    return words
+
+
+def _predictions(records: list[dict]) -> dict[int, int]:
+    """Return the number of predictions at each length: equal for all records of a table."""
+    counts = {}
+    for record in records:
+        for length, entry in record["lengths"].items():
+            if entry:
+                counts[int(length)] = entry["tokens"]
+    return counts
+
+
+def _text_notes(records: list[dict]) -> str:
+    """Return a sentence if lengths are tested on different text (older records), else ""."""
+    if "objective" in records[0] or len({*_predictions(records).values()}) < 2:
+        return ""
+    return " Lengths with different numbers of tokens are tested on different text."
 
 
 def _perplexity_caption(records: list[dict]) -> str:
     entries = entries_of(records)
-    tokens = sorted({entry["tokens"] for entry in entries}) or [0]
-    tokens_per_length = f"{tokens[0]:,}"
-    if len(tokens) > 1:
-        tokens_per_length += f" to {tokens[-1]:,}"
     errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]
     error = f"at most {100 * max(errors):.1f}%" if errors else "unknown"
     if 0 < len(errors) < len(entries):
@@ -140,8 +177,8 @@ def _perplexity_caption(records: list[dict]) -> str:
     return (
         f"Perplexity on {_data(records[0])}; models trained with "
         f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
-        f"Protocol: {describe_protocol(records[0])}, {tokens_per_length} tokens per length; "
-        f"standard error over windows {error}.{_seed_notes(records)}"
+        f"Protocol: {describe_protocol(records[0])}, {_tokens_per_length(records)}; "
+        f"standard error over windows {error}.{_text_notes(records)}{_seed_notes(records)}"
     )
 
 

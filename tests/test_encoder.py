@@ -320,16 +320,21 @@ def test_perplexity_is_of_the_masked_tokens(encoder, data_dir, tmp_path, length)
     model, _ = loading.load_model(folder, CPU, causal=False)
     val = shards.Shards(data_dir, "val")
     losses, positions = [], []
-    for start in range(0, val.total - length, length):
-        inputs, targets, masked = data_loader.read_masked_windows(val, [(0, start)], length, 0.15)
-        window = torch.from_numpy(val.tokens[0][start : start + length].astype(np.int64))
+    for start in range(0, val.total - 1, length):
+        inputs_left = min(length, val.total - 1 - start)
+        inputs, targets, masked = data_loader.read_masked_windows(
+            val, [(0, start)], inputs_left, 0.15
+        )
+        window = torch.from_numpy(val.tokens[0][start : start + inputs_left].astype(np.int64))
         assert torch.equal(window[masked[0]], targets[0])
         log_p = model(inputs)[0, masked[0]].double().log_softmax(-1)
         losses.append(-log_p[torch.arange(len(targets[0])), targets[0]].detach().numpy())
         positions.append(masked[0].numpy())
-    losses, positions = np.array(losses), np.array(positions)
-    assert losses.shape[1] == round(0.15 * length)
-    assert (entry["windows"], entry["tokens"]) == (len(losses), losses.size)
+    assert len(losses[0]) == round(0.15 * length)
+    assert len(losses[-1]) == round(0.15 * inputs_left)  # in proportion
+    windows = len(losses)
+    losses, positions = np.concatenate(losses), np.concatenate(positions)
+    assert (entry["windows"], entry["tokens"]) == (windows, losses.size)
     assert entry["loss"] == pytest.approx(losses.mean(), abs=1e-5)
     by_position = [losses[positions == position].mean() for position in range(length)]
     assert entry["by_position"]["loss"] == pytest.approx(by_position, abs=1e-5)

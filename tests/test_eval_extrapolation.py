@@ -13,6 +13,7 @@ import torch
 from conftest import ENCODINGS, LIMITED, evaluation, write_shards
 
 import eval_extrapolation
+from evaluation import intervals
 from text_data import shards
 
 CPU = torch.device("cpu")
@@ -75,31 +76,95 @@ def test_segments_is_the_mean_over_consecutive_windows(run, val_tokens, length):
     entry = read_record(folder)["lengths"][str(length)]
 
     model = load(folder)
-    starts = range(0, len(val_tokens) - length, length)
-    losses = np.array([token_losses(model, val_tokens, start, length) for start in starts])
-    window_means = losses.mean(1)
-    assert entry["windows"] == len(losses) and entry["tokens"] == losses.size
-    assert entry["loss"] == pytest.approx(losses.mean(), abs=1e-5)
-    error = np.std(window_means, ddof=1) / math.sqrt(len(window_means))
-    assert entry["loss_se"] == pytest.approx(error, rel=1e-3)
-    assert entry["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
-    by_position = pytest.approx(losses.mean(0), abs=1e-5)
+    losses, by_position = [], [[] for _ in range(length)]
+    for start in range(0, 3000, length):
+        losses.append(token_losses(model, val_tokens, start, min(length, 3000 - start)))
+        for position, loss in enumerate(losses[-1]):
+            by_position[position].append(loss)
+    assert len(losses[-1]) == {16: 8, 40: 40}[length]  # the last window
+    assert (entry["windows"], entry["tokens"]) == (len(losses), 3000)
+    mean = np.concatenate(losses).mean()
+    assert entry["loss"] == pytest.approx(mean, abs=1e-5)
+    assert entry["loss_se"] == pytest.approx(ratio_error(losses), rel=1e-3)
+    assert entry["perplexity"] == pytest.approx(math.exp(mean), rel=1e-5)
+    by_position = pytest.approx([*map(np.mean, by_position)], abs=1e-5)
     assert entry["by_position"] == {"first": 0, "width": 1, "loss": by_position}
 
 
-def test_a_stride_counts_every_token_once_with_more_context(run, val_tokens):
+@pytest.mark.parametrize("tokens, lengths", [(283_287, (512, 1024, 8192, 15360)), (700, (64, 96))])
+@pytest.mark.parametrize("stride", [None, 50])
+@pytest.mark.parametrize("limit", [None, 200_000, 10**9])
+def test_every_length_predicts_the_same_tokens(tokens, lengths, stride, limit, tmp_path):
+    """All of the split if it is within the limit; 283,287: WikiText-103's test set. Two shards."""
+    text = np.zeros(tokens, np.uint8)
+    folder = write_shards(tmp_path / "toy", [text], shard_tokens=int(0.6 * tokens))
+    split = shards.Shards(folder, "train")
+    flags = {"lengths": ",".join(map(str, lengths)), "stride": stride, "max_tokens": limit}
+    config = eval_extrapolation.Config(runs=["none"], **flags)
+    protocol, regions = eval_extrapolation.select_text(split, list(lengths), config)
+    everything = {(n, i) for n, part in enumerate(split.tokens) for i in range(1, len(part))}
+    expected = everything
+    if limit and limit < tokens:
+        spans = 200_000 // lengths[-1]
+        assert (protocol["span"], protocol["spans"]) == (lengths[-1], spans)
+        expected = {
+            (region.shard, region.start + 1 + i) for region in regions for i in range(lengths[-1])
+        }
+        assert len(expected) == spans * lengths[-1] and expected < everything
+    plan = eval_extrapolation.ExtrapolationPlan(
+        run="none",
+        shards=split,
+        lengths=list(lengths),
+        protocol=protocol,
+        identity={},
+        record_name=[],
+        config=config,
+        regions=regions,
+        mask_rate=None,
+    )
+    for length in lengths:
+        counted = []
+        for window in eval_extrapolation.list_windows(plan, length):
+            end = window.start + window.length
+            counted += [(window.shard, end - n) for n in range(window.counted)]
+            assert window.length <= length and window.start >= 0
+        assert len(counted) == len(expected) and set(counted) == expected
+
+
+def hugging_face_losses(model, tokens, max_length, stride):
+    """Losses by the recipe of Hugging Face's guide "Perplexity of fixed-length models".
+
+    There, max_length includes the token that is only predicted, and the labels of tokens that
+    another window has predicted are -100.
+    """
+    losses, windows, previous_end = [], 0, 0
+    for begin in range(0, len(tokens), stride):
+        end = min(begin + max_length, len(tokens))
+        labels = tokens[begin:end].clone()
+        labels[: -(end - previous_end)] = -100
+        with torch.no_grad():
+            logits = model(tokens[None, begin:end])[0, :-1].double()
+        loss = torch.nn.functional.cross_entropy(logits, labels[1:], reduction="none")
+        losses.append(loss[labels[1:] != -100].numpy())
+        previous_end, windows = end, windows + 1
+        if end == len(tokens):
+            break
+    return losses
+
+
+def test_a_stride_is_hugging_faces_recipe(run, val_tokens):
+    """All 3,000 targets count once, also the last (3,000 - 48) % 20 = 12."""
     folder = run("rope")
     evaluate(folder, "--lengths", 48, "--stride", 20)
     entry = read_record(folder, "toy_val_stride20")["lengths"]["48"]
 
-    model = load(folder)
-    losses, by_position = [], [[] for _ in range(48)]
-    for start in range(0, len(val_tokens) - 48, 20):
-        counted = 20 if start else 48
-        losses.append(token_losses(model, val_tokens, start, 48)[-counted:])
-        for position, loss in zip(range(48 - counted, 48), losses[-1], strict=True):
+    losses = hugging_face_losses(load(folder), val_tokens, max_length=49, stride=20)
+    by_position = [[] for _ in range(48)]
+    for number, window in enumerate(losses):
+        for position, loss in enumerate(window, 28 if number else 0):
             by_position[position].append(loss)
-    assert (entry["windows"], entry["tokens"]) == (len(losses), sum(map(len, losses)))
+    assert (len(losses[0]), len(losses[1]), len(losses[-1])) == (48, 20, 12)
+    assert (entry["windows"], entry["tokens"]) == (len(losses), 3000)
     assert entry["loss"] == pytest.approx(np.concatenate(losses).mean(), abs=1e-5)
     assert entry["by_position"]["loss"] == pytest.approx([*map(np.mean, by_position)], abs=1e-5)
     blocks = join_blocks(losses, len(losses) // 3)  # 48 / 20: every third window is disjoint
@@ -151,7 +216,7 @@ def test_windows_are_limited_by_starts_and_by_max_tokens(run, flags, windows):
 
 
 def test_limited_text_is_spread_over_the_split_and_shared_by_all_lengths(run, monkeypatch):
-    """Three windows of 100 out of thirty, and shorter windows inside of them."""
+    """Three windows of 100 out of thirty; shorter windows fill them, the last one with the rest."""
     folder, starts_read = run("alibi"), {}
     read_windows = eval_extrapolation.read_windows
 
@@ -165,6 +230,37 @@ def test_limited_text_is_spread_over_the_split_and_shared_by_all_lengths(run, mo
     assert starts_read[100] == [(0, start) for start in regions]
     assert starts_read[25] == [(0, start + n) for start in regions for n in (0, 25, 50, 75)]
     assert starts_read[40] == [(0, start + n) for start in regions for n in (0, 40)]
+    assert starts_read[20] == [(0, start + 80) for start in regions]
+
+
+def test_lengths_of_one_evaluation_are_paired_token_by_token(run):
+    """Each token attends to itself only, so that its loss is the same in every window.
+
+    Then all lengths have the same loss, and their ratio is 1 in every segment of the text.
+    """
+    folder = run("nope")
+    evaluate(folder, "--lengths", "25,40,96,100", "--windows", 3, "--cache_window", 1)
+    lengths = read_record(folder, "toy_val_cache1")["lengths"]
+    assert [entry["tokens"] for entry in lengths.values()] == [300] * 4
+    for shorter in ("25", "40", "96"):
+        ratio = intervals.perplexity_ratio([(lengths["100"], lengths[shorter])])
+        assert ratio.paired
+        assert [ratio.estimate, ratio.low, ratio.high] == pytest.approx([1, 1, 1], abs=1e-5)
+
+
+@pytest.mark.parametrize("limit", [["--max_tokens", 3000], ["--max_tokens", 10**7]])
+def test_a_split_within_max_tokens_is_used_completely(run, capsys, limit):
+    folder = run("cable")
+    evaluate(folder, "--lengths", "16,700", *limit)
+    record = read_record(folder)
+    assert evaluation(folder).name == "eval_toy_val.json"
+    assert (record["protocol"]["span"], record["protocol"]["spans"]) == (None, None)
+    assert [entry["tokens"] for entry in record["lengths"].values()] == [3000, 3000]
+    caption = "Protocol: segments, the whole split, 3,000 tokens per length; standard error"
+    assert caption in capsys.readouterr().out
+    evaluate(folder, "--lengths", "16,700", "--max_tokens", 2999)
+    record = read_record(folder, "toy_val_4x700")
+    assert [entry["tokens"] for entry in record["lengths"].values()] == [2800, 2800]
 
 
 @pytest.mark.parametrize("stride", [3, 16])
@@ -180,17 +276,18 @@ def test_a_stride_within_limited_text(run, val_tokens, stride):
         losses = {}  # by the position of the last context token in the split
         for region in regions:
             counted_to = region
-            first_end = region + stride if region else length
-            for end in range(first_end, region + 41, stride):
-                window = token_losses(model, val_tokens, end - length, length)
+            first = region + stride - length if region else 0
+            for start in range(first, region + 40, stride):
+                end = min(start + length, region + 40)
+                window = token_losses(model, val_tokens, start, end - start)
                 losses |= {n: window[n - end] for n in range(counted_to, end)}
-                counted_to = end
+                counted_to = max(end, counted_to)
         entry = record["lengths"][str(length)]
         assert entry["tokens"] == len(losses)
         assert entry["loss"] == pytest.approx(np.mean([*losses.values()]), abs=1e-5)
         for region in regions[1:]:
             counted = {n - region for n in losses if region <= n < region + 40}
-            assert counted == set(range(40 // stride * stride))
+            assert counted == set(range(40))
 
 
 @pytest.mark.parametrize(
@@ -216,10 +313,11 @@ def test_windows_do_not_cross_shards(flags, run, data_dir, tmp_path):
             ]
         else:
             losses = [
-                token_losses(model, part, start, length)
+                token_losses(model, part, start, min(length, len(part) - 1 - start))
                 for part in parts
-                for start in range(0, len(part) - length, length)
+                for start in range(0, len(part) - 1, length)
             ]
+            assert sum(map(len, losses)) == 109 + 109 + 79
         losses = np.concatenate(losses)
         assert entries[str(length)]["tokens"] == len(losses)
         assert entries[str(length)]["loss"] == pytest.approx(losses.mean(), abs=1e-5)
@@ -328,6 +426,7 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
         "name": "segments",
         "stride": None,
         "targets": None,
+        "remainder": "counted",
         "span": 16,
         "spans": 40,
         "overlap": 0,
@@ -364,6 +463,29 @@ def test_only_missing_lengths_are_computed(run, capsys, monkeypatch):
         "eval_toy_val_20x16.json",
         "eval_toy_val_checkpoint_0000004.json",
     }
+
+
+def test_records_of_older_versions(run, refused, monkeypatch):
+    """They have no "remainder". Lengths that divide the windows are kept, others are refused."""
+    folder = run("cable")
+    flags = ["--windows", 2, "--lengths"]
+    evaluate(folder, *flags, "16,64")
+    path = evaluation(folder)
+    record = json.loads(path.read_text())
+    del record["protocol"]["remainder"]
+    record["lengths"]["16"]["loss"] = 1.25  # recognized below
+    path.write_text(json.dumps(record))
+    evaluate(folder, *flags, "16,24,64")
+    updated = json.loads(path.read_text())
+    assert updated["protocol"]["remainder"] == "counted"
+    assert updated["lengths"]["16"]["loss"] == 1.25
+    assert updated["lengths"]["24"]["tokens"] == 128
+
+    updated["lengths"]["24"]["tokens"] = 96
+    del updated["protocol"]["remainder"]
+    path.write_text(json.dumps(updated))
+    (line,) = refused(eval_extrapolation.main, folder, *flags, "16,64", "--dtype", "float32")
+    assert f"{path} is a record of another protocol: rename it or remove it" in line
 
 
 def test_a_single_window_has_no_standard_error(run, capsys):

@@ -35,7 +35,7 @@ def record(pe, perplexities, run=None, block_size=256, seed=None):
         "seed": seed,
         "lengths": lengths,
         "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
-        "protocol": {"name": "segments", "stride": None, "targets": None},
+        "protocol": {"name": "segments", "stride": None, "targets": None, "span": 4096},
     }
 
 

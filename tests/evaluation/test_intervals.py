@@ -140,6 +140,19 @@ def test_entries_without_blocks_are_compared_by_their_standard_errors():
         assert not unknown.above(0) and not unknown.below(9)
 
 
+def test_entries_of_different_text_are_not_paired():
+    """The same blocks, but another number of predictions: standard errors of 0.1 each."""
+    blocks = [1.0, 2.0, 3.0, 4.0]
+    same = [{**entry(blocks), "tokens": tokens} for tokens in (400, 400)]
+    ratio = intervals.perplexity_ratio([same])
+    assert ratio.paired and ratio.low == pytest.approx(1)
+    other = [{**entry(blocks), "tokens": tokens} for tokens in (400, 380)]
+    ratio = intervals.perplexity_ratio([other])
+    assert not ratio.paired
+    assert math.log(ratio.high) == pytest.approx(1.96 * 0.1 * math.sqrt(2), rel=1e-3)
+    assert intervals.log_ratio_draws([same, other]) is None
+
+
 def test_scores_of_queries_are_paired():
     """Ratio and difference of means, against the normal approximation (delta method)."""
     random = np.random.default_rng(2)

@@ -3,7 +3,13 @@
 from test_report import RECORDS, record
 
 from reporting import metrics, paper, tables
-from reporting.columns import group_by_protocol, make_columns, record_labels, sort_key
+from reporting.columns import (
+    differing_texts,
+    group_by_protocol,
+    make_columns,
+    record_labels,
+    sort_key,
+)
 from reporting.formatting import Table
 from reporting.metrics import PERPLEXITY
 
@@ -74,6 +80,35 @@ def test_a_table_has_one_data_set_and_one_protocol():
         ["alibi"],
         ["rope"],
     ]
+
+
+def test_older_records_that_dropped_text_have_their_own_table_and_caption():
+    """Windows of 4,096 hold one of 3,840: 256 inputs of each were dropped."""
+    new = record("cable", {256: 4.0, 3840: 3.9})
+    new["protocol"]["remainder"] = "counted"
+    old = record("rope", {256: 4.0, 3840: 5.0})
+    old["lengths"]["3840"]["tokens"] = 3840
+    divided = record("alibi", {256: 4.5, 4096: 4.4})  # nothing was dropped
+    groups = group_by_protocol([new, old, divided])
+    assert [[entry["pe"] for entry in group] for group in groups] == [["cable", "alibi"], ["rope"]]
+    protocol = "Protocol: segments, 4,096 tokens per length; standard error"
+    assert protocol in PERPLEXITY.caption(groups[0])
+    caption = PERPLEXITY.caption(groups[1])
+    assert "segments, whole windows only, 4,096 tokens per length (3,840 at 3,840); " in caption
+    assert caption.endswith(
+        " Lengths with different numbers of tokens are tested on different text."
+    )
+    assert "different text" not in PERPLEXITY.caption(groups[0])
+
+
+def test_data_sets_on_which_models_are_tested_on_different_text():
+    first, second = record("cable", {256: 4.0}), record("rope", {256: 5.0})
+    elsewhere = {**record("alibi", {256: 5.0}), "data": {**first["data"], "dataset": "other"}}
+    assert differing_texts([first, second, elsewhere]) == []
+    longer = record("rope", {512: 5.0})
+    assert differing_texts([first, longer, elsewhere]) == ["toy"]
+    second["protocol"]["span"] = 512
+    assert differing_texts([first, second, elsewhere]) == ["toy"]
 
 
 def test_seeds_become_one_column_with_standard_deviation():
