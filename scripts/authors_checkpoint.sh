@@ -13,6 +13,7 @@
 # Cost: no training. Perplexity of at most 10M tokens at six lengths on two data sets, and
 # HellaSwag: less than one H100 hour for medium. Disk: about 1 GB of data, 1.4 GB of weights.
 
+own_settings="FILE BLOCK_SIZE"
 source "$(dirname "$0")/common.sh"
 experiment authors_checkpoint cable-v1
 trained=$RUNS/$SCALE/$name/$(basename "${FILE:-all}" .pt)

@@ -4,6 +4,30 @@
 # `install_requirements` creates.
 
 set -euo pipefail
+
+# invalid MESSAGE: print an error and exit with status 2.
+invalid() {
+    echo "error: $1" >&2
+    exit 2
+}
+
+# Settings are environment variables, or NAME=value after the script's name, which take precedence.
+# A script may set, before it sources this file:
+#   own_settings      names of settings that the other scripts do not have
+#   arguments         what the words after its settings are (default: none are accepted)
+setting_names="SCALE NPROC ENCODINGS PLUGIN SEEDS EVAL_TOKENS FLAGS DRY_RUN DATA RUNS"
+setting_names+=${own_settings:+ $own_settings}
+while [[ ${1:-} =~ ^([A-Za-z_]+)= ]]; do
+    if [[ " $setting_names " != *" ${BASH_REMATCH[1]} "* ]]; then
+        invalid "${0##*/} has no setting ${BASH_REMATCH[1]}: use ${setting_names// /, }"
+    fi
+    export "$1"
+    shift
+done
+if [ $# -gt 0 ] && [ -z "${arguments:-}" ]; then
+    invalid "${0##*/} does not accept '$1': pass settings as NAME=value, as in SCALE=small"
+fi
+
 # A training that is interrupted exits with status 0, so the script itself must stop.
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -55,7 +79,7 @@ install_requirements() {
 
 # Experiments of the papers. A script names its encodings, data, trainings, evaluations and report
 # with the functions below, using the papers' own lengths. Finished steps are skipped, interrupted
-# ones are resumed, and failures are listed at the end. Settings (environment variables):
+# ones are resumed, and failures are listed at the end. Settings:
 #
 #   SCALE=full     the papers' networks, data and lengths
 #         small    the quick start's network on bytes of the same data, 4.1M tokens per training,
@@ -74,12 +98,9 @@ install_requirements() {
 # Invalid settings end a script with one line and status 2 before it installs or prepares anything;
 # ENCODINGS and the content of PLUGIN and DATA are checked after the installation.
 
-# invalid MESSAGE: print an error and exit with status 2.
-invalid() {
-    echo "error: $1" >&2
-    exit 2
-}
-
+if [[ ! ${DRY_RUN:-1} = 1 ]]; then
+    invalid "DRY_RUN=$DRY_RUN is invalid: use DRY_RUN=1, or leave it out"
+fi
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
 case $SCALE in
     full) scale_divisor=1 eval_tokens=10000000 ;;
@@ -133,6 +154,7 @@ check_settings() {
         fi
     done
     install_requirements "${requirements[@]}"
+    if [ -n "${COLLECT_IN:-}" ]; then return; fi
     gpus=$(python scripts/plan.py check --encodings "$encodings" --objective "$objective" \
         "${plugin_flags[@]}" "$@")
     NPROC=${NPROC:-$gpus}
@@ -187,8 +209,9 @@ plot_losses() {
     run python plot.py losses "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true
 }
 
-# plot_biases RUN FILE FLAG...: plot the biases of a run on this data into FILE.
+# plot_biases RUN FILE FLAG...: plot the biases of a run on this data into FILE, unless FILE is newer.
 plot_biases() {
+    if [ -z "${DRY_RUN:-}" ] && [ "$2" -nt "$1/log.jsonl" ]; then return; fi
     run python plot.py biases "$1" --data "$data" "${@:3}" "${plugin_flags[@]}" --out "$2" || true
 }
 
@@ -206,13 +229,15 @@ small_scale_lr() {
 }
 
 # train CONFIG LENGTH [FLAG...]: train every encoding with every seed at the paper's LENGTH. These
-# become the current runs.
+# become the current runs. At smaller scales all sizes have the same network, so that trainings on the
+# same data are shared: the folder has the name of the data.
 train() {
     local config=configs/$1.yaml length=$2 suffix="${*:3}" pe seed flags
     local micro_batch block_size
     suffix=${suffix// /}
-    local folder=$RUNS/$SCALE/$1-$2${suffix//--/-}
-    if [ "$SCALE" != full ]; then config=configs/$SCALE.yaml; fi
+    local trained=$1
+    if [ "$SCALE" != full ]; then config=configs/$SCALE.yaml trained=${data##*/}; fi
+    local folder=$RUNS/$SCALE/$trained-$2${suffix//--/-}
     # Keep the tokens of a micro-batch: the config's micro_batch belongs to its block_size.
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
     block_size=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config")
@@ -370,8 +395,14 @@ report() {
 }
 
 # finish: list the commands that failed, or print the cost of the planned trainings, and exit.
+# For all_tables.sh, write the trainings and the failed commands to the folder COLLECT_IN.
 finish() {
-    if [ ${#planned[@]} -gt 0 ]; then python scripts/plan.py cost "$SCALE" "${planned[@]}"; fi
+    if [ -n "${COLLECT_IN:-}" ]; then
+        if [ ${#planned[@]} -gt 0 ]; then printf '%s\0' "${planned[@]}" >>"$COLLECT_IN/planned"; fi
+        if [ ${#failed[@]} -gt 0 ]; then printf '%s\n' "${failed[@]}" >>"$COLLECT_IN/failed"; fi
+    elif [ ${#planned[@]} -gt 0 ]; then
+        python scripts/plan.py cost "$SCALE" "${planned[@]}"
+    fi
     if [ ${#failed[@]} -gt 0 ]; then
         printf 'error: failed: %s\n' "${failed[@]}" >&2
         exit 1

@@ -10,6 +10,7 @@
 # the shards, EVAL_TOKENS the number of tokens to evaluate at each context length. DRY_RUN=1 prints the
 # commands and the cost.
 
+own_settings=OUT arguments="flags of train_gpt.py"
 source "$(dirname "$0")/common.sh"
 encodings=${ENCODINGS:-cable alibi rope sinusoidal} NPROC=1 SCALE=small
 OUT=${OUT:-runs/quickstart} DATA=${DATA:-data/stdlib} EVAL_TOKENS=${EVAL_TOKENS:-131072}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The CABLE paper's claims at small scale, for sixteen encodings.
+# CABLE: the claims at small scale, for sixteen encodings.
 #
 #     SEEDS="1 2 3" bash scripts/reproduction.sh                        # WikiText-103 from the hub
 #     DATA=data/english SEEDS="1 2 3" bash scripts/reproduction.sh      # shards of your own

@@ -7,6 +7,7 @@
 # Cost: about 10 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
 # printed.
 
+arguments="of pytest"
 source "$(dirname "$0")/common.sh"
 install_requirements requirements.txt requirements-retrieval.txt requirements-dev.txt
 if [ $# = 0 ]; then

@@ -11,6 +11,7 @@
 # PYTHONPATH=forgetting-transformer/src:Cable/src also measures other authors' code; see
 # benchmarking/baselines.py.
 
+own_settings="LIMIT RESULTS" arguments=parts
 source "$(dirname "$0")/common.sh"
 install_requirements requirements.txt requirements-dev.txt
 gpu=$(python -c '

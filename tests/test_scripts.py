@@ -77,7 +77,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert "here and in CABLE, table 2" in table
     assert "same order of encodings" not in table  # smoke runs print no verdicts
     assert (runs / "table2_dapev2" / "perplexity.tex").is_file()
-    assert {path.name for path in (runs / "fineweb-edu_small-512").iterdir()} == {"kerple", "cable"}
+    assert {path.name for path in (runs / f"{data_dir.name}-512").iterdir()} == {"kerple", "cable"}
 
     second = script("table2_dapev2.sh", tmp_path, **settings)
     for words in ("is already trained", "already evaluated"):
@@ -96,13 +96,12 @@ def test_learning_rate_with_lowest_validation_loss_is_chosen(tmp_path, data_dir)
     assert done.returncode == 0, done.stderr
     losses = {}
     for lr in ("2e-3", "4e-3", "8e-3"):
-        log = (
-            tmp_path / "runs" / "smoke" / f"small-1024-lr{lr}" / "rope" / "log.jsonl"
-        ).read_text()
+        folder = tmp_path / "runs" / "smoke" / f"{data_dir.name}-1024-lr{lr}"
+        log = (folder / "rope" / "log.jsonl").read_text()
         losses[lr] = float(re.findall(r'"kind": "val".*?"loss": ([\d.]+)', log)[-1])
     best = min(losses, key=losses.get)
     assert (
-        f"small-1024-lr{best}/rope/eval_"
+        f"{data_dir.name}-1024-lr{best}/rope/eval_"
         in [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")][0]
     )
 
@@ -296,6 +295,96 @@ def test_invalid_settings_stop_a_script_before_the_installation(name, settings, 
     done = script(name, tmp_path, INSTALLED="", PATH="/usr/bin:/bin", **settings)
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith(f"error: {problem}") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "name, word, problem",
+    [
+        ("table4.sh", "SCAL=small", "table4.sh has no setting SCAL: use SCALE, NPROC, "),
+        ("all_tables.sh", "OUT=here", "all_tables.sh has no setting OUT: use "),
+        ("table4.sh", "cable", "table4.sh does not accept 'cable': pass settings as NAME=value"),
+        ("table4.sh", "SEEDS=1,2", "SEEDS=1,2 is invalid"),
+        ("table4.sh", "DRY_RUN=0", "DRY_RUN=0 is invalid: use DRY_RUN=1, or leave it out"),
+    ],
+)
+def test_invalid_arguments_stop_a_script(name, word, problem, tmp_path):
+    done = script(name, tmp_path, word, INSTALLED="", PATH="/usr/bin:/bin")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"error: {problem}") and done.stderr.count("\n") == 1
+
+
+def test_settings_as_arguments_override_the_environment(tmp_path, data_dir):
+    """They precede the flags of a script that has some, and may contain spaces."""
+    words = ["ENCODINGS=rope nope", f"OUT={tmp_path / 'out'}", "DRY_RUN=1"]
+    done = script(
+        "quickstart.sh",
+        tmp_path,
+        *words,
+        "--steps",
+        "7",
+        ENCODINGS="cable",
+        DATA=str(data_dir),
+    )
+    assert done.returncode == 0, done.stderr
+    trainings = [line for line in done.stdout.splitlines() if "train_gpt.py" in line]
+    assert [line.split(" --pe ")[1].split()[0] for line in trainings] == ["rope", "nope"]
+    assert all(line.endswith("--resume --steps 7") for line in trainings)
+    assert f"{tmp_path / 'out'}/rope" in trainings[0]
+
+
+@pytest.fixture(scope="module")
+def planned_tables(tmp_path_factory, data_dir):
+    """What a dry run of all tables prints, one script after the other and the total."""
+    done = script(
+        "all_tables.sh",
+        tmp_path_factory.mktemp("all"),
+        "DRY_RUN=1",
+        "SCALE=small",
+        "SEEDS=1 2",
+        f"DATA={data_dir}",
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_all_tables_runs_the_experiments_of_the_papers(planned_tables):
+    """Every experiment, except two with questions of ours and one for released weights."""
+    run = re.findall(r"^== scripts/(\S+)", planned_tables, re.MULTILINE)
+    assert {*EXPERIMENTS} - {*run} == {"authors_checkpoint.sh", "recall.sh", "rope_extended.sh"}
+    assert sorted(run) == run and {*run} <= {*EXPERIMENTS}
+    assert planned_tables.count("\ntotal of ") == 1
+
+
+def test_all_tables_counts_a_shared_training_once(planned_tables):
+    folders = re.findall(r" train_gpt.py .* --out_dir (\S+)", planned_tables)
+    number = int(re.search(r"total of (\d+) trainings", planned_tables)[1])
+    assert number == len({*folders}) < len(folders)
+    # Six pairs of tables and sizes evaluate cable at 1,024 tokens.
+    first = [folder for folder in folders if re.search(r"-1024/cable$", folder)]
+    assert len(first) > 6 and len({*first}) == 1
+
+
+def test_all_tables_continues_after_failures_and_lists_them(tmp_path, data_dir):
+    """No encoding can be trained: every script fails, and the last lines have all commands."""
+    broken = tmp_path / "bin" / "python"
+    broken.parent.mkdir()
+    broken.write_text(
+        f'#!/bin/sh\ncase $1 in scripts/*) exec {sys.executable} "$@" ;; esac\nexit 1\n'
+    )
+    broken.chmod(0o755)
+    done = script(
+        "all_tables.sh",
+        tmp_path,
+        "ENCODINGS=rope",
+        f"DATA={data_dir}",
+        PATH=f"{broken.parent}:{os.environ['PATH']}",
+    )
+    assert done.returncode == 1
+    scripts = {f"scripts/{name}" for name in EXPERIMENTS} - {"scripts/authors_checkpoint.sh"}
+    failed = re.findall(r"^error: failed: (.*)$", done.stderr, re.MULTILINE)
+    assert {line.split()[1] for line in failed if line.startswith("bash")} == scripts
+    after = failed[failed.index("bash scripts/table4.sh") + 1]
+    assert after.startswith("python train_gpt.py --config configs/smoke.yaml")
 
 
 def test_unknown_encodings_stop_a_script_before_it_prepares_data(tmp_path):
