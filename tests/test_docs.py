@@ -246,6 +246,8 @@ def check_pytest(arguments: list[str]) -> None:
 def check_script(arguments: list[str], environment: dict[str, str]) -> None:
     path, *flags = arguments
     assert (ROOT / path).is_file(), f"{path} does not exist"
+    while flags and re.fullmatch(r"[A-Z_]+=.*", flags[0]):
+        name, _, environment[name] = flags.pop(0).partition("=")
     text = (ROOT / path).read_text() + (ROOT / "scripts" / "common.sh").read_text()
     for name in environment:
         assert re.search(rf"\b{name}\b", text), f"{path} has no setting {name}"
@@ -290,6 +292,7 @@ def test_an_invalid_command_is_found(stop_after_parsing):
         "python -m retrieval.finetune exported/cable --nothing 1",
         "bash scripts/nothing.sh",
         "SCALES=small bash scripts/table1_wikitext.sh",
+        "bash scripts/table1_wikitext.sh SCALES=small",
         "ENCODINGS='cable cabel' bash scripts/table1_wikitext.sh",
         "pythn train_gpt.py",
     ):
