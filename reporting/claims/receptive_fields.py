@@ -14,8 +14,9 @@ from reporting.claims.verdicts import (
 )
 from reporting.columns import Column, entry_pairs
 
-# Encodings whose receptive field decides how far they extrapolate (Chi et al. 2023).
+# Encodings whose receptive field decides how far they extrapolate.
 WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")
+SOURCE = (SANDWICH, "section 5.1, our bound")
 NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
 MIN_RANK_CORRELATION = 0.7
 
@@ -91,14 +92,14 @@ def _judge_window(label: str, field: Interval, far: int, pairs: list[tuple[dict,
         f"receptive field is {length} than the training length"
     )
     if not pairs:
-        return Verdict(claim, SANDWICH, "section 5")
+        return Verdict(claim, *SOURCE)
     growth = intervals.perplexity_ratio(pairs)
     outcome = judge_bound(growth, relation, NO_GROWTH)
     if not field.below(1) and not field.above(1):
         outcome = UNDECIDED
     measured = f"{printed_interval(growth)}, receptive field {printed_interval(field, 2)}"
     measured += " training lengths"
-    return Verdict(claim, SANDWICH, "section 5", measured, outcome)
+    return Verdict(claim, *SOURCE, measured, outcome)
 
 
 def _judge_rank_correlation(
@@ -123,8 +124,7 @@ def _judge_rank_correlation(
     return Verdict(
         "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
         f"field: rank correlation >= {MIN_RANK_CORRELATION}",
-        SANDWICH,
-        "section 5",
+        *SOURCE,
         f"{printed_interval(correlation, 2)} over {len(measured)} models",
         judge_bound(correlation, ">=", MIN_RANK_CORRELATION),
     )
