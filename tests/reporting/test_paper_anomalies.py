@@ -1,0 +1,156 @@
+"""The numbers of docs/paper_anomalies.md, recomputed from results/paper."""
+
+from pathlib import Path
+
+import pytest
+
+from reporting import paper
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "paper_anomalies.md"
+FINEWEB = "cable_table1_fineweb-edu-10b_medium"
+WIKITEXT = "cable_table1_wikitext-103_tiny"
+TINY = "cable_table4_fineweb-edu-10b_tiny"
+SMALL = "cable_table4_fineweb-edu-10b_small"
+TABLE5 = ("cable_table5_wikitext-103_medium", "cable_table5_wikitext-103_small")
+
+
+def numbers(name: str, pe: str) -> dict[int, float]:
+    return paper.load(paper.FOLDER / f"{name}.csv").numbers[pe]
+
+
+def row(beginning: str) -> str:
+    """Return the row of the page whose first cells are these."""
+    found = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {beginning}")]
+    assert len(found) == 1, (beginning, found)
+    return found[0]
+
+
+def check_row(beginning: str, *values) -> None:
+    """Check that the row prints these values."""
+    text = row(beginning)
+    for value in values:
+        assert str(value) in text, (beginning, value)
+
+
+def test_parameters_and_heads_of_gpt2():
+    blocks = 24 * (12 * 1024**2 + 13 * 1024) + 2 * 1024
+    millions = [round((blocks + words * 1024) / 1e6, 1) for words in (50304, 30522)]
+    check_row("§4.2 | GPT-2 medium", *(f"{m}M" for m in millions))
+    check_row("§4.2 | GPT-2 small", 768 / 10)
+
+
+def test_epochs():
+    epochs = [f"{steps * 524288 / 118e6:.1f}" for steps in (9000, 5000, 3000)]
+    check_row("§4.2 | 524,288 tokens", *epochs)
+    tokens = 14000 * 4 * 32 * 512
+    check_row("§5.5 | 14k steps", f"{tokens / 1e9:.2f}B", f"{tokens / 10e9:.2f} epochs")
+
+
+def test_cable_does_not_improve_at_every_length():
+    for name in (FINEWEB, TINY, SMALL):
+        cable = numbers(name, "cable")
+        assert cable[8192] > cable[4096]
+    cable = numbers(FINEWEB, "cable")
+    check_row('§1, §5.1 | "consistent', cable[4096], cable[8192])
+    assert cable[8192] == cable[15360]
+
+
+def test_cable_without_weights_and_alibi():
+    worse = {}
+    for name in (FINEWEB, WIKITEXT, SMALL, TINY, *TABLE5):
+        cable_nw, alibi = numbers(name, "cable-nw"), numbers(name, "alibi")
+        assert len(alibi) == 6
+        worse[name] = [cable_nw[length] - alibi[length] for length in alibi]
+    counts = {name: sum(x >= 0 for x in differences) for name, differences in worse.items()}
+    assert sum(differences.count(0) for differences in worse.values()) == 1
+    check_row('§5.1 | "even', f"{sum(counts.values())} of 36")
+    check_row('§5.1 | "even', f"{counts[FINEWEB] + counts[WIKITEXT]} of 12")
+
+
+def test_t5_and_rope_beyond_the_training_length():
+    t5, rope = numbers(FINEWEB, "t5"), numbers(FINEWEB, "rope")
+    check_row("§5.1 | T5-bias", t5[1024], t5[2048], f"{t5[2048] / t5[1024]:.1f} times")
+    check_row("§5.1 | T5-bias", f"RoPE {rope[2048] / rope[1024]:.1f} times")
+    rope, cable = numbers(WIKITEXT, "rope"), numbers(WIKITEXT, "cable")
+    assert [n for n in rope if rope[n] < cable[n]] == [512, 1024]
+
+
+def test_alibi_of_table_4():
+    alibi, cable = numbers(TINY, "alibi"), numbers(TINY, "cable")
+    assert [n for n in alibi if alibi[n] < cable[n]] == [8192]
+    assert alibi[8192] == cable[15360]
+    column = ", ".join(f"{alibi[n]:.2f}" for n in (2048, 4096, 8192, 15360))
+    check_row("table 4, tiny", column, cable[8192])
+
+
+def test_generalization_of_version_1():
+    table = {
+        size: {pe: values for (s, pe), values in paper.generalization().items() if s == size}
+        for size in ("small", "medium")
+    }
+    fineweb = {pe: values["fineweb10b_ppl"] for pe, values in table["small"].items()}
+    assert min(fineweb, key=fineweb.get) == "alibi"
+    check_row("table 1, small", fineweb["alibi"], fineweb["cable-v1"])
+    rows = [*table["small"].values(), *table["medium"].values()]
+    assert all(values["wikitext2_ppl"] < values["wikitext103_ppl"] for values in rows)
+    gains = {
+        pe: values["hellaswag_acc"] - table["small"][pe]["hellaswag_acc"]
+        for pe, values in table["medium"].items()
+    }
+    others = [gain for pe, gain in gains.items() if pe != "rope"]
+    assert gains["rope"] < 0 and min(others) > 4 and max(others) < 6
+    second, first = sorted(fineweb.values())[-2:]
+    assert fineweb["rope"] == first
+    check_row("table 1, RoPE", f"{first / second:.1f} times")
+    for column in ("wikitext2_ppl", "wikitext103_ppl"):
+        order = sorted(table["small"], key=lambda pe: table["small"][pe][column])
+        printed = [pe for pe in order if pe != "t5-clip"]  # the copy of t5
+        assert printed.index("rope") < 3
+
+
+@pytest.mark.parametrize("name", ["table1_arxiv", "table4_openwebtext2"])
+def test_three_equal_columns_of_sandwich(name):
+    columns = ["alibi-shift:shift=6", "alibi-shift:shift=8", "alibi-equal:h=8"]
+    first, *others = (numbers(f"sandwich_{name}", pe) for pe in columns)
+    assert len(first) == 5 and all(other == first for other in others)
+
+
+def test_alibi_of_two_tables_of_sandwich():
+    texts = []
+    for first, second in (
+        ("table1_arxiv", "table3_arxiv"),
+        ("table4_openwebtext2", "table3_openwebtext2"),
+    ):
+        own = numbers(f"sandwich_{first}", "alibi-shift:shift=0")
+        other = numbers(f"sandwich_{second}", "alibi")
+        ratios = [other[n] / own[n] - 1 for n in own]
+        texts += [f"{own[512]} to {own[8192]}", f"{other[512]} to {other[8192]}"]
+        texts += [f"{abs(ratios[0]):.0%} {'lower' if ratios[0] < 0 else 'higher'}"]
+        assert max(ratios) - min(ratios) < 0.03
+    check_row("tables 1, 4 and 3", *texts)
+
+
+def test_table_2_of_sandwich_is_not_stable():
+    for text in ("arxiv", "openwebtext2"):
+        values = numbers(f"sandwich_table2_{text}_trained-at-2048", "alibi-shift:shift=6")
+        printed = ", ".join(f"{values[n]}" for n in (2048, 4096, 8192))
+        check_row("table 2, Δ = 6", printed, f"{values[8192] / values[2048] - 1:.0%}")
+
+
+def test_perplexities_of_alibi_that_fall():
+    falling = {}
+    for pe in paper.load(paper.FOLDER / "sandwich_table1_arxiv.csv").numbers:
+        values = numbers("sandwich_table1_arxiv", pe)
+        if pe.startswith("alibi") and values[1024] < values[512]:
+            falling[pe] = f"from {values[512]:.2f} to {values[1024]:.2f}"
+    assert falling.keys() == {"alibi-shift:shift=2", "alibi-equal:h=0"}
+    check_row("§4.4", *falling.values())
+
+
+def test_alibi_and_sandwich_in_table_3():
+    github = [numbers("sandwich_table3_github", pe)[512] for pe in ("alibi", "sandwich")]
+    assert github[0] < github[1]
+    check_row("table 3, GitHub", *github)
+    text = "sandwich_table3_openwebtext2"
+    ratio = numbers(text, "sandwich")[8192] / numbers(text, "alibi")[8192]
+    check_row('§6.2 | "only', f"{ratio - 1:.1%}")
