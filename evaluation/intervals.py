@@ -207,6 +207,25 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
     return over_seeds(values, (width, width))
 
 
+def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Interval:
+    """Return exp(mean of first - mean of second), with a t interval over rounds (Welch).
+
+    first, second: logarithms measured in independent rounds; second: () is a mean of exactly 0. No
+    interval if one of them has a single round.
+    """
+    samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
+    estimate = samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0)
+    if min(map(len, samples)) < 2:
+        return Interval(float(estimate)).exp()
+    variances = [sample.var(ddof=1) / len(sample) for sample in samples]  # of the means
+    terms = [v**2 / (len(sample) - 1) for v, sample in zip(variances, samples, strict=True)]
+    if not sum(terms):
+        return Interval(*[float(estimate)] * 3).exp()
+    degrees = int(sum(variances) ** 2 / sum(terms) + 1e-9)  # rounded down
+    width = t_quantile(degrees) * math.sqrt(sum(variances))
+    return Interval(*map(float, (estimate, estimate - width, estimate + width))).exp()
+
+
 def over_seeds(
     values: Sequence[float], widths: tuple[float, float], paired: bool = True
 ) -> Interval:

@@ -1,4 +1,4 @@
-"""Tables printed in the papers, read from results/paper."""
+"""Numbers printed in the papers, in tables and in the text, read from results/paper."""
 
 import csv
 from dataclasses import dataclass
@@ -50,8 +50,64 @@ class PaperTable:
         return sorted({context for values in self.numbers.values() for context in values})
 
 
-def load(path: str | Path) -> PaperTable:
-    """Return the table in a file that results/paper/index.csv lists.
+SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # measures of PaperStatements
+# Ratio of speeds of what a paper's text says of an encoding relative to another.
+SPEED_RATIOS = {
+    "overhead in percent": lambda value: 1 / (1 + value / 100),
+    "times slower": lambda value: 1 / value,
+}
+
+
+@dataclass
+class PaperStatements:
+    """Numbers in the text of a paper, as the rows of their file in results/paper."""
+
+    source: str
+    """e.g. "CABLE, section 5.3" """
+    metric: str
+    """SPEED or TRAINING_LENGTHS"""
+    rows: list[dict[str, str]]
+
+    def speed_ratios(self) -> list[tuple[str, int | None, str, str, float]]:
+        """Return (benchmark, context, encoding, other, ratio of their speeds) of each comparison.
+
+        A context of None is not stated.
+        """
+        rates = {}
+        for row in self.rows:
+            if row["quantity"] == "tokens per second":
+                rates[row["benchmark"], row["context"], row["encoding"]] = float(row["value"])
+        ratios = []
+        for row in self.rows:
+            other = row["relative_to"]
+            if not other:
+                continue
+            if row["quantity"] in SPEED_RATIOS:
+                ratio = SPEED_RATIOS[row["quantity"]](float(row["value"]))
+            else:
+                ratio = float(row["value"]) / rates[row["benchmark"], row["context"], other]
+            context = int(row["context"]) if row["context"] else None
+            ratios.append((row["benchmark"], context, row["encoding"], other, ratio))
+        return ratios
+
+    def difference(self, quantity: str, encoding: str, baseline: str, lengths: tuple) -> str | None:
+        """Return the difference between runs of two training lengths as printed, or None.
+
+        quantity: perplexity, memory or time; lengths: of encoding and of baseline, in tokens.
+        """
+        asked = (quantity, encoding, baseline, *map(str, lengths))
+        keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
+        for row in self.rows:
+            if tuple(row[key] for key in keys) == asked:
+                printed = row["difference"]
+                return printed or (
+                    f"{float(row['encoding_value']) - float(row['baseline_value']):+.2f}"
+                )
+        return None
+
+
+def load(path: str | Path) -> PaperTable | PaperStatements:
+    """Return the table or the statements in a file that results/paper/index.csv lists.
 
     Raises InputError for other files.
     """
@@ -63,11 +119,13 @@ def load(path: str | Path) -> PaperTable:
         raise InputError(f"{path} is not a table of a paper: use one of {choices}")
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
+    entry = index[path.name]
+    if entry["measure"] in (SPEED, TRAINING_LENGTHS):
+        return PaperStatements(entry["what"], entry["measure"], rows)
     numbers = {}
     for pe in rows[0]:
         if pe != "context_length":
             numbers[pe] = {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]}
-    entry = index[path.name]
     return PaperTable(
         source=entry["what"],
         metric=entry["measure"],

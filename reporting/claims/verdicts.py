@@ -67,10 +67,13 @@ def judge_bound(interval: Interval, relation: str, bound: float) -> str:
 
 def judge_all(comparisons: list[Interval], bound: float = 1) -> tuple[str, str]:
     """Return the outcome of "all are above the bound", and how many are."""
-    agree = sum(interval.above(bound) for interval in comparisons)
-    disagree = sum(interval.below(bound) for interval in comparisons)
-    undecided = len(comparisons) - agree - disagree
-    counts = f"{agree} of {len(comparisons)} agree"
+    return combine([judge_bound(interval, ">", bound) for interval in comparisons])
+
+
+def combine(outcomes: list[str]) -> tuple[str, str]:
+    """Return the outcome of a claim on several comparisons, and how many agree."""
+    agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
+    counts = f"{agree} of {len(outcomes)} agree"
     if disagree:
         counts += f", {disagree} disagree{'' if disagree > 1 else 's'}"
     if undecided:
