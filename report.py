@@ -18,6 +18,7 @@ retrieval        records of retrieval.evaluate; also retrieval.png
 hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
+training_lengths records of perplexity of runs of different training length, and of `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard deviation. Each data set and
 each protocol gets its own table. --paper adds the numbers that a paper printed.
@@ -65,8 +66,14 @@ def main(argv=None):
         raise InputError("no records given: python report.py runs/*/eval_*.json")
     is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
     printed = paper.load(config.paper) if config.paper and not is_generalization else None
+    statements = printed if isinstance(printed, paper.PaperStatements) else None
     records = load_records(config.records)
     if printed and not any(metrics.matches_paper(printed, r) for r in records.values()):
+        if statements:
+            raise InputError(
+                f"{config.paper} has numbers on {printed.metric.lower()}, but none of the records "
+                "does: use another --paper"
+            )
         models = "encoders" if printed.metric == NDCG.name else "decoders"
         raise InputError(
             f"{config.paper} holds {printed.metric} of {models}, but none of the records does: "
@@ -78,13 +85,16 @@ def main(argv=None):
     verdicts = []
     if is_generalization:
         verdicts += report_generalization(perplexities + accuracies, config.verdicts, out)
+    speeds = records_of(SPEED, records)
     for metric in LENGTH_METRICS:
         judged = perplexities if config.verdicts else None
-        verdicts += report_lengths(metric, records_of(metric, records), printed, judged, out)
+        table = None if statements else printed
+        verdicts += report_lengths(metric, records_of(metric, records), table, judged, out)
+    verdicts += report_training_lengths(perplexities, speeds, statements, config.verdicts, out)
     if accuracies:
         table = ACCURACY.table(accuracies)
         write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
-    report_speeds(records_of(SPEED, records), out)
+    verdicts += report_speeds(speeds, statements, config.verdicts, out)
     if verdicts:
         text = json.dumps(verdicts, indent=1, allow_nan=False)
         save(out / "verdicts.json", lambda file: file.write(f"{text}\n".encode()))
@@ -179,18 +189,63 @@ def report_lengths(
     return written
 
 
-def report_speeds(records: list[dict], out: Path) -> None:
-    """Write the table and the plot of each benchmark."""
+def report_training_lengths(
+    perplexities: list[dict],
+    speeds: list[dict],
+    printed: paper.PaperStatements | None,
+    judge: bool,
+    out: Path,
+) -> list[dict]:
+    """Write the comparison of runs of different training length, if the records have a pair.
+
+    speeds: records of bench.py; judge: write verdicts. Returns them for verdicts.json.
+    """
+    written = []
+    results = [record["train"] for record in speeds if "train" in record]
+    for number, group in enumerate(group_by_protocol(perplexities), 1):
+        columns = make_columns(group, PERPLEXITY.key)
+        compared = claims.training_length_table(columns, results, printed)
+        if compared is None or "objective" in group[0]:
+            continue
+        table, caption = compared
+        stem = "training_lengths" if number == 1 else f"training_lengths_{number}"
+        parts = [table.markdown(), f"{PERPLEXITY.caption(group)} {caption}"]
+        if judge:
+            trained = [column for column in columns if claims.has_verdicts(column.records[0])]
+            verdicts = claims.judge_training_lengths(trained, results)
+            parts.append(describe_verdicts(verdicts, []))
+            written += as_records(verdicts, stem)
+        write(out, stem, table, parts)
+    return written
+
+
+def report_speeds(
+    records: list[dict], printed: paper.PaperStatements | None, judge: bool, out: Path
+) -> list[dict]:
+    """Write the table, the verdicts and the plot of each benchmark.
+
+    printed: speeds in a paper's text; judge: write verdicts. Returns them for verdicts.json.
+    """
+    written = []
     for benchmark in BENCHMARKS:
         for record in records:
             if benchmark not in record:
                 continue
             result = record[benchmark]
             hardware = f"{record['processor']}, PyTorch {record['torch']}."
-            text = f"{metrics.speed_summary(benchmark, result)} {hardware}"
-            write(out, benchmark, SPEED.table(result), [text])
+            parts = [f"{metrics.speed_summary(benchmark, result)} {hardware}"]
+            if printed and printed.metric == paper.SPEED:
+                compared = claims.paper_speeds(benchmark, result, printed)
+                if compared:
+                    parts += [compared[0].markdown(), compared[1]]
+            if judge:
+                verdicts = claims.judge_speed(benchmark, result)
+                parts.append(describe_verdicts(verdicts, []))
+                written += as_records(verdicts, benchmark)
+            write(out, benchmark, SPEED.table(result), parts)
             for plot in SPEED.plots:
                 save(out / f"{benchmark}.png", partial(plot.draw, result))
+    return written
 
 
 def verdicts_of(

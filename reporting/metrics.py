@@ -17,7 +17,7 @@ from reporting import claims, figures
 from reporting.claims import Verdict
 from reporting.columns import Column, group_by_protocol, make_columns, protocol_of
 from reporting.formatting import Table
-from reporting.paper import PaperTable
+from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import accuracy_table, length_table, speed_table
 
 # What one row of each benchmark of bench.py measures.
@@ -87,9 +87,11 @@ def metric_of(record) -> Metric | None:
     return SPEED if BENCHMARKS.keys() & record.keys() else None
 
 
-def matches_paper(printed: PaperTable, record: dict) -> bool:
+def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
     """Return whether a paper's table is of the record's metric and model type."""
     metric = metric_of(record)
+    if printed.metric == TRAINING_LENGTHS:
+        return metric is PERPLEXITY and "objective" not in record
     if metric is None or metric.name != printed.metric:
         return False
     return metric is NDCG or "objective" not in record  # printed perplexities are of decoders

@@ -15,6 +15,6 @@ prepare_data wikitext103 test
 for length in 1024 512; do
     train wikitext103_tiny $length $(at_full_scale --steps 5000)
     evaluate_perplexity 512,1024,2048,4096,8192,16384
-    report - trained_at_$length
+    report cable_v1_section5.1_wikitext-103_tiny_trained-at-$length trained_at_$length
 done
 finish

@@ -19,5 +19,5 @@ for length in 512 1024 2048 4096 8192; do
     all+=("${records[@]}")
 done
 records=("${all[@]}")
-report -
+report cable_v1_training-lengths
 finish

@@ -154,8 +154,8 @@ def paper_speeds(
     if len(cells) == 1:
         return None
     return Table(cells), (
-        f"Ratios of speed here ({result['model']} model, {result['device']}) with 95% intervals over "
-        f"rounds, and in {printed.source} (H100 GPUs)."
+        f"Ratios of speed here ({result['model']} model, {result['device']}) with 95% intervals "
+        f"over rounds, and in {printed.source} (H100 GPUs)."
     )
 
 

@@ -203,3 +203,24 @@ def test_the_same_records_give_the_same_interval():
     first = intervals.perplexity_ratio([pair])
     intervals.draw_counts.cache_clear()
     assert intervals.perplexity_ratio([pair]) == first
+
+
+def test_rounds_are_compared_by_welch_s_t_interval():
+    """Of equal size and variance the degrees of freedom are whole numbers, as here rounded down."""
+    stats = pytest.importorskip("scipy.stats")
+    first = np.array([0.10, 0.13, 0.08, 0.11, 0.12])
+    second = first[::-1] + 0.3
+    ours = intervals.ratio_of_rounds(first, second)
+    theirs = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    assert np.allclose(np.log([ours.low, ours.high]), theirs, rtol=1e-3)
+    assert math.isclose(ours.estimate, math.exp(-0.3))
+    alone = intervals.ratio_of_rounds(first)
+    theirs = stats.ttest_1samp(first, 0).confidence_interval()
+    assert np.allclose(np.log([alone.low, alone.high]), theirs, rtol=1e-3)
+    wide = intervals.ratio_of_rounds([0, 0.1, 0.2], 3 * second)  # 5.2 degrees of freedom
+    errors = [np.var(x, ddof=1) / len(x) for x in ([0, 0.1, 0.2], 3 * second)]
+    degrees = sum(errors) ** 2 / (errors[0] ** 2 / 2 + errors[1] ** 2 / 4)
+    width = stats.t.ppf(0.975, math.floor(degrees)) * math.sqrt(sum(errors))
+    assert math.isclose(math.log(wide.high / wide.low), 2 * width, rel_tol=1e-3)
+    assert intervals.ratio_of_rounds([0.1], [0.2]).low is None
+    assert intervals.ratio_of_rounds([0.1, 0.1]).low == math.exp(0.1)

@@ -49,6 +49,9 @@ def test_numbers_of_sandwich():
 def test_every_table_of_the_index_loads():
     for line in (paper.FOLDER / "index.csv").read_text().splitlines()[1:]:
         table = paper.load(paper.FOLDER / line.split(",")[0])
+        if isinstance(table, paper.PaperStatements):
+            assert table.rows and {row["section"] for row in table.rows}
+            continue
         assert table.numbers and all(values for values in table.numbers.values())
         for pe in table.numbers:
             posenc.parse(pe)
@@ -73,3 +76,42 @@ def test_generalization_is_from_version_1():
     assert numbers["small", "t5"] == numbers["small", "t5-clip"]
     assert numbers["small", "t5"]["hellaswag_acc"] == 30.60
     assert ("medium", "cable") not in numbers
+
+
+def test_numbers_in_the_text_of_version_1():
+    """Values read from the abstract and sections 5.1, 5.2 and 5.4 of version 1."""
+    for trained_at, context, values in (
+        (512, 8192, (25.12, 22.86)),
+        (1024, 16384, (23.75, 21.97)),
+    ):
+        name = f"cable_v1_section5.1_wikitext-103_tiny_trained-at-{trained_at}.csv"
+        table = paper.load(paper.FOLDER / name)
+        assert table.trained_at == trained_at and table.where == "section 5.1"
+        assert (table.value("cable-v1", trained_at), table.value("cable-v1", context)) == values
+    lengths = paper.load(paper.FOLDER / "cable_v1_training-lengths.csv")
+    headline = ("cable-v1", "sinusoidal", (512, 1024))
+    assert [lengths.difference(name, *headline) for name in ("perplexity", "memory", "time")] == [
+        "-0.65",
+        "-48%",
+        "+3.5%",
+    ]
+    # 22.22 against 22.81
+    assert lengths.difference("perplexity", "cable-v1", "sinusoidal", (1024, 8192)) == "-0.59"
+    assert lengths.difference("perplexity", "k-cable-v1", "cable-v1", (512, 1024)) is None
+
+
+def test_speeds_in_the_text():
+    """Sections 5.3, and 5.2 of version 1: ratios of speed."""
+    final = paper.load(paper.FOLDER / "cable_section5.3_speed.csv").speed_ratios()
+    assert [(*row[:4], round(row[4], 4)) for row in final] == [
+        ("train", 512, "dapev2+cable", "cable", 0.3158),  # 0.6M and 1.9M tokens/s
+        ("generate", None, "dapev2+cable", "cable", 0.5882),  # 1.7 times slower
+    ]
+    first = paper.load(paper.FOLDER / "cable_v1_section5.2_speed.csv").speed_ratios()
+    assert [(*row[:2], round(row[4], 4)) for row in first] == [
+        ("train", 512, 1.0),
+        ("train", 1024, 0.9259),  # 8% overhead
+        ("generate", 512, 0.9009),  # 11% overhead
+        ("generate", 2048, 1.0833),  # 39 and 36 tokens/s
+    ]
+    assert {row[2:4] for row in first} == {("cable-v1", "alibi")}

@@ -1,0 +1,149 @@
+"""Verdicts on speed, memory and training lengths, from records with known numbers."""
+
+import math
+
+import pytest
+from test_report import record
+
+from reporting import claims, paper
+from reporting.claims.training_lengths import find_pairs
+from reporting.columns import make_columns
+
+ROUNDS = (1.0, 1.01, 0.99, 1.0)
+
+
+def entry(seconds, tokens=512, memory=1000, rounds=ROUNDS):
+    """Return an entry whose rounds take `seconds`, while rope takes one second."""
+    seconds = [seconds * factor for factor in rounds]
+    rope = [1.0] * len(rounds)
+    ratios = {"rope": sorted(1 / x for x in seconds)[len(rounds) // 2]}
+    sizes = {"tokens": tokens, "memory": memory}
+    return {"seconds": seconds, "others": {"rope": rope}, "ratios": ratios, **sizes}
+
+
+def result(by_encoding, context=512, device="cuda:0 (H100)"):
+    contexts = {str(context): {"rope": entry(1, rounds=(1.0,) * 4), **by_encoding}}
+    settings = {"model": "small", "micro_batch": 4, "dtype": "bfloat16", "repeats": 4}
+    return {"device": device, "contexts": contexts, **settings}
+
+
+def outcomes(benchmark, by_encoding, **settings):
+    verdicts = claims.judge_speed(benchmark, result(by_encoding, **settings))
+    return {verdict.claim: verdict.outcome for verdict in verdicts}
+
+
+@pytest.mark.parametrize(
+    "seconds, outcome", [(4.0, "holds"), (3.17, "not decided"), (2.0, "fails")]
+)
+def test_bound_is_the_paper_s_ratio(seconds, outcome):
+    """1.9M and 0.6M tokens/s: dapev2+cable takes at least 3.17 times as long."""
+    judged = outcomes("train", {"cable": entry(1), "dapev2+cable": entry(seconds)})
+    assert judged["train: speed of dapev2+cable / that of cable <= 0.316"] == outcome
+
+
+def test_every_rival_and_context_counts():
+    """cable generates faster than alibi and t5, and slower than rope."""
+    claim = "generate: speed of cable / that of alibi, t5, rope > 1"
+    faster = {"cable": entry(0.8), "alibi": entry(0.9), "t5": entry(1.2)}
+    assert outcomes("generate", faster)[claim] == "holds"
+    slower = faster | {"cable": entry(0.95), "alibi": entry(1.2)}
+    assert outcomes("generate", slower)[claim] == "holds"
+    assert outcomes("generate", faster | {"cable": entry(1.1)})[claim] == "fails"
+    assert outcomes("generate", faster | {"cable": entry(1.0)})[claim] == "fails"  # alibi: 0.9
+
+
+def test_same_speed_and_memory_are_within_five_percent():
+    claim = "train: speed of cable within 5% of that of alibi"
+    memory = "train: memory of cable within 5% of that of alibi, rope"
+    for seconds, size, expected in (
+        (1.02, 1040, ("holds", "holds")),
+        (1.05, 1060, ("not decided", "fails")),
+        (1.2, 940, ("fails", "fails")),
+    ):
+        judged = outcomes("train", {"cable": entry(seconds, memory=size), "alibi": entry(1)})
+        assert (judged[claim], judged[memory]) == expected
+
+
+def test_speeds_on_a_cpu_say_so_and_encoders_have_none():
+    values = {"cable": entry(1), "alibi": entry(1)}
+    judged = claims.judge_speed("train", result(values, device="cpu (2 threads)"))
+    assert judged and all(verdict.claim.startswith("on a CPU: train: ") for verdict in judged)
+    assert not claims.judge_speed("train", result(values) | {"objective": "mlm"})
+    assert not claims.judge_speed("eval", result(values))
+
+
+def test_contexts_of_version_1():
+    """8% overhead at 1,024 tokens, the same speed at 512; nothing is said of other contexts."""
+    values = {"cable-v1": entry(1.06), "alibi": entry(1)}
+    at_512 = "train: speed of cable-v1 within 5% of that of alibi at 512 tokens"
+    at_1024 = "train: speed of cable-v1 / that of alibi >= 0.926 at 1,024 tokens"
+    judged = outcomes("train", values, context=1024)
+    assert (judged[at_512], judged[at_1024]) == ("not measured", "holds")
+    judged = outcomes("train", values, context=2048)
+    assert (judged[at_512], judged[at_1024]) == ("not measured", "not measured")
+
+
+def test_older_records_have_no_interval():
+    older = {"seconds": [1.0], "ratios": {"rope": 0.2}, "tokens": 512, "memory": 1000}
+    values = {"cable": {**older, "ratios": {"rope": 1.0}}, "dapev2+cable": older}
+    judged = claims.judge_speed("train", result(values))
+    claim = "train: speed of dapev2+cable / that of cable <= 0.316"
+    verdict = next(verdict for verdict in judged if verdict.claim == claim)
+    assert (verdict.measured, verdict.outcome) == ("0.200 (no interval)", "not decided")
+
+
+def test_ratios_are_shown_next_to_the_paper_s():
+    printed = paper.load(paper.FOLDER / "cable_section5.3_speed.csv")
+    values = {"cable": entry(1), "dapev2+cable": entry(2)}
+    table, caption = claims.paper_speeds("train", result(values), printed)
+    ((*_, measured, in_paper, at),) = table.cells[1:]
+    assert measured.startswith("0.500 (0.49") and (in_paper, at) == ("0.316", "512")
+    assert "H100" in caption and "section 5.3" in caption
+    assert claims.paper_speeds("eval", result(values), printed) is None
+
+
+def compared_runs(ours=16.10, theirs=16.75, scale=1, size="medium"):
+    """Return columns of the abstract's two runs, evaluated at 1,024 tokens over scale."""
+    columns = []
+    for pe, trained_at, perplexity in (("cable-v1", 512, ours), ("sinusoidal", 1024, theirs)):
+        made = record(pe, {1024 // scale: perplexity}) | {"size": size}
+        made["lengths"][str(1024 // scale)]["blocks"] = [math.log(perplexity)] * 8
+        columns += make_columns([made | {"block_size": trained_at // scale}], "perplexity")
+    return columns
+
+
+def training_steps():
+    """48% less memory and 3.5% more time per token."""
+    ours = entry(0.5 * 1.035, tokens=512, memory=520_000_000)
+    theirs = entry(1.0, tokens=1024, memory=1_000_000_000)
+    contexts = {
+        "512": {"cable-v1": ours, "sinusoidal": theirs},
+        "1024": {"cable-v1": ours, "sinusoidal": theirs},
+    }
+    return result({}) | {"contexts": contexts}
+
+
+def test_headline_is_compared_with_the_paper_s():
+    printed = paper.load(paper.FOLDER / "cable_v1_training-lengths.csv")
+    table, caption = claims.training_length_table(compared_runs(), [training_steps()], printed)
+    rows = [[row[0], *row[2:6:2], row[5], row[7]] for row in table.cells[1:]]
+    assert rows == [
+        ["perplexity at 1,024", "16.10", "16.75", "-0.65", "-0.65"],
+        ["memory (MB)", "520.0", "1,000.0", "-48.0%", "-48%"],
+        ["time per token (µs)", "1,010.7", "976.5", "+3.5%", "+3.5%"],
+    ]
+    assert "4 sequences" in caption
+    verdicts = claims.judge_training_lengths(compared_runs(), [training_steps()])
+    assert [verdict.outcome for verdict in verdicts] == ["holds", "not decided", "not decided"]
+    verdicts = claims.judge_training_lengths(compared_runs(ours=16.8), [])
+    assert [verdict.outcome for verdict in verdicts] == ["fails", "not measured", "not measured"]
+    assert {(verdict.paper, verdict.where) for verdict in verdicts} == {
+        ("CABLE, version 1", "abstract")
+    }
+
+
+def test_pairs_have_the_paper_s_lengths_or_a_scale_of_them():
+    assert len(find_pairs(compared_runs(), [])) == 1
+    assert not find_pairs(compared_runs(size="tiny"), [])  # the abstract's runs are of size medium
+    assert len(find_pairs(compared_runs(scale=4, size="quickstart"), [])) == 1
+    assert not find_pairs(compared_runs(scale=2), [])
