@@ -1,5 +1,6 @@
 """The numbers of docs/paper_anomalies.md, recomputed from results/paper."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ FINEWEB = "cable_table1_fineweb-edu-10b_medium"
 WIKITEXT = "cable_table1_wikitext-103_tiny"
 TINY = "cable_table4_fineweb-edu-10b_tiny"
 SMALL = "cable_table4_fineweb-edu-10b_small"
+TABLE2 = "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512"
 TABLE5 = ("cable_table5_wikitext-103_medium", "cable_table5_wikitext-103_small")
 
 
@@ -47,7 +49,7 @@ def test_epochs():
 
 
 def test_cable_does_not_improve_at_every_length():
-    for name in (FINEWEB, TINY, SMALL):
+    for name in (FINEWEB, TINY, SMALL, TABLE2):
         cable = numbers(name, "cable")
         assert cable[8192] > cable[4096]
     cable = numbers(FINEWEB, "cable")
@@ -106,6 +108,16 @@ def test_generalization_of_version_1():
         order = sorted(table["small"], key=lambda pe: table["small"][pe][column])
         printed = [pe for pe in order if pe != "t5-clip"]  # the copy of t5
         assert printed.index("rope") < 3
+
+
+def test_cable_trained_at_512_and_sinusoidal_trained_at_8192():
+    with open(paper.FOLDER / "cable_v1_training-lengths.csv", newline="") as file:
+        (sinusoidal,) = [
+            line["baseline_value"] for line in csv.DictReader(file) if line["context"] == "8192"
+        ]
+    cable = numbers("cable_v1_section5.1_wikitext-103_tiny_trained-at-512", "cable-v1")[8192]
+    assert cable > float(sinusoidal)
+    check_row("§5.4 | all Cable models", cable, sinusoidal)
 
 
 @pytest.mark.parametrize("name", ["table1_arxiv", "table4_openwebtext2"])
