@@ -25,10 +25,16 @@ each protocol gets its own table. --paper adds the numbers that a paper printed.
 
 A verdict holds, fails or is not decided by the 95% interval of what was measured, paired over the
 text and over seeds (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All verdicts
-of a report are also written to verdicts.json: paper, where, claim, measured, outcome, table.
+of a report are also written to verdicts.csv: paper, where, claim, measured, outcome, table.
+
+    python report.py --index results --out_dir results
+
+writes an index page of the papers' claims, claims.md, from all verdicts.csv in a folder: holds,
+fails, not decided or not measured, with links to the tables.
 """
 
-import json
+import csv
+import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -39,6 +45,7 @@ from runtime.files import atomic, read_json
 
 from errors import InputError
 from reporting import claims, metrics, paper, tables
+from reporting.claims import index
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.formatting import Table
 from reporting.metrics import ACCURACY, BENCHMARKS, LENGTH_METRICS, NDCG, PERPLEXITY, SPEED, Metric
@@ -54,6 +61,8 @@ class Config:
     """file in results/paper: compare with these printed numbers"""
     out_dir: str = "runs"
     """folder for the tables and plots"""
+    index: bool = False
+    """write the index page of claims; the arguments are folders of reports"""
     verdicts: bool = True
     """judge the papers' claims; false for functional tests"""
 
@@ -62,6 +71,13 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
+    out = Path(config.out_dir)
+    if config.index and not config.records:
+        raise InputError("no folders given: python report.py --index results --out_dir results")
+    if config.index:
+        page = index.claims_page(index.read_verdicts(config.records), out)
+        save(out / "claims.md", lambda file: file.write(page.encode()))
+        return
     if not config.records:
         raise InputError("no records given: python report.py runs/*/eval_*.json")
     is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
@@ -79,7 +95,6 @@ def main(argv=None):
             f"{config.paper} holds {printed.metric} of {models}, but none of the records does: "
             "use another --paper"
         )
-    out = Path(config.out_dir)
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
     verdicts = []
@@ -96,8 +111,13 @@ def main(argv=None):
         write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
     verdicts += report_speeds(speeds, statements, config.verdicts, out)
     if verdicts:
-        text = json.dumps(verdicts, indent=1, allow_nan=False)
-        save(out / "verdicts.json", lambda file: file.write(f"{text}\n".encode()))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, verdicts[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(verdicts)
+        save(out / index.FILE, lambda file: file.write(text.getvalue().encode()))
+    else:
+        (out / index.FILE).unlink(missing_ok=True)
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
@@ -133,7 +153,7 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
 def report_generalization(records: list[dict], judge: bool, out: Path) -> list[dict]:
     """Write the table of results on data that the models were not trained on, with the paper's.
 
-    judge: write verdicts. Returns them for verdicts.json.
+    judge: write verdicts. Returns them for verdicts.csv.
     """
     results = tables.results_on_other_data(records)
     table = tables.generalization_table(results, paper.generalization())
@@ -150,7 +170,7 @@ def report_generalization(records: list[dict], judge: bool, out: Path) -> list[d
         verdicts = claims.judge_generalization(trained)
         description = describe_verdicts(verdicts, short)
     write(out, "generalization", table, [table.markdown(), caption, description])
-    return as_records(verdicts, "generalization")
+    return as_rows(verdicts, "generalization", records)
 
 
 def report_lengths(
@@ -163,7 +183,7 @@ def report_lengths(
     """Write a table, verdicts and plots of one metric for each data set and protocol.
 
     perplexities: the records of perplexity in the same report; None: write no verdicts. Returns
-    the verdicts for verdicts.json.
+    the verdicts for verdicts.csv.
     """
     written = []
     groups = group_by_protocol(records)
@@ -181,7 +201,7 @@ def report_lengths(
         if perplexities is not None:
             verdicts, description = verdicts_of(metric, columns, matching, perplexities)
             parts.append(description)
-            written += as_records(verdicts, f"{metric.stem}{suffix}")
+            written += as_rows(verdicts, f"{metric.stem}{suffix}", group)
         write(out, f"{metric.stem}{suffix}", table, parts)
         for plot in metric.plots:
             if plot.applies(group):
@@ -283,9 +303,11 @@ def describe_verdicts(verdicts: list[claims.Verdict], not_judged: list[str]) -> 
     return "\n".join(lines)
 
 
-def as_records(verdicts: list[claims.Verdict], stem: str) -> list[dict]:
-    """Return verdicts for verdicts.json, with the stem of the table that shows them."""
-    return [asdict(verdict) | {"table": f"{stem}.md"} for verdict in verdicts]
+def as_rows(verdicts: list[claims.Verdict], stem: str, records: list[dict]) -> list[dict]:
+    """Return verdicts for verdicts.csv, with the table that shows them and the models' sizes."""
+    sizes = {record["size"] for record in records if record.get("size")}
+    source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
+    return [asdict(verdict) | source for verdict in verdicts]
 
 
 def write(out: Path, stem: str, table: Table, parts: list[str]) -> None:

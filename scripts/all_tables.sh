@@ -37,5 +37,7 @@ for script in $(grep -l '^experiment ' scripts/*.sh); do
     fi
 done
 unset COLLECT_IN
+mkdir -p "$RUNS/$SCALE"
+run python report.py --index "$RUNS/$SCALE" $(at_full_scale results) --out_dir "$RUNS/$SCALE" || true
 if [ -f "$collected/planned" ]; then mapfile -t -d '' planned <"$collected/planned"; fi
 finish

@@ -27,6 +27,7 @@ from runtime import cli, plugins  # noqa: E402
 import posenc  # noqa: E402
 import report  # noqa: E402
 from errors import InputError  # noqa: E402
+from reporting.claims import index  # noqa: E402
 
 RESULTS = ROOT / "results"
 HIDDEN = {".git", ".venv", ".ruff_cache", ".pytest_cache", "__pycache__", "data", "runs"}
@@ -468,6 +469,16 @@ def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_pa
     for kind in kinds:
         made = (tmp_path / f"{kind}.md").read_text()
         assert made == (RESULTS / folder / f"{kind}.md").read_text()
+    written, committed = tmp_path / index.FILE, RESULTS / folder / index.FILE
+    assert written.exists() == committed.exists()
+    if written.exists():
+        assert written.read_text() == committed.read_text()
+
+
+def test_index_of_claims_is_current():
+    page = index.claims_page(index.read_verdicts([str(RESULTS)]), RESULTS)
+    made = "python report.py --index results --out_dir results"
+    assert (RESULTS / "claims.md").read_text() == page, f"verdicts changed: run {made}"
 
 
 @pytest.mark.parametrize("folder, kinds", [row[:2] for row in TABLES], ids=[r[0] for r in TABLES])

@@ -142,7 +142,7 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
         "perplexity_2_toy_val.png",
         "by_position_2_toy_val.png",
         "train.png",
-        "verdicts.json",
+        "verdicts.csv",
     }
     text = (tmp_path / "out" / "hellaswag.md").read_text()
     assert "| cable | 30.00 ± 1.00 |" in text and "40.00 ± —" in text and "1,234" in text
@@ -267,7 +267,9 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
         "0.975 (0.975 to 0.975): **holds**",
         "- not judged, because trained for fewer than 50 steps: rope",
     ]
-    assert json.loads((tmp_path / "out" / "verdicts.json").read_text()) == [
+    with open(tmp_path / "out" / "verdicts.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [
         {
             "claim": "cable: perplexity at 16x / perplexity at 1x < 1",
             "paper": "CABLE",
@@ -275,6 +277,7 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
             "measured": "0.975 (0.975 to 0.975)",
             "outcome": "holds",
             "table": "perplexity.md",
+            "sizes": "quickstart",
         }
     ]
     assert verdicts(short) == ["- not judged, because trained for fewer than 50 steps: rope"]

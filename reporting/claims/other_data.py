@@ -15,6 +15,19 @@ from reporting.claims.verdicts import (
 from reporting.tables import ACCURACIES, values_on_other_data
 
 
+def all_claims() -> list[Verdict]:
+    """Return the claims on the paper's measures, not measured."""
+    return [
+        Verdict(_best_claim("cable-v1", measure), CABLE_V1, "section 5.3")
+        for measure in (*ACCURACIES, "fineweb", "wikitext103")
+    ]
+
+
+def _best_claim(pe: str, measure: str) -> str:
+    best = f"highest {measure}" if measure in ACCURACIES else f"lowest perplexity on {measure}"
+    return f"{pe} has the {best}"
+
+
 def judge_generalization(records: list[dict]) -> list[Verdict]:
     """Return whether cable is the best on other data, for every size and measure.
 
@@ -41,7 +54,6 @@ def _judge_best_elsewhere(
     rivals = [pe for pe in by_encoding if pe not in judged]
     if not rivals:
         return
-    best = f"highest {measure}" if measure in ACCURACIES else f"lowest perplexity on {measure}"
     means = {}
     for pe, records in by_encoding.items():
         values = [values_on_other_data(record)[measure] for record in records]
@@ -59,7 +71,8 @@ def _judge_best_elsewhere(
         measured += printed_interval(compared[rival], 2 if measure in ACCURACIES else 3)
         if outcome != HOLDS and len(compared) > 1:
             measured += f"; {counts}"
-        yield Verdict(f"{size}: {pe} has the {best}", CABLE_V1, "section 5.3", measured, outcome)
+        claim = f"{size}: {_best_claim(pe, measure)}"
+        yield Verdict(claim, CABLE_V1, "section 5.3", measured, outcome)
 
 
 def _compare_elsewhere(measure: str, ours: list[dict], theirs: list[dict]) -> Interval:

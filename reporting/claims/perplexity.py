@@ -67,7 +67,21 @@ LOWER_THAN = (
     ("rope+cable", ("rope", "cable"), (1, FAR), NO_PAPER, ""),
     ("rope+fox", ("rope", "fox"), (1, FAR), NO_PAPER, ""),
 )
+ALL_TRAINING_LENGTHS = Verdict(
+    "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
+    "lengths",
+    CABLE_V1,
+    "figure 5",
+)
 TIE = 0.005  # printed perplexities that differ by less, relatively, have no order
+
+
+def all_claims() -> list[Verdict]:
+    """Return the claims of this module, not measured."""
+    nothing = _Results([], 1)
+    claims = [_judge_growth(nothing, *row[:4], row[4:]) for row in GROWTH_BOUNDS]
+    claims += [_judge_lower(nothing, *row[:3], row[3:]) for row in LOWER_THAN]
+    return [*claims, ALL_TRAINING_LENGTHS]
 
 
 def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
@@ -222,10 +236,4 @@ def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
                 if cable.values(length) and sinusoidal.values(length):
                     name = f"{sinusoidal.label} and {cable.label} at {length:,} tokens"
                     ratios[name] = _ratio(sinusoidal, length, cable, length)
-    claim = (
-        "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
-        "lengths"
-    )
-    yield judge_lowest(
-        Verdict(claim, CABLE_V1, "figure 5"), "smallest ratio of sinusoidal to it", ratios
-    )
+    yield judge_lowest(ALL_TRAINING_LENGTHS, "smallest ratio of sinusoidal to it", ratios)

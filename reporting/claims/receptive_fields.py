@@ -1,5 +1,7 @@
 """Claims on receptive fields (Sandwich, section 5)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from evaluation import intervals
@@ -19,6 +21,25 @@ WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")
 SOURCE = (SANDWICH, "section 5.1, our bound")
 NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
 MIN_RANK_CORRELATION = 0.7
+RANK_CORRELATION = Verdict(
+    "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
+    f"field: rank correlation >= {MIN_RANK_CORRELATION}",
+    *SOURCE,
+)
+
+
+def all_claims() -> list[Verdict]:
+    """Return the claims of this module, not measured."""
+    windows = [Verdict(_window_claim("window", 16, covered), *SOURCE) for covered in (True, False)]
+    return [*windows, RANK_CORRELATION]
+
+
+def _window_claim(label: str, far: int, covered: bool) -> str:
+    relation, length = ("<=", "shorter") if covered else (">", "longer")
+    return (
+        f"{label}: perplexity at {far}x / perplexity at 1x {relation} {NO_GROWTH}, because its "
+        f"receptive field is {length} than the training length"
+    )
 
 
 def judge_receptive_fields(
@@ -86,15 +107,11 @@ def _model(column: Column) -> tuple:
 
 def _judge_window(label: str, field: Interval, far: int, pairs: list[tuple[dict, dict]]) -> Verdict:
     covered = field.estimate <= 1
-    relation, length = ("<=", "shorter") if covered else (">", "longer")
-    claim = (
-        f"{label}: perplexity at {far}x / perplexity at 1x {relation} {NO_GROWTH}, because its "
-        f"receptive field is {length} than the training length"
-    )
+    claim = _window_claim(label, far, covered)
     if not pairs:
         return Verdict(claim, *SOURCE)
     growth = intervals.perplexity_ratio(pairs)
-    outcome = judge_bound(growth, relation, NO_GROWTH)
+    outcome = judge_bound(growth, "<=" if covered else ">", NO_GROWTH)
     if not field.below(1) and not field.above(1):
         outcome = UNDECIDED
     measured = f"{printed_interval(growth)}, receptive field {printed_interval(field, 2)}"
@@ -121,12 +138,10 @@ def _judge_rank_correlation(
         log_growths = np.stack([drawn for drawn, _ in draws], 1)
         drawn = _rank_correlations(fields + noise * errors, log_growths)
         correlation = Interval(correlation.estimate, *np.percentile(drawn, [2.5, 97.5]))
-    return Verdict(
-        "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "
-        f"field: rank correlation >= {MIN_RANK_CORRELATION}",
-        *SOURCE,
-        f"{printed_interval(correlation, 2)} over {len(measured)} models",
-        judge_bound(correlation, ">=", MIN_RANK_CORRELATION),
+    return replace(
+        RANK_CORRELATION,
+        measured=f"{printed_interval(correlation, 2)} over {len(measured)} models",
+        outcome=judge_bound(correlation, ">=", MIN_RANK_CORRELATION),
     )
 
 

@@ -1,0 +1,177 @@
+"""Index page of the papers' claims: the verdicts of several reports, claim by claim.
+
+    page = claims_page(read_verdicts(["results"]), "results")
+
+report.py writes verdicts.csv next to its tables. Verdicts on the same claim differ in their model,
+in the encodings that were compared or in the longest context; `claim_key` leaves those out.
+"""
+
+import csv
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from errors import InputError
+from reporting import paper
+from reporting.claims import other_data, perplexity, receptive_fields, retrieval
+from reporting.claims.verdicts import (
+    CABLE,
+    CABLE_V1,
+    FAILS,
+    HOLDS,
+    NOT_MEASURED,
+    SANDWICH,
+    UNDECIDED,
+    Verdict,
+)
+
+FILE = "verdicts.csv"
+TITLES = {
+    CABLE: "CABLE (Veisi et al. 2025)",
+    CABLE_V1: "CABLE, version 1",
+    SANDWICH: "Sandwich (Chi et al. 2023)",
+}
+OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
+SMALL, FULL = "0.8M parameters", "full size"
+# Parts of a claim that differ between reports, with their replacement.
+VARIABLE = (
+    (r"^[\w.-]+, trained with [\d,]+ tokens: ", ""),
+    (r"\b15x", "16x"),
+    (r" than .+? at (?=every |\d+x)", " than others at "),
+    (r"^at [\d.]+x: same order", "same order"),
+    (r"^window:\S+:", "window:"),
+    (r"nDCG@10 at [\d.]+x /", "nDCG@10 at the longest length /"),
+    (r"^\w+: (cable(-v1)? has the )", r"\1"),
+)
+RIVALS = re.compile(r" than (.+?) at (?:every |\d+x)")
+
+
+def claim_key(verdict: dict) -> tuple[str, str, str]:
+    """Return what verdicts on the same claim share: paper, where, text."""
+    claim = verdict["claim"]
+    for pattern, replacement in VARIABLE:
+        claim = re.sub(pattern, replacement, claim)
+    return verdict["paper"], verdict["where"], claim
+
+
+def known_claims() -> list[Verdict]:
+    """Return the claims that this package judges, not measured."""
+    return [
+        *perplexity.all_claims(),
+        *_printed_orders(),
+        *retrieval.all_claims(),
+        *other_data.all_claims(),
+        *receptive_fields.all_claims(),
+    ]
+
+
+def _printed_orders() -> list[Verdict]:
+    """Return the claim "same order" for every printed table of perplexity."""
+    with open(paper.FOLDER / "index.csv", newline="") as file:
+        sources = [row["what"] for row in csv.DictReader(file) if row["measure"] == "Perplexity"]
+    names = [source.rpartition(", ") for source in dict.fromkeys(sources)]
+    return [Verdict("same order of encodings as printed", name, where) for name, _, where in names]
+
+
+def read_verdicts(folders: list[str]) -> list[dict]:
+    """Return the rows of all verdicts.csv in folders and below.
+
+    Each has the path of its "table", and a "report": the folder of it, relative to the given one.
+    Raises InputError if a folder does not exist.
+    """
+    missing = [folder for folder in folders if not Path(folder).is_dir()]
+    if missing:
+        raise InputError(*(f"{name} is not a folder: pass folders of reports" for name in missing))
+    verdicts = []
+    for folder in folders:
+        for report in sorted(path.parent for path in Path(folder).rglob(FILE)):
+            name = report.relative_to(folder) if report != Path(folder) else report.name
+            with open(report / FILE, newline="", encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    verdicts.append(row | {"report": str(name), "table": report / row["table"]})
+    return verdicts
+
+
+def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
+    """Return the page as Markdown, with links relative to out_dir."""
+    texts, measured = {}, {}  # by key
+    for verdict in known_claims():
+        texts.setdefault(claim_key(vars(verdict)), verdict.claim)
+    for verdict in verdicts:
+        key = claim_key(verdict)
+        if verdict["outcome"] != NOT_MEASURED and verdict["paper"] in TITLES:
+            texts.setdefault(key, key[2])
+            measured.setdefault(key, []).append(verdict)
+    measured = {key: _most_complete(measured.get(key, [])) for key in texts}
+    parts = [
+        "# Claims of the papers",
+        f"{len(texts)} claims. At {SMALL}: {_count(measured.values())}. "
+        "A line is a verdict of one report, with the 95% interval of what was measured "
+        "(docs/evaluation.md has the rule). Bounds that no paper prints are marked as ours.",
+    ]
+    for name, title in TITLES.items():
+        rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
+        for key in sorted((key for key in texts if key[0] == name), key=lambda key: key[1]):
+            cells = [_cell(texts[key], measured[key], scale, out_dir) for scale in (SMALL, FULL)]
+            rows.append([key[1], texts[key], *cells])
+        parts += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _most_complete(verdicts: list[dict]) -> list[dict]:
+    """Return the verdicts that compare the most encodings, without repeated measurements."""
+    numbers = [len(_rivals(verdict["claim"])) for verdict in verdicts]
+    complete, seen = [], set()
+    for verdict, number in zip(verdicts, numbers, strict=True):
+        measurement = (verdict["claim"], verdict["measured"])
+        if number == max(numbers) and measurement not in seen:
+            complete.append(verdict)
+        seen.add(measurement)
+    return complete
+
+
+def _rivals(claim: str) -> list[str]:
+    """Return the encodings that a claim compares another one with."""
+    match = RIVALS.search(claim)
+    return match[1].split(", ") if match else []
+
+
+def scale_of(verdict: dict) -> str:
+    """Return SMALL for models of the quick start's size, FULL for those of the papers' sizes."""
+    return SMALL if "quickstart" in verdict["sizes"].split() else FULL
+
+
+def _count(measured: Iterable[list[dict]]) -> str:
+    """Return how many claims hold, fail, ... at small scale; measured: verdicts of each claim."""
+    counts = dict.fromkeys((HOLDS, FAILS, UNDECIDED, NOT_MEASURED, "mixed"), 0)
+    for verdicts in measured:
+        outcomes = {v["outcome"] for v in verdicts if scale_of(v) == SMALL} or {NOT_MEASURED}
+        counts["mixed" if len(outcomes) > 1 else outcomes.pop()] += 1
+    names = OUTCOMES | {NOT_MEASURED: "are not measured", "mixed": "have verdicts that differ"}
+    return ", ".join(f"{number} {names[outcome]}" for outcome, number in counts.items())
+
+
+def _cell(claim: str, verdicts: list[dict], scale: str, out_dir: str | Path) -> str:
+    """Return the verdicts at one scale, a line for each table."""
+    tables = {}
+    for verdict in verdicts:
+        if scale_of(verdict) == scale:
+            tables.setdefault(verdict["table"], []).append(verdict)
+    lines = []
+    for path, found in tables.items():
+        link = f"[{found[0]['report']}]({os.path.relpath(path, out_dir)})"
+        lines.append(f"{_summary(claim, found)} ({link})")
+    return "<br>".join(lines) or NOT_MEASURED
+
+
+def _summary(claim: str, verdicts: list[dict]) -> str:
+    """Return one verdict, or how many of several (lengths, models) have each outcome."""
+    outcomes = [verdict["outcome"] for verdict in verdicts]
+    if len(verdicts) > 1:
+        counts = [f"{outcomes.count(outcome)} {OUTCOMES[outcome]}" for outcome in {*outcomes}]
+        return f"**{', '.join(sorted(counts))}** of {len(verdicts)}"
+    (verdict,) = verdicts
+    rivals = _rivals(verdict["claim"])
+    compared = f" against {', '.join(rivals)}" if rivals != _rivals(claim) else ""
+    return f"**{outcomes[0]}**{compared}: {verdict['measured']}"

@@ -1,0 +1,113 @@
+"""The index page of claims: one row per claim, with the verdicts of all reports."""
+
+import csv
+
+import pytest
+from conftest import ROOT
+
+import report
+from reporting.claims import index
+
+COLUMNS = ("claim", "paper", "where", "measured", "outcome", "table", "sizes")
+GROWTH = "cable: perplexity at 16x / perplexity at 1x < 1"
+LOWER = "cable: perplexity lower than {} at every length beyond the training length"
+
+
+def write_verdicts(folder, *rows):
+    """Write verdicts.csv; rows: claim, where, measured, outcome, sizes of a CABLE claim."""
+    folder.mkdir(parents=True)
+    with open(folder / "verdicts.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for claim, where, measured, outcome, sizes in rows:
+            writer.writerow([claim, "CABLE", where, measured, outcome, "perplexity.md", sizes])
+
+
+def rows_of(page):
+    """Return {(section, where, claim): [cell at small scale, cell at full size]}."""
+    rows, section = {}, ""
+    for line in page.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        elif line.startswith("| "):
+            where, claim, *cells = line[2:-2].split(" | ")
+            rows[section.partition(" (")[0], where, claim] = cells
+    return rows
+
+
+def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
+    """At 15x instead of 16x, of another model, and at full size: the claim is the same."""
+    small, full = tmp_path / "small" / "table1", tmp_path / "full" / "table4"
+    write_verdicts(
+        small,
+        (GROWTH, "section 5.1", "0.982", "holds", "quickstart"),
+        ("at 1x: same order of encodings as printed", "table 1", "3 of 3", "holds", "quickstart"),
+        ("at 4x: same order of encodings as printed", "table 1", "1 of 3", "fails", "quickstart"),
+    )
+    full_growth = f"tiny, trained with 1,024 tokens: {GROWTH.replace('16x', '15x')}"
+    write_verdicts(full, (full_growth, "section 5.1", "1.1", "fails", "tiny"))
+    report.main(["--index", str(tmp_path), "--out_dir", str(tmp_path)])
+    page = (tmp_path / "claims.md").read_text()
+    rows = rows_of(page)
+    assert rows["CABLE", "section 5.1", GROWTH] == [
+        "**holds**: 0.982 ([small/table1](small/table1/perplexity.md))",
+        "**fails**: 1.1 ([full/table4](full/table4/perplexity.md))",
+    ]
+    assert rows["CABLE", "table 1", "same order of encodings as printed"] == [
+        "**1 fail, 1 hold** of 2 ([small/table1](small/table1/perplexity.md))",
+        "not measured",
+    ]
+    number = len(index.known_claims())
+    assert f"{number} claims. At 0.8M parameters: 1 hold, 0 fail, 0 are not decided, " in page
+    assert f"{number - 2} are not measured, 1 have verdicts that differ." in page
+
+
+def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
+    rivals = ("rope", "alibi, rope", "alibi, rope", "alibi")
+    for number, compared in enumerate(rivals):
+        claim = LOWER.format(compared)
+        measured = str(min(number, 1))  # the third report has the records of the second
+        write_verdicts(
+            tmp_path / str(number), (claim, "section 5.1", measured, "holds", "quickstart")
+        )
+    page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
+    start, _, end = LOWER.partition("{}")
+    matching = {key for key in rows_of(page) if key[2].startswith(start) and key[2].endswith(end)}
+    (cells,) = (rows_of(page)[key] for key in matching)
+    assert cells[0] == "**holds** against alibi, rope: 1 ([1](1/perplexity.md))"
+
+
+def test_claims_without_a_verdict_are_not_measured(tmp_path):
+    """Every printed table, and every claim of both papers with a criterion, has a row."""
+    rows = rows_of(index.claims_page([], tmp_path))
+    measured = [cells for key, cells in rows.items() if cells[0] not in ("---", "0.8M parameters")]
+    assert measured and all(cells == ["not measured"] * 2 for cells in measured)
+    for number in range(1, 6):
+        assert ("Sandwich", f"table {number}", "same order of encodings as printed") in rows
+    assert ("CABLE", "section 5.1", GROWTH) in rows
+    assert (
+        "CABLE, version 1",
+        "section 5.3",
+        "cable-v1 has the lowest perplexity on fineweb",
+    ) in rows
+
+
+def test_committed_verdicts_on_claims_of_the_papers_are_known():
+    """A verdict whose text differs from all known claims would be listed as a claim of its own."""
+    known = {index.claim_key(vars(verdict)) for verdict in index.known_claims()}
+    verdicts = index.read_verdicts([str(ROOT / "results")])
+    unknown = {index.claim_key(v) for v in verdicts if v["paper"] in index.TITLES} - known
+    assert not unknown, "add them to all_claims() of their module"
+
+
+def test_refusals(refused, tmp_path):
+    assert "no folders given" in refused(report.main, "--index")[0]
+    assert "is not a folder" in refused(report.main, "--index", tmp_path / "none")[0]
+
+
+@pytest.mark.parametrize("claim", [GROWTH, LOWER.format("rope"), "window:w=3: perplexity at 15x"])
+def test_key_does_not_depend_on_the_report(claim):
+    """A second application changes nothing."""
+    verdict = {"paper": "CABLE", "where": "", "claim": claim}
+    key = index.claim_key(verdict)
+    assert index.claim_key(verdict | {"claim": key[2]}) == key
