@@ -1,9 +1,10 @@
-"""Plot the attention biases of a trained model, or the losses of runs.
+"""Plot the biases of a trained model, biases of the distance alone, or the losses of runs.
 
     python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
+    python plot.py distances sandwich alibi --out distances.png
     python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
 
-`python plot.py biases --help` and `python plot.py losses --help` list the options.
+`python plot.py biases --help`, and so on, list the options.
 """
 
 import sys
@@ -11,9 +12,13 @@ import sys
 from runtime import cli
 
 from errors import InputError
-from reporting import bias_plots, loss_plots
+from reporting import bias_plots, distance_plots, loss_plots
 
-PLOTS = {"biases": bias_plots.main, "losses": loss_plots.main}
+PLOTS = {
+    "biases": bias_plots.main,
+    "distances": distance_plots.main,
+    "losses": loss_plots.main,
+}
 
 
 def main(argv=None):
@@ -22,9 +27,9 @@ def main(argv=None):
         print(__doc__)
         return
     if not kind:
-        raise InputError("name a plot: python plot.py biases, or python plot.py losses")
+        raise InputError(f"name a plot: python plot.py {', '.join(PLOTS)}")
     if kind not in PLOTS:
-        raise InputError(f"unknown plot '{kind}': use {' or '.join(PLOTS)}")
+        raise InputError(f"unknown plot '{kind}': use {', '.join(PLOTS)}")
     if argv is None:
         sys.argv[0] += f" {kind}"  # the name of the program in its help
     PLOTS[kind](flags)

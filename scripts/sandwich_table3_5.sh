@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sandwich (Chi et al. 2023), tables 3 and 5, figures 6 to 8 and 11.
+# Sandwich (Chi et al. 2023), tables 3 and 5, figures 6, 7 and 11.
 #
 #     SEEDS="1 2 3 4 5" DATA=data/arxiv bash scripts/sandwich_table3_5.sh   # openwebtext2, github
 #
@@ -18,10 +18,6 @@ for pe in $encodings; do
     encodings=$pe
     mapfile -t lr < <(small_scale_lr "$pe")
     train sandwich_small 512 "${lr[@]}" && all+=("${runs[@]}")
-    for trained in "${runs[@]}"; do
-        plot_biases "$trained" "$RUNS/$SCALE/$name/${trained##*/}.png" \
-            --tokens $((512 / scale_divisor))
-    done
     case $pe in
         sandwich | alibi) cached+=("${runs[@]}") ;;
         sinusoidal) train sandwich_small 128 && shorter=("${runs[@]}") ;;

@@ -54,11 +54,12 @@ def test_sum_index_of_sandwich():
 def test_smoothed_curve_is_near_the_fit_to_all_distances():
     """Footnote 7 says that the curve is fitted to the 50 most recent tokens."""
     fits = {}
-    for tokens in (50, 8192):
+    for first, tokens in ((0, 50), (0, 8192), (1, 8192)):
         x = np.log1p(DISTANCES[:tokens])
-        fits[tokens] = np.polyfit(x, sum_of_cosines(0)[:tokens] / 8, 1).round(3)
-    assert fits[8192].tolist() == [-0.832, -0.794]
-    assert fits[50].tolist() == [-1.024, -0.015]
+        fits[first, tokens] = np.polyfit(x, sum_of_cosines(first)[:tokens] / 8, 1).round(3)
+    assert fits[0, 8192].tolist() == [-0.832, -0.794]
+    assert fits[0, 50].tolist() == [-1.024, -0.015]
+    assert fits[1, 8192].tolist() == [-0.841, -0.611]  # with the sum of the text
     printed = -0.825 * np.log1p(DISTANCES) - 0.8
     smoothed = distance_bias("sandwich-smoothed")
     np.testing.assert_allclose(smoothed, printed[:, None] * 8 / RATIOS, rtol=1e-5)

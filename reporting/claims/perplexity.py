@@ -51,6 +51,8 @@ GROWTH_BOUNDS = (
 # Multiples of the training length at which encodings are compared, in addition to tuples of them.
 BEYOND = "every length beyond the training length"
 FROM_TRAINING = "every length from the training length on"
+# Sandwich's "smaller and larger" dimensions, of which the paper names none; 128 is the default.
+SANDWICH_DIMENSIONS = tuple(f"sandwich:dimension={dimension}" for dimension in (32, 64, 256, 512))
 # Encodings with a lower perplexity than others: encoding, rivals, multiples, paper, where.
 LOWER_THAN = (
     ("cable", tuple(pe for pe in PAPER_ORDER if pe != "cable"), BEYOND, CABLE, "section 5.1"),
@@ -64,6 +66,7 @@ LOWER_THAN = (
     ("sandwich", ("rope", "sinusoidal"), BEYOND, SANDWICH, "section 6.2"),
     ("sandwich", ("alibi",), (2, 4), SANDWICH, "section 6.2"),
     ("kerple", ("sandwich",), FROM_TRAINING, SANDWICH, "section 6.2"),
+    ("sandwich", SANDWICH_DIMENSIONS, FROM_TRAINING, SANDWICH, "section 6.1"),
     ("rope+cable", ("rope", "cable"), (1, FAR), NO_PAPER, ""),
     ("rope+fox", ("rope", "fox"), (1, FAR), NO_PAPER, ""),
 )

@@ -1,0 +1,80 @@
+"""Plots of biases of the distance alone: numbers by the papers' formulas, files and errors."""
+
+import numpy as np
+import pytest
+
+from reporting import distance_plots
+
+# The curve that the Sandwich paper prints in figure 9: a log(1 + d) + b.
+PRINTED = (-0.825, -0.8)
+
+
+def sandwich_by_eq_6(tokens, dimension=128):
+    """Return equation 6 at h = 8, float64, with the sum over frequencies of appendix E."""
+    n = np.arange(dimension // 2)
+    angles = np.arange(tokens)[:, None] / 10000 ** (2 * n / dimension)
+    return (np.cos(angles).sum(1) - dimension / 2) / 8
+
+
+def least_squares(bias):
+    x = np.log1p(np.arange(len(bias)))
+    design = np.stack([x, np.ones_like(x)], 1)
+    return np.linalg.lstsq(design, bias, rcond=None)[0]
+
+
+@pytest.mark.parametrize("dimension", [32, 128])
+def test_last_row_is_equation_6(dimension):
+    """The last of 12 heads has h = 8."""
+    row = distance_plots.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, -1)
+    np.testing.assert_allclose(row, sandwich_by_eq_6(300, dimension), atol=2e-5)
+    sixth = distance_plots.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, 5)
+    np.testing.assert_allclose(sixth, 2 * row, atol=2e-5)  # h = 4
+
+
+def test_last_row_of_alibi_is_linear():
+    """Heads of GPT-2 small: the slopes are those of 8 heads, then every second one of 16."""
+    row = distance_plots.bias_by_distance("alibi", 100, 12, 8)
+    np.testing.assert_allclose(row, -np.arange(100) * 2**-0.5, rtol=1e-6)
+
+
+def test_fit_is_the_least_squares_line():
+    bias = sandwich_by_eq_6(200)
+    np.testing.assert_allclose(distance_plots.fit_logarithm(bias), least_squares(bias))
+
+
+def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys, monkeypatch):
+    drawn = {}
+    plot = distance_plots.plot
+
+    def note(rows, fitted, file):
+        drawn.update(rows=rows, fitted=fitted)
+        plot(rows, fitted, file)
+
+    monkeypatch.setattr(distance_plots, "plot", note)
+    out = tmp_path / "figure9.png"
+    flags = ["--context", "8192", "--fit", "8192", "--out", str(out)]
+    distance_plots.main(["sandwich", "sandwich-smoothed", *flags])
+    a, b = least_squares(sandwich_by_eq_6(8192))
+    assert f"sandwich: {a:.3f} log(1 + d) {b:.3f}, fitted to" in capsys.readouterr().out
+    np.testing.assert_allclose(drawn["fitted"], (a, b), rtol=1e-4)
+    curve = PRINTED[0] * np.log1p(np.arange(8192)) + PRINTED[1]
+    np.testing.assert_allclose(drawn["rows"]["sandwich-smoothed"], curve, atol=1e-5)
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ([], "no encodings given"),
+        (["cable"], "no bias of the distance alone"),
+        (["rope"], "no bias of the distance alone"),
+        (["sandwitch"], "sandwitch"),
+        (["sandwich", "--fit", "1"], "use 2 to 8192"),
+        (["sandwich", "--context", "8", "--fit", "9"], "use 2 to 8"),
+        (["sandwich", "--head", "12"], "use 0 to 11"),
+        (["sandwich", "--context", "1"], "at least 2"),
+        (["sandwich", "--out", "figure.pdf"], "ends in .png"),
+    ],
+)
+def test_invalid_settings_are_refused(flags, message, refused):
+    assert message in "\n".join(refused(distance_plots.main, *flags))
