@@ -247,6 +247,26 @@ def test_bounds_of_two_papers_and_of_twice_the_training_length():
     assert results(record("sandwich", {256: 1000.0, 4096: 1001.0})) == []
 
 
+def test_other_dimensions_of_sandwich_are_worse():
+    """Section 6.1: smaller and larger ones, at every length from the training length on."""
+
+    def sweep(far):
+        records = [record("sandwich", {256: 4.0, 512: 4.0})]
+        for dimension in (64, 256):
+            lengths = {256: 4.1, 512: far if dimension == 256 else 4.2}
+            records.append(record(f"sandwich:dimension={dimension}", lengths))
+        return texts(records)[-1]
+
+    claim = (
+        "sandwich: perplexity lower than sandwich:dimension=64, sandwich:dimension=256 at every "
+        "length from the training length on (Sandwich, section 6.1)"
+    )
+    assert sweep(4.3).startswith(claim) and sweep(4.3).endswith(
+        "1.025), sandwich:dimension=64 at 1x: **holds**"
+    )
+    assert sweep(3.9).startswith(claim) and sweep(3.9).endswith("disagrees: **fails**")
+
+
 SAME_TARGETS = {"name": "same-targets", "targets": 1, "spans": 1000, "overlap": 0.0}
 # Claims that the paper's own tables contradict: (paper, table, start of the claim).
 CONTRADICTED = {
