@@ -218,7 +218,7 @@ def report_training_lengths(
 ) -> list[dict]:
     """Write the comparison of runs of different training length, if the records have a pair.
 
-    speeds: records of bench.py; judge: write verdicts. Returns them for verdicts.json.
+    speeds: records of bench.py; judge: write verdicts. Returns them for verdicts.csv.
     """
     written = []
     results = [record["train"] for record in speeds if "train" in record]
@@ -234,7 +234,7 @@ def report_training_lengths(
             trained = [column for column in columns if claims.has_verdicts(column.records[0])]
             verdicts = claims.judge_training_lengths(trained, results)
             parts.append(describe_verdicts(verdicts, []))
-            written += as_records(verdicts, stem)
+            written += as_rows(verdicts, stem, group)
         write(out, stem, table, parts)
     return written
 
@@ -244,7 +244,7 @@ def report_speeds(
 ) -> list[dict]:
     """Write the table, the verdicts and the plot of each benchmark.
 
-    printed: speeds in a paper's text; judge: write verdicts. Returns them for verdicts.json.
+    printed: speeds in a paper's text; judge: write verdicts. Returns them for verdicts.csv.
     """
     written = []
     for benchmark in BENCHMARKS:
@@ -261,7 +261,7 @@ def report_speeds(
             if judge:
                 verdicts = claims.judge_speed(benchmark, result)
                 parts.append(describe_verdicts(verdicts, []))
-                written += as_records(verdicts, benchmark)
+                written += as_rows(verdicts, benchmark, [{"size": result["model"]}])
             write(out, benchmark, SPEED.table(result), parts)
             for plot in SPEED.plots:
                 save(out / f"{benchmark}.png", partial(plot.draw, result))
