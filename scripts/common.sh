@@ -89,7 +89,8 @@ install_requirements() {
 #   ENCODINGS      encodings to use instead of the script's
 #   PLUGIN         files with encodings of your own, separated by spaces: --plugin of every program
 #   SEEDS          seeds, as in "1 2 3" (default: 1)
-#   EVAL_TOKENS    tokens to evaluate at each length
+#   EVAL_TOKENS    evaluate at most so many tokens at each length (full: 0.1B, which is all of FineWeb's
+#                  validation split and of WikiText-103's test set; small: 131,072; smoke: 1,024)
 #   FLAGS          additional flags of train_gpt.py
 #   DRY_RUN=1      print the commands, and the cost of each training and of all; run nothing
 #   DATA           folder of shards to use for everything (default: prepared under data/)
@@ -103,7 +104,7 @@ if [[ ! ${DRY_RUN:-1} = 1 ]]; then
 fi
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
 case $SCALE in
-    full) scale_divisor=1 eval_tokens=10000000 ;;
+    full) scale_divisor=1 eval_tokens=100000000 ;; # all of FineWeb's split val
     small) scale_divisor=4 eval_tokens=131072 ;;
     smoke) scale_divisor=32 eval_tokens=1024 ;;
     *) invalid "SCALE=$SCALE is unknown: use full, small or smoke" ;;

@@ -7,7 +7,8 @@
 #
 # Cost of cable: 9.96B tokens, 8.0e18 FLOPs, 6 hours of one H100 at 40% MFU, 45 minutes of eight.
 # kerple takes longer. DAPEv2 takes three times as long according to the paper: its convolutions
-# add 1.7e18 FLOPs and read and write every pair of tokens. Disk: 20 GB of data, 3 GB per run.
+# add 1.7e18 FLOPs and read and write every pair of tokens. Evaluation of the 0.1B validation
+# tokens at five lengths: 1.8e17 FLOPs, 8 minutes of one H100 for cable. Disk: 20 GB of data, 3 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment table2_dapev2 cable kerple dapev2+cable dapev2+kerple

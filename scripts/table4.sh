@@ -6,8 +6,9 @@
 # Perplexity at 512 to 15,360 tokens.
 #
 # Cost per encoding (ten): 9.96B tokens, 8.5e18 (small) and 3.1e18 FLOPs (tiny), 6 and 2.1 hours
-# of one H100 at 40% MFU; all together 3.4 days of one H100, 10 hours of eight. Disk: 20 GB of
-# data, 3 and 1.1 GB per run.
+# of one H100 at 40% MFU; all together 3.4 days of one H100, 10 hours of eight. Evaluation of the 0.1B
+# validation tokens at six lengths: 2.6e17 and 9.2e16 FLOPs, 11 and 4 minutes of one H100. Disk: 20
+# GB of data, 3 and 1.1 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment table4 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
