@@ -247,7 +247,8 @@ def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
             heads = torch.arange(q.size(1), device=q.device)
             nearest = 0 if mask_spec.causal else 1 - k.size(2)
             distances = torch.arange(nearest, k.size(2), device=q.device)
-            table = encoding.distance_bias(distances.float(), heads[:, None])
+            distances = distances.to(bias_inputs.k_features[0].dtype)
+            table = encoding.distance_bias(distances, heads[:, None])
         compute_rows = functools.partial(compute_rows, table=table)
     chunks = list(_chunks(q, k, v, bias_inputs, mask_spec))
     if gradients:
@@ -313,7 +314,7 @@ def logits(
     if mask_spec is None:
         mask_spec = make_mask_spec(encoding)
     with torch.autocast(q.device.type, enabled=False):
-        q = q.to(torch.promote_types(q.dtype, torch.float32))
+        q = at_least_float32(q)
         scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
         if encoding.bias is None and encoding.logits_transform is None:
             return scaled
@@ -328,6 +329,11 @@ def logits(
         return scaled + bias
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return x as float32, or as it is if it is float64."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def bias_matrix(
     bias_inputs: BiasInputs,
     heads: int,
@@ -337,7 +343,7 @@ def bias_matrix(
 ) -> Tensor:
     """Return the bias of `queries` tokens, the first of which has the index `query_offset`.
 
-    -> (B|1, H|1, T, S) float32, future keys included.
+    -> (B|1, H|1, T, S), dtype of the features, future keys included.
 
     A bias that depends on the distance alone is computed once per distance, or read from `table`
     (H, distances), which holds all distances in ascending order. Its gradient is summed along the
@@ -358,7 +364,7 @@ def bias_matrix(
     if encoding.causal:
         distances = distances.clamp(min=0)
     if table is None:
-        line = encoding.distance_bias(distances.float(), h[:, None])
+        line = encoding.distance_bias(distances.to(k_features[0].dtype), h[:, None])
     elif encoding.causal:
         line = table[:, distances]
     else:
@@ -375,7 +381,7 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         query_offset = mask_spec.offset(q.size(2), k.size(2))
         bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
         bias = bias.masked_fill(~mask, -torch.inf)
-        if q.device.type != "cpu":
+        if q.device.type != "cpu" or q.dtype == torch.float64:
             bias = bias.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 

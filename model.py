@@ -134,7 +134,7 @@ class Attention(nn.Module):
         q, k, v, packed_qkv = self.qkv(x, pos, encoding)
         last = past.last() if past else None
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
-            q_features, k_features = encoding.features(x.float(), pos, last)
+            q_features, k_features = encoding.features(attention.at_least_float32(x), pos, last)
         window_size = query_offset = None
         if past:
             k, v, *k_features = past.extend(k, v, *k_features)  # (B, H, S, D), S cached and new
@@ -432,7 +432,7 @@ class MeanCrossEntropy(torch.autograd.Function):
             rows = max(GPU_CHUNK_FACTOR * LOGITS_CHUNK // len(weight), fewest_rows, 1)
         for part, y in zip(x.split(rows), targets[:, None].split(rows), strict=True):
             logits = part @ weight.T
-            log_p = logits.float().log_softmax(-1)
+            log_p = attention.at_least_float32(logits).log_softmax(-1)
             losses.append(-log_p.gather(1, y))
             # The gradient of the logits, times N: dividing early would underflow in float16. When
             # compiled, the one-hot targets become a comparison, and all from `float` to this line

@@ -22,7 +22,7 @@ in more_encodings/. Override only the hooks where the encoding acts:
             super().__init__(heads, channels, block_size)
             self.r = nn.Parameter(torch.ones(heads))
         def features(self, x, pos, previous=None):
-            p = pos.float()[None, None]  # (1, 1, T)
+            p = pos.to(x.dtype)[None, None]  # (1, 1, T)
             return (p,), (p,)  # of queries, of keys
         def bias(self, q_features, k_features, h):
             return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
@@ -78,7 +78,8 @@ class Encoding(nn.Module):
     window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     supports_bidirectional = True  # whether an encoder can use the encoding
-    min_option_value = 1  # smallest value of the options
+    min_option_value = 1  # smallest value of integer options
+    option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias = factors = triton_bias = distance_bias = logits_transform = None
 
     def __init_subclass__(cls, **kwargs):
@@ -86,7 +87,7 @@ class Encoding(nn.Module):
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):
-        """Create the encoding; subclasses add integer options as keyword-only arguments."""
+        """Create the encoding; subclasses add options as keyword-only arguments."""
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
@@ -98,9 +99,9 @@ class Encoding(nn.Module):
         return q, k
 
     def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> tuple:
-        """Return (query features, key features): two tuples of float32 tensors (B|1, H|1, T).
+        """Return (query features, key features): two tuples of tensors (B|1, H|1, T), dtype of x.
 
-        x: (B, T, C) float32, the layer's normalized input (autocast is off); pos: (T,) int64.
+        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
         previous: key features of the preceding token, each (B|1, H|1, 1), when x continues a
         sequence (KV cache). Use `running_sum` for cumulative sums and add `previous` to them.
         A feature that is the same for all tokens may have T = 1, but only among the query features.
@@ -108,10 +109,7 @@ class Encoding(nn.Module):
         return (), ()
 
     def clamp_parameters_(self) -> None:
-        """Clamp parameters after an optimizer step.
-
-        Clamping in forward would zero the gradients of clamped parameters.
-        """
+        """Clamp parameters after an optimizer step; in forward it would zero their gradients."""
 
     def set_bidirectional(self) -> None:
         """Switch to bidirectional attention, for an encoder."""
@@ -172,23 +170,27 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
     return parsed
 
 
-def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict[str, int], list[str]]:
+def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:
     """Return the options of "option=value,option=value" and the problems with them."""
     options, problems = {}, []
     parameters = inspect.signature(cls).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     for word in filter(None, words.split(",")):
         option, _, value = word.partition("=")
+        allowed = cls.option_words.get(option)
+        is_integer = re.fullmatch("-?[0-9]+", value) and int(value) >= cls.min_option_value
         if option not in known:
             hint = f"choose from {' '.join(known)}" if known else "it has none"
             problems.append(f"{name} has no option '{option}': {hint}")
-        elif not re.fullmatch("-?[0-9]+", value) or int(value) < cls.min_option_value:
+        elif allowed and value not in allowed:
+            problems.append(f"{name}: {option} is '{value}': use {' or '.join(allowed)}")
+        elif not allowed and not is_integer:
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "
                 f"{cls.min_option_value}, as in {name}:{option}=8"
             )
         else:
-            options[option] = int(value)
+            options[option] = value if allowed else int(value)
     return options, problems
 
 
@@ -400,8 +402,7 @@ class NoPE(Encoding):
 class ALiBi(WeightedDecay):
     """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H.
 
-    If H is not a power of two, slopes are interleaved as in the paper. A WeightedDecay with
-    S = -pos, g = m.
+    If H is not a power of two, slopes are interleaved as in the paper. S = -pos, g = m.
     Source: Press et al. 2021
     """
 
@@ -417,7 +418,7 @@ class ALiBi(WeightedDecay):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def features(self, x, pos, previous=None):
-        s = -pos.float()[None, None]  # (1, 1, T)
+        s = -pos.to(x.dtype)[None, None]  # (1, 1, T)
         return (s, self.slopes), (s,)
 
 
@@ -425,7 +426,7 @@ class DistanceBias(Encoding):
     """Base class of biases of the distance alone: subclasses define only `distance_bias`."""
 
     def features(self, x, pos, previous=None):
-        p = pos.float()[None, None]  # (1, 1, T)
+        p = pos.to(x.dtype)[None, None]  # (1, 1, T)
         return (p,), (p,)
 
     def bias(self, q_features, k_features, h):
@@ -616,12 +617,13 @@ class RoPE(Encoding):
 
     def rotate(self, q, k, pos):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
-        sin, cos = sin_cos(angle, self.attention_factor)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        sin, cos = sin_cos(angle, self.attention_factor, dtype)
         sin, cos = sin[:, None], cos[:, None]  # (T, 1, D/2)
 
         def rotate_pairs(x: Tensor) -> Tensor:
             # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.
-            a, b = x.transpose(1, 2).float().chunk(2, -1)
+            a, b = x.transpose(1, 2).to(dtype).chunk(2, -1)
             rotated = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
             return rotated.to(x.dtype).transpose(1, 2)
 
@@ -703,15 +705,15 @@ def running_sum(x: Tensor) -> Tensor:
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
-def sin_cos(angle: Tensor, radius: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return radius times sines and cosines of angles (..., T, N) float64, as float32; no gradient.
+def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
+    """Return radius times sines and cosines of angles (..., T, N) float64, as dtype; no gradient.
 
     torch.compile would compute them again for each head and sequence, in float64, which is slow
-    on GPUs. This operator prevents that. For a single token it is not used.
+    on GPUs. This operator prevents that. It is not used for a single token or for float64.
     """
-    if angle.size(-2) > 1:
+    if angle.size(-2) > 1 and dtype == torch.float32:
         return torch.ops.posenc.circle(angle, radius)
-    return (angle.sin() * radius).float(), (angle.cos() * radius).float()
+    return (angle.sin() * radius).to(dtype), (angle.cos() * radius).to(dtype)
 
 
 def _empty_sin_cos(angle, radius):

@@ -34,7 +34,7 @@ class Layer:
     def features(self) -> tuple[tuple, tuple]:
         """The encoding's per-token features of queries and of keys."""
         with torch.autocast(self.x.device.type, enabled=False):  # as in the model
-            return self.encoding.features(self.x.float(), self.pos)
+            return self.encoding.features(attention.at_least_float32(self.x), self.pos)
 
     def bias(self) -> Tensor | None:
         """Return the bias of all pairs, future keys included: (B|1, H|1, T, T).

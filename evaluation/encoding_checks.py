@@ -136,6 +136,11 @@ CHECKS: dict[str, Check] = {
         cause="a hook keeps something between calls",
     ),
     "bfloat16": Check(model_checks.check_bfloat16),
+    "float64": Check(
+        model_checks.check_float64,
+        _cases(causal=BOTH),
+        cause="a hook rounds to float32: use the dtype of x, q or d, as in pos.to(x.dtype)",
+    ),
     "bfloat16, far tokens": Check(
         layer_checks.check_rotation_in_bfloat16,
         cause="compute angles and their sines in float32 or float64, and cast the result",

@@ -121,14 +121,22 @@ def check_options(spec: str) -> None:
             "use (self, heads, channels, block_size, *, option: int = 8)",
         )
         for option in options:
+            words = cls.option_words.get(option.name, ())
+            is_integer = option.default is None or type(option.default) is int
             require(
-                option.default is None or type(option.default) is int,
-                f"the default of the option {option.name} is not an integer or None",
-                "options are keyword-only integers with a default",
+                option.default in words if words else is_integer,
+                f"the default of the option {option.name} is {option.default!r}",
+                "a default is an integer, None, or one of the option's words in option_words",
             )
-            if option.default is not None:
-                part = f"{cls.names[0]}:{option.name}={option.default}"
-                posenc.build(part, H, C, 64, layers=1)
+            for value in words or [option.default]:
+                if value is not None:
+                    posenc.build(f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1)
+        for name, words in cls.option_words.items():
+            require(
+                name in [option.name for option in options] and isinstance(words, tuple),
+                f"option_words has {name}: {words!r}",
+                "its keys are options, its values are tuples of words",
+            )
     for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
         posenc.build(spec, heads, width, block_size, layers=2)
 

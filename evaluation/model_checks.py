@@ -327,6 +327,48 @@ def check_bfloat16(spec: str) -> Measurement:
     return within(Measurement(error.item(), 0.05), what, cause)
 
 
+def check_float64(spec: str, causal: bool) -> Measurement | None:
+    """Check a float64 model: logits, KV cache, and a derivative against a finite difference.
+
+    The derivative is that of the loss in a random direction of all parameters; if a hook rounds to
+    float32, the finite difference has hardly a correct digit.
+    """
+    if not causal and not supports_bidirectional(spec):
+        raise NotApplicable("supports_bidirectional = False")
+    model = make_lively_model(spec, causal=causal)
+    tokens = torch.randint(V, (2, 30))
+    with torch.no_grad():
+        rounded = model(tokens)
+        model.double()
+        exact = model(tokens)
+    require(exact.dtype == torch.float64, f"the logits of a float64 model are {exact.dtype}")
+    errors = [compare("logits in float32 and float64 differ", rounded, exact, 1e-4, 1e-4)]
+    if causal:
+        cached = read_in_chunks(model, tokens, 7, capacity=30)
+        errors.append(compare("float64 logits through a KV cache differ", cached, exact, 1e-10))
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    differences = [_slope_error(model, tokens, size) for size in (1e-8, 1e-9)]
+    what = "the relative error of the loss's derivative against a finite difference in float64"
+    # A kink of the loss may be in one of the two intervals.
+    errors.append(within(Measurement(min(differences), 1e-5), what))
+    return worst(errors)
+
+
+@torch.no_grad()
+def _slope_error(model: GPT, tokens: Tensor, size: float) -> float:
+    """Return the relative error of the gradients in a random direction of increasing loss."""
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    direction = [torch.rand_like(p) * p.grad.sign() for p in parameters]
+    slope = sum((p.grad * step).sum() for p, step in zip(parameters, direction, strict=True))
+    losses = []
+    for factor in (1, -2, 1):  # to one side, to the other, and back
+        for parameter, step in zip(parameters, direction, strict=True):
+            parameter += factor * size * step
+        losses.append(model(tokens[:, :-1], tokens[:, 1:]))
+    difference = (losses[0] - losses[1]) / (2 * size)
+    return ((difference - slope) / slope).abs().item()
+
+
 def check_state_dict(spec: str) -> Measurement:
     """Load the weights into a model with other initial values: the logits must be equal."""
     model, other = make_lively_model(spec), make_model(spec, block_size=100)

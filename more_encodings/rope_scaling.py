@@ -7,7 +7,9 @@ evaluated or fine-tuned with them (train_gpt.py --init_from).
 import math
 
 import torch
+from torch import Tensor
 
+from errors import InputError
 from posenc import RoPE, frequencies
 
 
@@ -61,13 +63,16 @@ class YaRN(PositionInterpolation):
     """`rope-pi` for slow pairs only; queries and keys are multiplied by 0.1 ln(factor) + 1.
 
     Pairs with at least 32 rotations within the training length are unchanged, pairs with less than
-    one are interpolated by `factor`, pairs in between use a linear interpolation of both
-    frequencies by rotations. (The authors' code interpolates by the pairs' indices instead.)
-    Set `length` if the training length to scale from is not that of this run.
+    one are interpolated by `factor`, pairs in between use a mean of both frequencies. Its weights
+    are linear in the number of rotations, as the paper prints, or, with ramp=released, linear in
+    the pair's index, between whole indices, as in the authors' code and in transformers: use it for
+    models that were fine-tuned with these. Set `length` if the training length to scale from is
+    not that of this run.
     Source: Peng et al. 2024 (YaRN), sections 3.2 and 3.4
     """
 
     names = ("yarn",)
+    option_words = {"ramp": ("paper", "released")}
 
     def __init__(
         self,
@@ -78,13 +83,34 @@ class YaRN(PositionInterpolation):
         factor: int = 4,
         base: int = 10_000,
         length: int | None = None,
+        ramp: str = "paper",
     ):
         super().__init__(heads, channels, block_size, factor=factor, base=base)
+        if ramp == "released" and base == 1:
+            raise InputError("yarn: ramp=released has no ramp for base=1: use a base of at least 2")
         self.length = length or block_size
+        self.ramp = ramp
         self.attention_factor = 0.1 * math.log(factor) + 1
 
     def frequencies(self, width, device):
         original = frequencies(width, self.base, device)
-        rotations = self.length * original / (2 * math.pi)  # within the training length
-        kept = ((rotations - 1) / (32 - 1)).clamp(0, 1)
+        if self.ramp == "released":
+            kept = self.released_weights(width, device)
+        else:
+            rotations = self.length * original / (2 * math.pi)  # within the training length
+            kept = ((rotations - 1) / (32 - 1)).clamp(0, 1)
         return original * (kept + (1 - kept) / self.factor)
+
+    def released_weights(self, width: int, device: torch.device) -> Tensor:
+        """Return the weights of the original frequencies with ramp=released, (width/2,) float64."""
+
+        def pair_with(rotations):  # within the training length; the index is not an integer
+            wavelength = self.length / (2 * math.pi * rotations)
+            return width * math.log(wavelength) / (2 * math.log(self.base))
+
+        first = max(math.floor(pair_with(32)), 0)
+        last = min(math.ceil(pair_with(1)), width - 1)
+        if first == last:
+            last += 0.001  # as in the authors' code
+        pair = torch.arange(width // 2, dtype=torch.float64, device=device)
+        return 1 - ((pair - first) / (last - first)).clamp(0, 1)

@@ -24,7 +24,7 @@ class Sandwich(DistanceBias):
 
     def distance_bias(self, d, h):
         cosines = angles(d, self.dimension).cos()
-        return ((cosines - 1).sum(-1) / self.h[h]).float()
+        return ((cosines - 1).sum(-1) / self.h[h]).to(d.dtype)
 
 
 class SandwichSmoothed(Sandwich):
@@ -39,7 +39,7 @@ class SandwichSmoothed(Sandwich):
         super().__init__(heads, channels, block_size)
 
     def distance_bias(self, d, h):
-        return (8 / self.h[h] * (-0.825 * d.abs().double().log1p() - 0.8)).float()
+        return (8 / self.h[h] * (-0.825 * d.abs().double().log1p() - 0.8)).to(d.dtype)
 
 
 class ALiBiShift(ALiBi):

@@ -154,7 +154,8 @@ def options(cls: type[posenc.Encoding]) -> list[str]:
     for parameter in inspect.signature(cls).parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             default = "" if parameter.default is None else f"={parameter.default}"
-            found.append(f"`{parameter.name}{default}`")
+            others = [w for w in cls.option_words.get(parameter.name, ()) if w != parameter.default]
+            found.append(f"`{parameter.name}{default}`" + "".join(f" or `{w}`" for w in others))
     return found
 
 

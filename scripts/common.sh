@@ -91,7 +91,8 @@ install_requirements() {
 #   SEEDS          seeds, as in "1 2 3" (default: 1)
 #   EVAL_TOKENS    evaluate at most so many tokens at each length (full: 0.1B, which is all of FineWeb's
 #                  validation split and of WikiText-103's test set; small: 131,072; smoke: 1,024)
-#   FLAGS          additional flags of train_gpt.py
+#   FLAGS          additional flags of train_gpt.py; outputs are in a folder below RUNS, as in
+#                  runs/attn_scale1/ for FLAGS="--attn_scale 1"
 #   DRY_RUN=1      print the commands, and the cost of each training and of all; run nothing
 #   DATA           folder of shards to use for everything (default: prepared under data/)
 #   RUNS           folder for all outputs (default: runs)
@@ -109,6 +110,11 @@ case $SCALE in
     smoke) scale_divisor=32 eval_tokens=1024 ;;
     *) invalid "SCALE=$SCALE is unknown: use full, small or smoke" ;;
 esac
+if [ -n "${FLAGS:-}" ]; then
+    flags_name=${FLAGS// /} flags_name=${flags_name#--} flags_name=${flags_name//--/-}
+    flags_name=${flags_name//\//_}
+    if [[ $RUNS != *"/$flags_name" ]]; then RUNS+=/$flags_name; fi # unless a calling script did it
+fi
 # Variables that the functions below set and use:
 #   name encodings    of the experiment (experiment)
 #   data split        folder of the shards, split to evaluate on (prepare_data)

@@ -15,6 +15,6 @@ experiment figure1 cable cable-nw alibi fire t5 t5-clip kerple rope learnable si
 prepare_data fineweb-edu
 train fineweb-edu_medium 1024
 if [ "$SCALE" != full ]; then EVAL_TOKENS=${EVAL_TOKENS:-$((8 * 131072 / scale_divisor))}; fi
-evaluate_perplexity 512,1024,2048,4096,8192,16384,32768,65536,131072
+evaluate_perplexity 512,1024,2048,4096,8192,15360,32768,65536,131072
 report cable_table1_fineweb-edu-10b_medium
 finish

@@ -86,6 +86,7 @@ ENCODINGS = [
     "rope+cope",
     "window:w=9",
     "window:w=9+alibi",
+    "yarn:factor=2,ramp=released",
 ]
 # Encodings that support no more positions than the training length.
 LIMITED = ["learnable", "learnable+alibi", "diet-abs"]

@@ -18,17 +18,21 @@ class Recency(Encoding):
     """-r_h log(1 + d)."""
 
     names = ("my-recency", "my-alias")
+    option_words = {"growth": ("log", "root")}
 
-    def __init__(self, heads, channels, block_size, *, power: int = 1):
+    def __init__(self, heads, channels, block_size, *, power: int = 1, growth: str = "log"):
         super().__init__(heads, channels, block_size)
         self.r = nn.Parameter(torch.ones(heads))
+        self.growth = growth
 
     def features(self, x, pos, previous=None):
         p = pos.float()[None, None]
         return (p,), (p,)
 
     def bias(self, q_features, k_features, h):
-        return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
+        distance = (q_features[0] - k_features[0]).abs()
+        decay = distance.log1p() if self.growth == "log" else (1 + distance).sqrt()
+        return -self.r[h] * decay
 
 
 class Broken(Recency):
@@ -85,7 +89,8 @@ def test_all_checks_of_a_users_encoding(mine, capsys, monkeypatch):
 
 def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
     with pytest.raises(SystemExit) as stop:
-        check_encoding.main([str(mine), "--pe", "my-broken,my-recency:power=2", "--speed", "false"])
+        pe = "my-broken,my-recency:power=2,growth=root"
+        check_encoding.main([str(mine), "--pe", pe, "--speed", "false"])
     assert stop.value.code == 1
     out = capsys.readouterr().out
     assert "my-broken: log d, which is infinite at distance 0." in out
@@ -93,7 +98,7 @@ def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
         "    the bias at distance 0 has NaN or Inf in 264 of 264 values\n    usual cause: " in out
     )
     assert "5 checks of my-broken: 1 ok, 3 failed, 1 not applicable" in out
-    assert "5 checks of my-recency:power=2: 4 ok, 0 failed, 1 not applicable" in out
+    assert "5 checks of my-recency:power=2,growth=root: 4 ok, 0 failed" in out
 
 
 def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):
@@ -138,7 +143,8 @@ def test_invalid_input_is_refused(mine, refused, tmp_path):
     ]
     (line,) = refused(check_encoding.main, tmp_path / "none.py")
     assert line.startswith(f"error: {tmp_path}/none.py cannot be read (No such file")
-    lines = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,cabel")
-    assert len(lines) == 2
+    lines = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,growth=x,cabel")
+    assert len(lines) == 3
     assert "power is 'x'" in lines[0]
-    assert "did you mean cable?" in lines[1]
+    assert lines[1] == "error: my-recency: growth is 'x': use log or root"
+    assert "did you mean cable?" in lines[2]

@@ -34,7 +34,6 @@ def make_model(pe):
 @pytest.mark.parametrize("pe", ["fox", "sinusoidal", "kerple"])
 def test_gradient_fractions_agree_with_finite_differences(pe):
     model = make_model(pe).double()
-    model.posenc.float()  # per-token features are float32
     tokens, target = torch.randint(50, (1, 6)), torch.tensor([7])
     fractions = eval_receptive_field.gradient_fractions(model, tokens, target)[0]
 

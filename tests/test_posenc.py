@@ -306,6 +306,8 @@ def test_options_are_constructor_keywords():
     assert make("t5-clip").table.shape == (H, 64)
     assert make("t5:buckets=8,max_distance=32").table.shape == (H, 8)
     assert len(make("diet-abs:rank=3").p_q) == 3
+    assert make("yarn").ramp == make("yarn:factor=2,ramp=paper").ramp == "paper"
+    assert make("alibi+yarn:ramp=released,factor=2").parts[1].ramp == "released"
 
 
 @pytest.mark.parametrize(
@@ -326,6 +328,11 @@ def test_options_are_constructor_keywords():
             "shift is '-9': it must be an integer of at least -8, as in alibi-shift:shift=8",
         ),
         ("alibi-equal:h=-9", "at least -8"),
+        ("yarn:ramp=linear", "yarn: ramp is 'linear': use paper or released"),
+        ("yarn:ramp", "yarn: ramp is '': use paper or released"),
+        ("yarn:ramp=1,factor=2", "yarn: ramp is '1': use paper or released"),
+        ("yarn:factor=released", "factor is 'released': it must be an integer of at least 1"),
+        ("yarn:ramp=released,base=1", "use a base of at least 2"),
         ("sandwich:dimension=1", "at least 2"),
         ("window:w=1-", "w is '1-'"),
         (

@@ -65,7 +65,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
         "FLAGS": "--verify_data always",
     }
     first = script("table2_dapev2.sh", tmp_path, **settings)
-    runs = tmp_path / "runs" / "smoke"
+    runs = tmp_path / "runs" / "verify_dataalways" / "smoke"
     assert (
         first.returncode == 1
         and first.stderr.count("error: failed: python train_gpt.py") == 1
@@ -89,6 +89,27 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert re.search(
         r"\| +\d+\.\d\d ± \d+\.\d\d \|", (runs / "table2_dapev2" / "perplexity.md").read_text()
     )
+
+
+def test_runs_with_other_flags_have_another_folder(tmp_path, data_dir):
+    """Runs and report; a script that another script starts does not add the folder again."""
+    settings = {"DATA": str(data_dir), "ENCODINGS": "cable", "DRY_RUN": "1"}
+    folders = {}
+    for flags in ("", "--attn_scale 1", "--attn_scale 1 --plugin a/b.py"):
+        done = script("figure5.sh", tmp_path, FLAGS=flags, **settings)
+        found = re.findall(rf"{tmp_path}/runs/(\S*?)smoke/", done.stdout)
+        assert found and len(set(found)) == 1, done.stderr
+        folders[flags] = found[0]
+    assert list(folders.values()) == ["", "attn_scale1/", "attn_scale1-plugina_b.py/"]
+    nested = "source scripts/common.sh; bash -c 'source scripts/common.sh; echo $RUNS'"
+    done = subprocess.run(
+        ["bash", "-c", nested],
+        env={**os.environ, "RUNS": "mine", "FLAGS": "--attn_scale 1"},
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+    )
+    assert done.stdout == "mine/attn_scale1\n", done.stderr
 
 
 def test_learning_rate_with_lowest_validation_loss_is_chosen(tmp_path, data_dir):

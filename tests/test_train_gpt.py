@@ -242,7 +242,8 @@ def test_init_from_starts_a_new_run_from_other_weights(trained, train, capsys):
 
 
 @pytest.mark.parametrize(
-    "pe, other", [("rope", "yarn:factor=2"), ("cable", "k-cable"), ("rope", "rope-pi:factor=1")]
+    "pe, other",
+    [("rope", "yarn:factor=2,ramp=released"), ("cable", "k-cable"), ("rope", "rope-pi:factor=1")],
 )
 def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, train, capsys):
     """The loss is that of the weights under the other encoding, which the checkpoint stores."""
@@ -498,15 +499,19 @@ def test_a_picture_that_fails_does_not_end_the_training(train, capsys, monkeypat
 
 
 def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
-    """One line each, without data; an encoding may have no docstring."""
+    """One line each, and one for options, without data; an encoding may have no docstring."""
     plugin = tmp_path / "mine.py"
     plugin.write_text("import posenc\nclass A(posenc.Encoding):\n    names = ('my-a', 'my-b')\n")
     train_gpt.main(["--list", "--plugin", str(plugin), "--data", "nodata"])
     lines = capsys.readouterr().out.splitlines()
-    names = [name for line in lines for name in line.split("  ")[0].split(", ")]
+    rows = [line for line in lines if not line.startswith(" ")]
+    names = [name for row in rows for name in row.split("  ")[0].split(", ")]
     assert sorted(names) == sorted(posenc.ENCODINGS) and "my-b" in names
     (alibi,) = (line for line in lines if line.startswith("alibi "))
     assert alibi.split("  ")[-1].strip() == "-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H."
+    (yarn,) = (number for number, line in enumerate(lines) if line.startswith("yarn "))
+    options = lines[yarn + 1].strip()
+    assert options == "options: factor=4, base=10000, length, ramp=paper or released"
 
 
 def test_missing_wandb_is_reported_with_the_fix(refused, data_dir, tmp_path, monkeypatch):

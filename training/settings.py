@@ -19,6 +19,7 @@ from runtime.checkpoints import (
 
 import posenc
 from errors import InputError
+from reporting import encoding_table
 
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
 # Settings that are no part of a run's config: they choose what the program does.
@@ -139,10 +140,12 @@ def _missing_plugin(config) -> list[str]:
 
 
 def describe_encodings() -> str:
-    """Return one line for each registered encoding: its --pe names and its formula."""
-    formulas = {}
+    """Return the --pe names, the formula and the options of each registered encoding."""
+    rows = []
     for cls in dict.fromkeys(posenc.ENCODINGS.values()):
         lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
-        formulas[", ".join(cls.names)] = lines[0] if lines else "(no docstring)"
-    width = max(map(len, formulas))
-    return "\n".join(f"{names:{width}}  {formula}" for names, formula in formulas.items())
+        rows.append((", ".join(cls.names), lines[0] if lines else "(no docstring)"))
+        if options := ", ".join(encoding_table.options(cls)):
+            rows.append(("", f"    options: {options.replace('`', '')}"))
+    width = max(len(names) for names, _ in rows)
+    return "\n".join(f"{names:{width}}  {text}" for names, text in rows)

@@ -69,6 +69,20 @@ WRONG = [
 """,
     ),
     (
+        "options",
+        """
+    option_words = {"growth": ("log", "root")}
+    def __init__(self, heads, channels, block_size, *, growth: str = "linear"):
+        super().__init__(heads, channels, block_size)
+""",
+    ),
+    (
+        "options",
+        """
+    option_words = {"growth": ("log", "root")}
+""",
+    ),
+    (
         "shapes",
         """
     def features(self, x, pos, previous=None):
@@ -210,6 +224,14 @@ WRONG = [
     def bias(self, q_features, k_features, h):
         type(self).calls += 1
         return super().bias(q_features, k_features, h) * type(self).calls
+""",
+    ),
+    (
+        "float64",
+        """
+    def features(self, x, pos, previous=None):
+        (s,), _ = super().features(x, pos, previous)
+        return (s.float(),), (s.float(),)
 """,
     ),
     (

@@ -251,6 +251,48 @@ def test_scaled_rope_matches_transformers(pe, rope_type, base, settings):
     check_rotation_of_transformers(pe, rope_type, base, settings, attention_factor(pe))
 
 
+@pytest.mark.parametrize("length, base", [(256, 10_000), (1024, 10_000), (4096, 500_000), (64, 10)])
+@pytest.mark.parametrize("factor", [1, 4, 16, 64])
+def test_yarn_as_released_matches_transformers(factor, length, base):
+    """Frequencies and attention factor of rope_type "yarn", which models were fine-tuned with."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope_parameters = {
+        "rope_type": "yarn",
+        "rope_theta": float(base),
+        "factor": float(factor),
+        "original_max_position_embeddings": length,
+    }
+    config = LlamaConfig(
+        hidden_size=4 * 64,
+        num_attention_heads=4,
+        max_position_embeddings=factor * length,
+        rope_parameters=rope_parameters,
+    )
+    expected, expected_factor = ROPE_INIT_FUNCTIONS["yarn"](config, None)
+    encoding = make(f"yarn:ramp=released,factor={factor},length={length},base={base}")
+    assert_allclose(encoding.frequencies(64, torch.device("cpu")), expected, rtol=1e-6)
+    assert encoding.attention_factor == pytest.approx(expected_factor)
+
+
+@pytest.mark.parametrize("factor", [4, 16, 64])
+def test_yarn_as_printed_weighs_by_rotations(factor):
+    """Peng et al. 2024, section 3.2, in float64; the released ramp has other frequencies."""
+    device, n = torch.device("cpu"), np.arange(32)
+    original = 10000.0 ** (-2 * n / 64)
+    weight = np.clip((1024 * original / (2 * np.pi) - 1) / (32 - 1), 0, 1)
+    expected = weight * original + (1 - weight) * original / factor
+    for pe in ("yarn:", "yarn:ramp=paper,"):
+        encoding = make(f"{pe}factor={factor},length=1024")
+        assert_allclose(encoding.frequencies(64, device), expected, rtol=1e-12)
+        assert encoding.attention_factor == pytest.approx(0.1 * np.log(factor) + 1)
+    # Pair 5 has 39 rotations, pair 6 has 29, pair 17 has 1.2, pair 18 has 0.9: from 5 to 18.
+    released = make(f"yarn:ramp=released,factor={factor},length=1024").frequencies(64, device)
+    assert released[12] / original[12] == pytest.approx(6 / 13 + 7 / 13 / factor)
+    assert expected[12] / original[12] == pytest.approx(0.134 + 0.866 / factor, rel=1e-3)
+
+
 def test_initial_values_follow_the_sources():
     def initial(pe, heads=64, width=64):
         return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)

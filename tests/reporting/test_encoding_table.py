@@ -50,6 +50,10 @@ def test_write_replaces_only_the_table(tmp_path, monkeypatch, capsys):
         ("cable", {"attention paths": "sdpa (decoder), triton, dense"}),
         ("cope", {"encoder": "no", "attention paths": "dense", "acts on": "rows of logits"}),
         ("window", {"acts on": "mask", "options": "`w=100`"}),
+        (
+            "yarn",
+            {"options": "`factor=4`, `base=10000`, `length`, `ramp=paper` or `released`"},
+        ),
         ("transformer-xl", {"acts on": "queries and keys, rows of logits"}),
         ("learnable", {"learnable parameters": "`table` Embedding (L, C) (shared by all layers)"}),
         ("nope", {"acts on": "nothing", "attention paths": "sdpa, triton, dense"}),
