@@ -1,25 +1,35 @@
-"""Compare the perplexities of two runs with a paired bootstrap.
+"""Compare the perplexities of runs: paired bootstrap over the text, or t-test over seeds.
 
     python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
+    python compare.py --over seeds runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
 
-For each context length that both records hold, the ratio of the perplexities is printed, first over
-second, with a 95% confidence interval. The text is cut into at most 32 segments. The bootstrap
-draws segments with replacement, 10,000 times, and the same segments for both runs, so that text
-which is hard for both does not widen the interval. A ratio below 1 means that the first run is
-better. The difference is significant if the interval does not contain 1. Details:
-evaluation/intervals.py.
+--over text compares two records. For each context length that both hold, the ratio of the
+perplexities is printed, first over second, with a 95% confidence interval. The text is cut into at
+most 32 segments. The bootstrap draws segments with replacement, 10,000 times, and the same segments
+for both runs, so that text which is hard for both does not widen the interval. A ratio below 1
+means that the first run is better. The difference is significant if the interval does not contain
+1. Details: evaluation/intervals.py.
+
+--over seeds compares the first record's encoding with each other one. Every encoding needs records
+of at least two seeds, and runs are paired by seed. For each length it prints mean ± standard
+deviation, the mean difference, and a paired two-sided t-test, as table 3 of the Sandwich paper:
+a dagger marks encodings that are significantly worse than the first one (p < 0.05), an asterisk
+those that are significantly better. Details: evaluation/significance.py.
 """
 
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from runtime import cli
 from runtime.files import read_json
 
 from errors import InputError
 from evaluation.intervals import DRAWS, MAX_SEGMENTS, perplexity_ratio
-from reporting.columns import protocol_of, record_labels
-from reporting.formatting import Table
+from evaluation.significance import compare_seeds, explain_marks
+from reporting.columns import Column, make_columns, protocol_of, record_labels
+from reporting.formatting import MISSING, Table
 from reporting.metrics import describe_protocol
 
 
@@ -28,14 +38,25 @@ class Config:
     """Settings of a comparison."""
 
     records: list[str] = field(default_factory=list)
-    """two JSON records of eval_extrapolation.py"""
+    """JSON records of eval_extrapolation.py"""
+    over: Literal["text", "seeds"] = "text"
+    """what the uncertainty is over: text: two records; seeds: two or more encodings, each with
+    records of two or more seeds"""
 
 
 def main(argv=None):
     config = cli.parse(
-        Config, argv, __doc__, positional=("records", "two JSON records of eval_extrapolation.py")
+        Config, argv, __doc__, positional=("records", "JSON records of eval_extrapolation.py")
     )
-    first, second = load_records(config.records)
+    records = load_records(config.records, config.over)
+    if config.over == "seeds":
+        compare_over_seeds(records)
+    else:
+        compare_over_text(*records)
+
+
+def compare_over_text(first: dict, second: dict) -> None:
+    """Print the ratio of two records at each length, with its interval."""
     lengths = shared_lengths(first, second)
     names = record_labels([first, second])
     cells = [["context", *names, "ratio", "95% interval", "segments"]]
@@ -50,12 +71,70 @@ def main(argv=None):
     )
 
 
-def load_records(paths: list[str]) -> list[dict]:
-    """Return two records. Raises InputError if they are not of the same text and protocol."""
-    if len(paths) != 2:
+def compare_over_seeds(records: list[dict]) -> None:
+    """Print the t-test over seeds of the first record's encoding against each other one.
+
+    Raises InputError if a column of records shares fewer than two seeds with the first one.
+    """
+    columns = make_columns(records, "perplexity")
+    reference = next(column for column in columns if records[0] in column.records)
+    others = [column for column in columns if column is not reference]
+    if not others:
+        raise InputError(
+            f"all records are of {reference.label}: pass records of another encoding, too"
+        )
+    first_seeds = {record.get("seed") for record in reference.records}
+    for column in others:
+        shared = first_seeds & {record.get("seed") for record in column.records}
+        if len(shared) < 2:
+            raise InputError(
+                f"{reference.label} and {column.label} have fewer than two seeds in common: "
+                "evaluate both with the same two or more seeds, trained by the same recipe"
+            )
+    cells = [["context", "encoding", "perplexity", "difference", "t", "p", ""]]
+    for length in reference.lengths():
+        rows = [row for other in others if (row := seeds_row(reference, other, length))]
+        if rows:
+            values = seed_values(reference, length)
+            cells += [[f"{length:,}", reference.label, values, "", "", "", ""], *rows]
+    print(Table(cells).markdown())
+    print(
+        f"Perplexity, mean ± standard deviation over seeds; difference from {reference.label}; "
+        f"{describe_protocol(records[0])}. {explain_marks(reference.label, len(first_seeds))}"
+    )
+
+
+def seeds_row(reference: Column, other: Column, length: int) -> list[str] | None:
+    """Return the table's row of another encoding at a length; None: not evaluated there."""
+    test = compare_seeds(reference.values_by_seed(length), other.values_by_seed(length))
+    if test is None:
+        return None
+    numbers = [f"{test.difference:+.3f}", f"{test.t:.2f}", f"{test.p:.2g}"]
+    return ["", other.label, seed_values(other, length), *numbers, test.mark]
+
+
+def seed_values(column: Column, length: int) -> str:
+    """Return mean ± standard deviation over the seeds of a column at a length."""
+    values = column.values_by_seed(length).values()
+    if len(values) < 2:
+        return MISSING
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def load_records(paths: list[str], over: str) -> list[dict]:
+    """Return the records. Raises InputError if they are not of the same text and protocol.
+
+    over: see Config.
+    """
+    if over == "text" and len(paths) != 2:
         raise InputError(
             "two records are needed: python compare.py runs/A/eval_DATA_val.json "
             "runs/B/eval_DATA_val.json"
+        )
+    if len(paths) < 4 and over == "seeds":
+        raise InputError(
+            "four records are needed, of two encodings with two seeds each: python compare.py "
+            "--over seeds runs/A*/eval_DATA_val.json runs/B*/eval_DATA_val.json"
         )
     for path in map(Path, paths):
         if path.is_dir():
@@ -67,13 +146,11 @@ def load_records(paths: list[str]) -> list[dict]:
             problems.append(f"{path} is not a record of eval_extrapolation.py: use another file")
     if problems:
         raise InputError(*problems)
-    first, second = records
-    for key, differs in (
-        ("data", first["data"] != second["data"]),
-        ("protocol", protocol_of(first) != protocol_of(second)),
-    ):
-        if differs:
-            problems.append(f"the records differ in {key}: evaluate both runs in the same way")
+    data = [record["data"] for record in records]
+    protocols = [protocol_of(record) for record in records]
+    for key, values in (("data", data), ("protocol", protocols)):
+        if any(value != values[0] for value in values):
+            problems.append(f"the records differ in {key}: evaluate all runs in the same way")
     if problems:
         raise InputError(*problems)
     return records

@@ -44,6 +44,7 @@ from runtime import cli
 from runtime.files import atomic, read_json
 
 from errors import InputError
+from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, tables
 from reporting.claims import index
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
@@ -192,9 +193,10 @@ def report_lengths(
         suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key)
-        table = metric.table(columns)
-        parts = [table.markdown(), metric.caption(group)]
-        comparison = tables.paper_comparison(columns, matching) if matching else None
+        marks, caption = seed_marks(columns, matching)
+        table = metric.table(columns, marks=marks)
+        parts = [table.markdown(), f"{metric.caption(group)}{caption}"]
+        comparison = tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
             compared, caption = comparison
             parts += [compared.markdown(), caption]
@@ -207,6 +209,22 @@ def report_lengths(
             if plot.applies(group):
                 save(out / f"{plot.stem}{suffix}.png", partial(plot.draw, columns))
     return written
+
+
+def seed_marks(
+    columns: list[Column], printed: paper.PaperTable | None
+) -> tuple[dict[tuple[str, int], str], str]:
+    """Return the marks of paired t-tests over seeds and a sentence on them; ({}, ""): none.
+
+    They are those of table 3 of the Sandwich paper, and need two seeds of everything.
+    """
+    if printed is None or not printed.marks:
+        return {}, ""
+    marks = tables.seed_marks(columns, paper.MARKS_REFERENCE)
+    if not marks:
+        return {}, ""
+    seeds = min(len(column.records) for column in columns)
+    return marks, f" {explain_marks(paper.MARKS_REFERENCE, seeds)}"
 
 
 def report_training_lengths(

@@ -69,6 +69,11 @@ class Column:
                 entries[record.get("seed")] = entry
         return entries
 
+    def values_by_seed(self, length: int) -> dict[int | None, float]:
+        """Return {seed: value} of the seeds that were evaluated at this length."""
+        entries = self.entries_by_seed(length)
+        return {seed: entry[self.key] for seed, entry in entries.items()}
+
     def mean(self, length: float) -> float | None:
         """Return the mean over seeds, or None if any seed has no value."""
         values = self.values(length)

@@ -58,6 +58,7 @@ class Table:
 def _latex_cell(text: str) -> str:
     bold = text.startswith("**")
     replacements = {"**": "", "—": "---", " ± ": " $\\pm$ ", "%": "\\%", "_": "\\_"}
+    replacements |= {"†": "$^\\dagger$", "∗": "$^*$"}
     for mark, written in replacements.items():
         text = text.replace(mark, written)
     return f"\\textbf{{{text}}}" if bold else text

@@ -294,7 +294,10 @@ def _speed_caption(benchmark: str, result: dict) -> str:
 def _judge_perplexity(columns, printed=None, **evidence):
     if "objective" in columns[0].records[0]:  # the claims are on decoders
         return []
-    return claims.judge_perplexity(columns, printed)
+    verdicts = claims.judge_perplexity(columns, printed)
+    if printed and printed.marks:
+        verdicts += claims.judge_seed_marks(columns, printed)
+    return verdicts
 
 
 def _judge_receptive_field(columns, perplexities=(), **evidence):

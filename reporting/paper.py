@@ -1,13 +1,16 @@
 """Numbers printed in the papers, in tables and in the text, read from results/paper."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from errors import InputError
+from reporting.formatting import MISSING, format_number
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization.csv"
+# Daggers and asterisks of table 3 of the Sandwich paper compare with this encoding.
+MARKS_REFERENCE = "sandwich"
 # The CABLE paper does not say which T5 bias it uses; its text describes the clipped one.
 PAPER_NAMES = {"t5-clip": "t5"}
 
@@ -26,6 +29,10 @@ class PaperTable:
     """training length in tokens"""
     numbers: dict[str, dict[int, float]]
     """{encoding: {context: value}}, without the dashes of the printed table"""
+    deviations: dict[str, dict[int, float]] = field(default_factory=dict)
+    """the numbers after ±, like `numbers`; table 3 of the Sandwich paper only"""
+    marks: dict[str, dict[int, str]] = field(default_factory=dict)
+    """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
 
     @property
     def paper(self) -> str:
@@ -44,6 +51,19 @@ class PaperTable:
     def value(self, pe: str, context: int) -> float | None:
         """Return a number of the table, or None if it has none."""
         return self.numbers.get(PAPER_NAMES.get(pe, pe), {}).get(context)
+
+    def printed(self, pe: str, context: int) -> str:
+        """Return a number as printed, with ± and mark; a dash if the table has none."""
+        value, name = self.value(pe, context), PAPER_NAMES.get(pe, pe)
+        if value is None:
+            return MISSING
+        deviation = self.deviations.get(name, {}).get(context)
+        text = format_number(value) + ("" if deviation is None else f" ± {deviation:.2f}")
+        return text + self.mark(pe, context)
+
+    def mark(self, pe: str, context: int) -> str:
+        """Return a dagger, an asterisk or ""."""
+        return self.marks.get(PAPER_NAMES.get(pe, pe), {}).get(context, "")
 
     def contexts(self) -> list[int]:
         """Return the contexts of the table, ascending."""
@@ -122,10 +142,17 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
     entry = index[path.name]
     if entry["measure"] in (SPEED, TRAINING_LENGTHS):
         return PaperStatements(entry["what"], entry["measure"], rows)
-    numbers = {}
-    for pe in rows[0]:
-        if pe != "context_length":
-            numbers[pe] = {int(row["context_length"]): float(row[pe]) for row in rows if row[pe]}
+    numbers, deviations, marks = {}, {}, {}
+    for name in rows[0]:
+        if name == "context_length":
+            continue
+        pe, _, kind = name.partition(" ")
+        cells = {int(row["context_length"]): row[name] for row in rows if row[name]}
+        if kind == "mark":
+            marks[pe] = cells
+        else:
+            values = {context: float(text) for context, text in cells.items()}
+            (deviations if kind == "std" else numbers)[pe] = values
     return PaperTable(
         source=entry["what"],
         metric=entry["measure"],
@@ -133,6 +160,8 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
         size=entry["size"],
         trained_at=int(entry["trained_at"]),
         numbers=numbers,
+        deviations=deviations,
+        marks=marks,
     )
 
 

@@ -3,26 +3,33 @@
 import statistics
 from collections.abc import Callable
 
+from evaluation.significance import BETTER, WORSE, compare_seeds
 from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import MISSING, Table, format_number
-from reporting.paper import PaperTable
+from reporting.paper import MARKS_REFERENCE, PaperTable
 
+Marks = dict[tuple[str, int], str]  # (label of a column, length) -> mark after the number
 MAX_COLUMNS = 10  # wider tables are transposed
+EXPLAINED_MARKS = f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
 # Measures of eval_hellaswag.py's records, and their keys.
 ACCURACIES = {"HellaSwag acc": "acc", "acc_norm": "acc_norm"}
 
 
-def length_table(columns: list[Column], x_name: str, best: Callable | None) -> Table:
+def length_table(
+    columns: list[Column], x_name: str, best: Callable | None, marks: Marks | None = None
+) -> Table:
     """Return a table with one row per length: mean ± standard deviation over seeds.
 
     x_name: what the lengths are, "context" or "distance". best: min or max, picks the value of a
-    row that is printed in bold, together with all that print alike; None: no bold.
+    row that is printed in bold, with all that print alike; None: no bold. marks: printed after
+    the values.
     """
     lengths = all_lengths(columns)
     rows = [[column.values(length) for column in columns] for length in lengths]
     cells = [[x_name, *(column.label for column in columns)]]
     for length, row in zip(lengths, rows, strict=True):
-        cells.append([f"{length:,}", *_printed_row(row, best)])
+        texts = [(marks or {}).get((column.label, length), "") for column in columns]
+        cells.append([f"{length:,}", *map(_marked, _printed_row(row, best), texts)])
     if len(cells[0]) > MAX_COLUMNS:
         cells = [list(column) for column in zip(*cells, strict=True)]
 
@@ -33,6 +40,30 @@ def length_table(columns: list[Column], x_name: str, best: Callable | None) -> T
         if any(len(seeds) > 1 for seeds in values):
             _append_column(plain, [f"{column.label} std", *map(_deviation, values)])
     return Table(cells, plain)
+
+
+def seed_marks(columns: list[Column], reference: str) -> Marks:
+    """Return the marks of paired tests over seeds (evaluation/significance.py).
+
+    reference: encoding that the others are compared with. {} if it has no column, or if a column
+    has fewer than two seeds.
+    """
+    first = next((column for column in columns if column.pe == reference), None)
+    if first is None or any(len(column.records) < 2 for column in columns):
+        return {}
+    marks = {}
+    for column in columns:
+        for length in column.lengths() if column is not first else ():
+            values = column.values_by_seed(length)
+            compared = compare_seeds(first.values_by_seed(length), values)
+            if compared:
+                marks[column.label, length] = compared.mark
+    return marks
+
+
+def _marked(cell: str, mark: str) -> str:
+    """Return a printed cell with a mark, inside of the bold face if there is one."""
+    return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
 
 
 def _printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
@@ -65,8 +96,12 @@ def _append_column(rows: list[list], column: list) -> None:
         row.append(value)
 
 
-def paper_comparison(columns: list[Column], paper: PaperTable) -> tuple[Table, str] | None:
+def paper_comparison(
+    columns: list[Column], paper: PaperTable, marks: Marks | None = None
+) -> tuple[Table, str] | None:
     """Return a table of our numbers and a paper's, with its caption; None if nothing overlaps.
+
+    marks: of our numbers. The paper's ± and marks are printed where it has them.
 
     With the paper's model size, training length, data set and tokenizer, it has both numbers and
     their relative difference. Otherwise it has both relative to the training length, at equal
@@ -79,11 +114,11 @@ def paper_comparison(columns: list[Column], paper: PaperTable) -> tuple[Table, s
     records = [record for column in columns for record in column.records]
     if all(_same_setting(record, paper) for record in records):
         x_name = "context"
-        rows = _absolute_rows(columns, paper)
+        rows = _absolute_rows(columns, paper, marks or {})
         caption = f"{paper.metric} here and in {source}), and the relative difference."
     else:
         x_name = "training lengths"
-        rows = _relative_rows(columns, paper)
+        rows = _relative_rows(columns, paper, marks or {})
         differing = "task" if paper.metric == "nDCG@10" else "text or vocabulary"
         separator = " or " if differing == "task" else ", "
         caption = (
@@ -91,6 +126,8 @@ def paper_comparison(columns: list[Column], paper: PaperTable) -> tuple[Table, s
             f"trained with {paper.trained_at:,} tokens of context). Absolute values are not "
             f"comparable, because model size, training length{separator}{differing} differ."
         )
+    if paper.marks:
+        caption += f" Marks of the paper's numbers: {EXPLAINED_MARKS}."
     if all(cell == MISSING for row in rows for cell in row[2:]):
         return None
     header = [x_name, "", *(column.label for column in columns)]
@@ -107,7 +144,7 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
     )
 
 
-def _absolute_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
+def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
     rows = []
     for context in paper.contexts():
         measured = [column.mean(context) for column in columns]
@@ -115,15 +152,19 @@ def _absolute_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
         differences = []
         for value, reference in zip(measured, printed, strict=True):
             differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
+        ours = _printed_row([column.values(context) for column in columns], best=None)
+        if not paper.deviations:
+            ours = map(format_number, measured)
+        texts = [marks.get((column.label, context), "") for column in columns]
         rows += [
-            [f"{context:,}", "ours", *map(format_number, measured)],
-            ["", "paper", *map(format_number, printed)],
+            [f"{context:,}", "ours", *map(_marked, ours, texts)],
+            ["", "paper", *(paper.printed(column.pe, context) for column in columns)],
             ["", "difference", *differences],
         ]
     return rows
 
 
-def _relative_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
+def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
     trained_at = columns[0].trained_at
     rows = []
     for context in paper.contexts():
@@ -135,9 +176,11 @@ def _relative_rows(columns: list[Column], paper: PaperTable) -> list[list[str]]:
             measured.append(_ratio(column.mean(length), column.mean(trained_at)))
             base = paper.value(column.pe, paper.trained_at)
             printed.append(_ratio(paper.value(column.pe, context), base))
+        ours = [marks.get((column.label, length), "") for column in columns]
+        theirs = [paper.mark(column.pe, context) for column in columns]
         rows += [
-            [f"{multiple:g}", "ours", *map(format_number, measured)],
-            ["", "paper", *map(format_number, printed)],
+            [f"{multiple:g}", "ours", *map(_marked, map(format_number, measured), ours)],
+            ["", "paper", *map(_marked, map(format_number, printed), theirs)],
         ]
     return rows
 

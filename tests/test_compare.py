@@ -3,8 +3,10 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from conftest import evaluation
+from test_report import record, save
 
 import compare
 import eval_extrapolation
@@ -72,8 +74,8 @@ def test_invalid_records_are_refused(refused, tmp_path):
     assert "does not exist: make it with eval_extrapolation.py" in lines[0]
     assert "pass its record, one of" in refused(compare.main, a, tmp_path)[0]
     assert refused(compare.main, a, write("b", data=2, protocol={"name": "x"})) == [
-        "error: the records differ in data: evaluate both runs in the same way",
-        "error: the records differ in protocol: evaluate both runs in the same way",
+        "error: the records differ in data: evaluate all runs in the same way",
+        "error: the records differ in protocol: evaluate all runs in the same way",
     ]
     other_length = write("c", lengths={"32": {"perplexity": 2.0, "blocks": [1]}})
     assert "share no context length" in refused(compare.main, a, other_length)[0]
@@ -82,3 +84,62 @@ def test_invalid_records_are_refused(refused, tmp_path):
     (tmp_path / "e.json").write_text("[]")
     lines = refused(compare.main, a, tmp_path / "e.json")
     assert "e.json is not a record of eval_extrapolation.py" in lines[0]
+
+
+# Perplexities of five seeds at 256 and 512 tokens.
+SEEDS = {
+    "sandwich": {256: [5.0, 5.1, 5.2, 5.3, 5.4], 512: [4.0, 4.1, 4.2, 4.3, 4.4]},
+    "alibi": {256: [5.1, 5.4, 5.4, 5.5, 5.6], 512: [4.0, 4.3, 4.0, 4.5, 4.2]},
+    "kerple": {256: [4.9, 4.8, 5.0, 5.1, 5.2], 512: [3.9, 4.1, 4.1, 4.2, 4.3]},
+}
+
+
+def seed_records(folder, seeds=5):
+    """Write records of SEEDS; those of alibi in the opposite order of seeds."""
+    paths = {}
+    for pe, values in SEEDS.items():
+        paths[pe] = []
+        for seed in range(seeds):
+            perplexities = {length: column[seed] for length, column in values.items()}
+            path = folder / f"{pe}-{seed}.json"
+            paths[pe].append(save(path, record(pe, perplexities, seed=seed + 1)))
+    return paths["sandwich"] + paths["alibi"][::-1] + paths["kerple"]
+
+
+def test_over_seeds_is_a_paired_t_test(tmp_path, capsys):
+    """t by hand with NumPy; p from the density of Student's t, summed on a grid."""
+    compare.main(["--over", "seeds", *seed_records(tmp_path)])
+    out = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:-1]]
+    assert [(*row[:3], row[-1]) for row in rows] == [
+        ("256", "sandwich", "5.20 ± 0.16", ""),
+        ("", "alibi", "5.40 ± 0.19", "†"),
+        ("", "kerple", "5.00 ± 0.16", "∗"),
+        ("512", "sandwich", "4.20 ± 0.16", ""),
+        ("", "alibi", "4.20 ± 0.21", ""),
+        ("", "kerple", "4.12 ± 0.15", "∗"),
+    ]
+    grid = np.linspace(0, 2000, 4_000_001)
+    density = 0.375 * (1 + grid**2 / 4) ** -2.5  # 4 degrees of freedom
+    for row, length in ((rows[1], 256), (rows[2], 256), (rows[5], 512)):
+        differences = np.subtract(SEEDS[row[1]][length], SEEDS["sandwich"][length])
+        t = differences.mean() / (differences.std(ddof=1) / math.sqrt(5))
+        p = 2 * density[grid >= abs(t)].sum() * (grid[1] - grid[0])
+        assert float(row[3]) == pytest.approx(differences.mean(), abs=5e-4)
+        assert float(row[4]) == pytest.approx(t, abs=5e-3)
+        assert float(row[5]) == pytest.approx(p, rel=0.06)
+        assert p < 0.05
+    assert "(paired two-sided t-test over 5 seeds, level 0.05)" in out
+
+
+def test_over_seeds_refuses_records_without_pairs(refused, tmp_path):
+    paths = seed_records(tmp_path)
+
+    def error(*paths):
+        return refused(compare.main, "--over", "seeds", *paths)[0]
+
+    assert "four records are needed" in error(*paths[:3])
+    assert "all records are of sandwich: pass records of another encoding" in error(*paths[:5])
+    assert "sandwich and alibi have fewer than two seeds in common" in error(*paths[:5], paths[5])
+    other = save(tmp_path / "other.json", record("rope", {256: 4.0}) | {"data": {}})
+    assert "the records differ in data" in error(*paths, other)

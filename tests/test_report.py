@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -282,3 +283,71 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
     ]
     assert verdicts(short) == ["- not judged, because trained for fewer than 50 steps: rope"]
     assert verdicts(trained, short, flags=("--verdicts", "false")) == []
+
+
+def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
+    """Table 3 of the Sandwich paper, trained at 512 tokens; here at 256.
+
+    alibi is above sandwich by 0.2 in each of three seeds (the paper: dagger on ArXiv at 2x, none at
+    1x), kerple below it at 2x only (asterisk there), rope by 0.1, -0.1, 0.0.
+    """
+    values = {
+        "sandwich": ([5.0, 5.1, 5.2], [5.0, 5.3, 5.2]),
+        "alibi": ([5.2, 5.301, 5.4], [5.2, 5.501, 5.4]),
+        "kerple": ([5.0, 5.2, 5.1], [4.9, 5.201, 5.1]),
+        "rope": ([5.1, 5.0, 5.2], [5.1, 5.2, 5.2]),
+    }
+    paths = []
+    for pe, (first, second) in values.items():
+        for seed in (1, 2, 3):
+            pair = {256: first[seed - 1], 512: second[seed - 1]}
+            paths.append(save(tmp_path / f"{pe}{seed}.json", record(pe, pair, seed=seed)))
+    flags = ("--paper", str(paper.FOLDER / "sandwich_table3_arxiv.csv"))
+    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
+    parts = (tmp_path / "out" / "perplexity.md").read_text().split("\n\n")
+    table, caption, comparison, explained, verdicts = parts
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    assert rows[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
+    assert rows[2] == [
+        "256",
+        "5.30 ± 0.10†",
+        "**5.10 ± 0.10**",
+        "**5.10 ± 0.10**",
+        "**5.10 ± 0.10**",
+    ]
+    assert rows[3] == ["512", "5.37 ± 0.15†", "**5.07 ± 0.15∗**", "5.17 ± 0.06", "5.17 ± 0.15"]
+    assert "(paired two-sided t-test over 3 seeds, level 0.05)." in caption
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in comparison.splitlines()]
+    assert rows[4] == ["2", "ours", "1.01†", "0.99∗", "1.01", "1.01"]
+    assert rows[5] == ["", "paper", "1.03†", "0.95∗", "3.05†", "0.96"]
+    assert "† sandwich is significantly better, ∗ significantly worse." in explained
+    judged = [line.partition("(paired t-test over seeds) ")[2] for line in verdicts.splitlines()]
+    assert judged[-2:] == [
+        "(Sandwich, table 3): 1 of 2 agree, 0 disagree, 1 are not significant: **not decided**",
+        "(Sandwich, table 3): 1 of 1 agree, 0 disagree, 0 are not significant: **holds**",
+    ]
+    assert "$^\\dagger$" in (tmp_path / "out" / "perplexity.tex").read_text()
+    # One seed of one encoding is missing: no marks, and nothing is measured.
+    report.main([*paths[:-2], *flags, "--out_dir", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "perplexity.md").read_text()
+    assert "t-test over 3 seeds" not in text
+    assert text.count("seeds) (Sandwich, table 3): **not measured**") == 2
+
+
+def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):
+    """At the paper's size, data set and training length, mean and ± of both are printed."""
+    setting = {"size": "small", "data": {"dataset": "arxiv", "split": "val", "tokenizer": "gpt2"}}
+    paths = [
+        save(
+            tmp_path / f"{pe}{seed}.json",
+            record(pe, {512: 5 + seed / 10}, seed=seed, block_size=512) | setting,
+        )
+        for pe in ("sandwich", "alibi")
+        for seed in (1, 2)
+    ]
+    flags = ("--paper", str(paper.FOLDER / "sandwich_table3_arxiv.csv"))
+    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "perplexity.md").read_text()
+    text = re.sub(" +", " ", text)
+    assert "| 512 | ours | 5.15 ± 0.07 | 5.15 ± 0.07 |" in text
+    assert "| | paper | 5.25 ± 0.33 | 5.27 ± 0.33 |" in text

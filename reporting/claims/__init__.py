@@ -30,6 +30,7 @@ from reporting.claims.other_data import judge_generalization
 from reporting.claims.perplexity import judge_perplexity
 from reporting.claims.receptive_fields import judge_receptive_fields
 from reporting.claims.retrieval import judge_retrieval
+from reporting.claims.seeds import judge_seed_marks
 from reporting.claims.speed import judge_speed, paper_speeds
 from reporting.claims.training_lengths import judge_training_lengths, training_length_table
 from reporting.claims.verdicts import MIN_STEPS, Verdict, has_verdicts
@@ -42,6 +43,7 @@ __all__ = [
     "judge_perplexity",
     "judge_receptive_fields",
     "judge_retrieval",
+    "judge_seed_marks",
     "judge_speed",
     "judge_training_lengths",
     "paper_speeds",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from errors import InputError
 from reporting import paper
-from reporting.claims import other_data, perplexity, receptive_fields, retrieval
+from reporting.claims import other_data, perplexity, receptive_fields, retrieval, seeds
 from reporting.claims.verdicts import (
     CABLE,
     CABLE_V1,
@@ -63,6 +63,7 @@ def known_claims() -> list[Verdict]:
         *retrieval.all_claims(),
         *other_data.all_claims(),
         *receptive_fields.all_claims(),
+        *seeds.all_claims(),
     ]
 
 

@@ -46,6 +46,24 @@ def test_numbers_of_sandwich():
         assert table.dataset in name
 
 
+def test_deviations_and_marks_of_sandwich_table_3():
+    """Read from the paper: ± and marks, with and without either."""
+    printed = {
+        name: paper.load(paper.FOLDER / f"sandwich_table3_{name}.csv").printed
+        for name in ("openwebtext2", "arxiv", "github")
+    }
+    assert printed["openwebtext2"]("sandwich", 512) == "23.50 ± 3.80"
+    assert printed["openwebtext2"]("alibi", 4096) == "23.50 ± 3.30∗"
+    assert printed["openwebtext2"]("sinusoidal", 512) == "26.00 ± 1.00†"
+    assert printed["openwebtext2"]("rope", 8192) == "343.00†"
+    assert printed["openwebtext2"]("t5", 8192) == "38.60 ± 7.20†"
+    assert printed["arxiv"]("kerple", 512) == "5.22 ± 0.37"
+    assert printed["arxiv"]("t5-clip", 1024) == "4.91 ± 0.35∗"
+    assert printed["github"]("rope", 4096) == "11.10 ± 1.55†"
+    assert printed["github"]("sandwich-smoothed", 8192) == "2.83 ± 0.08"
+    assert printed["github"]("cable", 8192) == "—"
+
+
 def test_every_table_of_the_index_loads():
     for line in (paper.FOLDER / "index.csv").read_text().splitlines()[1:]:
         table = paper.load(paper.FOLDER / line.split(",")[0])

@@ -1,0 +1,52 @@
+"""Claims by paired t-tests over seeds (Sandwich, table 3)."""
+
+from evaluation.significance import BETTER, WORSE
+from reporting.claims.verdicts import FAILS, HOLDS, SANDWICH, UNDECIDED, Verdict
+from reporting.columns import Column
+from reporting.paper import MARKS_REFERENCE, PaperTable
+from reporting.tables import seed_marks
+
+RELATIONS = {BETTER: "better", WORSE: "worse"}
+
+
+def all_claims() -> list[Verdict]:
+    """Return the claims of this module, not measured."""
+    return [_claim(mark) for mark in RELATIONS]
+
+
+def _claim(mark: str) -> Verdict:
+    claim = (
+        f"{MARKS_REFERENCE} is significantly {RELATIONS[mark]} where the table marks another "
+        f"encoding {mark} (paired t-test over seeds)"
+    )
+    return Verdict(claim, SANDWICH, "table 3")
+
+
+def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict]:
+    """Return whether the encodings have the marks of the paper's table, one verdict for each mark.
+
+    A mark is compared at the same multiple of the training length. It agrees if ours is the same,
+    and disagrees if ours is the opposite. Cells without a mark are no claim.
+    """
+    marks = seed_marks(columns, MARKS_REFERENCE)
+    verdicts = []
+    for mark in RELATIONS:
+        verdict = _claim(mark)
+        found = []
+        for column in columns:
+            for context in printed.contexts():
+                ours = marks.get((column.label, context * column.trained_at / printed.trained_at))
+                if ours is not None and printed.mark(column.pe, context) == mark:
+                    found.append(ours)
+        if found:
+            agree, undecided = found.count(mark), found.count("")
+            disagree = len(found) - agree - undecided
+            verdict.measured = (
+                f"{agree} of {len(found)} agree, {disagree} disagree, "
+                f"{undecided} are not significant"
+            )
+            verdict.outcome = UNDECIDED if undecided else HOLDS
+            if disagree:
+                verdict.outcome = FAILS
+        verdicts.append(verdict)
+    return verdicts
