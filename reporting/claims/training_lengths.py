@@ -17,7 +17,14 @@ import numpy as np
 from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims.speed import entry_of, is_on_cpu, memory_ratio
-from reporting.claims.verdicts import CABLE_V1, Verdict, judge_bound, printed_interval
+from reporting.claims.verdicts import (
+    CABLE_V1,
+    FAILS,
+    HOLDS,
+    Verdict,
+    judge_bound,
+    printed_interval,
+)
 from reporting.columns import Column, entry_pairs
 from reporting.formatting import MISSING, Table, format_number
 from reporting.paper import PaperStatements
@@ -79,11 +86,11 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
     for pair in find_pairs(columns, speeds):
         ours, baseline = pair.columns()
         runs = (
-            f"{ours.pe} trained with {ours.trained_at:,} tokens relative to {baseline.pe} trained "
+            f"of {ours.pe} trained with {ours.trained_at:,} tokens / that of {baseline.pe} trained "
             f"with {baseline.trained_at:,}"
         )
         ratio = pair.perplexity_ratio()
-        claim = f"{runs}: perplexity at {pair.length:,} tokens < 1"
+        claim = f"perplexity at {pair.length:,} tokens {runs} < 1"
         outcome = judge_bound(ratio, "<", 1)
         verdicts.append(Verdict(claim, *pair.source, printed_interval(ratio), outcome))
         if pair.bounds:
@@ -93,7 +100,7 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
 
 def _judge_cost(pair: Pair, runs: str) -> Iterator[Verdict]:
     memory, time = (
-        Verdict(f"{runs}: {what} <= {bound}", *pair.source)
+        Verdict(f"{what} of a training step {runs} <= {bound}", *pair.source)
         for what, bound in zip(("memory", "time per token"), pair.bounds, strict=True)
     )
     if pair.speed:
@@ -102,7 +109,7 @@ def _judge_cost(pair: Pair, runs: str) -> Iterator[Verdict]:
             time.claim = f"on a CPU: {time.claim}"
         ratio = memory_ratio(*pair.entries())
         memory.measured = f"{ratio.estimate:.3f}"
-        memory.outcome = judge_bound(ratio, "<=", pair.bounds[0])
+        memory.outcome = HOLDS if ratio.estimate <= pair.bounds[0] else FAILS
         ratio = pair.time_ratio()
         time.measured = printed_interval(ratio)
         time.outcome = judge_bound(ratio, "<=", pair.bounds[1])

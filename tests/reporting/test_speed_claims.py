@@ -1,10 +1,12 @@
 """Verdicts on speed, memory and training lengths, from records with known numbers."""
 
+import json
 import math
 
 import pytest
-from test_report import record
+from test_report import record, save
 
+import report
 from reporting import claims, paper
 from reporting.claims.training_lengths import find_pairs
 from reporting.columns import make_columns
@@ -17,8 +19,9 @@ def entry(seconds, tokens=512, memory=1000, rounds=ROUNDS):
     seconds = [seconds * factor for factor in rounds]
     rope = [1.0] * len(rounds)
     ratios = {"rope": sorted(1 / x for x in seconds)[len(rounds) // 2]}
-    sizes = {"tokens": tokens, "memory": memory}
-    return {"seconds": seconds, "others": {"rope": rope}, "ratios": ratios, **sizes}
+    values = {"tokens": tokens, "memory": memory, "mfu": None}
+    values["tokens_per_second"] = tokens / sorted(seconds)[len(rounds) // 2]
+    return {"seconds": seconds, "others": {"rope": rope}, "ratios": ratios, **values}
 
 
 def result(by_encoding, context=512, device="cuda:0 (H100)"):
@@ -134,7 +137,7 @@ def test_headline_is_compared_with_the_paper_s():
     ]
     assert "4 sequences" in caption
     verdicts = claims.judge_training_lengths(compared_runs(), [training_steps()])
-    assert [verdict.outcome for verdict in verdicts] == ["holds", "not decided", "not decided"]
+    assert [verdict.outcome for verdict in verdicts] == ["holds", "holds", "not decided"]
     verdicts = claims.judge_training_lengths(compared_runs(ours=16.8), [])
     assert [verdict.outcome for verdict in verdicts] == ["fails", "not measured", "not measured"]
     assert {(verdict.paper, verdict.where) for verdict in verdicts} == {
@@ -147,3 +150,20 @@ def test_pairs_have_the_paper_s_lengths_or_a_scale_of_them():
     assert not find_pairs(compared_runs(size="tiny"), [])  # the abstract's runs are of size medium
     assert len(find_pairs(compared_runs(scale=4, size="quickstart"), [])) == 1
     assert not find_pairs(compared_runs(scale=2), [])
+
+
+def test_report_writes_training_lengths_and_speeds(tmp_path, refused):
+    """As scripts/v1_headline.sh calls it: two runs, a benchmark and the paper's numbers."""
+    numbers = paper.FOLDER / "cable_v1_training-lengths.csv"
+    speed = {"train": training_steps() | {"compile": True}, "processor": "P", "torch": "2.13.0"}
+    paths = [save(tmp_path / "bench.json", speed)]
+    for column in compared_runs():
+        paths.append(save(tmp_path / f"{column.pe}.json", column.records[0]))
+    report.main([*paths, "--paper", str(numbers), "--out_dir", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "training_lengths.md").read_text()
+    assert all(f" {printed} |\n" in text for printed in ("-0.65", "-48%", "+3.5%"))
+    written = json.loads((tmp_path / "out" / "verdicts.json").read_text())
+    judged = [verdict for verdict in written if verdict["table"] == "training_lengths.md"]
+    assert [verdict["outcome"] for verdict in judged] == ["holds", "holds", "not decided"]
+    (problem,) = refused(report.main, paths[0], "--paper", numbers)
+    assert "none of the records does: use another --paper" in problem
