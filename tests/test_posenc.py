@@ -297,6 +297,29 @@ def test_initial_values_follow_the_sources():
     assert fire.w2.abs().max() == pytest.approx(32**-0.5, rel=0.02)
 
 
+@pytest.mark.parametrize("pe, threshold", [("fire", 512), ("fire:threshold=256", 256)])
+def test_fire_normalizes_by_the_whole_threshold(pe, threshold):
+    """Not by half of it, as DAPE's training code does with its init_L."""
+    encoding = initial(pe)
+    positions = torch.tensor([10, threshold - 1, threshold, threshold + 1]).float()
+    c = 0.1 * np.maximum(positions.numpy(), threshold)
+    assert_allclose(encoding.normalizer(positions), np.log(c + 1), rtol=1e-5)
+    assert_allclose(encoding.normalizer(positions[:1]), np.log(0.1 * threshold + 1), 1e-5)
+
+
+@pytest.mark.parametrize("pe", ["rope", "yarn:factor=4"])
+def test_float64_rotation_is_exact_to_float64(pe):
+    encoding, D = make(pe), 8
+    q = torch.randn(1, 1, 3, D, dtype=torch.float64)
+    pos = torch.arange(100_000, 100_003)
+    rotated, _ = encoding.rotate(q, q, pos)
+    turn = np.outer(pos, encoding.frequencies(D, pos.device))
+    z = (q.numpy()[..., : D // 2] + 1j * q.numpy()[..., D // 2 :]) * np.exp(1j * turn)
+    expected = encoding.attention_factor * np.concatenate([z.real, z.imag], -1)
+    assert rotated.dtype == torch.float64
+    assert_allclose(rotated, expected, atol=1e-10)
+
+
 # --pe strings: options and combinations
 
 
