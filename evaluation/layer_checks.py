@@ -131,12 +131,6 @@ def check_options(spec: str) -> None:
             for value in words or [option.default]:
                 if value is not None:
                     posenc.build(f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1)
-        for name, words in cls.option_words.items():
-            require(
-                name in [option.name for option in options] and isinstance(words, tuple),
-                f"option_words has {name}: {words!r}",
-                "its keys are options, its values are tuples of words",
-            )
     for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
         posenc.build(spec, heads, width, block_size, layers=2)
 

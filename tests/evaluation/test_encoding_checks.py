@@ -79,7 +79,9 @@ WRONG = [
     (
         "options",
         """
-    option_words = {"growth": ("log", "root")}
+    option_words = {"grwth": ("log", "root")}
+    def __init__(self, heads, channels, block_size, *, growth: str = "log"):
+        super().__init__(heads, channels, block_size)
 """,
     ),
     (
