@@ -1,6 +1,6 @@
 """Verdicts on speed, memory and training lengths, from records with known numbers."""
 
-import json
+import csv
 import math
 
 import pytest
@@ -162,7 +162,7 @@ def test_report_writes_training_lengths_and_speeds(tmp_path, refused):
     report.main([*paths, "--paper", str(numbers), "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "training_lengths.md").read_text()
     assert all(f" {printed} |\n" in text for printed in ("-0.65", "-48%", "+3.5%"))
-    written = json.loads((tmp_path / "out" / "verdicts.json").read_text())
+    written = csv.DictReader((tmp_path / "out" / "verdicts.csv").read_text().splitlines())
     judged = [verdict for verdict in written if verdict["table"] == "training_lengths.md"]
     assert [verdict["outcome"] for verdict in judged] == ["holds", "holds", "not decided"]
     (problem,) = refused(report.main, paths[0], "--paper", numbers)
