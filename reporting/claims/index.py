@@ -14,7 +14,15 @@ from pathlib import Path
 
 from errors import InputError
 from reporting import paper
-from reporting.claims import other_data, perplexity, receptive_fields, retrieval, seeds
+from reporting.claims import (
+    other_data,
+    perplexity,
+    receptive_fields,
+    retrieval,
+    seeds,
+    speed,
+    training_lengths,
+)
 from reporting.claims.verdicts import (
     CABLE,
     CABLE_V1,
@@ -33,18 +41,23 @@ TITLES = {
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
 OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
-SMALL, FULL = "0.8M parameters", "full size"
+SMALL, FULL = "small scale", "full size"
+ON_CPU = "on a CPU: "
+# Encodings that a claim compares another one with.
+RIVALS = re.compile(r"( than |that of )(.+?)(?= at (?:every |\d)| [<>]|$)")
 # Parts of a claim that differ between reports, with their replacement.
 VARIABLE = (
     (r"^[\w.-]+, trained with [\d,]+ tokens: ", ""),
     (r"\b15x", "16x"),
-    (r" than .+? at (?=every |\d+x)", " than others at "),
+    (RIVALS.pattern, r"\1others"),
+    (f"^{ON_CPU}", ""),
+    (r"trained with [\d,]+( tokens)?", "trained"),
+    (r"perplexity at [\d,]+ tokens", "perplexity"),
     (r"^at [\d.]+x: same order", "same order"),
     (r"^window:\S+:", "window:"),
     (r"nDCG@10 at [\d.]+x /", "nDCG@10 at the longest length /"),
     (r"^\w+: (cable(-v1)? has the )", r"\1"),
 )
-RIVALS = re.compile(r" than (.+?) at (?:every |\d+x)")
 
 
 def claim_key(verdict: dict) -> tuple[str, str, str]:
@@ -64,6 +77,8 @@ def known_claims() -> list[Verdict]:
         *other_data.all_claims(),
         *receptive_fields.all_claims(),
         *seeds.all_claims(),
+        *training_lengths.all_claims(),
+        *speed.all_claims(),
     ]
 
 
@@ -72,7 +87,11 @@ def _printed_orders() -> list[Verdict]:
     with open(paper.FOLDER / "index.csv", newline="") as file:
         sources = [row["what"] for row in csv.DictReader(file) if row["measure"] == "Perplexity"]
     names = [source.rpartition(", ") for source in dict.fromkeys(sources)]
-    return [Verdict("same order of encodings as printed", name, where) for name, _, where in names]
+    return [
+        Verdict("same order of encodings as printed", name, where)
+        for name, _, where in names
+        if where.startswith("table")
+    ]
 
 
 def read_verdicts(folders: list[str]) -> list[dict]:
@@ -107,9 +126,10 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     measured = {key: _most_complete(measured.get(key, [])) for key in texts}
     parts = [
         "# Claims of the papers",
-        f"{len(texts)} claims. At {SMALL}: {_count(measured.values())}. "
-        "A line is a verdict of one report, with the 95% interval of what was measured "
-        "(docs/evaluation.md has the rule). Bounds that no paper prints are marked as ours.",
+        f"{len(texts)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): "
+        f"{_count(measured.values())}. A line is a verdict of one report, with the 95% interval of "
+        "what was measured (docs/evaluation.md has the rule). Bounds that no paper prints are "
+        "marked as ours.",
     ]
     for name, title in TITLES.items():
         rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
@@ -135,12 +155,13 @@ def _most_complete(verdicts: list[dict]) -> list[dict]:
 def _rivals(claim: str) -> list[str]:
     """Return the encodings that a claim compares another one with."""
     match = RIVALS.search(claim)
-    return match[1].split(", ") if match else []
+    return match[2].split(", ") if match else []
 
 
 def scale_of(verdict: dict) -> str:
-    """Return SMALL for models of the quick start's size, FULL for those of the papers' sizes."""
-    return SMALL if "quickstart" in verdict["sizes"].split() else FULL
+    """Return SMALL for models of the quick start's size and speeds of CPUs, FULL for others."""
+    is_small = "quickstart" in verdict["sizes"].split() or verdict["claim"].startswith(ON_CPU)
+    return SMALL if is_small else FULL
 
 
 def _count(measured: Iterable[list[dict]]) -> str:

@@ -10,7 +10,7 @@ set of contexts, and after results/bench/figure3.json of the other encodings on 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -71,6 +71,19 @@ MEMORY_BOUNDS = (
 )
 
 
+def all_claims() -> list[Verdict]:
+    """Return the claims of this module on GPUs, not measured."""
+    gpu = {"device": "cuda"}
+    claims = []
+    for name, pe, relation, bound, others, contexts, *source in SPEED_BOUNDS:
+        claim = _claim(gpu, f"{name}: speed of {pe}", others, relation, bound) + _where(contexts)
+        claims.append(Verdict(claim, *source))
+    for pe, others, *source in MEMORY_BOUNDS:
+        claim = _claim(gpu, f"train: memory of {pe}", others, "~", SAME)
+        claims.append(Verdict(claim, *source))
+    return claims
+
+
 def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
     """Return verdicts on one benchmark of a record of bench.py; none for encoders.
 
@@ -83,8 +96,8 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
         rivals = _measured_rivals(result, pe, others)
         if name != benchmark or not rivals:
             continue
-        where = f" at {' and '.join(f'{n:,}' for n in contexts)} tokens" if contexts else ""
-        claim = _claim(result, f"{benchmark}: speed of {pe}", rivals, relation, bound) + where
+        claim = _claim(result, f"{benchmark}: speed of {pe}", rivals, relation, bound)
+        claim += _where(contexts)
         ratios = dict(_ratios(result, pe, rivals, contexts, speed_ratio))
         verdicts.append(_judge(Verdict(claim, *source), ratios, relation, bound))
     for pe, others, *source in MEMORY_BOUNDS:
@@ -169,12 +182,16 @@ def _measured_rivals(result: dict, pe: str, others: tuple[str, ...]) -> list[str
     return [name for name in others if is_measured(name)] if is_measured(pe) else []
 
 
-def _claim(result: dict, quantity: str, rivals: list[str], relation: str, bound: float) -> str:
+def _claim(result: dict, quantity: str, rivals: Sequence[str], relation: str, bound: float) -> str:
     prefix = "on a CPU: " if is_on_cpu(result) else ""
     if relation == "~":
         comparison = f"within {bound - 1:.0%} of that of"
         return f"{prefix}{quantity} {comparison} {', '.join(rivals)}"
     return f"{prefix}{quantity} / that of {', '.join(rivals)} {relation} {bound:.3g}"
+
+
+def _where(contexts: tuple[int, ...] | None) -> str:
+    return f" at {' and '.join(f'{n:,}' for n in contexts)} tokens" if contexts else ""
 
 
 def _ratios(

@@ -77,6 +77,28 @@ class Pair:
         return intervals.ratio_of_rounds(*logs)
 
 
+def all_claims() -> list[Verdict]:
+    """Return the claims of this module at the papers' lengths, not measured."""
+    claims = []
+    for _, pe, short, baseline, long, bounds, *source in SHORTER_TRAININGS:
+        texts = _claim_texts(pe, short, baseline, long, bounds)
+        claims += [Verdict(text, *source) for text in texts]
+    return claims
+
+
+def _claim_texts(
+    pe: str, short: int, baseline: str, long: int, bounds: tuple[float, float] | None
+) -> list[str]:
+    """Return the claims on perplexity and, if there are bounds, on memory and time."""
+    runs = f"of {pe} trained with {short:,} tokens / that of {baseline} trained with {long:,}"
+    texts = [f"perplexity at {long:,} tokens {runs} < 1"]
+    if bounds:
+        names = ("memory", "time per token")
+        for name, bound in zip(names, bounds, strict=True):
+            texts.append(f"{name} of a training step {runs} <= {bound}")
+    return texts
+
+
 def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Verdict]:
     """Return verdicts on the pairs of SHORTER_TRAININGS that were trained and evaluated.
 
@@ -85,24 +107,19 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
     verdicts = []
     for pair in find_pairs(columns, speeds):
         ours, baseline = pair.columns()
-        runs = (
-            f"of {ours.pe} trained with {ours.trained_at:,} tokens / that of {baseline.pe} trained "
-            f"with {baseline.trained_at:,}"
+        text, *costs = _claim_texts(
+            ours.pe, ours.trained_at, baseline.pe, baseline.trained_at, pair.bounds
         )
         ratio = pair.perplexity_ratio()
-        claim = f"perplexity at {pair.length:,} tokens {runs} < 1"
         outcome = judge_bound(ratio, "<", 1)
-        verdicts.append(Verdict(claim, *pair.source, printed_interval(ratio), outcome))
+        verdicts.append(Verdict(text, *pair.source, printed_interval(ratio), outcome))
         if pair.bounds:
-            verdicts += _judge_cost(pair, runs)
+            verdicts += _judge_cost(pair, costs)
     return verdicts
 
 
-def _judge_cost(pair: Pair, runs: str) -> Iterator[Verdict]:
-    memory, time = (
-        Verdict(f"{what} of a training step {runs} <= {bound}", *pair.source)
-        for what, bound in zip(("memory", "time per token"), pair.bounds, strict=True)
-    )
+def _judge_cost(pair: Pair, texts: list[str]) -> Iterator[Verdict]:
+    memory, time = (Verdict(text, *pair.source) for text in texts)
     if pair.speed:
         if is_on_cpu(pair.speed):
             memory.claim = f"on a CPU: {memory.claim}"
