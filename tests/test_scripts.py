@@ -214,6 +214,8 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
         )
         if re.search(programs, line):
             assert f"--plugin {plugin_file}" in line
+        if scale == "full" and "eval_extrapolation.py" in line and "--protocol" not in line:
+            assert "--max_tokens 100000000 " in line  # all of FineWeb's validation split
     monkeypatch.chdir(ROOT)
     check, *costs = [line.split()[1:] for line in log.read_text().splitlines()]
     plan.main(check)
