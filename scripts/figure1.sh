@@ -6,9 +6,9 @@
 # Uses the trainings of table1_fineweb.sh and evaluates them at up to 131,072 tokens. For figure 1
 # of version 1, set ENCODINGS="cable-v1 alibi t5 t5-clip rope sinusoidal".
 #
-# Cost in addition to table 1: four more lengths of the 0.1B validation tokens, 2.7e18 FLOPs per
-# encoding, 2 hours of one H100 at 40% MFU; 17 hours for all nine that support them. Encodings that
-# use the dense attention path take longer. EVAL_TOKENS=1048576: all nine lengths in 15 minutes.
+# Cost in addition to table 1: three more lengths of the 0.1B validation tokens, 2.5e18 FLOPs per
+# encoding, 1.7 hours of one H100 at 40% MFU; 16 hours for all nine that support them. Encodings
+# that use the dense attention path take longer. EVAL_TOKENS=1048576: all nine lengths in 15 minutes.
 
 source "$(dirname "$0")/common.sh"
 experiment figure1 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal

@@ -28,6 +28,7 @@ evaluate_same_targets 512,1024,2048,4096,8192
 report -
 records=("$out/train.json")
 run python bench.py train --encodings sandwich,t5 --model $size --micro_batch 32 \
-    --context "$(scaled_lengths 512)" --repeats $rounds --out "${records[0]}" &&
+    --context "$(scaled_lengths 512)" --repeats $rounds --out "${records[0]}" \
+    "${plugin_flags[@]}" &&
     report - speed || true
 finish
