@@ -49,6 +49,12 @@ def test_every_rival_and_context_counts():
     claim = "generate: speed of cable / that of alibi, t5, rope > 1"
     faster = {"cable": entry(0.8), "alibi": entry(0.9), "t5": entry(1.2)}
     assert outcomes("generate", faster)[claim] == "holds"
+    (verdict,) = claims.judge_speed("generate", result(faster))  # of 1.125, 1.25 and 1.5
+    assert verdict.measured.startswith("1.125 (") and "alibi at 512 tokens" in verdict.measured
+    slower = {"cable": entry(1.25), "sinusoidal": entry(1.1)}  # 0.8 of rope's speed
+    verdict = claims.judge_speed("train", result(slower))[0]
+    assert verdict.claim == "train: speed of cable / that of rope, sinusoidal < 1"
+    assert verdict.measured.startswith("0.880 (") and "sinusoidal at" in verdict.measured
     slower = faster | {"cable": entry(0.95), "alibi": entry(1.2)}
     assert outcomes("generate", slower)[claim] == "holds"
     assert outcomes("generate", faster | {"cable": entry(1.1)})[claim] == "fails"
