@@ -15,6 +15,7 @@ recall           records of eval_recall.py; also recall.png
 receptive_field  records of eval_receptive_field.py; also receptive_field.png and
                  cumulative_gradient.png. The claims on them need records of perplexity too
 retrieval        records of retrieval.evaluate; also retrieval.png
+losses           record of plot.py losses: final and mean training loss
 hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
@@ -49,7 +50,16 @@ from reporting import claims, metrics, paper, tables
 from reporting.claims import index
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.formatting import Table
-from reporting.metrics import ACCURACY, BENCHMARKS, LENGTH_METRICS, NDCG, PERPLEXITY, SPEED, Metric
+from reporting.metrics import (
+    ACCURACY,
+    BENCHMARKS,
+    LENGTH_METRICS,
+    LOSSES,
+    NDCG,
+    PERPLEXITY,
+    SPEED,
+    Metric,
+)
 
 
 @dataclass
@@ -110,6 +120,7 @@ def main(argv=None):
     if accuracies:
         table = ACCURACY.table(accuracies)
         write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
+    verdicts += report_losses(records_of(LOSSES, records), config.verdicts, out)
     verdicts += report_speeds(speeds, statements, config.verdicts, out)
     if verdicts:
         text = io.StringIO()
@@ -253,6 +264,24 @@ def report_training_lengths(
             verdicts = claims.judge_training_lengths(trained, results)
             parts.append(describe_verdicts(verdicts, []))
             written += as_rows(verdicts, stem, group)
+        write(out, stem, table, parts)
+    return written
+
+
+def report_losses(records: list[dict], judge: bool, out: Path) -> list[dict]:
+    """Write the table of each record of `plot.py losses`.
+
+    judge: write verdicts. Returns them for verdicts.csv.
+    """
+    written = []
+    for number, record in enumerate(records, 1):
+        stem = LOSSES.stem if len(records) == 1 else f"{LOSSES.stem}_{number}"
+        table = LOSSES.table(record)
+        parts = [table.markdown(), LOSSES.caption(record)]
+        if judge:
+            verdicts = LOSSES.judge(record)
+            parts.append(describe_verdicts(verdicts, []))
+            written += as_rows(verdicts, stem, record["runs"])
         write(out, stem, table, parts)
     return written
 

@@ -5,6 +5,9 @@
 
 Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json). A point is the
 mean loss since the previous logged step. Figures 6 and 7 of the CABLE paper.
+
+Training losses are also written as a record next to the picture (losses.json), unless pretraining
+and fine-tuning are mixed. report.py makes a table of them, and judges the claims on encoders.
 """
 
 from dataclasses import dataclass, field
@@ -12,10 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, run_folder
-from runtime.files import atomic, read_json
+from runtime.files import atomic, read_json, write_json
+
+import yaml
 
 from errors import InputError
 from reporting import figures
+from reporting.claims.losses import FINETUNING, METRIC, PRETRAINING
 
 
 @dataclass
@@ -40,7 +46,7 @@ def main(argv=None):
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
     if Path(config.out).suffix != ".png":
         raise InputError(f"--out {config.out} is not a PNG file: use a name that ends in .png")
-    lines = []
+    lines, described = [], []
     for run in config.runs:
         losses = read_losses(Path(run), config.kind)
         points = [(step, loss) for step, loss in losses if step >= config.from_step]
@@ -50,9 +56,38 @@ def main(argv=None):
                 "remove it, or use a lower --from_step"
             )
         lines.append((Path(run).name, points))
+        described.append({"step": losses[-1][0], "losses": losses})
+    trainings = {training_of(Path(run)) for run in config.runs}
     with atomic(config.out) as file:
         figures.losses(lines, file)
     print(f"wrote {config.out}")
+    if config.kind == "train" and len(trainings) == 1:
+        runs = [
+            describe_run(Path(run)) | losses
+            for run, losses in zip(config.runs, described, strict=True)
+        ]
+        record = {"metric": METRIC, "training": trainings.pop(), "runs": runs}
+        path = Path(config.out).with_suffix(".json")
+        write_json(path, record)
+        print(f"record: {path}")
+
+
+def describe_run(run: Path) -> dict:
+    """Return the name, encoding, size, objective and seed of a run."""
+    if (run / "finetune.json").exists():
+        settings = read_json(run / "finetune.json", "fine-tune again").get("settings", {})
+        remedy = "fine-tune again, or remove the run"
+        model = read_json(run / "config.json", remedy) | {"seed": settings.get("seed")}
+        model["objective"] = "mlm"
+    else:
+        model = yaml.safe_load((run / run_folder.CONFIG).read_text(encoding="utf-8"))
+    keys = ("pe", "size", "objective", "seed")
+    return {"run": run.name} | {key: model.get(key) for key in keys}
+
+
+def training_of(run: Path) -> str:
+    """Return whether a folder holds a pretraining or a fine-tuning."""
+    return FINETUNING if (run / "finetune.json").exists() else PRETRAINING
 
 
 def read_losses(run: Path, kind: str) -> list[tuple[int, float]]:

@@ -84,6 +84,8 @@ def metric_of(record) -> Metric | None:
         return None
     if {"acc", "acc_norm"} <= record.keys():
         return ACCURACY
+    if record.get("metric") == LOSSES.name and "runs" in record:
+        return LOSSES
     return SPEED if BENCHMARKS.keys() & record.keys() else None
 
 
@@ -378,5 +380,13 @@ SPEED = Metric(
     table=speed_table,
     caption=_speed_caption,
     plots=(Plot("bench", figures.speeds),),
+)
+LOSSES = Metric(
+    name="Training loss",
+    stem="losses",
+    key="losses",
+    table=claims.loss_table,
+    caption=claims.loss_caption,
+    judge=claims.judge_losses,
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, NDCG)  # record["lengths"]

@@ -211,9 +211,11 @@ prepare_data() {
     run python "${command[@]}" --out_dir "$data" || finish
 }
 
-# plot_losses FILE: plot the losses of the current runs into the report's folder.
+# plot_losses FILE: plot the losses of the current runs into the report's folder. Their record joins
+# the current records.
 plot_losses() {
-    run python plot.py losses "${runs[@]}" --out "$RUNS/$SCALE/$name/$1.png" || true
+    local out=$RUNS/$SCALE/$name/$1
+    if run python plot.py losses "${runs[@]}" --out "$out.png"; then records+=("$out.json"); fi
 }
 
 # plot_biases RUN FILE FLAG...: plot the biases of a run on this data into FILE, unless FILE is newer.

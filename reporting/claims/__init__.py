@@ -26,6 +26,7 @@ When the criteria were fixed:
   papers state without a length are at all lengths.
 """
 
+from reporting.claims.losses import judge_losses, loss_caption, loss_table
 from reporting.claims.other_data import judge_generalization
 from reporting.claims.perplexity import judge_perplexity
 from reporting.claims.receptive_fields import judge_receptive_fields
@@ -40,12 +41,15 @@ __all__ = [
     "Verdict",
     "has_verdicts",
     "judge_generalization",
+    "judge_losses",
     "judge_perplexity",
     "judge_receptive_fields",
     "judge_retrieval",
     "judge_seed_marks",
     "judge_speed",
     "judge_training_lengths",
+    "loss_caption",
+    "loss_table",
     "paper_speeds",
     "training_length_table",
 ]

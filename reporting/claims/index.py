@@ -15,6 +15,7 @@ from pathlib import Path
 from errors import InputError
 from reporting import paper
 from reporting.claims import (
+    losses,
     other_data,
     perplexity,
     receptive_fields,
@@ -53,6 +54,7 @@ VARIABLE = (
     (f"^{ON_CPU}", ""),
     (r"trained with [\d,]+( tokens)?", "trained"),
     (r"perplexity at [\d,]+ tokens", "perplexity"),
+    (r"(training loss (lower|higher)) than .+", r"\1 than others"),
     (r"^at [\d.]+x: same order", "same order"),
     (r"^window:\S+:", "window:"),
     (r"nDCG@10 at [\d.]+x /", "nDCG@10 at the longest length /"),
@@ -79,6 +81,7 @@ def known_claims() -> list[Verdict]:
         *seeds.all_claims(),
         *training_lengths.all_claims(),
         *speed.all_claims(),
+        *losses.all_claims(),
     ]
 
 

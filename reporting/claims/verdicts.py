@@ -82,15 +82,17 @@ def combine(outcomes: list[str]) -> tuple[str, str]:
     return outcome, counts
 
 
-def judge_lowest(claim: Verdict, what: str, ratios: dict[str, Interval]) -> Verdict:
-    """Return the verdict that all ratios are above 1.
+def judge_lowest(
+    claim: Verdict, what: str, ratios: dict[str, Interval], bound: float = 1
+) -> Verdict:
+    """Return the verdict that all ratios are above 1, or all differences above 0.
 
-    claim: not yet measured; what: the ratios in words; ratios: by what is compared.
+    claim: not yet measured; what: the smallest ratio in words; ratios: by what is compared.
     """
     if not ratios:
         return claim
     smallest = min(ratios, key=lambda name: ratios[name].estimate)
-    outcome, counts = judge_all([*ratios.values()])
+    outcome, counts = judge_all([*ratios.values()], bound)
     measured = f"{what}: {printed_interval(ratios[smallest])}, {smallest}"
     if outcome != HOLDS and len(ratios) > 1:
         measured += f"; {counts}"

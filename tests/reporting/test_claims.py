@@ -505,3 +505,63 @@ def test_retrieval_that_is_not_decided():
             del entry["by_question"]
     verdict = claims.judge_retrieval(columns)[0]
     assert (verdict.measured, verdict.outcome) == ("1.033 (no interval)", "not decided")
+
+
+def loss_record(training="pretraining", objective="mlm", **curves):
+    """Return a record of losses at steps 10, 20, ..., 1000; curves: {encoding: losses by seed}."""
+    runs = []
+    for pe, seeds in curves.items():
+        for seed, losses in enumerate(seeds, 1):
+            points = [[10 * (index + 1), float(loss)] for index, loss in enumerate(losses)]
+            run = {"run": f"{pe}-{seed}", "pe": pe, "size": "bert", "seed": seed, "step": 1000}
+            runs.append(run | {"objective": objective, "losses": points})
+    return {"metric": "Training loss", "training": training, "runs": runs}
+
+
+def test_losses_of_encoders():
+    """cable falls fast to 2.0; alibi slowly to 1.9; learnable stays at 3; noise is shared."""
+    noise = np.random.default_rng(5).normal(0, 0.3, 100)
+    fast, slow = np.full(100, 2.0), np.linspace(6, 1.9, 100)
+    slow[90:] = 1.9
+    curves = {"cable": fast + noise, "alibi": slow + noise, "learnable": 3 + noise}
+    record = loss_record(**{pe: [losses] for pe, losses in curves.items()})
+    verdicts = claims.judge_losses(record)
+    assert {verdict.where for verdict in verdicts} == {"figure 6"}
+    assert [(verdict.claim, verdict.outcome) for verdict in verdicts] == [
+        ("cable, pretraining: training loss lower than alibi, learnable", "holds"),
+        ("cable, pretraining: final training loss lower than alibi, learnable", "fails"),
+        ("learnable, pretraining: final training loss higher than cable, alibi", "holds"),
+    ]
+    assert "-0.100 (-0.100 to -0.100), alibi; 1 of 2 agree, 1 disagrees" in verdicts[1].measured
+    assert "1.000 (1.000 to 1.000), cable" in verdicts[2].measured
+    tuned = claims.judge_losses(record | {"training": "fine-tuning"})
+    assert [v.where for v in tuned] == ["figure 7", "figure 7"]
+    assert claims.judge_losses(loss_record(objective="clm", cable=[fast], alibi=[slow])) == []
+    short = loss_record(cable=[fast], alibi=[slow])
+    for run in short["runs"]:
+        run["step"] = 49
+    assert claims.judge_losses(short) == []
+
+
+def test_losses_that_seeds_or_noise_do_not_decide():
+    random = np.random.default_rng(6)
+    noisy_losses = [2 + random.normal(0, 0.5, 100) for _ in range(2)]
+    record = loss_record("fine-tuning", cable=[noisy_losses[0]], rope=[noisy_losses[1] + 0.01])
+    assert [verdict.outcome for verdict in claims.judge_losses(record)] == ["not decided"]
+    seeds = [np.full(100, 2 + shift) for shift in (-0.2, 0.0, 0.2)]
+    record = loss_record("fine-tuning", cable=[np.full(100, 1.99)] * 3, rope=seeds)
+    (verdict,) = claims.judge_losses(record)
+    assert (
+        verdict.outcome == "not decided" and "0.010 (-0.487 to 0.507; 3 seeds)" in verdict.measured
+    )
+    # t(2) * 0.2 / sqrt(3) = 4.303 * 0.1155 = 0.497 on both sides of 0.01
+
+
+def test_table_of_losses_is_at_the_shared_steps():
+    """rope logged every second step only: 20, 40, ..., 1000; final: the last tenth of these."""
+    record = loss_record(cable=[range(100), range(1, 101)], rope=[range(100)])
+    record["runs"][2]["losses"] = record["runs"][2]["losses"][1::2]
+    cells = claims.loss_table(record).cells
+    # Losses at steps 20, 40, ...: 1, 3, ..., 99. The last five: 91, 93, 95, 97, 99.
+    assert cells[1] == ["cable", "95.500 ± 0.707", "50.500 ± 0.707", "2"]
+    assert cells[2] == ["rope", "95.000", "50.000", "1"]
