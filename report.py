@@ -205,7 +205,7 @@ def report_lengths(
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key)
         marks, caption = seed_marks(columns, matching)
-        table = metric.table(columns, marks=marks)
+        table = metric.table(columns, marks=marks, printed=matching)
         parts = [table.markdown(), f"{metric.caption(group)}{caption}"]
         comparison = tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:

@@ -28,7 +28,7 @@ from errors import InputError
 from reporting.figures import COLORS
 
 CHANNELS_PER_HEAD = 64
-MATRIX_PIXELS = 512  # rows and columns of a matrix that are drawn
+MATRIX_PIXELS = 256  # rows and columns of a matrix that are drawn
 
 
 @dataclass
@@ -140,7 +140,7 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple[float, float] | None, file) 
     axes.set(xlabel="key token", ylabel=f"bias of query token {keys[-1]:,}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
-    figure.savefig(file, format="png", dpi=150)
+    figure.savefig(file, format="png", dpi=110)
 
 
 def _draw_matrix(axes, bias: np.ndarray, scale: dict[str, float]):

@@ -25,14 +25,16 @@ class PaperTable:
     """Perplexity or nDCG@10"""
     dataset: str
     size: str
-    trained_at: int
-    """training length in tokens"""
+    trained_at: int | None
+    """training length in tokens; None: each encoding has its own, in `lengths`"""
     numbers: dict[str, dict[int, float]]
     """{encoding: {context: value}}, without the dashes of the printed table"""
     deviations: dict[str, dict[int, float]] = field(default_factory=dict)
     """the numbers after ±, like `numbers`; table 3 of the Sandwich paper only"""
     marks: dict[str, dict[int, str]] = field(default_factory=dict)
     """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
+    lengths: dict[str, int] | None = None
+    """{encoding: training length in tokens} where trained_at is None"""
 
     @property
     def paper(self) -> str:
@@ -43,6 +45,10 @@ class PaperTable:
     def where(self) -> str:
         """The number of the table, e.g. "table 1"."""
         return self.source.rpartition(", ")[2]
+
+    def training_length(self, pe: str) -> int:
+        """Return the training length of an encoding in tokens."""
+        return self.trained_at or self.lengths[PAPER_NAMES.get(pe, pe)]
 
     def covers(self, pe: str) -> bool:
         """Return whether the table has numbers of this encoding."""
@@ -153,15 +159,17 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
         else:
             values = {context: float(text) for context, text in cells.items()}
             (deviations if kind == "std" else numbers)[pe] = values
+    lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per column
     return PaperTable(
         source=entry["what"],
         metric=entry["measure"],
         dataset=entry["dataset"],
         size=entry["size"],
-        trained_at=int(entry["trained_at"]),
+        trained_at=lengths[0] if len(lengths) == 1 else None,
         numbers=numbers,
         deviations=deviations,
         marks=marks,
+        lengths=dict(zip(numbers, lengths, strict=True)) if len(lengths) > 1 else None,
     )
 
 

@@ -9,20 +9,25 @@ from reporting.formatting import MISSING, Table, format_number
 from reporting.paper import MARKS_REFERENCE, PaperTable
 
 Marks = dict[tuple[str, int], str]  # (label of a column, length) -> mark after the number
-MAX_COLUMNS = 10  # wider tables are transposed
+MAX_COLUMNS = 10  # wider tables are transposed, except those of a paper
 EXPLAINED_MARKS = f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
 # Measures of eval_hellaswag.py's records, and their keys.
 ACCURACIES = {"HellaSwag acc": "acc", "acc_norm": "acc_norm"}
 
 
 def length_table(
-    columns: list[Column], x_name: str, best: Callable | None, marks: Marks | None = None
+    columns: list[Column],
+    x_name: str,
+    best: Callable | None,
+    marks: Marks | None = None,
+    printed: PaperTable | None = None,
 ) -> Table:
     """Return a table with one row per length: mean ± standard deviation over seeds.
 
+    A wide table is transposed, unless it is one of a paper, which prints one row per length.
     x_name: what the lengths are, "context" or "distance". best: min or max, picks the value of a
     row that is printed in bold, with all that print alike; None: no bold. marks: printed after
-    the values.
+    the values. printed: the paper's table of these encodings, if there is one.
     """
     lengths = all_lengths(columns)
     rows = [[column.values(length) for column in columns] for length in lengths]
@@ -30,7 +35,8 @@ def length_table(
     for length, row in zip(lengths, rows, strict=True):
         texts = [(marks or {}).get((column.label, length), "") for column in columns]
         cells.append([f"{length:,}", *map(_marked, _printed_row(row, best), texts)])
-    if len(cells[0]) > MAX_COLUMNS:
+    in_paper = printed is not None and all(printed.covers(column.pe) for column in columns)
+    if len(cells[0]) > MAX_COLUMNS and not in_paper:
         cells = [list(column) for column in zip(*cells, strict=True)]
 
     plain = [[x_name], *([length] for length in lengths)]
@@ -105,7 +111,7 @@ def paper_comparison(
 
     With the paper's model size, training length, data set and tokenizer, it has both numbers and
     their relative difference. Otherwise it has both relative to the training length, at equal
-    multiples of it.
+    multiples of it; in a table of several training lengths, relative to its shortest context.
     """
     columns = [column for column in columns if paper.covers(column.pe)]
     if not columns:
@@ -117,13 +123,18 @@ def paper_comparison(
         rows = _absolute_rows(columns, paper, marks or {})
         caption = f"{paper.metric} here and in {source}), and the relative difference."
     else:
-        x_name = "training lengths"
+        base, x_name = "the training length", "training lengths"
+        if paper.trained_at is None:
+            base = "the shortest context"
+            x_name = f"multiples of {base}"
         rows = _relative_rows(columns, paper, marks or {})
+        lengths = sorted({paper.training_length(column.pe) for column in columns})
+        trained_at = " and ".join(f"{length:,}" for length in lengths)
         differing = "task" if paper.metric == "nDCG@10" else "text or vocabulary"
         separator = " or " if differing == "task" else ", "
         caption = (
-            f"{paper.metric} relative to its value at the training length, here and in {source}, "
-            f"trained with {paper.trained_at:,} tokens of context). Absolute values are not "
+            f"{paper.metric} relative to its value at {base}, here and in {source}, trained with "
+            f"{trained_at} tokens of context). Absolute values are not "
             f"comparable, because model size, training length{separator}{differing} differ."
         )
     if paper.marks:
@@ -138,7 +149,7 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
     data = record["data"]
     return (
         record["size"] == paper.size
-        and record["block_size"] == paper.trained_at
+        and record["block_size"] == paper.training_length(record["pe"])
         and data["dataset"] == paper.dataset
         and data.get("tokenizer", "gpt2") == "gpt2"
     )
@@ -165,18 +176,18 @@ def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> li
 
 
 def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
-    trained_at = columns[0].trained_at
+    base = paper.trained_at or paper.contexts()[0]
+    scale = columns[0].trained_at / paper.training_length(columns[0].pe)
     rows = []
     for context in paper.contexts():
-        multiple = context / paper.trained_at
-        length = context * trained_at / paper.trained_at
+        multiple = context / base
         measured = []
         printed = []
         for column in columns:
-            measured.append(_ratio(column.mean(length), column.mean(trained_at)))
-            base = paper.value(column.pe, paper.trained_at)
-            printed.append(_ratio(paper.value(column.pe, context), base))
-        ours = [marks.get((column.label, length), "") for column in columns]
+            measured.append(_ratio(column.mean(context * scale), column.mean(base * scale)))
+            value = paper.value(column.pe, context)
+            printed.append(_ratio(value, paper.value(column.pe, base)))
+        ours = [marks.get((column.label, context * scale), "") for column in columns]
         theirs = [paper.mark(column.pe, context) for column in columns]
         rows += [
             [f"{multiple:g}", "ours", *map(_marked, map(format_number, measured), ours)],

@@ -30,5 +30,5 @@ records=("$out/train.json")
 run python bench.py train --encodings sandwich,t5 --model $size --micro_batch 32 \
     --context "$(scaled_lengths 512)" --repeats $rounds --out "${records[0]}" \
     "${plugin_flags[@]}" &&
-    report - speed || true
+    report sandwich_section6.2_speed speed || true
 finish

@@ -25,11 +25,14 @@ train sandwich_small 512
 evaluate_same_targets 512,1024,2048,4096,8192
 evaluate_receptive_field 512,1024,2048
 report "${table:--}"
+longer=()
 for pe in $encodings; do
     case $pe in "${settings[4]}") length=2048 ;; "${settings[15]}") length=1024 ;; *) continue ;; esac
-    encodings=$pe table=$(at_full_scale sandwich_table2_${text}_trained-at-$length)
-    train sandwich_small $length
-    evaluate_same_targets 2048,4096,8192
-    report "${table:--}" trained-at-$length
+    encodings=$pe
+    train sandwich_small $length && longer+=("${runs[@]}")
 done
+runs=("${longer[@]}") records=()
+evaluate_same_targets 2048,4096,8192
+table=$(at_full_scale sandwich_table2_$text)
+report "${table:--}" trained-longer
 finish

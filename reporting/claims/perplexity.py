@@ -1,6 +1,7 @@
 """Claims on perplexity by context length."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from evaluation import intervals
 from evaluation.intervals import Interval
@@ -8,6 +9,7 @@ from reporting.claims.verdicts import (
     CABLE,
     CABLE_V1,
     FAR_MULTIPLES,
+    NO_GROWTH,
     NO_PAPER,
     SANDWICH,
     Verdict,
@@ -76,6 +78,16 @@ ALL_TRAINING_LENGTHS = Verdict(
     CABLE_V1,
     "figure 5",
 )
+# Encodings that fail at a training length and do not at a longer one.
+LONGER_TRAINING = {
+    pe: Verdict(
+        f"{pe}: perplexity at the longest context / at the shortest <= {NO_GROWTH}, trained with "
+        "more tokens",
+        SANDWICH,
+        "section 5.2" + OURS,
+    )
+    for pe in ("alibi-shift", "window")
+}
 TIE = 0.005  # printed perplexities that differ by less, relatively, have no order
 
 
@@ -84,7 +96,7 @@ def all_claims() -> list[Verdict]:
     nothing = _Results([], 1)
     claims = [_judge_growth(nothing, *row[:4], row[4:]) for row in GROWTH_BOUNDS]
     claims += [_judge_lower(nothing, *row[:3], row[3:]) for row in LOWER_THAN]
-    return [*claims, ALL_TRAINING_LENGTHS]
+    return [*claims, ALL_TRAINING_LENGTHS, *LONGER_TRAINING.values()]
 
 
 def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
@@ -102,6 +114,7 @@ def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -
             if len(models) > 1:
                 verdict.claim = f"{size}, trained with {trained_at:,} tokens: {verdict.claim}"
             verdicts.append(verdict)
+    verdicts += _judge_longer_training(columns)
     return verdicts + [*_judge_all_training_lengths(columns)]
 
 
@@ -120,7 +133,7 @@ def _judge_model(
         rivals = [rival for rival in rivals if rival in results.encodings]
         if pe in claimed and rivals:
             yield _judge_lower(results, pe, rivals, multiples, source)
-    if printed:
+    if printed and printed.trained_at:
         yield from _judge_order(results, printed)
 
 
@@ -220,6 +233,20 @@ def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
             verdict.outcome, counts = judge_all(ratios)
             verdict.measured = counts.replace(" agree", " pairs agree", 1)
         yield verdict
+
+
+def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
+    """Yield the verdicts on encodings of table 2 of Sandwich, if it has two training lengths."""
+    columns = [column for column in columns if column.pe.partition(":")[0] in LONGER_TRAINING]
+    if len({column.trained_at for column in columns}) < 2:
+        return
+    for column in columns:
+        claim = LONGER_TRAINING[column.pe.partition(":")[0]]
+        lengths = [length for length in column.lengths() if column.values(length)]
+        growth = _ratio(column, lengths[-1], column, lengths[0])
+        text = f"{column.label}, {lengths[0]:,} to {lengths[-1]:,} tokens: "
+        measured = text + printed_interval(growth)
+        yield replace(claim, measured=measured, outcome=judge_bound(growth, "<=", NO_GROWTH))
 
 
 def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:

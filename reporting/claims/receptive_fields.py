@@ -8,6 +8,7 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims.verdicts import (
     FAR_MULTIPLES,
+    NO_GROWTH,
     SANDWICH,
     UNDECIDED,
     Verdict,
@@ -19,7 +20,6 @@ from reporting.columns import Column, entry_pairs
 # Encodings whose receptive field decides how far they extrapolate.
 WINDOWED = ("window", "alibi", "alibi-shift", "alibi-equal")
 SOURCE = (SANDWICH, "section 5.1, our bound")
-NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
 MIN_RANK_CORRELATION = 0.7
 RANK_CORRELATION = Verdict(
     "perplexity grows more for sliding windows and ALiBi slopes with a longer receptive "

@@ -5,8 +5,9 @@ encoding together with rope, so that ratios of two other encodings are those of 
 relative to rope. The interval is a t interval over the rounds of one process (Welch's); it does not
 cover other machines. Memory is deterministic and has no interval.
 
-The criteria were fixed before any benchmark of dapev2+cable, dapev2+kerple and cable-v1 on this
-set of contexts, and after results/bench/figure3.json of the other encodings on two CPU cores.
+The criteria were fixed before any benchmark of dapev2+cable, dapev2+kerple, cable-v1 and sandwich
+on this set of contexts, and after results/bench/figure3.json of the other encodings on two CPU
+cores.
 """
 
 import math
@@ -21,6 +22,7 @@ from reporting.claims.verdicts import (
     CABLE_V1,
     FAILS,
     HOLDS,
+    SANDWICH,
     UNDECIDED,
     Verdict,
     combine,
@@ -62,6 +64,7 @@ SPEED_BOUNDS = (
     ("generate", "cable-v1", ">=", 1 / 1.11, ("alibi",), (512,), CABLE_V1, "section 5.2"),
     ("generate", "cable-v1", ">", 1, ("rope",), (512, 1024), CABLE_V1, "section 5.2"),
     ("generate", "cable-v1", ">", 1, ("alibi",), (2048,), CABLE_V1, "section 5.2"),
+    ("train", "t5", "<=", 1 / 1.1, ("sandwich",), None, SANDWICH, "section 6.2"),
 )
 # Encodings whose memory in training is the same as that of others.
 MEMORY_RIVALS = ("alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")
@@ -87,7 +90,7 @@ def all_claims() -> list[Verdict]:
 def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
     """Return verdicts on one benchmark of a record of bench.py; none for encoders.
 
-    Claims on a CPU say so: the papers measured H100 GPUs.
+    Claims on a CPU say so: the papers measured GPUs.
     """
     if "objective" in result:
         return []
@@ -168,7 +171,7 @@ def paper_speeds(
         return None
     return Table(cells), (
         f"Ratios of speed here ({result['model']} model, {result['device']}) with 95% intervals "
-        f"over rounds, and in {printed.source} (H100 GPUs)."
+        f"over rounds, and in {printed.source} (on GPUs)."
     )
 
 

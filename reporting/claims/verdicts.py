@@ -13,6 +13,7 @@ HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not me
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
 # The multiple of the training length that "far" claims are about: the first that was evaluated.
 FAR_MULTIPLES = (16, 15)
+NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
 
 
 @dataclass

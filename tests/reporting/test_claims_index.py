@@ -84,7 +84,7 @@ def test_claims_without_a_verdict_are_not_measured(tmp_path):
     rows = rows_of(index.claims_page([], tmp_path))
     measured = [cells for key, cells in rows.items() if cells[0] not in ("---", "small scale")]
     assert measured and all(cells == ["not measured"] * 2 for cells in measured)
-    for number in range(1, 6):
+    for number in (1, 3, 4, 5):
         assert ("Sandwich", f"table {number}", "same order of encodings as printed") in rows
     assert ("CABLE", "section 5.1", GROWTH) in rows
     assert (

@@ -44,6 +44,18 @@ def test_bound_is_the_paper_s_ratio(seconds, outcome):
     assert judged["train: speed of dapev2+cable / that of cable <= 0.316"] == outcome
 
 
+@pytest.mark.parametrize(
+    "seconds, outcome", [(1.13, "holds"), (1.1, "not decided"), (1.05, "fails")]
+)
+def test_t5_is_10_percent_slower_than_sandwich(seconds, outcome):
+    """Section 6.2 of Sandwich: a step takes at least 1.1 times as long."""
+    values = {"sandwich": entry(1), "t5": entry(seconds)}
+    assert outcomes("train", values) == {"train: speed of t5 / that of sandwich <= 0.909": outcome}
+    printed = paper.load(paper.FOLDER / "sandwich_section6.2_speed.csv")
+    table, _ = claims.paper_speeds("train", result(values), printed)
+    assert table.cells[1][1:4] == ["512", "t5", "sandwich"] and table.cells[1][5] == "0.909"
+
+
 def test_every_rival_and_context_counts():
     """cable generates faster than alibi and t5, and slower than rope."""
     claim = "generate: speed of cable / that of alibi, t5, rope > 1"

@@ -1,5 +1,6 @@
 """Columns, tables and captions of records with known numbers."""
 
+import pytest
 from test_report import RECORDS, record
 
 from reporting import metrics, paper, tables
@@ -240,6 +241,57 @@ def test_comparison_with_a_paper_in_another_setting_is_relative_to_the_training_
         ["", "paper", "0.90", "—"],
     ]
     assert tables.paper_comparison(columns_of(records[2:]), PAPER) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["1_fineweb-edu-10b_medium", "4_fineweb-edu-10b_tiny", "5_wikitext-103_small"]
+)
+def test_tables_of_the_papers_have_one_row_per_length(name):
+    """The nine encodings as printed, and t5-clip: the paper's T5 may be either."""
+    printed = paper.load(paper.FOLDER / f"cable_table{name}.csv")
+    encodings = [*printed.numbers, "t5-clip"]
+    records = [record(pe, {512: 20.0, 15360: 30.0}) for pe in encodings]
+    table = PERPLEXITY.table(columns_of(records), printed=printed)
+    rows = [row[0] for row in table.cells]
+    assert rows == ["context", "512", "15,360"] and len(table.cells[0]) == 11
+    expected = "cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal"
+    assert table.cells[0][1:] == expected.split()
+    assert [row[0] for row in table_of(records).cells] == ["context", *expected.split()]
+    others = columns_of([*records, record("zebra", {512: 20.0})])
+    assert PERPLEXITY.table(others, printed=printed).cells[0][1:] == ["512", "15,360"]
+
+
+def test_table_2_of_sandwich_has_both_training_lengths():
+    """Absolute in the paper's setting, otherwise relative to the shortest printed context."""
+    printed = paper.load(paper.FOLDER / "sandwich_table2_arxiv.csv")
+    setting = {"size": "small", "data": {**SAME_SETTING["data"], "dataset": "arxiv"}}
+    lengths = {2048: 6.0, 4096: 6.3, 8192: 6.6}
+    records = [
+        record("alibi-shift:shift=6", lengths, block_size=2048) | setting,
+        record("window:w=160", lengths, block_size=1024) | setting,
+    ]
+    table, caption = tables.paper_comparison(columns_of(records), printed)
+    assert table.cells[1:4] == [
+        ["2,048", "ours", "6.00", "6.00"],
+        ["", "paper", "4.40", "6.20"],
+        ["", "difference", "+36.4%", "-3.2%"],
+    ]
+    smaller = [
+        record("alibi-shift:shift=6", {512: 6.0, 1024: 6.3, 2048: 6.6}, block_size=512),
+        record("window:w=160", {512: 5.0, 1024: 5.0, 2048: 5.5}, block_size=256),
+    ]
+    table, caption = tables.paper_comparison(columns_of(smaller), printed)
+    assert table.cells == [
+        ["multiples of the shortest context", "", "alibi-shift:shift=6", "window:w=160"],
+        ["1", "ours", "1.00", "1.00"],
+        ["", "paper", "1.00", "1.00"],
+        ["2", "ours", "1.05", "1.00"],
+        ["", "paper", "1.41", "1.00"],
+        ["4", "ours", "1.10", "1.10"],
+        ["", "paper", "1.41", "1.00"],
+    ]
+    assert "at the shortest context, here and in Sandwich, table 2" in caption
+    assert "trained with 1,024 and 2,048 tokens of context" in caption
 
 
 def test_generalization_next_to_the_paper():
