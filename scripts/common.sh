@@ -72,7 +72,8 @@ install_requirements() {
     else
         cat "$@" >"$requirements"
     fi
-    python -m pip install --quiet --disable-pip-version-check -r "$requirements"
+    # --no-compile: Python compiles the modules that are imported, a small part of them.
+    python -m pip install --quiet --no-compile --disable-pip-version-check -r "$requirements"
     rm "$requirements"
     export INSTALLED=1
 }
