@@ -456,6 +456,7 @@ TABLES = [
         "sandwich_table3_arxiv",
     ),
     ("sandwich/cache", ["perplexity"], ["sandwich/cache/*.json"], "sandwich_table5_arxiv"),
+    ("sandwich/dimensions", ["perplexity"], ["sandwich/dimensions/*.json"], None),
     ("bench/figure3", ["train", "generate", "eval"], ["bench/figure3.json"], None),
 ]
 
