@@ -30,6 +30,7 @@ from errors import InputError  # noqa: E402
 from reporting.claims import index  # noqa: E402
 
 RESULTS = ROOT / "results"
+FAULTS = ROOT / "tests" / "faults" / "__main__.py"
 HIDDEN = {".git", ".venv", ".ruff_cache", ".pytest_cache", "__pycache__", "data", "runs"}
 ALL_MARKDOWN = sorted(
     path
@@ -264,6 +265,9 @@ def check_script(arguments: list[str], environment: dict[str, str]) -> None:
         check_python(["train_gpt.py", *flags, *plugin_flags])
     elif name == "test.sh":
         check_pytest(flags)
+    elif name == "fault_test.sh":
+        options = re.findall(r'add_argument\("(--\w+)"', FAULTS.read_text())
+        assert all(flag in options for flag in flags if flag.startswith("--"))
     elif name == "test_gpu.sh":
         assert all(f" {part}) " in text for part in flags)
     elif flags:

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Cause random faults and report what was lost: kills, signals, full disks, corruption, concurrency,
+# fuzzing and malicious files (docs/reliability.md).
+#
+#     bash scripts/fault_test.sh                                          # ten minutes
+#     bash scripts/fault_test.sh --minutes 2 --only kills,disk
+#     bash scripts/fault_test.sh --seed 7 --only corruption --trial 31    # repeat one fault
+#
+# Cost: one CPU core for --minutes. Exit status 1 if anything was lost.
+
+arguments="of tests/faults"
+source "$(dirname "$0")/common.sh"
+install_requirements requirements.txt requirements-retrieval.txt requirements-dev.txt
+export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHONPATH=".:tests${PYTHONPATH:+:$PYTHONPATH}"
+exec python -m faults "$@"

@@ -1,0 +1,1 @@
+"""Fault tests: kills, signals, full disks, corruption, concurrency, fuzzing and malicious files."""

@@ -1,0 +1,59 @@
+"""Each case of the fault tests once, and the record of the long run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from . import __main__ as runner
+
+RECORD = ROOT / "results" / "reliability" / "faults.json"
+SEED = 1
+
+
+@pytest.mark.parametrize("kinds", ["kills,signals", "disk,concurrency", "corruption,fuzz,security"])
+def test_nothing_is_lost(kinds):
+    """In a new process, because a process that has computed gradients cannot be forked."""
+    command = [sys.executable, "-m", "faults", "--seed", str(SEED), "--only", kinds]
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+    }
+    done = subprocess.run(
+        [*command, "--rounds", "1"], cwd=ROOT, env=environment, text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_random_numbers_depend_on_seed_kind_and_number_only():
+    """So that --trial repeats one trial."""
+    drawn = []
+
+    def case(workspace, rng):
+        """draws a number."""
+        drawn.append(rng.random())
+
+    class Workspace:
+        def new_trial(self): ...
+        def check_outside(self): ...
+
+    for number in (3, 4, 3):
+        assert runner.run_trial(Workspace(), case, "disk", 7, number) is None
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_table_of_the_record_is_current():
+    record = json.loads(RECORD.read_text())
+    assert RECORD.with_suffix(".md").read_text() == runner.markdown(record)
+
+
+def test_record_has_at_least_1000_faults_and_nothing_is_lost():
+    entries = json.loads(RECORD.read_text())["faults"]
+    assert sum(entry["tried"] for entry in entries) >= 1000
+    assert {entry["kind"] for entry in entries} == set(runner.KINDS)
+    assert all(entry["lost"] == [] for entry in entries)
