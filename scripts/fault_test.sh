@@ -11,5 +11,6 @@
 arguments="of tests/faults"
 source "$(dirname "$0")/common.sh"
 install_requirements requirements.txt requirements-retrieval.txt requirements-dev.txt
-export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHONPATH=".:tests${PYTHONPATH:+:$PYTHONPATH}"
+export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HOME=$(mktemp -d)
+export PYTHONPATH=".:tests${PYTHONPATH:+:$PYTHONPATH}"
 exec python -m faults "$@"

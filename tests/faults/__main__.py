@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=10, help="time to spend")
     parser.add_argument("--seed", type=int, help="seed of all faults; default: a random one")
     parser.add_argument("--only", default=",".join(KINDS), help="kinds, separated by commas")
-    parser.add_argument("--trial", type=int, help="repeat one trial of one kind")
+    parser.add_argument("--trial", type=int, help="repeat one trial of one kind; prints all output")
     parser.add_argument("--rounds", type=int, help="try each fast case this often, in any time")
     parser.add_argument("--out", type=Path, help="write a record here, and its table as .md")
     parser.add_argument("--table", type=Path, help="only write the table of this record")
@@ -64,6 +64,7 @@ def main(argv=None) -> int:
     if arguments.trial is not None and (len(kinds) != 1 or arguments.seed is None):
         print("error: --trial needs the kind and the seed: pass --only and --seed", file=sys.stderr)
         return 2
+    harness.VERBOSE = arguments.trial is not None
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     root = Path(tempfile.mkdtemp(prefix="faults-"))
@@ -134,6 +135,8 @@ def run_trial(workspace, case, kind: str, seed: int, number: int) -> str | None:
         workspace.check_outside()
     except harness.Lost as lost:
         return str(lost)
+    except (Exception, SystemExit) as error:  # a file that should be there is missing or corrupt
+        return f"{type(error).__name__}: {error}"
     return None
 
 

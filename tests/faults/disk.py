@@ -45,7 +45,7 @@ def folder_removed(workspace, rng):
     time.sleep(rng.uniform(0, 0.3))
     while run.exists():
         shutil.rmtree(run, ignore_errors=True)
-    check(program.wait(), 2)
+    check(program.wait(30), 2)
 
 
 def evaluation(workspace, rng):

@@ -26,8 +26,10 @@ from pathlib import Path
 
 from runtime import cli
 
+import matplotlib.pyplot  # noqa: F401
 import torch
 import torch._dynamo  # the first optimizer imports it, which takes a second
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import eval_extrapolation
 import export_hf
@@ -35,6 +37,7 @@ import prepare_text
 import sample
 import train_gpt
 from hf_interop import modeling  # noqa: F401
+from retrieval import finetune, sentence_encoder, trainer  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CPU = ["--device", "cpu", "--dtype", "float32"]
@@ -131,6 +134,8 @@ class Program:
             os.waitpid(self.pid, 0)
         self.read()
         os.close(self.pipe)
+        if VERBOSE:
+            print(self.output.decode(errors="replace"), f"[status {status}]", flush=True)
         return Result(status, self.output.decode(errors="replace"))
 
 
@@ -162,6 +167,9 @@ def start(program, *flags, **options) -> Program:
 
 def call(program, *flags, **options) -> Result:
     return start(program, *flags, **options).wait()
+
+
+VERBOSE = False  # print what programs print
 
 
 def check(result: Result, *allowed: int) -> Result:
@@ -233,9 +241,9 @@ def same_numbers(record: Path, expected: dict) -> None:
 class Workspace:
     """Files that cases break, made once, and an empty folder for each trial.
 
-    data: a data set of bytes. whole: a finished run with all its checkpoints. half: the same run at
-    step 4 of 8. exported: its export. encoder: the export of an encoder. expected: results of
-    `whole`.
+    base: data set of bytes (`data`), finished run with all its checkpoints (`whole`), the same run
+    at step 4 of 8 (`half`), its export (`exported`), export of an encoder (`encoder`), gpt2/ as
+    transformers saves it. expected: results of `whole`. outside: what no program may change.
     """
 
     def __init__(self, root: Path):
@@ -275,6 +283,14 @@ class Workspace:
         self._run(export_hf, self.whole, "--out_dir", self.exported)
         self._run(train_gpt, *TRAIN, *data, "--objective", "mlm", "--out_dir", mlm)
         self._run(export_hf, mlm, "--out_dir", self.encoder)
+        names = [f"{name}{number}" for name in ("apple", "bear", "cloud") for number in range(8)]
+        rows = [{"query": name, "positive": name, "negative": names[0]} for name in names]
+        (self.base / "triplets.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        check(Program(self._save_gpt2).wait(), 0)
+
+    def _save_gpt2(self) -> None:
+        config = GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=16)
+        GPT2LMHeadModel(config).save_pretrained(self.base / "gpt2")
 
     def _run(self, program, *flags) -> None:
         result = call(program, *flags)
@@ -321,6 +337,11 @@ class Workspace:
 
     def evaluate(self, run: Path, *flags) -> Result:
         return call(eval_extrapolation, run, "--data", self.data, *(flags or LENGTHS))
+
+    def finetune(self, encoder: Path) -> Result:
+        data, out = self.base / "triplets.jsonl", self.folder / "finetuned"
+        flags = ["--data", data, "--out_dir", out, "--batch", "8", "--mini_batch", "8", *CPU]
+        return call(finetune, encoder, *flags)
 
     def sample(self, run: Path, *flags) -> Result:
         flags = flags or ("--prompt", "line", "--max_new_tokens", "12", "--temperature", "0")
