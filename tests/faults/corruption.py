@@ -14,17 +14,16 @@ import import_pretrained
 import prepare_text
 import report
 import train_gpt
-from retrieval import finetune
 
 from . import kills
 from .harness import LENGTHS, TRAIN, Lost, Program, call, check, same_numbers, start
 
 
-def flip(content: bytearray, rng: random.Random) -> None:
+def flip_bit(content: bytearray, rng: random.Random) -> None:
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
 
 
-def zero(content: bytearray, rng: random.Random) -> None:
+def zero_block(content: bytearray, rng: random.Random) -> None:
     start, size = rng.randrange(len(content)), rng.choice((16, 512, 4096))
     content[start : start + size] = bytes(len(content[start : start + size]))
 
@@ -38,7 +37,7 @@ def truncate(content: bytearray, rng: random.Random) -> None:
     del content[rng.randrange(len(content)) :]
 
 
-CORRUPTIONS = (flip, zero, overwrite, truncate)
+CORRUPTIONS = (flip_bit, zero_block, overwrite, truncate)
 
 
 def corrupt(path: Path, rng: random.Random, *ways) -> None:
@@ -94,7 +93,7 @@ def sample_text(workspace, rng):
     corrupt(run / "checkpoint_0000008.pt", rng)
     result = check(workspace.sample(run))
     if result.status == 0 and result.output.splitlines()[:-1] != workspace.expected["sample"]:
-        raise Lost("exit status 0 with another text than that of the undamaged checkpoint")
+        raise Lost("exit status 0 with another text than from the intact checkpoint")
 
 
 def export(workspace, rng):
@@ -105,7 +104,7 @@ def export(workspace, rng):
     if check(call(export_hf, run, "--out_dir", out)).status == 0:
         name = "model.safetensors"
         if (out / name).read_bytes() != (workspace.exported / name).read_bytes():
-            raise Lost("exit status 0 with other weights than those of the undamaged checkpoint")
+            raise Lost("exit status 0 with other weights than the intact checkpoint has")
 
 
 def initialize(workspace, rng):
@@ -118,7 +117,7 @@ def initialize(workspace, rng):
         path = workspace.whole / "checkpoint_0000008.pt"
         theirs = torch.load(path, weights_only=True)["model"]
         if any(not torch.equal(ours[name], theirs[name]) for name in theirs):
-            raise Lost("exit status 0 with other weights than those of the undamaged checkpoint")
+            raise Lost("exit status 0 with other weights than the intact checkpoint has")
 
 
 def import_weights(workspace, rng):
@@ -186,9 +185,9 @@ def meta_json(workspace, rng):
         for record in run.glob("eval_*.json"):
             same_numbers(record, workspace.expected["numbers"])
     out = workspace.folder / "out"
-    if check(call(train_gpt, *TRAIN, "--data", data, "--out_dir", out)).status == 0:
-        if kills.trained(out) != workspace.expected["trained"]:
-            raise Lost("exit status 0 with other weights than on the undamaged data")
+    result = check(call(train_gpt, *TRAIN, "--data", data, "--out_dir", out))
+    if result.status == 0 and kills.trained(out) != workspace.expected["trained"]:
+        raise Lost("exit status 0 with other weights than on the intact data")
 
 
 def shard_during_training(workspace, rng):

@@ -235,7 +235,7 @@ def numbers(record: Path) -> dict:
 
 def same_numbers(record: Path, expected: dict) -> None:
     if numbers(record) != expected:
-        raise Lost("exit status 0 with other numbers than those of undamaged files")
+        raise Lost("exit status 0 with other numbers than those of intact files")
 
 
 class Workspace:

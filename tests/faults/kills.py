@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import random
 import shutil
 import signal
 import socket

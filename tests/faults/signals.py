@@ -68,9 +68,7 @@ def evaluation(workspace, rng):
     run = workspace.copy(workspace.whole)
     record = run / workspace.record.name
     record.unlink()
-    interrupt(
-        start(eval_extrapolation, run, *LENGTHS), rng.uniform(0, 0.5), rng.choice(SIGNALS)
-    )
+    interrupt(start(eval_extrapolation, run, *LENGTHS), rng.uniform(0, 0.5), rng.choice(SIGNALS))
     check(workspace.evaluate(run), 0)
     same_numbers(record, workspace.expected["numbers"])
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+import random
 import subprocess
 import sys
 
@@ -9,18 +11,21 @@ import pytest
 from conftest import ROOT
 
 from . import __main__ as runner
+from . import corruption, harness, security
 
 RECORD = ROOT / "results" / "reliability" / "faults.json"
 SEED = 1
 
 
-@pytest.mark.parametrize("kinds", ["kills,signals", "disk,concurrency", "corruption,fuzz,security"])
-def test_nothing_is_lost(kinds):
-    """In a new process, because a process that has computed gradients cannot be forked."""
+@pytest.mark.parametrize("kinds", ["kills,signals,disk,concurrency", "corruption,fuzz,security"])
+def test_nothing_is_lost(kinds, tmp_path):
+    """Each case once, in a new process: one that has computed gradients cannot be forked."""
     command = [sys.executable, "-m", "faults", "--seed", str(SEED), "--only", kinds]
     environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
     }
@@ -45,6 +50,33 @@ def test_random_numbers_depend_on_seed_kind_and_number_only():
     for number in (3, 4, 3):
         assert runner.run_trial(Workspace(), case, "disk", 7, number) is None
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_every_way_to_corrupt_a_file_changes_it(tmp_path):
+    path, rng = tmp_path / "file", random.Random(SEED)
+    for way in corruption.CORRUPTIONS:
+        for content in (bytes(100) + b"1", b"0123456789" * 1000):
+            path.write_bytes(content)
+            corruption.corrupt(path, rng, way)
+            assert path.read_bytes() != content
+
+
+def test_every_malicious_pickle_runs_code_if_it_is_trusted(tmp_path):
+    rng = random.Random(SEED)
+    for _ in range(30):
+        content = pickle.dumps(security.Evil(rng, tmp_path))
+        pickle.loads(content)
+        (left,) = tmp_path.iterdir()
+        left.rmdir() if left.is_dir() else left.unlink()
+
+
+def test_traceback_missing_error_line_and_status_are_lost():
+    check, result = harness.check, harness.Result
+    assert check(result(2, "error: no data: prepare it\n")).status == 2
+    traceback = "Traceback (most recent call last)\nerror: x: y\n"
+    for status, output in ((1, ""), (None, ""), (2, ""), (0, traceback), (-7, "")):
+        with pytest.raises(harness.Lost):
+            check(result(status, output))
 
 
 def test_table_of_the_record_is_current():
