@@ -67,6 +67,7 @@ def main(argv=None) -> int:
     harness.VERBOSE = arguments.trial is not None
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
+    harness.preload(kinds)
     root = Path(tempfile.mkdtemp(prefix="faults-"))
     try:
         workspace = harness.Workspace(root)

@@ -26,9 +26,7 @@ from pathlib import Path
 
 from runtime import cli
 
-import matplotlib.pyplot  # noqa: F401
 import torch
-import torch._dynamo  # the first optimizer imports it, which takes a second
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import eval_extrapolation
@@ -37,7 +35,7 @@ import prepare_text
 import sample
 import train_gpt
 from hf_interop import modeling  # noqa: F401
-from retrieval import finetune, sentence_encoder, trainer  # noqa: F401
+from retrieval import finetune
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CPU = ["--device", "cpu", "--dtype", "float32"]
@@ -49,6 +47,17 @@ MODEL = shlex.split(
 TRAIN = [*MODEL, *CPU]
 LENGTHS = ["--lengths", "16,32", *CPU]
 TIMEOUT = 60  # seconds that a program may take; they take about half a second
+
+
+def preload(kinds: list[str]) -> None:
+    """Import what programs import late, which would take seconds in each child process."""
+    import matplotlib.pyplot  # noqa: F401
+    import torch._dynamo  # noqa: F401  (imported by the first optimizer)
+
+    if {"corruption", "security"} & set(kinds):
+        from retrieval import sentence_encoder, trainer  # noqa: F401
+    if "fuzz" in kinds:
+        import datasets  # noqa: F401
 
 
 class Lost(Exception):
