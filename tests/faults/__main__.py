@@ -64,13 +64,13 @@ def main(argv=None) -> int:
     if arguments.trial is not None and (len(kinds) != 1 or arguments.seed is None):
         print("error: --trial needs the kind and the seed: pass --only and --seed", file=sys.stderr)
         return 2
-    harness.VERBOSE = arguments.trial is not None
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     harness.preload(kinds)
     root = Path(tempfile.mkdtemp(prefix="faults-"))
     try:
         workspace = harness.Workspace(root)
+        harness.VERBOSE = arguments.trial is not None
         results = run_trials(workspace, kinds, seed, arguments)
         if harness.digest_folder(workspace.base) != workspace.digest:
             raise SystemExit("error: a trial changed files outside of its folder")

@@ -269,7 +269,7 @@ def names_in_records(workspace, rng):
 
 def check_markdown(text: str, name: str) -> None:
     """Raise Lost if a Markdown file has HTML, links or further columns from a record."""
-    if re.search(r"<(script|img)|(?<!\\)\]\(javascript|^# Title", text, re.MULTILINE):
+    if re.search(r"(?<!\\)(<(script|img)|\]\(javascript)|^# Title", text, re.MULTILINE):
         raise Lost(f"{name} has markup from a record")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     for table in tables:
