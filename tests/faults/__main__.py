@@ -113,6 +113,7 @@ def run_trials(workspace, kinds: list[str], seed: int, arguments) -> list[dict]:
         entry["tried"] += 1
         if reason:
             command = f"bash scripts/fault_test.sh --seed {seed} --only {kind} --trial {number}"
+            reason = reason.replace(f"{workspace.root}/", "")
             entry["lost"].append({"reason": reason, "command": command})
         outcome = f"LOST: {reason}" if reason else "survived"
         print(f"{kind} {number}: {entry['what']} ({seconds:.1f} s): {outcome}", flush=True)

@@ -8,6 +8,7 @@ importing takes seconds. Their `main` is called as by `cli.run` in a new process
 """
 
 import contextlib
+import gc
 import hashlib
 import io
 import json
@@ -102,6 +103,7 @@ class Program:
         status = 1
         try:
             os.setsid()
+            gc.callbacks.clear()  # Hypothesis's, which a signal could interrupt
             for limit, value in ((resource.RLIMIT_FSIZE, file_size), (resource.RLIMIT_AS, memory)):
                 if value:
                     resource.setrlimit(limit, (value, value))
