@@ -237,6 +237,7 @@ def torchrun(workspace, rng):
         time.sleep(rng.uniform(0, 0.5))
         started.kill()
         started.wait()
+        time.sleep(2)  # a new process needs longer to import PyTorch
         # A resume that is refused because ranks still train would end with status 2.
         resumed = start(train_gpt, *flags)
         time.sleep(3)
@@ -262,8 +263,8 @@ def trains_in(run: Path) -> list[int]:
     return found
 
 
-torchrun.is_slow = True  # it imports PyTorch three times
-CASES = [
+torchrun.is_slow = True  # it imports PyTorch three times, so it is tried less often
+OFTEN = [
     one_process,
     while_saving,
     one_process,
@@ -272,5 +273,5 @@ CASES = [
     preparation,
     another_world_size,
     export,
-    torchrun,
 ]
+CASES = [*OFTEN, torchrun, *OFTEN, *OFTEN, *OFTEN]
