@@ -1,13 +1,18 @@
 """Files that are complete or absent: atomic writing, and JSON."""
 
+import fcntl
 import json
 import os
 import re
 import shutil
-from contextlib import contextmanager
+import uuid
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from errors import InputError
+
+# The end of the name of a temporary file of `atomic`.
+PARTIAL = r"\.[0-9a-f]{8}\.partial"
 
 
 @contextmanager
@@ -15,25 +20,55 @@ def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
     The block writes to a temporary file, which is synced to disk and renamed at the end. A crash at
-    any moment leaves the old file or the new one. Raises InputError if the system refuses (no
-    permission, no space, a file in the way).
+    any moment leaves the old file or the new one. Several processes may write the same path: each
+    has a temporary file of its own. Raises InputError if the system refuses (no permission, no
+    space, a file in the way).
     """
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(partial, "wb") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(path.parent, re.escape(path.name) + PARTIAL)
+        partial, file = _open_partial_file(path)
+        with file:
+            try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)  # makes the rename itself durable
-            os.close(folder)
-        finally:
-            if not path.parent.is_file():
+                os.replace(partial, path)
+            except BaseException:
                 partial.unlink(missing_ok=True)
+                raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)  # makes the rename itself durable
+        os.close(folder)
+
+
+def _open_partial_file(path: Path):
+    """Create, lock and return a temporary file for `path`: (its path, the open file).
+
+    The lock, which ends with the process, keeps `remove_partial_files` from deleting the file.
+    """
+    while True:
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
+        file = open(partial, "wb")  # noqa: SIM115
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return partial, file
+        file.close()  # deleted by another process before it was locked
+
+
+def remove_partial_files(folder: Path, pattern: str) -> None:
+    """Remove the temporary files that killed processes left in a folder.
+
+    pattern: regular expression of the whole name. Files that a process is writing are locked and
+    stay. A file system without locks keeps all of them.
+    """
+    for path in folder.iterdir():
+        if re.fullmatch(pattern, path.name):
+            with suppress(OSError), open(path, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 @contextmanager
