@@ -139,3 +139,27 @@ def read_json(path: str | Path, remedy: str):
         raise InputError(f"{path} does not exist: {remedy}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
+
+
+def read_json_lines(path: str | Path) -> list[tuple[bytes, object]]:
+    """Return the lines of a file, each with its JSON value, or None if it is corrupt.
+
+    An incomplete last line is left out. Raises InputError if the file cannot be read.
+    """
+    try:
+        *lines, last = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): remove it, or use another folder"
+        ) from None
+    found = [(line, _json_value(line)) for line in lines]
+    value = _json_value(last)
+    return found if value is None else [*found, (last, value)]
+
+
+def _json_value(line: bytes):
+    """Return the JSON value of a line, or None if it has none."""
+    try:
+        return json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None

@@ -138,7 +138,7 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
     for lr, loss in losses.items():
         run = tmp_path / f"small-lr{lr}" / "cable"
         run.mkdir(parents=True)
-        (run / "log.jsonl").write_text(f'{{"kind": "val", "loss": {loss}}}\n')
+        (run / "log.jsonl").write_text(f'{{"kind": "val", "step": 1, "loss": {loss}}}\n')
     # Replaces the training: the logs exist already.
     train = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'
     tune = 'tune_learning_rate small 1024 2e-3 4e-3 8e-3; echo "$lr"'

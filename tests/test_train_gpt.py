@@ -1,5 +1,6 @@
 """Tests of train_gpt.py: what a run writes, resuming, accumulation, and invalid input."""
 
+import gc
 import hashlib
 import json
 import os
@@ -8,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from runtime import checkpoints, cli, devices, loading, run_folder
+from runtime import checkpoints, cli, devices, loading
 
 import numpy as np
 import pytest
@@ -1067,16 +1068,32 @@ def test_files_of_an_interrupted_start_do_not_prevent_a_new_one(train, tmp_path,
     assert note in capsys.readouterr().out
 
 
-def test_full_disk_is_reported_and_keeps_the_old_checkpoint(refused, copied_run, monkeypatch):
-    checkpoint = checkpoints.load_checkpoint(copied_run)
-    before = contents(copied_run)
+def test_nan_in_the_last_validation_is_an_error(refused, data_dir, tmp_path):
+    flags = [*flags_of(data_dir, tmp_path / "run"), "--steps", "1", "--lr", "1e30"]
+    assert refused(train_gpt.main, *flags) == [
+        "error: the validation loss after step 1 is NaN or Inf; there is no good checkpoint: "
+        "train again with a lower --lr and another --out_dir"
+    ]
+    assert not checkpoints.list_checkpoints(tmp_path / "run")
+    assert [record["kind"] for record in log_of(tmp_path / "run")] == ["start", "train"]
 
-    def open_full_device(path, mode):
-        return open("/dev/full", mode)
 
-    monkeypatch.setattr("runtime.files.open", open_full_device, raising=False)
-    run = run_folder.Run(copied_run, checkpoint["config"], checkpoint["data"])
-    lines = refused(lambda _: run.save(**checkpoint))
-    assert "cannot write" in lines[0]
-    assert "No space left on device" in lines[0]
-    assert contents(copied_run)["checkpoint_0000006.pt"] == before["checkpoint_0000006.pt"]
+def test_nan_in_a_parameter_is_not_saved(refused, data_dir, tmp_path, train, monkeypatch):
+    """The last good checkpoint is named, and the command that the error suggests works."""
+    optimizer_step, norms = train_gpt.optimizer_step, []
+
+    def poison_after_step_4(model, *arguments):
+        norms.append(optimizer_step(model, *arguments))
+        if len(norms) == 4:
+            model.h[1].ln_1.weight.data[3] = torch.nan
+        return norms[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_gpt, "optimizer_step", poison_after_step_4)
+        assert refused(train_gpt.main, *flags_of(data_dir, tmp_path / "run")) == [
+            "error: parameter h.1.ln_1.weight is NaN or Inf after step 4; the last good "
+            "checkpoint is checkpoint_0000002.pt: pass --resume, a lower --lr and --override lr"
+        ]
+    gc.collect()  # the traceback of the error holds the lock
+    run = train("run", "--resume", "--lr", 5e-3, "--override", "lr")
+    assert checkpoints.load_checkpoint(run)["step"] == 6

@@ -96,6 +96,16 @@ DIE_WHILE_SAVING_STEP_12 = """
     torch.save = save_half
 """
 
+FULL_DISK_AT_STEP_8 = """
+    import errno
+    save = torch.save
+    def save_unless_full(value, file, **options):
+        if isinstance(value, dict) and value["step"] == 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(value, file, **options)
+    torch.save = save_unless_full
+"""
+
 # The second loss after torch.poison is set becomes NaN.
 POISON_A_LOSS = """
     forward = train_gpt.GPT.forward
@@ -306,6 +316,19 @@ def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tm
     assert not list(run.glob("*.partial"))
 
 
+def test_full_disk_stops_all_ranks(data_dir, tmp_path):
+    """Rank 0 writes in a thread; the others learn of the error at the next step."""
+    run = tmp_path / "run"
+    output = error_lines(train(2, data_dir, run, code=FULL_DISK_AT_STEP_8))
+    (line,) = [line for line in output if line.startswith("error: ")]
+    assert line.startswith(f"error: cannot write {run}/checkpoint_0000008.pt: No space left on")
+    assert {path.name for path in run.iterdir()} == {
+        "config.yaml",
+        "log.jsonl",
+        "checkpoint_0000004.pt",
+    }
+
+
 def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
     """The second micro-batch of rank 1 in step 7 gives NaN, found at the next log line, step 8."""
     run = tmp_path / "run"
@@ -318,8 +341,9 @@ def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
     indices = seven_steps[-4:]  # the last four windows of rank 1 in step 7
     places = ", ".join(f"toy_train_000000.bin at token {32 * index}" for index in indices)
     assert lines[0] == (
-        f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}: "
-        "train again with a lower --lr; the checkpoints up to step 4 are unchanged"
+        f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}; "
+        "the last good checkpoint is checkpoint_0000004.pt: "
+        "pass --resume, a lower --lr and --override lr"
     )
     assert checkpoint_names(run) == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4
