@@ -66,7 +66,8 @@ def test_copy_keeps_values_types_and_shared_memory():
     model = torch.nn.Linear(3, 2)
     model.tied = model.weight
     before = {"model": model.state_dict(), "betas": (0.9, 0.95), "list": [1, torch.ones(2, 3).T]}
-    after, events = copy_to_host(before)
+    buffers = {}
+    after, events = copy_to_host(before, buffers)
     assert events == []
     assert after["model"]._metadata == before["model"]._metadata
     assert type(after["model"]) is type(before["model"])
@@ -76,6 +77,9 @@ def test_copy_keeps_values_types_and_shared_memory():
     with torch.no_grad():
         model.weight.zero_()
     assert after["model"]["weight"].all() and not after["model"]["weight"].requires_grad
+    again, _ = copy_to_host(before, buffers)  # into the same memory
+    assert again["model"]["weight"] is after["model"]["weight"]
+    assert not again["model"]["weight"].any()
 
 
 def test_checkpoint_has_the_values_at_the_time_of_the_call(run, slow_save):
