@@ -393,6 +393,26 @@ finetune_encoders() {
     done
 }
 
+# measure_speed PAPER SIZE...: speed and memory of training, and speed of generation, of GPT-2 of each
+# size (at smaller scales: one smaller network), each with a report next to results/paper/PAPER.csv.
+measure_speed() {
+    local printed=$1 sizes="${*:2}" repeats=10 micro_batch=4 trained=512,1024,2048 generated=512,1024,2048
+    case $SCALE in
+        small) sizes=tiny repeats=3 micro_batch=1 trained=512,2048 generated=2048 ;;
+        smoke) sizes=quickstart repeats=1 micro_batch=1 trained=512,2048 generated=2048 ;;
+    esac
+    local size out flags
+    for size in $sizes; do
+        out=$RUNS/$SCALE/$name/$size records=()
+        flags=(--encodings "${encodings// /,}" --model "$size" --repeats $repeats "${plugin_flags[@]}")
+        run python bench.py train --context "$(scaled_lengths $trained)" --micro_batch $micro_batch \
+            "${flags[@]}" --out "$out/train.json" && records+=("$out/train.json") || true
+        run python bench.py generate --context "$(scaled_lengths $generated)" \
+            "${flags[@]}" --out "$out/generate.json" && records+=("$out/generate.json") || true
+        report "$printed" "$size"
+    done
+}
+
 # report PAPER [NAME]: tables and plots of the current records, compared with results/paper/PAPER.csv
 # unless PAPER is "-". No verdicts at SCALE=smoke.
 report() {
