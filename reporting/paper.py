@@ -16,11 +16,27 @@ PAPER_NAMES = {"t5-clip": "t5"}
 
 
 @dataclass
-class PaperTable:
-    """A table of one model size on one data set: perplexity, or nDCG@10 in percent."""
+class Source:
+    """The place of printed numbers in a paper."""
 
     source: str
     """e.g. "CABLE, table 1" """
+
+    @property
+    def paper(self) -> str:
+        """The paper's name, as in Verdict.paper."""
+        return self.source.rpartition(", ")[0]
+
+    @property
+    def where(self) -> str:
+        """The table or section, e.g. "table 1"."""
+        return self.source.rpartition(", ")[2]
+
+
+@dataclass
+class PaperTable(Source):
+    """A table of one model size on one data set: perplexity, or nDCG@10 in percent."""
+
     metric: str
     """Perplexity or nDCG@10"""
     dataset: str
@@ -35,16 +51,6 @@ class PaperTable:
     """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
     lengths: dict[str, int] | None = None
     """{encoding: training length in tokens} where trained_at is None"""
-
-    @property
-    def paper(self) -> str:
-        """The paper's name, as in Verdict.paper."""
-        return self.source.rpartition(", ")[0]
-
-    @property
-    def where(self) -> str:
-        """The number of the table, e.g. "table 1"."""
-        return self.source.rpartition(", ")[2]
 
     def training_length(self, pe: str) -> int:
         """Return the training length of an encoding in tokens."""
@@ -80,16 +86,15 @@ SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # measures of PaperStatem
 # Ratio of speeds of what a paper's text says of an encoding relative to another.
 SPEED_RATIOS = {
     "overhead in percent": lambda value: 1 / (1 + value / 100),
+    "percent fewer tokens per second": lambda value: 1 - value / 100,
     "times slower": lambda value: 1 / value,
 }
 
 
 @dataclass
-class PaperStatements:
+class PaperStatements(Source):
     """Numbers in the text of a paper, as the rows of their file in results/paper."""
 
-    source: str
-    """e.g. "CABLE, section 5.3" """
     metric: str
     """SPEED or TRAINING_LENGTHS"""
     rows: list[dict[str, str]]

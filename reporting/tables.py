@@ -219,7 +219,7 @@ def results_on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str]
     """Return means over seeds on data that models were not trained on.
 
     records: of eval_hellaswag.py, as "HellaSwag acc" and "acc_norm" in percent; and of
-    eval_extrapolation.py, as perplexity at the shortest context, under the name of the data set.
+    eval_extrapolation.py, as perplexity at the training length, under the name of the data set.
     Returns {measure: {(size, encoding): mean}}.
     """
     values = {measure: {} for measure in ACCURACIES}
@@ -237,14 +237,19 @@ def values_on_other_data(record: dict) -> dict[str, float]:
     """Return {measure: value} of one record (see results_on_other_data)."""
     if "lengths" not in record:
         return {measure: 100 * record[key] for measure, key in ACCURACIES.items()}
-    entry = record["lengths"][min(record["lengths"], key=int)]
-    if entry is None:  # longer than the encoding supports
+    entry = entry_at_training_length(record)
+    if entry is None:
         return {}
     return {record["data"]["dataset"].removesuffix("-bytes"): entry["perplexity"]}
 
 
+def entry_at_training_length(record: dict) -> dict | None:
+    """Return the entry of a record at its training length, or None if it was not evaluated."""
+    return record["lengths"].get(str(record["block_size"]))
+
+
 # Columns of the paper's table next to ours. The paper does not name its HellaSwag metric.
-# WikiText-2 and WikiText-103 have the same test text, but two columns there.
+# The raw variants of WikiText-2 and WikiText-103 have the same test text, but two columns there.
 PAPER_COLUMNS = {
     "acc_norm": {"paper": "hellaswag_acc"},
     "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},

@@ -58,7 +58,7 @@ VARIABLE = (
     (r"^at [\d.]+x: same order", "same order"),
     (r"^window:\S+:", "window:"),
     (r"nDCG@10 at [\d.]+x /", "nDCG@10 at the longest length /"),
-    (r"^\w+: (cable(-v1)? has the )", r"\1"),
+    (r"^\w+: (cable-v1 has the )", r"\1"),
 )
 
 
@@ -122,7 +122,8 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     """Return the page as Markdown, with links relative to out_dir."""
     texts, measured = {}, {}  # by key
     for verdict in known_claims():
-        texts.setdefault(claim_key(vars(verdict)), verdict.claim)
+        if verdict.paper in TITLES:
+            texts.setdefault(claim_key(vars(verdict)), verdict.claim)
     for verdict in verdicts:
         key = claim_key(verdict)
         if verdict["outcome"] != NOT_MEASURED and verdict["paper"] in TITLES:

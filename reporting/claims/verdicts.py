@@ -7,6 +7,9 @@ from evaluation.intervals import Interval
 # Values of Verdict.paper. Other papers have their authors' names.
 CABLE, CABLE_V1, SANDWICH = "CABLE", "CABLE, version 1", "Sandwich"
 NO_PAPER = "not in a paper"
+OURS = ", our bound"  # end of Verdict.where if the paper does not print the bound
+# An encoding of another paper, and the name of the same encoding in the claims of this one.
+CLAIMED_AS = {"fox": "cable-v1"}
 
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
 
