@@ -10,6 +10,7 @@ import yaml
 
 import posenc
 from model import GPT, SIZES, GPTConfig
+from reporting import paper
 from train_gpt import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,6 +71,29 @@ def test_literal_alibi_of_sandwich_is_shift_3():
     printed = -DISTANCES[:, None] * 2.0**-RATIOS / np.sqrt(WIDTH / HEADS)
     np.testing.assert_allclose(distance_bias("alibi-shift:shift=3"), printed, rtol=1e-5)
     np.testing.assert_allclose(distance_bias("alibi-shift:shift=0"), printed * 8, rtol=1e-5)
+
+
+def test_printed_slopes_of_alibi_are_those_of_8_heads():
+    """CABLE, section 3: 1/2^h in head h, at every number of heads."""
+    for heads in (8, 12, 16):
+        slopes = 2 ** -posenc.alibi_exponents(heads).numpy()
+        printed = 0.5 ** np.arange(1, heads + 1)
+        assert np.array_equal(slopes, printed) == (heads == 8)
+
+
+def test_figure_1_of_version_1_is_of_gpt2_small():
+    """The first points of the authors' figure, at 1,024 tokens, against tables 1 and 4 of v3."""
+    figure = {"cable": 21.0, "t5": 21.6, "sinusoidal": 21.9}
+    for name, is_near in (
+        ("table4_fineweb-edu-10b_small", True),
+        ("table1_fineweb-edu-10b_medium", False),
+    ):
+        table = paper.load(paper.FOLDER / f"cable_{name}.csv")
+        ratios = [value / table.value(pe, 1024) for pe, value in figure.items()]
+        assert all((0.98 < ratio < 1.02) == is_near for ratio in ratios)
+        if is_near:
+            printed = [f"{table.value(pe, 1024)}" for pe in figure]
+            assert f"{printed[0]}, {printed[1]} and {printed[2]}" in PAGE.read_text()
 
 
 def test_gates_read_the_whole_width():

@@ -51,7 +51,7 @@ GROWTH_BOUNDS = (
     ("sandwich-smoothed", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
 )
 # Bounds that the CABLE paper states for FineWeb-Edu, as in GROWTH_BOUNDS. They are not judged on
-# other data, nor for tiny: tables 1 and 5 on WikiText-103 and table 4 for tiny contradict them.
+# other data, nor for tiny: its tables of WikiText-103, and of tiny (table 4), have no such growth.
 ON_FINEWEB_EDU = " on FineWeb-Edu"
 FINEWEB_EDU_BOUNDS = (
     ("kerple", FAR, ">", 1.5, CABLE, "section 5.3" + OURS),

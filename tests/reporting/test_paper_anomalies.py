@@ -77,6 +77,23 @@ def test_t5_and_rope_beyond_the_training_length():
     assert [n for n in rope if rope[n] < cable[n]] == [512, 1024]
 
 
+def test_lengths_sizes_and_dashes_of_the_tables():
+    """15,360 tokens; sizes and data sets; learned positions end at the training length."""
+    index = list(csv.DictReader((paper.FOLDER / "index.csv").open(newline="")))
+    trained = {}
+    for line in index:
+        if line["what"] in ("CABLE, table 1", "CABLE, table 4", "CABLE, table 5"):
+            table = paper.load(paper.FOLDER / line["file"])
+            assert max(table.contexts()) == 15 * table.trained_at
+            assert set(table.numbers["learnable"]) == {512, 1024}
+            trained.setdefault((table.where, table.dataset), set()).add(table.size)
+    check_row("§5.1 | lower perplexity", "15,360 tokens, 15 times")
+    assert "tiny" in trained["table 4", "fineweb-edu"]
+    assert trained["table 5", "wikitext103"] == {"small", "medium"}
+    check_row("§4.2 | FineWeb-Edu", "table 4: tiny", "table 5: medium and small")
+    check_row("§A.2 | learnable", "dashes beyond 1,024")
+
+
 def test_alibi_of_table_4():
     alibi, cable = numbers(TINY, "alibi"), numbers(TINY, "cable")
     assert [n for n in alibi if alibi[n] < cable[n]] == [8192]
