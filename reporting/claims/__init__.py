@@ -11,7 +11,8 @@ over the text, and over seeds where there are several):
 
 The papers print directions, tables and pictures, but few bounds. A bound that no text or table
 prints is ours, and the source of its verdict says so ("section 5.1, our bound"). `fox` is the same
-encoding as `cable-v1`: claims of version 1 of the CABLE paper are judged on both.
+encoding as `cable-v1`: claims of CABLE's version 1 are judged on both, except those on speed and on
+pairs of training lengths (training_lengths.py).
 
 When the criteria were fixed:
 
