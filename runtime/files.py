@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,15 +41,20 @@ def atomic(path: str | Path):
 def atomic_folder(path: str | Path):
     """Yield a new, empty folder to fill; it is renamed to `path` if the block succeeds.
 
+    Its name is new, NAME.XXXXXXXX.partial next to `path`, so that no folder of the user or of
+    another process is replaced. It is removed if the block fails; a killed process leaves it.
     Raises InputError as `atomic` does.
     """
     path = Path(path).resolve()
-    partial = path.with_name(path.name + ".partial")
     with writing(path):
-        shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted program
-        partial.mkdir(parents=True)
-        yield partial
-        os.replace(partial, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(".partial", f"{path.name}.", path.parent))
+        try:
+            partial.chmod(0o777 & ~_umask())  # mkdtemp lets only the owner read it
+            yield partial
+            os.replace(partial, path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def set_default_permissions(folder: Path) -> None:
@@ -56,11 +62,17 @@ def set_default_permissions(folder: Path) -> None:
 
     safetensors writes files that only their owner can read.
     """
-    umask = os.umask(0o077)
-    os.umask(umask)
+    umask = _umask()
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.chmod(0o666 & ~umask)
+
+
+def _umask() -> int:
+    """Return the umask of this process, which can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 @contextmanager

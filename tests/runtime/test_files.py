@@ -57,7 +57,34 @@ def test_folder_is_complete_or_absent(tmp_path):
     with pytest.raises(ZeroDivisionError), files.atomic_folder(tmp_path / "new") as folder:
         (folder / "a").write_text("half")
         raise ZeroDivisionError
-    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.iterdir())
+    with files.atomic_folder(tmp_path / "new") as folder:
+        (folder / "a").write_text("whole")
+        assert not (tmp_path / "new").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o777 & ~umask
+
+
+def test_other_partial_folders_are_kept(tmp_path):
+    """Those of a user, and those of another process that writes the same folder."""
+    (tmp_path / "new.partial").mkdir()
+    (tmp_path / "new.partial" / "mine").write_text("mine")
+    with files.atomic_folder(tmp_path / "new") as first:
+        (first / "a").write_text("first")
+        with (
+            pytest.raises(InputError, match="cannot write .*new: "),
+            files.atomic_folder(tmp_path / "new") as second,
+        ):
+            (second / "a").write_text("second")
+            (tmp_path / "new").mkdir()
+            (tmp_path / "new" / "b").write_text("in the way")
+        assert (first / "a").read_text() == "first"
+        (tmp_path / "new" / "b").unlink()
+    assert (tmp_path / "new" / "a").read_text() == "first"
+    assert (tmp_path / "new.partial" / "mine").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.partial"]
 
 
 def test_errors_of_the_system_name_the_file(tmp_path):
