@@ -38,7 +38,9 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """folders written by retrieval.finetune"""
     plugin: dict[str, str] | None = None
-    """files with encodings of your own: not needed, folders contain them; versions must agree"""
+    """files with encodings of your own, if the encoders were trained with them"""
+    trust_remote_code: bool = False
+    """execute code in the folders, which encoders of other repositories may need"""
     data: str | None = None
     """folder of a task in BEIR's layout; default: English MLDR from the hub"""
     split: str = "test"
@@ -79,7 +81,10 @@ def main(argv=None):
         ) from None
     device, dtype = devices.select_device(config.device, config.dtype)
     # Load every model before anything is computed, so that an invalid one costs no time.
-    models = [sentence_encoder.load_finetuned(run, dtype, device) for run in config.runs]
+    models = [
+        sentence_encoder.load_finetuned(run, dtype, device, config.trust_remote_code)
+        for run in config.runs
+    ]
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
     records = []

@@ -176,6 +176,8 @@ def _unknown_names(argv, files, fields, positional) -> list[str]:
                 )
             elif name not in fields:
                 problems.append(unknown(f"{path}: key {name}", name, fields))
+            elif name == "trust_remote_code":
+                problems.append(f"{path}: {name} cannot be set in a file: pass --{name}")
     return problems
 
 
