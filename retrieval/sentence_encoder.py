@@ -42,7 +42,7 @@ def load_export(
     Raises InputError if the folder has no encoder, the length is not supported, a plugin is
     missing, or the folder needs code of its own and trust_remote_code is False.
     """
-    remedy = "write it again, or pass a folder that export_hf.py wrote for an encoder"
+    remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
     max_positions = config.get("max_position_embeddings")
     length = max_tokens
@@ -53,7 +53,7 @@ def load_export(
             f"{folder}: {config['pe']} supports at most {max_positions} positions: "
             "use a lower --max_tokens"
         )
-    with raise_input_errors(folder, remedy):
+    with raise_input_errors(folder, f"write it again, or {remedy}"):
         modules = _mean_encoder(folder, trust_remote_code, max_seq_length=length)
     return SentenceTransformer(modules=modules, trust_remote_code=trust_remote_code)
 
@@ -62,9 +62,9 @@ def load_finetuned(
     folder: str, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False
 ) -> SentenceTransformer:
     """Return a fine-tuned encoder that computes in `dtype`. Raises InputError as load_export."""
-    remedy = "write it again, or pass a folder that retrieval.finetune wrote"
+    remedy = "pass a folder that retrieval.finetune wrote"
     read_config(folder, remedy)
-    with raise_input_errors(folder, remedy):
+    with raise_input_errors(folder, f"write it again, or {remedy}"):
         modules = _mean_encoder(folder, trust_remote_code, dtype=dtype)
     return SentenceTransformer(
         modules=modules, device=str(device), trust_remote_code=trust_remote_code
@@ -159,7 +159,9 @@ def read_config(folder: str, remedy: str = "pass another folder") -> dict:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InputError(f"{folder} holds no encoder: {remedy}")
     if not isinstance(config.get("max_position_embeddings", 1), int):
-        raise InputError(f"{path} has no valid max_position_embeddings: {remedy}")
+        raise InputError(
+            f"{path} has no valid max_position_embeddings: write it again, or {remedy}"
+        )
     if config["model_type"] != PosencConfig.model_type:
         length = config.get("max_position_embeddings", 512)
         return {**config, "pe": config["model_type"], "size": CUSTOM, "block_size": length}
@@ -168,6 +170,6 @@ def read_config(folder: str, remedy: str = "pass another folder") -> dict:
     types = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
     wrong = [name for name, type_ in types.items() if not isinstance(config.get(name, ...), type_)]
     if wrong:
-        raise InputError(f"{path} has no valid {' '.join(wrong)}: {remedy}")
+        raise InputError(f"{path} has no valid {' '.join(wrong)}: write it again, or {remedy}")
     plugins.check_loaded(config, folder)
     return config

@@ -220,6 +220,14 @@ def test_resuming_gives_the_same_weights(
     shutil.copytree(truncated, checkpoints / "checkpoint-8")
     (checkpoints / "checkpoint-8" / "trainer_state.json").unlink()
     assert finetune.newest_checkpoint(checkpoints) == (str(last) if complete else None)
+    if complete:
+        weights_of_last = last / "model.safetensors"
+        whole = weights_of_last.read_bytes()
+        weights_of_last.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(InputError, match="safetensors is corrupt: .*: remove it$") as error:
+            finetune.main([*flags, "--resume"])
+        assert len(error.value.problems) == 1
+        weights_of_last.write_bytes(whole)
     finetune.main([*flags, "--resume"])
     assert losses_of(out) == losses_of(finetuned("cable"))
     assert max_seq_length(out) == 16
