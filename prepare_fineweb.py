@@ -202,7 +202,7 @@ def download_shards(config: Config) -> None:
     meta = shards.Meta(folder, description)
     listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
     on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
-    if meta.content["complete"]:
+    if meta.content["complete"] and "available" in meta.content:
         available = meta.content["available"]
         wanted_count = min(config.shards or available, available)
         if len(on_disk) == len(listed) >= wanted_count:
