@@ -7,6 +7,7 @@
 A record holds the names of its run, an identity (which checkpoint, which text, which protocol, how
 it was computed), results by context length, and its provenance (command, commit, versions,
 hardware). Results with the same identity are kept: a repeated command computes what is missing.
+Several evaluations may add results to a record at the same time.
 """
 
 import math
@@ -14,13 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.checkpoints import checkpoint_path, recipe_hash, trained_steps
-from runtime.files import read_json, write_json
+from runtime.files import find_mismatch, locked, write_json
 from runtime.provenance import hash_file, provenance
 
 import torch
 
 from errors import InputError
+from evaluation import record_schema
 from model import GPT
+from reporting import metrics
 from reporting.columns import protocol_of
 from text_data.shards import Shards
 
@@ -62,6 +65,17 @@ def run_labels(run: str | Path) -> dict:
     return {"run": path.name, "folder": path.parent.name}
 
 
+def make_header(run: str | Path, identity: dict) -> dict:
+    """Return what a record starts with: the run's labels and the identity.
+
+    Raises InputError if a name cannot be used in a record or in a file name.
+    """
+    header = {**run_labels(run), **identity}
+    if problem := find_mismatch(header, record_schema.HEADER):
+        raise InputError(f"record of {run}: {problem}: rename the run, the data or the split")
+    return header
+
+
 def record_path(run: str | Path, *parts: str) -> Path:
     """Return the path of a run's record: the parts joined by "_", next to the run's checkpoints.
 
@@ -75,12 +89,12 @@ def existing_record(path: Path, identity: dict) -> dict | None:
     """Return the record at `path` if it has this identity, else None: it may be replaced.
 
     An older record of the same protocol gets today's description of it (protocol_of).
-    Raises InputError if the record is of another text or another protocol: replacing it would lose
-    results that this evaluation does not reproduce.
+    Raises InputError if the record is corrupt, or of another text or another protocol: replacing it
+    would lose results that this evaluation does not reproduce.
     """
     if not path.exists():
         return None
-    record = read_json(path, "remove it")
+    record = metrics.read_record(path, "rename it or remove it")
     if "protocol" in record:
         record["protocol"] = protocol_of(record)
     for key, name in (("data", "text"), ("protocol", "protocol")):
@@ -104,22 +118,41 @@ def update_record(
     measure: computes the results at one length; None where the model does not support the length.
     facts: further values of the record's provenance.
     The file is written after each length, so that an interrupted evaluation resumes there. Results
-    of other lengths that the file already holds are kept.
+    of other lengths that the file holds then are kept, also those that another evaluation has added
+    meanwhile. Raises InputError if results contain NaN or Inf.
     """
-    header = {**run_labels(run), **identity}
-    record = existing_record(path, identity) or {"lengths": {}}
-    results = record["lengths"]
-    missing = [length for length in lengths if str(length) not in results]
-    if not missing:
+    header = make_header(run, identity)
+    known = _known_results(path, identity)
+    if all(str(length) in known for length in lengths):
         print(f"{run} is already evaluated")
-    for length in missing:
-        results[str(length)] = measure(length)
-        results = dict(sorted(results.items(), key=lambda item: int(item[0])))
+    for length in lengths:
+        known |= _known_results(path, identity)
+        if str(length) in known:
+            continue
+        known[str(length)] = measure(length)
         origin = {**provenance(device), **facts}
-        write_json(path, {**header, "lengths": results, "provenance": origin})
+        with locked(path):
+            known |= _known_results(path, identity)
+            results = dict(sorted(known.items(), key=lambda item: int(item[0])))
+            write_record(run, path, {**header, "lengths": results, "provenance": origin})
     print(f"record: {path}")
-    requested = {str(length): results[str(length)] for length in lengths}
+    requested = {str(length): known[str(length)] for length in lengths}
     return {**header, "lengths": requested}
+
+
+def write_record(run: str | Path, path: Path, record: dict) -> None:
+    """Write a record. Raises InputError if its results contain NaN or Inf."""
+    if problem := metrics.metric_of(record).schema.find_problem(record):
+        raise InputError(
+            f"{run}: {problem}: evaluate with --dtype float32, or train again with a lower --lr"
+        )
+    write_json(path, record)
+
+
+def _known_results(path: Path, identity: dict) -> dict:
+    """Return the results by length of the record at `path`; {} if it has another identity."""
+    record = existing_record(path, identity)
+    return record["lengths"] if record else {}
 
 
 def shards_for_run(
@@ -145,4 +178,4 @@ def shards_for_run(
 
 def perplexity(loss: float) -> float:
     """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
-    return math.inf if loss >= 700 else math.exp(loss)
+    return math.inf if loss >= record_schema.EXP_OVERFLOW else math.exp(loss)

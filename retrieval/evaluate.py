@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from errors import InputError
+from evaluation import record_schema
 from evaluation.records import update_record
 from reporting import metrics
 from retrieval import tasks
@@ -98,7 +99,10 @@ def plan(run: str, settings: dict, config: Config) -> Plan:
 
     Raises InputError if the folder has no fine-tuning record.
     """
-    record = read_json(Path(run) / "finetune.json", "pass a folder that retrieval.finetune wrote")
+    remedy = "pass a folder that retrieval.finetune wrote"
+    record = read_json(Path(run) / "finetune.json", remedy)
+    if problem := record_schema.FINETUNING.find_problem(record):
+        raise InputError(f"{Path(run) / 'finetune.json'}: {problem}: {remedy}")
     return Plan(
         lengths=cli.parse_lengths(config.lengths, settings["block_size"]),
         max_length=settings.get("max_position_embeddings", math.inf),
