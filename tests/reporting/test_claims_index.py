@@ -1,6 +1,7 @@
 """The index page of claims: one row per claim, with the verdicts of all reports."""
 
 import csv
+import re
 
 import pytest
 from conftest import ROOT
@@ -105,6 +106,46 @@ def test_committed_verdicts_on_claims_of_the_papers_are_known():
 def test_refusals(refused, tmp_path):
     assert "no folders given" in refused(report.main, "--index")[0]
     assert "is not a folder" in refused(report.main, "--index", tmp_path / "none")[0]
+
+
+@pytest.mark.parametrize(
+    "column, value, problem",
+    [
+        ("table", "../../x.md", 'field table is "../../x.md", not a name'),
+        ("table", "/x.md", 'field table is "/x.md", not a name'),
+        ("outcome", "maybe", 'field outcome is "maybe", not an outcome'),
+        ("claim", "a\nb", "field claim is .*, not a text"),
+        ("sizes", None, "field sizes is missing"),
+    ],
+)
+def test_a_wrong_verdict_is_named(column, value, problem, refused, tmp_path):
+    write_verdicts(tmp_path / "a", (GROWTH, "section 5.1", "0.982", "holds", "quickstart"))
+    path = tmp_path / "a" / index.FILE
+    with open(path, newline="") as file:
+        (row,) = csv.DictReader(file)
+    row[column] = value
+    if value is None:
+        del row[column]
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        writer.writeheader()
+        writer.writerow(row)
+    (line,) = refused(report.main, "--index", tmp_path, "--out_dir", tmp_path)
+    assert re.search(f"verdict 1: {problem}.*: make the report again, or remove the file$", line)
+    path.write_bytes(b"claim\0\xff")
+    (line,) = refused(report.main, "--index", tmp_path, "--out_dir", tmp_path)
+    assert f"{path} cannot be read" in line
+    assert not (tmp_path / "claims.md").exists()
+
+
+def test_texts_of_verdicts_are_escaped(tmp_path):
+    measured = "0.9 | <img src=x> [a](b) `c`"
+    folder = tmp_path / "a](javascript:x) |<b>"
+    write_verdicts(folder, (GROWTH, "section 5.1", measured, "holds", "quickstart"))
+    report.main(["--index", str(tmp_path), "--out_dir", str(tmp_path)])
+    page = (tmp_path / "claims.md").read_text()
+    assert r"0.9 \| \<img src=x> \[a\](b) \`c\` (" in page
+    assert r"[a\](javascript:x) \|\<b>](a%5D%28javascript%3Ax%29%20%7C%3Cb%3E/" in page
 
 
 @pytest.mark.parametrize("claim", [GROWTH, LOWER.format("rope"), "window:w=3: perplexity at 15x"])
