@@ -162,7 +162,7 @@ def evaluate(
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
     path = record_path(run, "eval", "hellaswag", split)
     identity = {
-        **record_identity(run, model, checkpoint, dtype),
+        **record_identity(model, checkpoint, dtype),
         "data": {
             "dataset": "hellaswag",
             "split": split,

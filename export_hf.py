@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, plugins
-from runtime.checkpoints import checkpoint_path, recipe_hash
+from runtime.checkpoints import recipe_hash
 from runtime.files import atomic_folder, set_default_permissions
 from runtime.loading import load_model, run_tokenizer
-from runtime.provenance import hash_file
 
 import torch
 
@@ -137,7 +136,7 @@ def main(argv=None):
     exported = plugins.plugins_of(trained.config.encodings)
     check_plugins(exported)
     model = build_hf_model(trained, checkpoint, tokenizer)
-    sha256 = hash_file(checkpoint_path(run))
+    sha256 = checkpoint["sha256"]
     records = model_card.evaluation_records(run, sha256)
     readme = format_readme(out.resolve().name, model, checkpoint, sha256, records, exported)
     write_folder(out, model, tokenizer, readme, exported)

@@ -213,6 +213,7 @@ class Trainer:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
         if run.step == config.steps:
+            run.rename_corrupt_checkpoints()
             print(f"{config.out_dir} is already trained: {self.step} of {config.steps} steps")
             return
         self.start()

@@ -1,6 +1,6 @@
 """Evaluation records: JSON files next to a run's checkpoints that hold what was measured.
 
-    identity = {**record_identity(run, model, checkpoint, dtype), "data": ..., "protocol": ...}
+    identity = {**record_identity(model, checkpoint, dtype), "data": ..., "protocol": ...}
     path = record_path(run, "eval", "wikitext", "val")
     record = update_record(run, path, identity, lengths, measure, device)
 
@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoints import checkpoint_path, recipe_hash, trained_steps
+from runtime.checkpoints import recipe_hash, run_folder_of, trained_steps
 from runtime.files import find_mismatch, locked, write_json
-from runtime.provenance import hash_file, provenance
+from runtime.provenance import provenance
 
 import torch
 
@@ -28,11 +28,10 @@ from reporting.columns import protocol_of
 from text_data.shards import Shards
 
 
-def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
+def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     """Return the part of a record that identifies the checkpoint and how its numbers are computed.
 
-    checkpoint: the content of the checkpoint file (`load_model` and `load_checkpoint` return it);
-    dtype: of the matrix products.
+    model, checkpoint: as `load_model` returns them; dtype: of the matrix products.
     """
     identity = {
         "pe": checkpoint["gpt"]["pe"],
@@ -48,7 +47,7 @@ def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.
         "seed": checkpoint["config"]["seed"],
         "recipe": recipe_hash(checkpoint),
         "parameters": model.parameter_count(),
-        "checkpoint_sha256": hash_file(checkpoint_path(run)),
+        "checkpoint_sha256": checkpoint["sha256"],
         "dtype": str(dtype).removeprefix("torch."),
         "attention": model.attention_path,
     }
@@ -81,8 +80,9 @@ def record_path(run: str | Path, *parts: str) -> Path:
 
     If `run` is a checkpoint file, the file's name is appended to the parts.
     """
-    checkpoint_name = [Path(run).stem] if Path(run).is_file() else []
-    return checkpoint_path(run).parent / f"{'_'.join([*parts, *checkpoint_name])}.json"
+    folder = run_folder_of(run)
+    checkpoint_name = [] if folder == Path(run) else [Path(run).stem]
+    return folder / f"{'_'.join([*parts, *checkpoint_name])}.json"
 
 
 def existing_record(path: Path, identity: dict) -> dict | None:
@@ -165,10 +165,10 @@ def shards_for_run(
     folder = folder or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
-    shards = Shards(folder, split, run=checkpoint_path(run).parent)
+    shards = Shards(folder, split, run=run_folder_of(run))
     run_tokenizer = checkpoint["data"]["tokenizer"]
     if shards.tokenizer != run_tokenizer:
-        source = checkpoint_path(run).parent if "@" in run_tokenizer else run_tokenizer
+        source = run_folder_of(run) if "@" in run_tokenizer else run_tokenizer
         raise InputError(
             f"{folder} holds {shards.tokenizer} tokens, but {run} was trained on {run_tokenizer} "
             f"tokens: pass other --data, prepared with --tokenizer {source}"

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from runtime.checkpoints import checkpoint_path
+from runtime.checkpoints import run_folder_of
 from runtime.files import TEXT, find_mismatch, read_json
 
 import yaml
@@ -41,7 +41,7 @@ def evaluation_records(run: str, sha256: str) -> list[dict]:
     sha256: of the checkpoint's file. Raises InputError if a record is corrupt.
     """
     records = []
-    for path in sorted(checkpoint_path(run).parent.glob("eval_*.json")):
+    for path in sorted(run_folder_of(run).glob("eval_*.json")):
         record = read_json(path, "remove it, and evaluate again")
         is_reported = metrics.metric_of(record) in (metrics.PERPLEXITY, metrics.ACCURACY)
         if is_reported and record.get("checkpoint_sha256") == sha256:

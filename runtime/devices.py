@@ -260,10 +260,17 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Restore the states that `random_state` returned."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    """Restore the states that `random_state` returned. Raises InputError for other values."""
+    try:
+        torch.set_rng_state(state["cpu"])
+        if device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], device)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"--resume: the random state in the checkpoint does not fit this PyTorch ({reason}): "
+            "use an earlier checkpoint, or start a new run with --init_from"
+        ) from None
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:

@@ -291,6 +291,19 @@ def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_d
     assert_equal_to_rounding(weights(run), weights(one_rank))
 
 
+def test_ranks_resume_from_the_checkpoint_before_a_corrupt_one(two_ranks, data_dir, tmp_path):
+    """Rank 0 renames it only after the last rank has looked for a checkpoint."""
+    run = shutil.copytree(two_ranks, tmp_path / "run")
+    path = run / "checkpoint_0000020.pt"
+    corrupt = bytearray(path.read_bytes())
+    corrupt[len(corrupt) // 2] ^= 1
+    path.write_bytes(corrupt)
+    output = succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume", code=LOOK_LATE))
+    assert f"renamed to {path.name}.corrupt, training continues from step 16" in output
+    assert path.with_name(f"{path.name}.corrupt").read_bytes() == corrupt
+    assert digest(weights(run)) == digest(weights(two_ranks))
+
+
 def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tmp_path):
     """Rank 0 gets SIGKILL while it writes step 12; the log is then ahead of the checkpoint."""
     run = tmp_path / "run"
