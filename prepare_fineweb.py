@@ -251,7 +251,7 @@ def download_shards(config: Config) -> None:
 
 def copy_shard(downloaded: Path, path: Path) -> dict:
     """Copy a shard to `path` atomically and return its entry for meta.json."""
-    tokens = shard_format.map_tokens(downloaded)
+    tokens = shard_format.TokenFile(downloaded)[:]
     digest = hashlib.sha256()
     with open(downloaded, "rb") as content, atomic(path) as file:
         while block := content.read(shard_format.READ_BYTES):

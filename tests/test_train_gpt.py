@@ -86,7 +86,7 @@ def test_every_encoding_trains(pe, trained):
 def test_val_loss_is_the_mean_over_evenly_spaced_windows(trained, data_dir):
     """Four windows of 16 tokens, in a separate forward pass."""
     model, _ = loading.load_model(trained("alibi"), torch.device("cpu"))
-    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
+    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
     starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
     rows = torch.stack([val[start : start + 17] for start in starts])
     with torch.no_grad():
@@ -953,6 +953,21 @@ def test_invalid_config_file_is_refused(text, messages, lines, tmp_path):
     found = lines("--config", tmp_path / "config.yaml")
     for line, message in zip(found, messages, strict=True):
         assert message in line
+
+
+def test_shard_that_is_truncated_during_training_ends_it(refused, data_dir, tmp_path, monkeypatch):
+    data = shutil.copytree(data_dir, tmp_path / "toy")
+    learning_rate = train_gpt.learning_rate
+
+    def truncate(step, config):
+        if step == 4:
+            os.truncate(data / "toy_train_000000.bin", 1024)
+        return learning_rate(step, config)
+
+    monkeypatch.setattr(train_gpt, "learning_rate", truncate)
+    (line,) = refused(train_gpt.main, *flags_of(data, tmp_path / "run"), "--steps", 20)
+    assert "toy_train_000000.bin cannot be read any more (it is shorter than before)" in line
+    assert checkpoints.load_checkpoint(tmp_path / "run")["step"] == 4
 
 
 def test_corrupt_data_is_refused(lines, data_dir, tmp_path):

@@ -1,6 +1,6 @@
 """Token shards: the format of a prepared data set, and its writer, reader and verification.
 
-    train = Shards("data/stdlib", "train")  # checked and memory-mapped
+    train = Shards("data/stdlib", "train")  # checked and opened
     train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
@@ -40,9 +40,9 @@ from errors import InputError
 from text_data import foreign_shards
 from text_data.shard_format import (
     TOKEN_TYPES,
+    TokenFile,
     check_shard,
     make_header,
-    map_tokens,
     version_for,
 )
 from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
@@ -270,7 +270,7 @@ class Meta:
 
 
 class Shards:
-    """The shards of one split, memory-mapped after their headers and sizes are checked.
+    """The shards of one split, opened after their headers and sizes are checked.
 
     verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
     "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
@@ -279,7 +279,7 @@ class Shards:
 
     run: folder of the run that the data is for; its tokenizer is named if the data does not exist.
 
-    Attributes: tokens (one uint16 or uint32 array per shard), paths, total (number of tokens),
+    Attributes: tokens (one TokenFile per shard), paths, total (number of tokens),
     vocab_size, tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes;
     it identifies the data in records).
 
@@ -318,7 +318,7 @@ class Shards:
             problems = self._check(counts, hashes, verify)
         if problems:
             raise InputError(*problems)
-        self.tokens = [map_tokens(path) for path in self.paths]
+        self.tokens = [TokenFile(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
 
     def _check(self, counts: list[int], hashes: list[str], verify: str) -> list[str]:
@@ -447,7 +447,7 @@ def _verify_foreign(folder: Path) -> None:
     paths = [folder / entry["file"] for split in splits.values() for entry in split["shards"]]
     if problems := foreign_shards.check_foreign(paths, all_tokens=True):
         raise InputError(*problems)
-    tokens = sum(len(map_tokens(path)) for path in paths)
+    tokens = sum(len(TokenFile(path)) for path in paths)
     print(
         f"{folder}: {len(paths)} shards, {tokens:,} tokens, headers and sizes are consistent and "
         f"GPT-2 has all tokens; without {META} there are no hashes to compare"

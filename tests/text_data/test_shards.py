@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import random
 import shutil
 
@@ -146,7 +147,7 @@ def test_one_writer_can_write_two_splits(tmp_path):
     writer.close()
     names = sorted(path.name for path in meta.folder.glob("*.bin"))
     assert writer.full and names == ["toy_train_000001.bin", "toy_val_000000.bin"]
-    train = shard_format.map_tokens(meta.folder / "toy_train_000001.bin")
+    train = shard_format.TokenFile(meta.folder / "toy_train_000001.bin")[:]
     assert train.tolist() == list(range(90, 180))
     counts = [(split["documents"], split["tokens"]) for split in meta.content["splits"].values()]
     assert counts == [(4, 90), (4, 90)]
@@ -337,3 +338,22 @@ def test_missing_data_of_a_run_names_its_tokenizer(tmp_path):
                 read()
             assert str(error.value).endswith(f"or prepare_wikitext.py{option}")
         (run / "tokenizer.json").touch()
+
+
+def test_truncated_file_is_reported_when_it_is_read(folder):
+    """A memory-mapped file would end the process with SIGBUS."""
+    train = shards.Shards(folder, "train")
+    os.truncate(train.paths[0], 1024 + 2 * 40)
+    assert train.tokens[0][:40].tolist() == list(range(40))
+    message = "toy_train_000000.bin cannot be read any more .it is shorter than before."
+    with pytest.raises(InputError, match=message):
+        train.tokens[0][30:50]
+    assert train.tokens[1][::40].tolist() == [100, 140, 180]
+
+
+def test_slices_of_a_file_are_those_of_its_array(folder):
+    tokens = shards.Shards(folder, "train").tokens[0]
+    array = np.arange(100, dtype=np.uint16)
+    for part in (slice(None), slice(3, 7), slice(7, 3), slice(-5, None), slice(95, 200)):
+        assert tokens[part].dtype == np.uint16
+        assert tokens[part].tolist() == array[part].tolist()
