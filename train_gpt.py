@@ -367,7 +367,9 @@ class Trainer:
         vocab_size = shards.padded_vocab_size
         if source and config.causal:  # an imported GPT-2 has no padding
             vocab_size = source["gpt"]["vocab_size"]
-        self.model = GPT(config.gpt_config(vocab_size))
+        shape = config.gpt_config(vocab_size)
+        cost.check_memory(shape)
+        self.model = GPT(shape)
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(self.model, checkpoint["model"], config.out_dir)
@@ -419,8 +421,8 @@ class Trainer:
             )
             self.run.config["micro_batch"] = self.micro_batch
         else:
-            counts = range(1, self.config.micro_batch + 1)
-            self.micro_batch = max(count for count in counts if per_rank % count == 0)
+            limit = self.config.micro_batch
+            self.micro_batch = max(n for n in devices.divisors(per_rank) if n <= limit)
         self.accumulation_steps = per_rank // self.micro_batch
 
     def compile_and_wrap(self) -> None:

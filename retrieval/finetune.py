@@ -111,6 +111,8 @@ class Config:
             log_every=1,
             checkpoint_every=1,
         )
+        if self.seed >= 2**32:
+            problems.append(f"seed is {self.seed}: it must be below 2^32, as NumPy requires")
         if self.warmup >= 1:
             problems.append(f"warmup is {self.warmup}: it must be below 1")
         if problems:

@@ -7,6 +7,7 @@
 Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runtime import devices
 
 import torch
 
+from errors import InputError
 from model import GPT, GPTConfig
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
@@ -75,6 +77,18 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         targets=targets / config.block_size,
         checkpoint_gb=12 * parameters / 1e9,
     )
+
+
+def check_memory(config: GPTConfig) -> None:
+    """Raise InputError if a network's float32 weights alone exceed the memory of this machine."""
+    parameters = 12 * config.n_layer * config.n_embd**2 + config.vocab_size * config.n_embd
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * parameters > memory:
+        raise InputError(
+            f"{config.n_layer} layers of dimension {config.n_embd} have {parameters:,} weights, "
+            f"{4 * parameters / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of "
+            "memory: use a smaller size"
+        )
 
 
 def describe_cost(config) -> str:

@@ -118,8 +118,6 @@ def check(config) -> list[str]:
         value = getattr(config, name)
         if not 0 <= value < 1:
             problems.append(f"{name} is {value}: it must be at least 0 and below 1")
-    if config.seed >= 2**63:
-        problems.append(f"seed is {config.seed}: it must be below 2^63")
     if not 0 < config.mask_rate < 1:
         problems.append(f"mask_rate is {config.mask_rate}: it must be above 0 and below 1")
     try:
