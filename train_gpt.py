@@ -359,7 +359,6 @@ class Trainer:
 
     def make_model(self, checkpoint: dict | None) -> None:
         config, shards = self.config, self.train_windows.shards
-        torch.manual_seed(config.seed)
         source = checkpoint
         if config.init_from and not checkpoint:
             source = load_checkpoint(config.init_from, check_plugins=False)
@@ -368,7 +367,8 @@ class Trainer:
         if source and config.causal:  # an imported GPT-2 has no padding
             vocab_size = source["gpt"]["vocab_size"]
         shape = config.gpt_config(vocab_size)
-        cost.check_memory(shape)
+        cost.check_memory(shape, self.device)
+        torch.manual_seed(config.seed)
         self.model = GPT(shape)
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:

@@ -32,7 +32,7 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 # Largest values of settings, by name, in all programs: far above what makes sense, and small enough
 # that the program fails in seconds if a machine cannot compute them.
 MAXIMUMS = {
-    "n_layer": 1_000,
+    "n_layer": 256,  # many more take a minute to create
     "n_head": 1_000,
     "heads": 1_000,
     "n_embd": 100_000,

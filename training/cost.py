@@ -79,15 +79,21 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
     )
 
 
-def check_memory(config: GPTConfig) -> None:
-    """Raise InputError if a network's float32 weights alone exceed the memory of this machine."""
-    parameters = 12 * config.n_layer * config.n_embd**2 + config.vocab_size * config.n_embd
+def check_memory(config: GPTConfig, device: torch.device) -> None:
+    """Raise InputError if a network cannot be trained, because this machine has too little memory.
+
+    The machine needs the float32 weights, and to train on the CPU gradients and AdamW's moments.
+    """
+    with torch.device("meta"):
+        model = GPT(config)
+    weights = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+    needed = weights * (16 if device.type == "cpu" else 4)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * parameters > memory:
+    if needed > memory:
         raise InputError(
-            f"{config.n_layer} layers of dimension {config.n_embd} have {parameters:,} weights, "
-            f"{4 * parameters / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of "
-            "memory: use a smaller size"
+            f"{config.n_layer} layers of dimension {config.n_embd} with {config.pe} have "
+            f"{weights:,} weights and need {needed / 1e9:,.0f} GB, but this machine has "
+            f"{memory / 1e9:,.0f} GB of memory: use smaller settings"
         )
 
 
