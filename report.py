@@ -98,8 +98,8 @@ def main(argv=None):
     if printed and not any(metrics.matches_paper(printed, r) for r in records.values()):
         if statements:
             raise InputError(
-                f"{config.paper} has numbers on {printed.metric.lower()}, but none of the records "
-                "does: use another --paper"
+                f"{config.paper} has numbers on {printed.metric.lower()}, which none of the "
+                "records is compared with: use another --paper"
             )
         models = "encoders" if printed.metric == NDCG.name else "decoders"
         raise InputError(

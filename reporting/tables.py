@@ -160,7 +160,7 @@ def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> li
         for value, reference in zip(measured, printed, strict=True):
             differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
         ours = _printed_row([column.values(context) for column in columns], best=None)
-        if not paper.deviations:
+        if not paper.marks:
             ours = map(format_number, measured)
         texts = [marks.get((column.label, context), "") for column in columns]
         rows += [
