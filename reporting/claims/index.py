@@ -102,14 +102,13 @@ def _printed_orders() -> list[Verdict]:
     """Return the claim "same order" for every printed table of perplexity."""
     with open(paper.FOLDER / "index.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["measure"] == "Perplexity"]
-    # Encodings with different training lengths are not compared.
-    sources = [row["what"] for row in rows if row["trained_at"].isdecimal()]
-    names = [source.rpartition(", ") for source in dict.fromkeys(sources)]
-    return [
-        Verdict("same order of encodings as printed", name, where)
-        for name, _, where in names
-        if where.startswith("table")
-    ]
+    claims = []
+    for row in rows:
+        name, _, where = row["what"].rpartition(", ")
+        # Encodings with different training lengths are not compared.
+        if where.startswith("table") and row["trained_at"].isdecimal():
+            claims.append(Verdict(perplexity.same_order(row["size"], row["dataset"]), name, where))
+    return claims
 
 
 def read_verdicts(folders: list[str]) -> list[dict]:

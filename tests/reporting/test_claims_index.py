@@ -11,6 +11,7 @@ from reporting.claims import index
 
 COLUMNS = ("claim", "paper", "where", "measured", "outcome", "table", "sizes")
 GROWTH = "cable: perplexity at 16x / perplexity at 1x < 1"
+ORDER = "same order of encodings as printed for tiny on wikitext103"
 LOWER = "cable: perplexity lower than {} at every length beyond the training length"
 
 
@@ -42,8 +43,8 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
     write_verdicts(
         small,
         (GROWTH, "section 5.1", "0.982", "holds", "quickstart"),
-        ("at 1x: same order of encodings as printed", "table 1", "3 of 3", "holds", "quickstart"),
-        ("at 4x: same order of encodings as printed", "table 1", "1 of 3", "fails", "quickstart"),
+        (f"at 1x: {ORDER}", "table 1", "3 of 3", "holds", "quickstart"),
+        (f"at 4x: {ORDER}", "table 1", "1 of 3", "fails", "quickstart"),
     )
     full_growth = f"tiny, trained with 1,024 tokens: {GROWTH.replace('16x', '15x')}"
     write_verdicts(full, (full_growth, "section 5.1", "1.1", "fails", "tiny"))
@@ -54,7 +55,7 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
         "**holds**: 0.982 ([small/table1](small/table1/perplexity.md))",
         "**fails**: 1.1 ([full/table4](full/table4/perplexity.md))",
     ]
-    assert rows["CABLE", "table 1", "same order of encodings as printed"] == [
+    assert rows["CABLE", "table 1", ORDER] == [
         "**1 fail, 1 hold** of 2 ([small/table1](small/table1/perplexity.md))",
         "not measured",
     ]
@@ -85,8 +86,9 @@ def test_claims_without_a_verdict_are_not_measured(tmp_path):
     rows = rows_of(index.claims_page([], tmp_path))
     measured = [cells for key, cells in rows.items() if cells[0] not in ("---", "small scale")]
     assert measured and all(cells == ["not measured"] * 2 for cells in measured)
-    for number in (1, 3, 4, 5):
-        assert ("Sandwich", f"table {number}", "same order of encodings as printed") in rows
+    for number, data in ((1, "arxiv"), (4, "openwebtext2"), (3, "github"), (5, "openwebtext2")):
+        order = f"same order of encodings as printed for small on {data}"
+        assert ("Sandwich", f"table {number}", order) in rows
     assert ("CABLE", "section 5.1", GROWTH) in rows
     assert (
         "CABLE, version 1",
