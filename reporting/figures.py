@@ -188,7 +188,10 @@ def cumulative_gradient(columns: list[Column], file) -> None:
 
 
 def _gradient_further_back(records: list[dict]) -> Points:
-    """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds."""
+    """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds.
+
+    Older records have fewer n: the result has those that all seeds have.
+    """
     curves = {}  # context -> curves of the seeds
     for record in records:
         for length, entry in record["lengths"].items():
@@ -196,11 +199,13 @@ def _gradient_further_back(records: list[dict]) -> Points:
                 curves.setdefault(int(length), []).append(entry["cumulative"])
     if not curves:
         return []
-    longest = curves[max(curves)]
+    longest = []  # for each seed {n: fraction of the last n tokens}
+    for curve in curves[max(curves)]:
+        longest.append(dict(zip(curve["tokens"], curve["share"], strict=True)))
     points = []
-    shares = zip(*(curve["share"] for curve in longest), strict=False)
-    for tokens, by_seed in zip(longest[0]["tokens"], shares, strict=False):
-        points.append((tokens, 1 - statistics.mean(by_seed)))
+    for n in longest[0]:
+        if all(n in curve for curve in longest):
+            points.append((n, 1 - statistics.mean(curve[n] for curve in longest)))
     return points
 
 
