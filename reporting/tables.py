@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from evaluation.significance import BETTER, WORSE, compare_seeds
 from reporting.columns import Column, all_lengths, record_labels, sort_key
-from reporting.formatting import MISSING, Table, format_number
+from reporting.formatting import MISSING, Table, format_number, standard_deviation
 from reporting.paper import MARKS_REFERENCE, PaperTable
 
 Marks = dict[tuple[str, int], str]  # (label of a column, length) -> mark after the number
@@ -44,7 +44,7 @@ def length_table(
         values = [row[index] for row in rows]
         _append_column(plain, [column.label, *map(_mean, values)])
         if any(len(seeds) > 1 for seeds in values):
-            _append_column(plain, [f"{column.label} std", *map(_deviation, values)])
+            _append_column(plain, [f"{column.label} std", *map(standard_deviation, values)])
     return Table(cells, plain)
 
 
@@ -83,18 +83,14 @@ def _printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
     for values, mean in zip(row, means, strict=True):
         text = format_number(mean)
         wins = text == winner
-        if len(values) > 1:
-            text += f" ± {statistics.stdev(values):.2f}"
+        if (deviation := standard_deviation(values)) is not None:
+            text += f" ± {deviation:.2f}"
         cells.append(f"**{text}**" if wins else text)
     return cells
 
 
 def _mean(values: list[float]) -> float | None:
     return statistics.mean(values) if values else None
-
-
-def _deviation(values: list[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _append_column(rows: list[list], column: list) -> None:
@@ -164,7 +160,7 @@ def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> li
         for value, reference in zip(measured, printed, strict=True):
             differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
         ours = _printed_row([column.values(context) for column in columns], best=None)
-        if not paper.deviations:
+        if not paper.marks:
             ours = map(format_number, measured)
         texts = [marks.get((column.label, context), "") for column in columns]
         rows += [

@@ -21,6 +21,7 @@ The files of a run:
     run.finish()
 """
 
+import contextlib
 import fcntl
 import functools
 import json
@@ -38,8 +39,9 @@ from runtime.checkpoints import (
     KEYS,
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
+    CorruptCheckpoint,
     list_checkpoints,
-    load_checkpoint,
+    load_newest_intact,
 )
 from runtime.files import atomic, writing
 from runtime.provenance import provenance
@@ -86,12 +88,13 @@ class Run:
         self.step = -1  # of the checkpoint that training resumes from
         self.init_steps: int | None = None
         self.changes = []
+        self.corrupt: list[CorruptCheckpoint] = []  # newer than that checkpoint
         self.is_validated = False  # whether the log contains a validation at that step
 
     def find_checkpoint(
         self, resume: bool, defaults: dict, override: set[str] = frozenset()
     ) -> dict | None:
-        """Return the content of the newest checkpoint to resume from, or None for a new run.
+        """Return the content of the newest intact checkpoint, or None for a new run.
 
         defaults: values of settings that did not exist when an older checkpoint was written.
         override: settings that may differ from those of the checkpoint. Writes nothing. Raises
@@ -103,7 +106,7 @@ class Run:
         check_folder(self.folder, has_run, resume)
         if not has_checkpoint:
             return None
-        checkpoint = load_checkpoint(self.folder, check_plugins=False)
+        checkpoint, self.corrupt = load_newest_intact(self.folder)
         if checkpoint["data"]["sha256"] is None:
             raise InputError(
                 f"--resume: {self.folder} contains imported weights, not a training to continue: "
@@ -188,6 +191,7 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
+        self.rename_corrupt_checkpoints()
         lines = self._truncate_log()
         run_id = json.loads(lines[0])["id"] if lines else uuid.uuid4().hex[:8]
         records = [json.loads(line) for line in lines]
@@ -214,6 +218,20 @@ class Run:
         if self.changes and self.changes[-1]["step"] == self.step:
             facts["changed"] = self.changes[-1]["settings"]
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
+
+    def rename_corrupt_checkpoints(self) -> None:
+        """Rename the corrupt checkpoints that `find_checkpoint` has passed over, and print it."""
+        if not self.is_writer:
+            return
+        for error in self.corrupt:
+            aside = error.path.with_name(f"{error.path.name}.corrupt")
+            with writing(aside), contextlib.suppress(FileNotFoundError):
+                os.replace(error.path, aside)
+            print(
+                f"{error.path} is corrupt ({error.reason}): renamed to {aside.name}, "
+                f"training continues from step {self.step}"
+            )
+        self.corrupt = []
 
     def _truncate_log(self) -> list[str]:
         """Truncate the log to the checkpoint's step and return its lines.

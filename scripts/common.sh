@@ -96,7 +96,7 @@ install_requirements() {
 #                  runs/attn_scale1/ for FLAGS="--attn_scale 1"
 #   DRY_RUN=1      print the commands, and the cost of each training and of all; run nothing
 #   DATA           folder of shards to use for everything (default: prepared under data/)
-#   RUNS           folder for all outputs (default: runs)
+#   RUNS           folder for all outputs (default: runs); another one for each DATA at SCALE=full
 #
 # Invalid settings end a script with one line and status 2 before it installs or prepares anything;
 # ENCODINGS and the content of PLUGIN and DATA are checked after the installation.
@@ -105,6 +105,7 @@ if [[ ! ${DRY_RUN:-1} = 1 ]]; then
     invalid "DRY_RUN=$DRY_RUN is invalid: use DRY_RUN=1, or leave it out"
 fi
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
+if [ -n "${DATA:-}" ]; then DATA=${DATA%/}; fi
 case $SCALE in
     full) scale_divisor=1 eval_tokens=100000000 ;; # all of FineWeb's split val
     small) scale_divisor=4 eval_tokens=131072 ;;

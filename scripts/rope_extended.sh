@@ -22,9 +22,7 @@ train fineweb-edu_small 1024 && others=("${runs[@]}") encodings=rope
 train fineweb-edu_small 1024 "${lr[@]}" && bases=("${runs[@]}") runs+=("${others[@]}")
 evaluate_perplexity 512,1024,2048,4096,8192,16384 --cache_window $((1024 / scale_divisor))
 for base in "${bases[@]}"; do
-    for pe in {rope-pi,rope-ntk,yarn}:factor={4,16} yarn:factor={4,16},ramp=released nope; do
-        train_from "$base" $pe --steps 0
-    done
+    for pe in {rope-pi:,rope-ntk:,yarn:,yarn:ramp=released\,}factor={4,16} nope; do train_from "$base" $pe --steps 0; done
 done
 evaluate_perplexity 512,1024,2048,4096,8192,16384
 report - as_it_is

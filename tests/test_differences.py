@@ -27,8 +27,13 @@ def sum_of_cosines(first: int) -> np.ndarray:
 
 
 def distance_bias(pe: str) -> np.ndarray:
+    """Return the bias of an encoding of distances by name, (8192, heads)."""
+    return distance_bias_of(posenc.build(posenc.parse(pe), HEADS, WIDTH, 512, 1)[0])
+
+
+@torch.no_grad()
+def distance_bias_of(encoding: posenc.Encoding) -> np.ndarray:
     """Return the bias of an encoding of distances, (8192, heads)."""
-    encoding = posenc.build(posenc.parse(pe), HEADS, WIDTH, 512, 1)[0]
     pos = torch.arange(len(DISTANCES))
     features = encoding.features(torch.zeros(1, 1, WIDTH), pos)
     queries = tuple(f[..., -1:, None] for f in features[0])
@@ -106,6 +111,21 @@ def test_gates_read_the_whole_width():
         "weight.weight": (HEADS, WIDTH),
         "weight.bias": (HEADS,),
     }
+
+
+def test_parameters_of_kerple_and_t5():
+    """KERPLE's authors share r1 and r2 over all layers; gpt-neox multiplies T5's table by 8."""
+    layers = posenc.build(posenc.parse("kerple"), HEADS, WIDTH, 512, 12)
+    parameters = {id(p): p.numel() for layer in layers for p in layer.parameters()}
+    assert sum(p.numel() for p in layers[0].parameters()) == 24
+    assert sum(parameters.values()) == 288
+    row = next(line for line in PAGE.read_text().splitlines() if "KERPLE in the Sandwich" in line)
+    assert "24 parameters" in row and "288 parameters" in row
+    t5 = posenc.build(posenc.parse("t5"), HEADS, WIDTH, 512, 1)[0]
+    nearest = distance_bias_of(t5)[0]
+    assert nearest.tolist() == pytest.approx(t5.table[:, 0].tolist(), rel=1e-6)
+    xavier = np.sqrt(2 / (t5.buckets + HEADS))
+    assert f"(standard deviation {xavier:.2f})" in PAGE.read_text()
 
 
 def test_sizes_of_the_papers():

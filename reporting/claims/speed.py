@@ -82,6 +82,7 @@ SPEED_BOUNDS = (
     ("generate", "cable-v1", ">", 1, ("rope",), (512, 1024), CABLE_V1, "section 5.2"),
     ("generate", "cable-v1", ">", 1, ("alibi",), (2048,), CABLE_V1, "section 5.2"),
     ("train", "t5", "<=", 1 / 1.1, ("sandwich",), None, SANDWICH, "section 6.2"),
+    ("train", "kerple", "<", 1, ("sandwich",), None, SANDWICH, "section 6.2"),
 )
 # Encodings whose memory in training is the same as that of others.
 MEMORY_RIVALS = ("alibi", "fire", "t5", "t5-clip", "kerple", "rope", "learnable", "sinusoidal")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from evaluation.intervals import Interval
+from reporting.formatting import escape_markdown
 
 # Values of Verdict.paper. Other papers have their authors' names.
 CABLE, CABLE_V1, SANDWICH = "CABLE", "CABLE, version 1", "Sandwich"
@@ -34,7 +35,8 @@ class Verdict:
 
     def __str__(self):
         source = ", ".join(part for part in (self.paper, self.where) if part)
-        parts = [f"{self.claim} ({source})", self.measured, f"**{self.outcome}**"]
+        texts = map(escape_markdown, (f"{self.claim} ({source})", self.measured))
+        parts = [*texts, f"**{self.outcome}**"]
         return ": ".join(part for part in parts if part)
 
 

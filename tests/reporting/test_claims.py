@@ -322,7 +322,7 @@ def test_other_dimensions_of_sandwich_are_worse():
         for dimension in (64, 256):
             lengths = {256: 4.1, 512: far if dimension == 256 else 4.2}
             records.append(record(f"sandwich:dimension={dimension}", lengths))
-        return texts(records)[-1]
+        return texts([each | {"protocol": SAME_TARGETS} for each in records])[-1]
 
     claim = (
         "sandwich: perplexity lower than sandwich:dimension=64, sandwich:dimension=256 at every "
@@ -400,6 +400,14 @@ def test_cable_has_the_lowest_perplexity_at_every_length_beyond():
     assert results(cable, kerple, fox)[-1] == "holds"
     lower = record("kerple", {256: 5.0, 512: 3.9, 4096: 9.0})
     assert results(cable, lower, fox)[-1] == "fails"
+
+
+def test_comparisons_of_the_sandwich_paper_need_its_protocol():
+    records = [record("kerple", {256: 4.0, 4096: 4.0}), record("sandwich", {256: 5.0, 4096: 5.0})]
+    claim = "kerple: perplexity lower than sandwich at every length from the training length on"
+    assert claim not in [verdict.claim for verdict in judge(records)]
+    records = [each | {"protocol": SAME_TARGETS} for each in records]
+    assert claim in [verdict.claim for verdict in judge(records)]
 
 
 def test_training_lengths_are_judged_separately():

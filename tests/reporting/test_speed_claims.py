@@ -200,4 +200,4 @@ def test_report_writes_training_lengths_and_speeds(tmp_path, refused):
     judged = [verdict for verdict in written if verdict["table"] == "training_lengths.md"]
     assert [verdict["outcome"] for verdict in judged] == ["holds", "holds", "not decided"]
     (problem,) = refused(report.main, paths[0], "--paper", numbers)
-    assert "none of the records does: use another --paper" in problem
+    assert "which none of the records is compared with: use another --paper" in problem
