@@ -213,6 +213,7 @@ class Trainer:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
         if run.step == config.steps:
+            run.rename_corrupt_checkpoints()
             print(f"{config.out_dir} is already trained: {self.step} of {config.steps} steps")
             return
         self.start()
@@ -365,7 +366,6 @@ class Trainer:
 
     def make_model(self, checkpoint: dict | None) -> None:
         config, shards = self.config, self.train_windows.shards
-        torch.manual_seed(config.seed)
         source = checkpoint
         if config.init_from and not checkpoint:
             source = load_checkpoint(config.init_from, check_plugins=False)
@@ -373,7 +373,10 @@ class Trainer:
         vocab_size = shards.padded_vocab_size
         if source and config.causal:  # an imported GPT-2 has no padding
             vocab_size = source["gpt"]["vocab_size"]
-        self.model = GPT(config.gpt_config(vocab_size))
+        shape = config.gpt_config(vocab_size)
+        cost.check_memory(shape, self.device)
+        torch.manual_seed(config.seed)
+        self.model = GPT(shape)
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(self.model, checkpoint["model"], config.out_dir)
@@ -424,8 +427,8 @@ class Trainer:
             )
             self.run.config["micro_batch"] = self.micro_batch
         else:
-            counts = range(1, self.config.micro_batch + 1)
-            self.micro_batch = max(count for count in counts if per_rank % count == 0)
+            limit = self.config.micro_batch
+            self.micro_batch = max(n for n in devices.divisors(per_rank) if n <= limit)
         self.accumulation_steps = per_rank // self.micro_batch
 
     def compile_and_wrap(self) -> None:

@@ -22,6 +22,7 @@ The files of a run:
     run.finish()                                                # waits for the thread
 """
 
+import contextlib
 import copy
 import fcntl
 import functools
@@ -41,8 +42,9 @@ from runtime.checkpoints import (
     KEYS,
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
+    CorruptCheckpoint,
     list_checkpoints,
-    load_checkpoint,
+    load_newest_intact,
 )
 from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
 from runtime.provenance import provenance
@@ -91,6 +93,7 @@ class Run:
         self.step = -1  # of the checkpoint that training resumes from
         self.init_steps: int | None = None
         self.changes = []
+        self.corrupt: list[CorruptCheckpoint] = []  # newer than that checkpoint
         self.is_validated = True  # whether the log has a validation at that step, see `start`
         self.saved_steps = []  # of the checkpoints that are kept, the newest last; on every rank
         self.thread = ThreadPoolExecutor(1, "checkpoint")  # as a context, it waits for the thread
@@ -101,7 +104,7 @@ class Run:
     def find_checkpoint(
         self, resume: bool, defaults: dict, override: set[str] = frozenset()
     ) -> dict | None:
-        """Return the content of the newest checkpoint to resume from, or None for a new run.
+        """Return the content of the newest intact checkpoint, or None for a new run.
 
         defaults: values of settings that did not exist when an older checkpoint was written.
         override: settings that may differ from those of the checkpoint. Writes nothing. Raises
@@ -113,7 +116,7 @@ class Run:
         check_folder(self.folder, has_run, resume)
         if not has_checkpoint:
             return None
-        checkpoint = load_checkpoint(self.folder, check_plugins=False)
+        checkpoint, self.corrupt = load_newest_intact(self.folder)
         if checkpoint["data"]["sha256"] is None:
             raise InputError(
                 f"--resume: {self.folder} contains imported weights, not a training to continue: "
@@ -200,6 +203,7 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
+        self.rename_corrupt_checkpoints()
         self._identity = os.stat(self.folder)
         remove_partial_files(self.folder, LEFTOVERS)
         records = self._truncate_log()
@@ -226,6 +230,20 @@ class Run:
         if self.changes and self.changes[-1]["step"] == self.step:
             facts["changed"] = self.changes[-1]["settings"]
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
+
+    def rename_corrupt_checkpoints(self) -> None:
+        """Rename the corrupt checkpoints that `find_checkpoint` has passed over, and print it."""
+        if not self.is_writer:
+            return
+        for error in self.corrupt:
+            aside = error.path.with_name(f"{error.path.name}.corrupt")
+            with writing(aside), contextlib.suppress(FileNotFoundError):
+                os.replace(error.path, aside)
+            print(
+                f"{error.path} is corrupt ({error.reason}): renamed to {aside.name}, "
+                f"training continues from step {self.step}"
+            )
+        self.corrupt = []
 
     def _truncate_log(self) -> list[dict]:
         """Truncate the log to the checkpoint's step and return its records.

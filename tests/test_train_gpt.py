@@ -87,7 +87,7 @@ def test_every_encoding_trains(pe, trained):
 def test_val_loss_is_the_mean_over_evenly_spaced_windows(trained, data_dir):
     """Four windows of 16 tokens, in a separate forward pass."""
     model, _ = loading.load_model(trained("alibi"), torch.device("cpu"))
-    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
+    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
     starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
     rows = torch.stack([val[start : start + 17] for start in starts])
     with torch.no_grad():
@@ -255,7 +255,7 @@ def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, tr
     assert end["gpt"]["pe"] == other
     assert end["step"] == 0
     assert end["config"]["init_steps"] == checkpoints.trained_steps(end) == 6
-    identity = record_identity(run, *loading.load_model(run, torch.device("cpu")), torch.float32)
+    identity = record_identity(*loading.load_model(run, torch.device("cpu")), torch.float32)
     assert identity["init_steps"] == 6
     assert "init_steps" not in yaml.safe_load((run / "config.yaml").read_text())
     old_loss, new_loss = val_losses(trained(pe))[-1], val_losses(run)[-1]
@@ -956,6 +956,21 @@ def test_invalid_config_file_is_refused(text, messages, lines, tmp_path):
         assert message in line
 
 
+def test_shard_that_is_truncated_during_training_ends_it(refused, data_dir, tmp_path, monkeypatch):
+    data = shutil.copytree(data_dir, tmp_path / "toy")
+    learning_rate = train_gpt.learning_rate
+
+    def truncate(step, config):
+        if step == 4:
+            os.truncate(data / "toy_train_000000.bin", 1024)
+        return learning_rate(step, config)
+
+    monkeypatch.setattr(train_gpt, "learning_rate", truncate)
+    (line,) = refused(train_gpt.main, *flags_of(data, tmp_path / "run"), "--steps", 20)
+    assert "toy_train_000000.bin cannot be read any more (it is shorter than before)" in line
+    assert checkpoints.load_checkpoint(tmp_path / "run")["step"] == 4
+
+
 def test_corrupt_data_is_refused(lines, data_dir, tmp_path):
     shutil.copytree(data_dir, tmp_path / "toy")
     with open(tmp_path / "toy" / "toy_train_000000.bin", "r+b") as shard:
@@ -1019,19 +1034,13 @@ def test_resume_on_other_data_is_refused(resume_lines, data_dir, tmp_path, copie
     assert contents(copied_run) == before
 
 
-def test_corrupt_checkpoint_is_refused_and_the_previous_one_named(resume_lines, copied_run):
+def test_checkpoint_of_another_program_is_refused_and_kept(resume_lines, copied_run):
+    """Corrupt ones are passed over instead: tests/runtime/test_checkpoints.py."""
     path = copied_run / "checkpoint_0000006.pt"
-    content = path.read_bytes()
-    for corrupt in (content[: len(content) // 2], b"", b"not a checkpoint"):
-        path.write_bytes(corrupt)
-        line = resume_lines("--resume")[0]
-        assert "checkpoint_0000006.pt is corrupt or not a checkpoint" in line
-        assert "resume from" in line
-        assert "checkpoint_0000004.pt" in line
-    torch.save({"model": {}}, path)
-    assert "is not a checkpoint of train_gpt.py" in resume_lines("--resume")[0]
-    torch.save(torch.nn.Linear(2, 2), path)  # would run code on loading
-    assert "is corrupt or not a checkpoint" in resume_lines("--resume")[0]
+    for content in ({"model": {}}, torch.nn.Linear(2, 2)):  # the latter would run code on loading
+        torch.save(content, path)
+        assert "is not a checkpoint of train_gpt.py" in resume_lines("--resume")[0]
+        assert path.exists()
 
 
 def test_folder_with_other_files_is_refused(refused, data_dir, tmp_path):

@@ -20,7 +20,7 @@ import itertools
 import json
 from pathlib import Path
 
-from runtime.files import read_json, read_json_lines
+from runtime.files import TEXT, find_mismatch, read_json, read_json_lines
 
 import numpy as np
 import yaml
@@ -235,7 +235,7 @@ def _name_in_folder(folder: Path) -> str:
     if (folder / "meta.json").is_file():
         remedy = f"prepare {folder} again"
         meta = read_json(folder / "meta.json", remedy)
-        if not isinstance(meta, dict) or not isinstance(meta.get("tokenizer"), str):
+        if find_mismatch(meta, {"tokenizer": TEXT}):
             raise InputError(f"{folder / 'meta.json'} has no name of a tokenizer: {remedy}")
         return meta["tokenizer"]
     if (folder / "log.jsonl").is_file():
