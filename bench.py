@@ -116,7 +116,7 @@ class Config:
         if "generate" in self.what and self.objective == "mlm":
             problems.append("generate needs decoders: remove it or --objective mlm")
         problems += cli.check_minimums(self, micro_batch=1, repeats=1)
-        if not re.fullmatch(r"\d+(,\d+)*", self.context) or min(self.contexts()) < 2:
+        if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
             problems.append(
                 f"context '{self.context}': pass token counts of at least 2, as in 512,1024"
             )

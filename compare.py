@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli
-from runtime.files import read_json
 
 from errors import InputError
 from evaluation.intervals import DRAWS, MAX_SEGMENTS, perplexity_ratio
 from evaluation.significance import compare_seeds, explain_marks
 from reporting.columns import Column, make_columns, protocol_of, record_labels
-from reporting.formatting import MISSING, Table
-from reporting.metrics import describe_protocol
+from reporting.formatting import MISSING, Table, standard_deviation
+from reporting.metrics import PERPLEXITY, describe_protocol, metric_of, read_records
 
 
 @dataclass
@@ -118,7 +117,9 @@ def seed_values(column: Column, length: int) -> str:
     values = column.values_by_seed(length).values()
     if len(values) < 2:
         return MISSING
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+    deviation = standard_deviation([*values])
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if deviation is None else f"{mean} ± {deviation:.2f}"
 
 
 def load_records(paths: list[str], over: str) -> list[dict]:
@@ -139,10 +140,10 @@ def load_records(paths: list[str], over: str) -> list[dict]:
     for path in map(Path, paths):
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass its record, one of {path}/eval_*.json")
-    records = [read_json(path, "make it with eval_extrapolation.py") for path in paths]
+    records = read_records(paths, "make it with eval_extrapolation.py")
     problems = []
     for path, record in zip(paths, records, strict=True):
-        if not isinstance(record, dict) or not {"lengths", "data", "protocol"} <= record.keys():
+        if metric_of(record) is not PERPLEXITY:
             problems.append(f"{path} is not a record of eval_extrapolation.py: use another file")
     if problems:
         raise InputError(*problems)

@@ -24,7 +24,7 @@ from typing import Literal
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.files import write_json
+from runtime.files import locked
 from runtime.loading import load_model, run_tokenizer
 from runtime.provenance import provenance
 
@@ -33,7 +33,13 @@ import torch
 from tqdm import tqdm
 
 from errors import InputError
-from evaluation.records import existing_record, record_identity, record_path, run_labels
+from evaluation.records import (
+    existing_record,
+    make_header,
+    record_identity,
+    record_path,
+    write_record,
+)
 from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, supports
 from model import GPT, cross_entropies
 from reporting.columns import in_order
@@ -156,7 +162,7 @@ def evaluate(
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
     path = record_path(run, "eval", "hellaswag", split)
     identity = {
-        **record_identity(run, model, checkpoint, dtype),
+        **record_identity(model, checkpoint, dtype),
         "data": {
             "dataset": "hellaswag",
             "split": split,
@@ -165,7 +171,12 @@ def evaluate(
         },
         "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0},
     }
-    scores = (existing_record(path, identity) or {"log_likelihoods": []})["log_likelihoods"]
+
+    def stored_scores() -> list[list[float]]:
+        return (existing_record(path, identity) or {}).get("log_likelihoods", [])
+
+    header = make_header(run, identity)
+    scores = stored_scores()
     if len(scores) >= count:
         print(f"{run} is already evaluated")
 
@@ -173,8 +184,7 @@ def evaluate(
         """Return the record of the examples scored so far, without their log-likelihoods."""
         done = len(scores[:count])
         return {
-            **run_labels(run),
-            **identity,
+            **header,
             "examples": done,
             **accuracies(scores[:done], examples),
             "truncated_sequences": count_truncated(model, pairs[:done]),
@@ -190,9 +200,15 @@ def evaluate(
         while len(scores) < count:
             block = pairs[len(scores) : min(len(scores) + BLOCK, count)]
             scores += score_examples(model, block, tokenizer.vocab_size, device, dtype)
-            bar.update(len(block))
-            record = make_record() | {"log_likelihoods": scores}
-            write_json(path, {**record, "provenance": provenance(device)})
+            origin = provenance(device)
+            with locked(path):
+                stored = stored_scores()  # another evaluation may be ahead
+                if len(stored) > len(scores):
+                    scores = stored
+                else:
+                    record = make_record() | {"log_likelihoods": scores}
+                    write_record(run, path, {**record, "provenance": origin})
+            bar.update(min(len(scores), count) - bar.n)
     print(f"record: {path}")
     return make_record()
 

@@ -42,7 +42,8 @@ from reporting import metrics
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
-POINTS_PER_DOUBLING = 4  # of the recorded cumulative curve
+# Points of the recorded cumulative curve: near the prediction, and evenly spaced over the context.
+POINTS_PER_DOUBLING, EVEN_POINTS = 4, 32
 
 
 @dataclass
@@ -157,7 +158,8 @@ def curve_points(length: int) -> list[int]:
     """Return the numbers of tokens at which the cumulative curve is recorded, up to `length`."""
     steps = range(int(POINTS_PER_DOUBLING * math.log2(length)) + 1)
     points = {round(2 ** (step / POINTS_PER_DOUBLING)) for step in steps}
-    return sorted(points | {length})
+    even = {math.ceil(length * step / EVEN_POINTS) for step in range(1, EVEN_POINTS + 1)}
+    return sorted(points | even)
 
 
 if __name__ == "__main__":

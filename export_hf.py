@@ -20,44 +20,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, plugins
-from runtime.checkpoints import checkpoint_path, recipe_hash
+from runtime.checkpoints import recipe_hash
 from runtime.files import atomic_folder, set_default_permissions
 from runtime.loading import load_model, run_tokenizer
-from runtime.provenance import hash_file
 
 import torch
 
 from errors import InputError
 from hf_interop import model_card
 from hf_interop.exported_code import (
+    DECODER_CLASSES,
+    ENCODER_CLASSES,
+    MODULES,
     check_plugin,
     flat_name,
-    flatten_imports,
-    plugin_source,
+    modules_with,
     required_packages,
+    write_modules,
 )
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 
 HERE = Path(__file__).parent
-FURTHER_ENCODINGS = sorted(
-    f"more_encodings.{path.stem}"
-    for path in (HERE / "more_encodings").glob("*.py")
-    if path.stem != "__init__"
-)
-# The modules that compute the network. An exported folder is flat: each module is written under
-# the last part of its name.
-MODULES = (
-    "hf_interop.modeling",
-    "model",
-    "generation.kv_cache",
-    "attention",
-    "posenc",
-    "more_encodings",
-    *FURTHER_ENCODINGS,
-    "triton_attention",
-    "errors",
-)
 README = """# {name}
 
 GPT-2 with the positional encoding `{pe}`: {description},
@@ -100,7 +84,7 @@ class ExportKind:
 
 DECODER = ExportKind(
     auto_class="AutoModelForCausalLM",
-    classes={"AutoModelForCausalLM": "modeling.PosencForCausalLM"},
+    classes=DECODER_CLASSES,
     example="""\
 # In training, every document began with this token.
 inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
@@ -109,10 +93,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
 )
 ENCODER = ExportKind(
     auto_class="AutoModelForMaskedLM",
-    classes={
-        "AutoModel": "modeling.PosencModel",
-        "AutoModelForMaskedLM": "modeling.PosencForMaskedLM",
-    },
+    classes=ENCODER_CLASSES,
     example="""\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
@@ -155,7 +136,7 @@ def main(argv=None):
     exported = plugins.plugins_of(trained.config.encodings)
     check_plugins(exported)
     model = build_hf_model(trained, checkpoint, tokenizer)
-    sha256 = hash_file(checkpoint_path(run))
+    sha256 = checkpoint["sha256"]
     records = model_card.evaluation_records(run, sha256)
     readme = format_readme(out.resolve().name, model, checkpoint, sha256, records, exported)
     write_folder(out, model, tokenizer, readme, exported)
@@ -185,11 +166,6 @@ def check_plugins(exported: list[plugins.Plugin]) -> None:
         check_plugin(plugin, modules_with(exported))
 
 
-def modules_with(exported: list[plugins.Plugin]) -> list[str]:
-    """Return the names of all modules of a folder."""
-    return [*MODULES, *(plugin.module for plugin in exported)]
-
-
 def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     """Return the trained model as a PreTrainedModel of transformers, without padding tokens."""
     import transformers
@@ -210,7 +186,7 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         **settings,
         recipe=recipe_hash(checkpoint),
         step=checkpoint["step"],
-        auto_map={"AutoConfig": "modeling.PosencConfig", **kind.classes},
+        auto_map=dict(kind.classes),
     )
     model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))
     model = model_class(hf_config)
@@ -299,23 +275,9 @@ def write_folder(out: Path, model, tokenizer, readme: str, exported: list[plugin
         model.save_pretrained(folder)
         has_mask = not model.model.config.causal
         build_tokenizer(tokenizer, has_mask=has_mask).save_pretrained(folder)
-        modules = modules_with(exported)
-        sources = {name: source_path(name).read_text(encoding="utf-8") for name in MODULES}
-        for plugin in exported:
-            sources[plugin.module] = plugin_source(plugin)
-            # Importing it registers the encodings.
-            sources[MODULES[0]] += f"\nimport {plugin.module}  # noqa: E402, F401\n"
-        for module, source in sources.items():
-            text = flatten_imports(source, modules)
-            (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")
+        write_modules(folder, exported)
         (folder / "README.md").write_text(readme, encoding="utf-8")
         set_default_permissions(folder)
-
-
-def source_path(module: str) -> Path:
-    """Return the file of a module of this repository, or the __init__.py of a package."""
-    path = HERE / module.replace(".", "/")
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ def main(argv=None):
         rng=[],
         gpt=dataclasses.asdict(model.config),
     )
+    run.finish()
     print(f"{config.out_dir}: {model.describe()}")
 
 

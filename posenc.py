@@ -178,7 +178,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, li
     for word in filter(None, words.split(",")):
         option, _, value = word.partition("=")
         allowed = cls.option_words.get(option)
-        is_integer = re.fullmatch("-?[0-9]+", value) and int(value) >= cls.min_option_value
+        is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= cls.min_option_value
         if option not in known:
             hint = f"choose from {' '.join(known)}" if known else "it has none"
             problems.append(f"{name} has no option '{option}': {hint}")
@@ -187,7 +187,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, li
         elif not allowed and not is_integer:
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "
-                f"{cls.min_option_value}, as in {name}:{option}=8"
+                f"{cls.min_option_value} and at most 9 digits, as in {name}:{option}=8"
             )
         else:
             options[option] = value if allowed else int(value)

@@ -202,7 +202,7 @@ def download_shards(config: Config) -> None:
     meta = shards.Meta(folder, description)
     listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
     on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
-    if meta.content["complete"]:
+    if meta.content["complete"] and "available" in meta.content:
         available = meta.content["available"]
         wanted_count = min(config.shards or available, available)
         if len(on_disk) == len(listed) >= wanted_count:
@@ -251,7 +251,7 @@ def download_shards(config: Config) -> None:
 
 def copy_shard(downloaded: Path, path: Path) -> dict:
     """Copy a shard to `path` atomically and return its entry for meta.json."""
-    tokens = shard_format.map_tokens(downloaded)
+    tokens = shard_format.TokenFile(downloaded)[:]
     digest = hashlib.sha256()
     with open(downloaded, "rb") as content, atomic(path) as file:
         while block := content.read(shard_format.READ_BYTES):

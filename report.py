@@ -42,14 +42,14 @@ from functools import partial
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic, read_json
+from runtime.files import atomic, locked
 
 from errors import InputError
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, tables
 from reporting.claims import index
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
-from reporting.formatting import Table
+from reporting.formatting import Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,
@@ -82,13 +82,13 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
-    out = Path(config.out_dir)
+    out = Folder(config.out_dir)
     if config.index and not config.records:
         raise InputError("no folders given: python report.py --index results --out_dir results")
     if config.index:
-        page = index.claims_page(index.read_verdicts(config.records), out)
-        save(out / "claims.md", lambda file: file.write(page.encode()))
-        return
+        page = index.claims_page(index.read_verdicts(config.records), config.out_dir)
+        out.add("claims.md", page)
+        return out.write()
     if not config.records:
         raise InputError("no records given: python report.py runs/*/eval_*.json")
     is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
@@ -98,8 +98,8 @@ def main(argv=None):
     if printed and not any(metrics.matches_paper(printed, r) for r in records.values()):
         if statements:
             raise InputError(
-                f"{config.paper} has numbers on {printed.metric.lower()}, but none of the records "
-                "does: use another --paper"
+                f"{config.paper} has numbers on {printed.metric.lower()}, which none of the "
+                "records is compared with: use another --paper"
             )
         models = "encoders" if printed.metric == NDCG.name else "decoders"
         raise InputError(
@@ -119,7 +119,7 @@ def main(argv=None):
     verdicts += report_training_lengths(perplexities, speeds, statements, config.verdicts, out)
     if accuracies:
         table = ACCURACY.table(accuracies)
-        write(out, ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
+        out.add_table(ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
     verdicts += report_losses(records_of(LOSSES, records), config.verdicts, out)
     verdicts += report_speeds(speeds, statements, config.verdicts, out)
     if verdicts:
@@ -127,9 +127,47 @@ def main(argv=None):
         writer = csv.DictWriter(text, verdicts[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(verdicts)
-        save(out / index.FILE, lambda file: file.write(text.getvalue().encode()))
-    else:
-        (out / index.FILE).unlink(missing_ok=True)
+        out.add(index.FILE, text.getvalue())
+    out.write(unless_added=index.FILE)
+
+
+class Folder:
+    """The files of a report, written together when all are complete."""
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        self.files: dict[str, bytes] = {}
+
+    def add(self, name: str, content: str) -> None:
+        """Add a text file."""
+        self.files[name] = content.encode()
+
+    def add_table(self, stem: str, table: Table, parts: list[str]) -> None:
+        """Print the parts of a text; add them as Markdown, and the table as CSV and LaTeX."""
+        text = "\n\n".join(part for part in parts if part)
+        print(f"{text}\n")
+        self.add(f"{stem}.md", f"{text}\n")
+        self.add(f"{stem}.csv", table.csv())
+        self.add(f"{stem}.tex", f"{table.latex()}\n")
+
+    def add_plot(self, stem: str, draw: Callable) -> None:
+        """Add a PNG file; draw: writes it to a binary file."""
+        file = io.BytesIO()
+        draw(file)
+        self.files[f"{stem}.png"] = file.getvalue()
+
+    def write(self, unless_added: str | None = None) -> None:
+        """Write the files, and remove the file of an older report that has none of this name.
+
+        Of two reports at the same time, the folder gets all files of one, then all of the other.
+        """
+        with locked(self.path / index.FILE):
+            for name, content in self.files.items():
+                with atomic(self.path / name) as file:
+                    file.write(content)
+                print(f"wrote {self.path / name}")
+            if unless_added and unless_added not in self.files:
+                (self.path / unless_added).unlink(missing_ok=True)
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
@@ -138,13 +176,8 @@ def load_records(paths: list[str]) -> dict[str, dict]:
     Raises InputError if a file is not a record, or several hold the same benchmark.
     """
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
-    records = {path: read_json(path, remedy) for path in paths}
+    records = dict(zip(paths, metrics.read_records(paths, remedy), strict=True))
     problems = []
-    for path, record in records.items():
-        if metrics.metric_of(record) is None:
-            problems.append(f"{path} is not a record of eval_*.py or bench.py: pass other files")
-    if problems:
-        raise InputError(*problems)
     # Records of other metrics have a key "attention" too.
     speeds = {path for path, record in records.items() if metrics.metric_of(record) is SPEED}
     for benchmark in BENCHMARKS:
@@ -162,7 +195,7 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
     return [record for record in records.values() if metrics.metric_of(record) is metric]
 
 
-def report_generalization(records: list[dict], judge: bool, out: Path) -> list[dict]:
+def report_generalization(records: list[dict], judge: bool, out: Folder) -> list[dict]:
     """Write the table of results on data that the models were not trained on, with the paper's.
 
     judge: write verdicts. Returns them for verdicts.csv.
@@ -174,14 +207,15 @@ def report_generalization(records: list[dict], judge: bool, out: Path) -> list[d
         " For protocols and standard errors, see the tables below."
     )
     if differing := differing_texts([record for record in records if "lengths" in record]):
-        caption += f" Models are tested on different text or contexts: {', '.join(differing)}."
+        names = escape_markdown(", ".join(differing))
+        caption += f" Models are tested on different text or contexts: {names}."
     verdicts, description = [], ""
     if judge:
         trained = [record for record in records if claims.has_verdicts(record)]
         short = [record["run"] for record in records if not claims.has_verdicts(record)]
         verdicts = claims.judge_generalization(trained)
         description = describe_verdicts(verdicts, short)
-    write(out, "generalization", table, [table.markdown(), caption, description])
+    out.add_table("generalization", table, [table.markdown(), caption, description])
     return as_rows(verdicts, "generalization", records)
 
 
@@ -190,7 +224,7 @@ def report_lengths(
     records: list[dict],
     printed: paper.PaperTable | None,
     perplexities: list[dict] | None,
-    out: Path,
+    out: Folder,
 ) -> list[dict]:
     """Write a table, verdicts and plots of one metric for each data set and protocol.
 
@@ -215,10 +249,10 @@ def report_lengths(
             verdicts, description = verdicts_of(metric, columns, matching, perplexities)
             parts.append(description)
             written += as_rows(verdicts, f"{metric.stem}{suffix}", group)
-        write(out, f"{metric.stem}{suffix}", table, parts)
+        out.add_table(f"{metric.stem}{suffix}", table, parts)
         for plot in metric.plots:
             if plot.applies(group):
-                save(out / f"{plot.stem}{suffix}.png", partial(plot.draw, columns))
+                out.add_plot(f"{plot.stem}{suffix}", partial(plot.draw, columns))
     return written
 
 
@@ -243,7 +277,7 @@ def report_training_lengths(
     speeds: list[dict],
     printed: paper.PaperStatements | None,
     judge: bool,
-    out: Path,
+    out: Folder,
 ) -> list[dict]:
     """Write the comparison of runs of different training length, if the records have a pair.
 
@@ -258,17 +292,17 @@ def report_training_lengths(
             continue
         table, caption = compared
         stem = "training_lengths" if number == 1 else f"training_lengths_{number}"
-        parts = [table.markdown(), f"{PERPLEXITY.caption(group)} {caption}"]
+        parts = [table.markdown(), f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"]
         if judge:
             trained = [column for column in columns if claims.has_verdicts(column.records[0])]
             verdicts = claims.judge_training_lengths(trained, results)
             parts.append(describe_verdicts(verdicts, []))
             written += as_rows(verdicts, stem, group)
-        write(out, stem, table, parts)
+        out.add_table(stem, table, parts)
     return written
 
 
-def report_losses(records: list[dict], judge: bool, out: Path) -> list[dict]:
+def report_losses(records: list[dict], judge: bool, out: Folder) -> list[dict]:
     """Write the table of each record of `plot.py losses`.
 
     judge: write verdicts. Returns them for verdicts.csv.
@@ -282,12 +316,12 @@ def report_losses(records: list[dict], judge: bool, out: Path) -> list[dict]:
             verdicts = LOSSES.judge(record)
             parts.append(describe_verdicts(verdicts, []))
             written += as_rows(verdicts, stem, record["runs"])
-        write(out, stem, table, parts)
+        out.add_table(stem, table, parts)
     return written
 
 
 def report_speeds(
-    records: list[dict], printed: paper.PaperStatements | None, judge: bool, out: Path
+    records: list[dict], printed: paper.PaperStatements | None, judge: bool, out: Folder
 ) -> list[dict]:
     """Write the table, the verdicts and the plot of each benchmark.
 
@@ -299,19 +333,19 @@ def report_speeds(
             if benchmark not in record:
                 continue
             result = record[benchmark]
-            hardware = f"{record['processor']}, PyTorch {record['torch']}."
+            hardware = escape_markdown(f"{record['processor']}, PyTorch {record['torch']}.")
             parts = [f"{metrics.speed_summary(benchmark, result)} {hardware}"]
             if printed and printed.metric == paper.SPEED:
                 compared = claims.paper_speeds(benchmark, result, printed)
                 if compared:
-                    parts += [compared[0].markdown(), compared[1]]
+                    parts += [compared[0].markdown(), escape_markdown(compared[1])]
             if judge:
                 verdicts = claims.judge_speed(benchmark, result)
                 parts.append(describe_verdicts(verdicts, []))
                 written += as_rows(verdicts, benchmark, [{"size": result["model"]}])
-            write(out, benchmark, SPEED.table(result), parts)
+            out.add_table(benchmark, SPEED.table(result), parts)
             for plot in SPEED.plots:
-                save(out / f"{benchmark}.png", partial(plot.draw, result))
+                out.add_plot(benchmark, partial(plot.draw, result))
     return written
 
 
@@ -346,7 +380,7 @@ def describe_verdicts(verdicts: list[claims.Verdict], not_judged: list[str]) -> 
     lines += [f"- {verdict}" for verdict in verdicts]
     if not_judged:
         why = f"trained for fewer than {claims.MIN_STEPS} steps"
-        lines.append(f"- not judged, because {why}: {', '.join(not_judged)}")
+        lines.append(f"- not judged, because {why}: {escape_markdown(', '.join(not_judged))}")
     return "\n".join(lines)
 
 
@@ -355,22 +389,6 @@ def as_rows(verdicts: list[claims.Verdict], stem: str, records: list[dict]) -> l
     sizes = {record["size"] for record in records if record.get("size")}
     source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
     return [asdict(verdict) | source for verdict in verdicts]
-
-
-def write(out: Path, stem: str, table: Table, parts: list[str]) -> None:
-    """Print the parts of a text, and write them as Markdown and the table as CSV and LaTeX."""
-    text = "\n\n".join(part for part in parts if part)
-    print(f"{text}\n")
-    save(out / f"{stem}.md", lambda file: file.write(f"{text}\n".encode()))
-    save(out / f"{stem}.csv", lambda file: file.write(table.csv().encode()))
-    save(out / f"{stem}.tex", lambda file: file.write(f"{table.latex()}\n".encode()))
-
-
-def save(path: Path, fill: Callable) -> None:
-    """Write a file; fill: takes the open binary file."""
-    with atomic(path) as file:
-        fill(file)
-    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -48,8 +48,6 @@ class Config(SamplingConfig):
         problems = cli.check_minimums(
             self, max_new_tokens=0, temperature=0, top_k=1, top_p=0, seed=0
         )
-        if self.seed >= 2**63:
-            problems.append(f"seed is {self.seed}: it must be below 2^63")
         if len(self.run) != 1:
             problems.append("one run is needed: python sample.py runs/NAME")
         sources = [self.prompt != "", self.prompt_file is not None, self.interactive]

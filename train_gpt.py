@@ -213,6 +213,7 @@ class Trainer:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
         if run.step == config.steps:
+            run.rename_corrupt_checkpoints()
             print(f"{config.out_dir} is already trained: {self.step} of {config.steps} steps")
             return
         self.start()
@@ -220,21 +221,24 @@ class Trainer:
         with (
             contextlib.closing(self.batches),
             distributed.Signals() as signals,
+            run.thread,
             metrics.progress_bar(config, self.step, self.rank) as bar,
         ):
-            if config.steps == 0 or self.lacks_validation():
+            # A signal may have prevented the validation at the step to resume from.
+            is_due = self.step > 0 and self.step % config.val_every == 0
+            if config.steps == 0 or (is_due and self.processes.any(not run.is_validated)):
                 self.validate()
             if config.steps == 0:  # the weights of --init_from
                 self.save_checkpoint()
             while self.step < config.steps and not is_stopped:
                 step_start = time.perf_counter()
                 self.train_step()
-                is_stopped = self.processes.any(signals.received)
+                is_stopped = self.processes.any(signals.received or run.has_failed())
                 is_last = self.step == config.steps
                 should_save = is_stopped or is_last or self.step % config.checkpoint_every == 0
                 should_log = should_save or self.step % config.log_every == 0
                 if should_log:  # waits for the device
-                    losses = self.metrics.reduce_losses(self.step, self.saved_step, self.scaler)
+                    losses = self.metrics.reduce_losses(self.step, run, self.scaler)
                 self.metrics.seconds += time.perf_counter() - step_start
                 if should_log:
                     self.log_step(losses)
@@ -243,6 +247,7 @@ class Trainer:
                 if should_save:
                     self.save_checkpoint()
                 bar.update()
+            self.processes.run_on_all_ranks(run.wait)
         if is_stopped and not is_last:
             print(f"stopped by a signal: step {self.step} is saved, use --resume to continue")
         run.finish()
@@ -281,7 +286,7 @@ class Trainer:
         """Print and log mean loss and throughput since the last log line, and peak memory."""
         values = self.metrics.summarize(losses, lr=self.optimizer.param_groups[0]["lr"])
         self.print_line(*metrics.step_columns(values, self.config.steps - self.step))
-        self.run.log("train", self.step, **values)
+        self.processes.run_on_all_ranks(lambda: self.run.log("train", self.step, **values))
 
     def validate(self) -> None:
         """Print and log the validation loss, and statistics of the bias on the first batch."""
@@ -305,23 +310,26 @@ class Trainer:
         self.model.train()
         tokens = len(self.val_indices) * self.val_windows.targets_per_window
         loss = self.processes.sum(total).item() / tokens
+        metrics.check_validation(loss, self.step, self.run)
         columns = metrics.bias_columns(summary)
         self.print_line(f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}", *columns)
-        self.run.log("val", self.step, loss=loss, tokens=tokens, **summary)
+        record = {"loss": loss, "tokens": tokens, **summary}
+        self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **record))
         if picture is not None:
             self.run.logger.log_image("biases", picture, self.step)
 
     def save_checkpoint(self) -> None:
-        self.run.save(
-            model=self.model.state_dict(),
-            optimizer=self.optimizer.state_dict(),
-            scaler=self.scaler.state_dict(),
-            step=self.step,
-            sampler=self.sampler_state,
-            rng=self.processes.gather(devices.random_state(self.device)),
-            gpt=dataclasses.asdict(self.model.config),
-        )
-        self.saved_step = self.step
+        checkpoint = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "step": self.step,
+            "sampler": self.sampler_state,
+            "rng": self.processes.gather(devices.random_state(self.device)),
+            "gpt": dataclasses.asdict(self.model.config),
+        }
+        metrics.check_parameters(self.model, self.step, self.run)
+        self.processes.run_on_all_ranks(lambda: self.run.save(**checkpoint))
 
     def print_line(self, *columns: str) -> None:
         steps = self.config.steps
@@ -358,7 +366,6 @@ class Trainer:
 
     def make_model(self, checkpoint: dict | None) -> None:
         config, shards = self.config, self.train_windows.shards
-        torch.manual_seed(config.seed)
         source = checkpoint
         if config.init_from and not checkpoint:
             source = load_checkpoint(config.init_from, check_plugins=False)
@@ -366,7 +373,10 @@ class Trainer:
         vocab_size = shards.padded_vocab_size
         if source and config.causal:  # an imported GPT-2 has no padding
             vocab_size = source["gpt"]["vocab_size"]
-        self.model = GPT(config.gpt_config(vocab_size))
+        shape = config.gpt_config(vocab_size)
+        cost.check_memory(shape, self.device)
+        torch.manual_seed(config.seed)
+        self.model = GPT(shape)
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(self.model, checkpoint["model"], config.out_dir)
@@ -390,7 +400,6 @@ class Trainer:
             restore_optimizer(self.optimizer, self.scaler, checkpoint)
             if self.rank < len(checkpoint["rng"]):
                 devices.set_random_state(checkpoint["rng"][self.rank], self.device)
-        self.saved_step = self.step
 
     def start(self) -> None:
         """Lock the run folder and prepare the first step."""
@@ -418,8 +427,8 @@ class Trainer:
             )
             self.run.config["micro_batch"] = self.micro_batch
         else:
-            counts = range(1, self.config.micro_batch + 1)
-            self.micro_batch = max(count for count in counts if per_rank % count == 0)
+            limit = self.config.micro_batch
+            self.micro_batch = max(n for n in devices.divisors(per_rank) if n <= limit)
         self.accumulation_steps = per_rank // self.micro_batch
 
     def compile_and_wrap(self) -> None:
@@ -436,11 +445,6 @@ class Trainer:
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(windows, sampler, *sizes)
         self.batches = data_loader.prefetch(batches, self.device)
-
-    def lacks_validation(self) -> bool:
-        """Return whether a signal prevented the validation at the step to resume from."""
-        is_due = self.step > 0 and self.step % self.config.val_every == 0
-        return is_due and self.processes.any(self.run.is_writer and not self.run.is_validated)
 
 
 if __name__ == "__main__":

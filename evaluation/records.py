@@ -1,35 +1,37 @@
 """Evaluation records: JSON files next to a run's checkpoints that hold what was measured.
 
-    identity = {**record_identity(run, model, checkpoint, dtype), "data": ..., "protocol": ...}
+    identity = {**record_identity(model, checkpoint, dtype), "data": ..., "protocol": ...}
     path = record_path(run, "eval", "wikitext", "val")
     record = update_record(run, path, identity, lengths, measure, device)
 
 A record holds the names of its run, an identity (which checkpoint, which text, which protocol, how
 it was computed), results by context length, and its provenance (command, commit, versions,
 hardware). Results with the same identity are kept: a repeated command computes what is missing.
+Several evaluations may add results to a record at the same time.
 """
 
 import math
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoints import checkpoint_path, recipe_hash, trained_steps
-from runtime.files import read_json, write_json
-from runtime.provenance import hash_file, provenance
+from runtime.checkpoints import recipe_hash, run_folder_of, trained_steps
+from runtime.files import find_mismatch, locked, write_json
+from runtime.provenance import provenance
 
 import torch
 
 from errors import InputError
+from evaluation import record_schema
 from model import GPT
+from reporting import metrics
 from reporting.columns import protocol_of
 from text_data.shards import Shards
 
 
-def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
+def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     """Return the part of a record that identifies the checkpoint and how its numbers are computed.
 
-    checkpoint: the content of the checkpoint file (`load_model` and `load_checkpoint` return it);
-    dtype: of the matrix products.
+    model, checkpoint: as `load_model` returns them; dtype: of the matrix products.
     """
     identity = {
         "pe": checkpoint["gpt"]["pe"],
@@ -45,7 +47,7 @@ def record_identity(run: str | Path, model: GPT, checkpoint: dict, dtype: torch.
         "seed": checkpoint["config"]["seed"],
         "recipe": recipe_hash(checkpoint),
         "parameters": model.parameter_count(),
-        "checkpoint_sha256": hash_file(checkpoint_path(run)),
+        "checkpoint_sha256": checkpoint["sha256"],
         "dtype": str(dtype).removeprefix("torch."),
         "attention": model.attention_path,
     }
@@ -62,25 +64,37 @@ def run_labels(run: str | Path) -> dict:
     return {"run": path.name, "folder": path.parent.name}
 
 
+def make_header(run: str | Path, identity: dict) -> dict:
+    """Return what a record starts with: the run's labels and the identity.
+
+    Raises InputError if a name cannot be used in a record or in a file name.
+    """
+    header = {**run_labels(run), **identity}
+    if problem := find_mismatch(header, record_schema.HEADER):
+        raise InputError(f"record of {run}: {problem}: rename the run, the data or the split")
+    return header
+
+
 def record_path(run: str | Path, *parts: str) -> Path:
     """Return the path of a run's record: the parts joined by "_", next to the run's checkpoints.
 
     If `run` is a checkpoint file, the file's name is appended to the parts.
     """
-    checkpoint_name = [Path(run).stem] if Path(run).is_file() else []
-    return checkpoint_path(run).parent / f"{'_'.join([*parts, *checkpoint_name])}.json"
+    folder = run_folder_of(run)
+    checkpoint_name = [] if folder == Path(run) else [Path(run).stem]
+    return folder / f"{'_'.join([*parts, *checkpoint_name])}.json"
 
 
 def existing_record(path: Path, identity: dict) -> dict | None:
     """Return the record at `path` if it has this identity, else None: it may be replaced.
 
     An older record of the same protocol gets today's description of it (protocol_of).
-    Raises InputError if the record is of another text or another protocol: replacing it would lose
-    results that this evaluation does not reproduce.
+    Raises InputError if the record is corrupt, or of another text or another protocol: replacing it
+    would lose results that this evaluation does not reproduce.
     """
     if not path.exists():
         return None
-    record = read_json(path, "remove it")
+    record = metrics.read_record(path, "rename it or remove it")
     if "protocol" in record:
         record["protocol"] = protocol_of(record)
     for key, name in (("data", "text"), ("protocol", "protocol")):
@@ -104,22 +118,41 @@ def update_record(
     measure: computes the results at one length; None where the model does not support the length.
     facts: further values of the record's provenance.
     The file is written after each length, so that an interrupted evaluation resumes there. Results
-    of other lengths that the file already holds are kept.
+    of other lengths that the file holds then are kept, also those that another evaluation has added
+    meanwhile. Raises InputError if results contain NaN or Inf.
     """
-    header = {**run_labels(run), **identity}
-    record = existing_record(path, identity) or {"lengths": {}}
-    results = record["lengths"]
-    missing = [length for length in lengths if str(length) not in results]
-    if not missing:
+    header = make_header(run, identity)
+    known = _known_results(path, identity)
+    if all(str(length) in known for length in lengths):
         print(f"{run} is already evaluated")
-    for length in missing:
-        results[str(length)] = measure(length)
-        results = dict(sorted(results.items(), key=lambda item: int(item[0])))
+    for length in lengths:
+        known |= _known_results(path, identity)
+        if str(length) in known:
+            continue
+        known[str(length)] = measure(length)
         origin = {**provenance(device), **facts}
-        write_json(path, {**header, "lengths": results, "provenance": origin})
+        with locked(path):
+            known |= _known_results(path, identity)
+            results = dict(sorted(known.items(), key=lambda item: int(item[0])))
+            write_record(run, path, {**header, "lengths": results, "provenance": origin})
     print(f"record: {path}")
-    requested = {str(length): results[str(length)] for length in lengths}
+    requested = {str(length): known[str(length)] for length in lengths}
     return {**header, "lengths": requested}
+
+
+def write_record(run: str | Path, path: Path, record: dict) -> None:
+    """Write a record. Raises InputError if its results contain NaN or Inf."""
+    if problem := metrics.metric_of(record).schema.find_problem(record):
+        raise InputError(
+            f"{run}: {problem}: evaluate with --dtype float32, or train again with a lower --lr"
+        )
+    write_json(path, record)
+
+
+def _known_results(path: Path, identity: dict) -> dict:
+    """Return the results by length of the record at `path`; {} if it has another identity."""
+    record = existing_record(path, identity)
+    return record["lengths"] if record else {}
 
 
 def shards_for_run(
@@ -132,10 +165,10 @@ def shards_for_run(
     folder = folder or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
-    shards = Shards(folder, split, run=checkpoint_path(run).parent)
+    shards = Shards(folder, split, run=run_folder_of(run))
     run_tokenizer = checkpoint["data"]["tokenizer"]
     if shards.tokenizer != run_tokenizer:
-        source = checkpoint_path(run).parent if "@" in run_tokenizer else run_tokenizer
+        source = run_folder_of(run) if "@" in run_tokenizer else run_tokenizer
         raise InputError(
             f"{folder} holds {shards.tokenizer} tokens, but {run} was trained on {run_tokenizer} "
             f"tokens: pass other --data, prepared with --tokenizer {source}"
@@ -145,4 +178,4 @@ def shards_for_run(
 
 def perplexity(loss: float) -> float:
     """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
-    return math.inf if loss >= 700 else math.exp(loss)
+    return math.inf if loss >= record_schema.EXP_OVERFLOW else math.exp(loss)

@@ -113,7 +113,7 @@ def _evaluate(
     """Update the record of one run and return it with the planned lengths."""
     model, checkpoint = load_model(plan.run, device, attention, **load_options)
     identity = {
-        **record_identity(plan.run, model, checkpoint, dtype),
+        **record_identity(model, checkpoint, dtype),
         "data": plan.shards.identity,
         "protocol": plan.protocol,
         **plan.identity,

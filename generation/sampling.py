@@ -107,7 +107,8 @@ def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Genera
     if config.temperature == 0:
         return logits.argmax(-1)
     shifted = logits - logits.amax(-1, keepdim=True)  # at most 0: a low temperature cannot overflow
-    probabilities = (shifted / config.temperature).softmax(-1)
+    # Lower temperatures differ only in float32's range: 1 / 1e-40 is Inf.
+    probabilities = (shifted / max(config.temperature, 1e-30)).softmax(-1)
     ordered, tokens = probabilities.sort(-1, descending=True)
     if config.top_k is not None:
         ordered[:, config.top_k :] = 0

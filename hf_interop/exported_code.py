@@ -3,6 +3,7 @@
     source = flatten_imports(source, modules)       # a module of this repository
     check_plugin(plugin, modules)                   # raise unless a plugin can be exported
     packages = required_packages(plugin)            # to install where the folder is used
+    write_modules(folder, exported)                 # MODULES and plugins
 
 modules: names of the modules that the folder contains. Each is written under `flat_name`.
 """
@@ -19,6 +20,34 @@ from runtime.plugins import MODULE_PREFIX, Plugin
 from errors import InputError
 
 ROOT = Path(__file__).parent.parent
+FURTHER_ENCODINGS = sorted(
+    f"more_encodings.{path.stem}"
+    for path in (ROOT / "more_encodings").glob("*.py")
+    if path.stem != "__init__"
+)
+# The modules that compute the network. An exported folder is flat: each module is written under
+# the last part of its name.
+MODULES = (
+    "hf_interop.modeling",
+    "model",
+    "generation.kv_cache",
+    "attention",
+    "posenc",
+    "more_encodings",
+    *FURTHER_ENCODINGS,
+    "triton_attention",
+    "errors",
+)
+# auto_map of a config.json: class of transformers -> class of hf_interop/modeling.py
+DECODER_CLASSES = {
+    "AutoConfig": "modeling.PosencConfig",
+    "AutoModelForCausalLM": "modeling.PosencForCausalLM",
+}
+ENCODER_CLASSES = {
+    "AutoConfig": "modeling.PosencConfig",
+    "AutoModel": "modeling.PosencModel",
+    "AutoModelForMaskedLM": "modeling.PosencForMaskedLM",
+}
 
 
 def flat_name(module: str) -> str:
@@ -130,3 +159,27 @@ def required_packages(plugin: Plugin) -> list[str]:
         min(distributions.get(name, [name])) for name in modules if not _is_of_repository(name)
     }
     return sorted(packages)
+
+
+def modules_with(exported: list[Plugin]) -> list[str]:
+    """Return the names of all modules of a folder."""
+    return [*MODULES, *(plugin.module for plugin in exported)]
+
+
+def write_modules(folder: Path, exported: list[Plugin]) -> None:
+    """Write the modules that compute the network, plugins included, to an exported folder."""
+    modules = modules_with(exported)
+    sources = {name: _source_path(name).read_text(encoding="utf-8") for name in MODULES}
+    for plugin in exported:
+        sources[plugin.module] = plugin_source(plugin)
+        # Importing it registers the encodings.
+        sources[MODULES[0]] += f"\nimport {plugin.module}  # noqa: E402, F401\n"
+    for module, source in sources.items():
+        text = flatten_imports(source, modules)
+        (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")
+
+
+def _source_path(module: str) -> Path:
+    """Return the file of a module of this repository, or the __init__.py of a package."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -9,19 +9,20 @@ their protocol. huggingface_hub formats it.
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from runtime.checkpoints import checkpoint_path
-from runtime.files import read_json
+from runtime.checkpoints import run_folder_of
+from runtime.files import TEXT, find_mismatch, read_json
 
 import yaml
 
+from errors import InputError
 from model import GPT
 from reporting import metrics
 from reporting.columns import group_by_protocol, make_columns
+from text_data.shards import read_meta
 
 # Languages of data sets that the repository prepares from the hub.
 LANGUAGES = {
@@ -31,6 +32,7 @@ LANGUAGES = {
     "Salesforce/wikitext": "en",
 }
 HELLASWAG = "Rowan/hellaswag"
+HUB_SOURCE = {"dataset?": TEXT, "pretokenized?": TEXT}  # "source" in meta.json
 
 
 def evaluation_records(run: str, sha256: str) -> list[dict]:
@@ -39,10 +41,11 @@ def evaluation_records(run: str, sha256: str) -> list[dict]:
     sha256: of the checkpoint's file. Raises InputError if a record is corrupt.
     """
     records = []
-    for path in sorted(checkpoint_path(run).parent.glob("eval_*.json")):
+    for path in sorted(run_folder_of(run).glob("eval_*.json")):
         record = read_json(path, "remove it, and evaluate again")
         is_reported = metrics.metric_of(record) in (metrics.PERPLEXITY, metrics.ACCURACY)
         if is_reported and record.get("checkpoint_sha256") == sha256:
+            metrics.check_record(path, record, "remove it, and evaluate again")
             records.append(record)
     return records
 
@@ -52,14 +55,14 @@ def hub_names(checkpoint: dict) -> dict[str, str]:
 
     It is known if the data's folder still exists with the same content.
     """
-    path = Path(checkpoint["config"].get("data") or ".") / "meta.json"
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        hashes = [shard["sha256"] for shard in meta["splits"]["train"]["shards"]]
-        source = meta["source"]
-        name = source.get("dataset") or source.get("pretokenized")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        meta = read_meta(checkpoint["config"].get("data") or ".", "prepare it again")
+    except InputError:
         return {}
+    if find_mismatch(meta, {"source": HUB_SOURCE, "splits": {"train": {}}}):
+        return {}
+    hashes = [shard["sha256"] for shard in meta["splits"]["train"]["shards"]]
+    name = meta["source"].get("dataset") or meta["source"].get("pretokenized")
     same = hashlib.sha256("".join(hashes).encode()).hexdigest() == checkpoint["data"]["sha256"]
     return {meta["dataset"]: name} if same and name else {}
 
@@ -138,7 +141,7 @@ def _results(record: dict, task: str, datasets: dict[str, str]) -> Iterator:
     protocol = {
         "protocol": metrics.describe_protocol(record),
         "tokenizer": data["tokenizer"],
-        "dtype": record["dtype"],
+        "dtype": record.get("dtype"),
     }
     about = {"task_type": task, "dataset_name": data["dataset"], "dataset_split": data["split"]}
     if "acc" in record:

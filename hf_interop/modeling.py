@@ -19,16 +19,30 @@ Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 
 import contextlib
 import dataclasses
+import hashlib
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
+from transformers.utils import cached_file
 
 import posenc
 from model import GPT, GPTConfig
+
+# Arguments of from_pretrained that say where the files are.
+LOCATION = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+)
 
 # NumPy before 2.4 looks for denormals at the first call, and warns if they are rounded.
 for kind in (np.float32, np.float64):
@@ -42,7 +56,7 @@ class PosencConfig(PreTrainedConfig):
 
     Exports add max_position_embeddings, if the encoding supports a limited number of positions,
     plugin (file name -> SHA-256), if plugins define the encoding, and the recipe hash and step of
-    the exported run.
+    the exported run. Saving a model adds weights_sha256 (file name -> SHA-256).
     """
 
     model_type = "posenc-gpt"
@@ -57,7 +71,8 @@ class PosencConfig(PreTrainedConfig):
 class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
-    Parameters of encodings and norms stay float32 when a model is loaded as bfloat16.
+    Parameters of encodings and norms stay float32 when a model is loaded as bfloat16. safetensors
+    has no checksum, so config.json has the SHA-256 of the weights, which loading checks.
     """
 
     config_class = PosencConfig
@@ -74,6 +89,26 @@ class PosencPreTrained(PreTrainedModel):
             if first_name.setdefault(parameter, name) != name:
                 self._tied_weights_keys[name] = first_name[parameter]
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """Return a model as transformers does. Raise OSError if the weights are corrupt."""
+        if pretrained_model_name_or_path is not None:
+            check_weights(pretrained_model_name_or_path, kwargs)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs):
+        """Save a model as transformers does, then add the SHA-256 of the weights to config.json.
+
+        With push_to_hub, transformers uploads the files before that, without it.
+        """
+        self.config.weights_sha256 = None  # that of the loaded files
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        only_adapters = getattr(self, "_hf_peft_config_loaded", False)
+        if is_main_process and not only_adapters:
+            files = sorted(Path(save_directory).glob("model*.safetensors*"))
+            self.config.weights_sha256 = {path.name: hash_file(path) for path in files}
+            self.config.save_pretrained(save_directory)
 
     def _init_weights(self, module):
         """Compute an encoding's buffers again.
@@ -225,6 +260,38 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
             "use_cache": True,
             "logits_to_keep": logits_to_keep,
         }
+
+
+def check_weights(name_or_path: str | Path, arguments: dict) -> None:
+    """Raise OSError if a file of weights has another SHA-256 than its config.json says.
+
+    name_or_path: a folder, or a repository of the hub. arguments: of from_pretrained. Exports of
+    earlier versions have no SHA-256.
+    """
+    location = {name: arguments[name] for name in LOCATION if name in arguments}
+    try:
+        config, _ = PosencConfig.get_config_dict(name_or_path, **location)
+    except OSError:
+        return  # transformers reports a missing config.json
+    hashes = config.get("weights_sha256") or {}
+    if not isinstance(hashes, dict) or any(Path(name).name != name for name in hashes):
+        raise OSError(f"{name_or_path}: weights_sha256 in config.json is corrupt: export it again")
+    for name, sha256 in hashes.items():
+        try:
+            path = cached_file(name_or_path, name, **location)
+        except OSError:
+            continue  # transformers reports a missing file, unless it loads another one
+        if hash_file(path) != sha256:
+            raise OSError(
+                f"{path} is corrupt: its SHA-256 is not that in config.json: "
+                "export or download it again"
+            )
+
+
+def hash_file(path: str | Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_padded(attention_mask: Tensor | None) -> bool:

@@ -8,6 +8,9 @@ import fnmatch
 import os
 import pickle
 
+from runtime.checkpoints import describe_load_error
+from runtime.loading import check_finite
+
 import torch
 
 from errors import InputError
@@ -59,6 +62,7 @@ def load_with_revision(
             f"{name} is not a GPT-2 or CABLE model ({' '.join(str(error).split())[:200]}): "
             "name another model"
         ) from None
+    check_finite(model, name)
     return model, revision
 
 
@@ -90,7 +94,14 @@ def _read_gpt2(name: str) -> tuple[dict, dict, str | None]:
         gpt2, loading_info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
     except InputError:
         raise
-    except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        SafetensorError,
+        TypeError,
+        ValueError,
+        pickle.UnpicklingError,
+    ) as error:
         raise InputError(
             f"no GPT-2 model at '{name}' ({_one_line(error)}): name a folder with config.json and "
             "model.safetensors, or, with internet access, gpt2, gpt2-medium, gpt2-large or gpt2-xl"
@@ -131,7 +142,9 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
         }
         vocab_size, width = source["wte.weight"].shape
         heads = len(source["h.0.attn.h_attn.bias"])
-    except (AttributeError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        if not all(isinstance(weight, torch.Tensor) for weight in source.values()):
+            raise TypeError("it has values that are no tensors")
+    except Exception as error:  # a file of another program can cause any
         raise InputError(
             f"{path} is not a checkpoint of the CABLE authors ({_one_line(error)}): name one with "
             "transformer.wte.weight and transformer.h.0.attn.h_attn.bias"
@@ -196,4 +209,4 @@ def _download_cable(repository: str, file: str | None) -> tuple[str, str]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+    return " ".join(describe_load_error(error).split())[:120]

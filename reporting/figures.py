@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from reporting.columns import Column, all_lengths
+from reporting.formatting import standard_deviation
 from reporting.tables import SPEED_COLUMNS, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
@@ -17,6 +18,7 @@ Points = list[tuple[float, float]]  # (x, y)
 CLOSE = 1.15  # lines below this multiple of the lowest value at every context get a close-up
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
+MAX_DRAWN = 1e12  # larger perplexities, also infinite ones, are only in the table
 COLORS = (
     "#0072b2",
     "#d55e00",
@@ -77,9 +79,9 @@ def _line(column: Column, lengths: list[int]) -> Line:
     line = Line(column.label, points=[], errors=[])
     for length in lengths:
         values = column.values(length)
-        if values:
+        if values and column.mean(length) <= MAX_DRAWN:
             line.points.append((length, column.mean(length)))
-            line.errors.append(statistics.stdev(values) if len(values) > 1 else 0)
+            line.errors.append(standard_deviation(values) or 0)
     return line
 
 
@@ -115,8 +117,8 @@ def by_position(columns: list[Column], file) -> None:
             label += f" ({length:,})"
         lines.append(Line(label, _perplexity_by_position(column.records)))
     positions = [position for line in lines for position, _ in line.points]
-    low = min(positions)
-    high = max(positions)
+    low = min(positions, default=1)
+    high = max(positions, default=1)
     marked = [context for context in MARKED_CONTEXTS if low <= context <= high]
     is_encoder = "objective" in columns[0].records[0]
     x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
@@ -153,7 +155,8 @@ def _perplexity_by_position(records: list[dict]) -> Points:
         total = sum(size for size, _, _ in stretches)
         position = sum(size * middle for size, middle, _ in stretches) / total
         loss = sum(size * loss for size, _, loss in stretches) / total
-        points.append((position, math.exp(loss)))
+        if loss <= math.log(MAX_DRAWN):
+            points.append((position, math.exp(loss)))
     return points
 
 
@@ -185,7 +188,10 @@ def cumulative_gradient(columns: list[Column], file) -> None:
 
 
 def _gradient_further_back(records: list[dict]) -> Points:
-    """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds."""
+    """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds.
+
+    Older records have fewer n: the result has those that all seeds have.
+    """
     curves = {}  # context -> curves of the seeds
     for record in records:
         for length, entry in record["lengths"].items():
@@ -193,11 +199,13 @@ def _gradient_further_back(records: list[dict]) -> Points:
                 curves.setdefault(int(length), []).append(entry["cumulative"])
     if not curves:
         return []
-    longest = curves[max(curves)]
+    longest = []  # for each seed {n: fraction of the last n tokens}
+    for curve in curves[max(curves)]:
+        longest.append(dict(zip(curve["tokens"], curve["share"], strict=True)))
     points = []
-    for index, tokens in enumerate(longest[0]["tokens"]):
-        mean = statistics.mean(curve["share"][index] for curve in longest)
-        points.append((tokens, 1 - mean))
+    for n in longest[0]:
+        if all(n in curve for curve in longest):
+            points.append((n, 1 - statistics.mean(curve[n] for curve in longest)))
     return points
 
 
@@ -266,16 +274,19 @@ def _panels(file, panels: int, lines: int) -> Iterator:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(
-        1,
-        panels,
-        figsize=(7.5 * panels, max(4.5, 0.36 * lines)),
-        layout="constrained",
-        squeeze=False,
-    )
-    yield axes[0]
-    figure.savefig(file, format="png", dpi=160)
-    pyplot.close(figure)
+    with matplotlib.rc_context({"text.parse_math": False}):  # labels may contain dollar signs
+        figure, axes = pyplot.subplots(
+            1,
+            panels,
+            figsize=(7.5 * panels, max(4.5, 0.36 * lines)),
+            layout="constrained",
+            squeeze=False,
+        )
+        try:
+            yield axes[0]
+            figure.savefig(file, format="png", dpi=160)
+        finally:
+            pyplot.close(figure)
 
 
 def _draw_lines(
@@ -334,7 +345,7 @@ def _draw_lines(
 def _label_ends(axes, ends: list[tuple], first_tick: int) -> None:
     """Label the last points: next to them at the right end of the plot, above them elsewhere."""
     axes.figure.canvas.draw()
-    last = max(x for x, *_ in ends)
+    last = max((x for x, *_ in ends), default=None)
     for x, y, label, color in ends:
         if x < last:
             offset = {"xytext": (5, 6)} if x == first_tick else {"xytext": (0, 7), "ha": "right"}

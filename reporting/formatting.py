@@ -1,10 +1,34 @@
-"""Printed tables: number format, Markdown, LaTeX and CSV."""
+"""Printed tables: number format, and Markdown, LaTeX and CSV with escaped texts."""
 
 import csv
 import io
+import math
+import re
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MISSING = "—"
+# Characters with a meaning in Markdown: code, emphasis, links, the start of a tag or of an entity.
+MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
+LATEX = str.maketrans(
+    {
+        "\\": "\\textbackslash{}",
+        "{": "\\{",
+        "}": "\\}",
+        "$": "\\$",
+        "&": "\\&",
+        "#": "\\#",
+        "%": "\\%",
+        "_": "\\_",
+        "^": "\\textasciicircum{}",
+        "~": "\\textasciitilde{}",
+        "—": "---",
+        "†": "$^\\dagger$",
+        "∗": "$^*$",
+        "±": "$\\pm$",
+    }
+)
 
 
 def format_number(value: float | None) -> str:
@@ -12,20 +36,33 @@ def format_number(value: float | None) -> str:
     return MISSING if value is None else f"{value:z,.2f}"  # z: no -0.00
 
 
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation, or None for fewer than two values or an infinite one."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    return statistics.stdev(values)
+
+
+def escape_markdown(text: str) -> str:
+    """Return Markdown that shows the text as it is."""
+    return MARKDOWN.sub(r"\\\g<0>", text)
+
+
 @dataclass
 class Table:
     """A table as it is printed, and the plain numbers behind it."""
 
     cells: list[list[str]]
-    """printed cells, header first"""
+    """printed cells, header first: texts; those between two pairs of asterisks are bold"""
     plain: list[list] | None = None
     """rows of the CSV file, header first: text, numbers, or None for an empty field; None: cells"""
 
     def markdown(self) -> str:
         """Return an aligned Markdown table."""
-        widths = [max(map(len, column)) for column in zip(*self.cells, strict=True)]
+        cells = [[*map(_markdown_cell, row)] for row in self.cells]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = []
-        for row in self.cells:
+        for row in cells:
             padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
             lines.append(f"| {' | '.join(padded)} |")
         lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
@@ -55,13 +92,22 @@ class Table:
         return out.getvalue()
 
 
-def _latex_cell(text: str) -> str:
-    bold = text.startswith("**")
-    replacements = {"**": "", "—": "---", " ± ": " $\\pm$ ", "%": "\\%", "_": "\\_"}
-    replacements |= {"†": "$^\\dagger$", "∗": "$^*$"}
-    for mark, written in replacements.items():
-        text = text.replace(mark, written)
-    return f"\\textbf{{{text}}}" if bold else text
+def _split_bold(cell: str) -> tuple[str, bool]:
+    """Return the text of a cell and whether it is bold."""
+    is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
+    return (cell[2:-2], True) if is_bold else (cell, False)
+
+
+def _markdown_cell(cell: str) -> str:
+    text, is_bold = _split_bold(cell)
+    text = escape_markdown(text).replace("|", "\\|")
+    return f"**{text}**" if is_bold else text
+
+
+def _latex_cell(cell: str) -> str:
+    text, is_bold = _split_bold(cell)
+    text = text.translate(LATEX)
+    return f"\\textbf{{{text}}}" if is_bold else text
 
 
 def _csv_field(value: str | float | None) -> str:

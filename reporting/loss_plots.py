@@ -15,13 +15,32 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, run_folder
-from runtime.files import atomic, read_json, write_json
+from runtime.files import (
+    COUNT,
+    TEXT,
+    Nullable,
+    atomic,
+    find_mismatch,
+    number,
+    read_json,
+    whole_number,
+    write_json,
+)
 
 import yaml
 
 from errors import InputError
+from evaluation import record_schema
 from reporting import figures
 from reporting.claims.losses import FINETUNING, METRIC, PRETRAINING
+
+SETTINGS = {  # of config.yaml or config.json
+    "pe": TEXT,
+    "size?": Nullable(TEXT),
+    "objective?": Nullable(TEXT),
+    "seed?": Nullable(whole_number()),
+}
+LOG_ENTRY = {"step": COUNT, "loss": number()}
 
 
 @dataclass
@@ -58,15 +77,17 @@ def main(argv=None):
         lines.append((Path(run).name, points))
         described.append({"step": losses[-1][0], "losses": losses})
     trainings = {training_of(Path(run)) for run in config.runs}
-    with atomic(config.out) as file:
-        figures.losses(lines, file)
-    print(f"wrote {config.out}")
+    record = None
     if config.kind == "train" and len(trainings) == 1:
         runs = [
             describe_run(Path(run)) | losses
             for run, losses in zip(config.runs, described, strict=True)
         ]
         record = {"metric": METRIC, "training": trainings.pop(), "runs": runs}
+    with atomic(config.out) as file:
+        figures.losses(lines, file)
+    print(f"wrote {config.out}")
+    if record:
         path = Path(config.out).with_suffix(".json")
         write_json(path, record)
         print(f"record: {path}")
@@ -75,14 +96,34 @@ def main(argv=None):
 def describe_run(run: Path) -> dict:
     """Return the name, encoding, size, objective and seed of a run."""
     if (run / "finetune.json").exists():
-        settings = read_json(run / "finetune.json", "fine-tune again").get("settings", {})
-        remedy = "fine-tune again, or remove the run"
-        model = read_json(run / "config.json", remedy) | {"seed": settings.get("seed")}
-        model["objective"] = "mlm"
+        path, remedy = run / "config.json", "fine-tune again, or remove the run"
+        model = read_json(path, remedy)
+        others = {"seed": read_finetuning(run)["settings"]["seed"], "objective": "mlm"}
     else:
-        model = yaml.safe_load((run / run_folder.CONFIG).read_text(encoding="utf-8"))
+        path, remedy = run / run_folder.CONFIG, "train again, or remove the run"
+        model, others = read_settings(path, remedy), {}
+    if problem := find_mismatch(model, SETTINGS):
+        raise InputError(f"{path}: {problem}: {remedy}")
     keys = ("pe", "size", "objective", "seed")
-    return {"run": run.name} | {key: model.get(key) for key in keys}
+    return {"run": run.name} | {key: model.get(key) for key in keys} | others
+
+
+def read_settings(path: Path, remedy: str):
+    """Return the content of a YAML file. Raises InputError, with `remedy`, if it is corrupt."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read ({reason}): {remedy}") from None
+
+
+def read_finetuning(run: Path) -> dict:
+    """Return the record of a fine-tuning. Raises InputError if it is corrupt."""
+    path, remedy = run / "finetune.json", "fine-tune again"
+    record = read_json(path, remedy)
+    if problem := record_schema.FINETUNING.find_problem(record):
+        raise InputError(f"{path}: {problem}: {remedy}")
+    return record
 
 
 def training_of(run: Path) -> str:
@@ -96,10 +137,12 @@ def read_losses(run: Path, kind: str) -> list[tuple[int, float]]:
     Raises InputError if the folder has no log.
     """
     if (run / "finetune.json").exists():
-        record = read_json(run / "finetune.json", "fine-tune again")
         # Fine-tuning does not validate. An unfinished one has no losses yet.
-        return record.get("losses", []) if kind == "train" else []
+        return read_finetuning(run).get("losses", []) if kind == "train" else []
     if not (run / "log.jsonl").exists():
         raise InputError(f"{run} has no log.jsonl or finetune.json: use the folder of a run")
-    entries = run_folder.read_log(run)
-    return [(entry["step"], entry["loss"]) for entry in entries if entry["kind"] == kind]
+    entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == kind]
+    for entry in entries:
+        if problem := find_mismatch(entry, LOG_ENTRY):
+            raise InputError(f"{run / run_folder.LOG}: {problem}: train again, or remove the run")
+    return [(entry["step"], entry["loss"]) for entry in entries]

@@ -1,22 +1,30 @@
 """Metrics: the records, table, caption, claims and plots of each one in one place.
 
+    record = read_record("runs/cable/eval_stdlib_val.json")
     metric = metric_of(record)
     columns = make_columns(records, metric.key)
     metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
 
-A record reaches a table in five steps: metric_of, group_by_protocol, make_columns, length_table,
-Table.markdown. To add a metric, define its object at the end of this module.
+A record reaches a table in six steps: read_record, metric_of, group_by_protocol, make_columns,
+length_table, Table.markdown. To add a metric, define its object at the end of this module, and its
+fields in evaluation/record_schema.py.
 """
 
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from runtime.files import read_json
+
+from errors import InputError
+from evaluation import record_schema
+from evaluation.record_schema import Schema
 from reporting import claims, figures
 from reporting.claims import Verdict
 from reporting.columns import Column, group_by_protocol, make_columns, protocol_of
-from reporting.formatting import Table
+from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import accuracy_table, length_table, speed_table
 
@@ -63,13 +71,19 @@ class Metric:
     """stem of the report's files"""
     key: str
     """key of the value in an entry of a record"""
+    schema: Schema
+    """fields of its records"""
     table: Callable[..., Table]
     """of columns; for ACCURACY of records; for SPEED of a benchmark's result"""
-    caption: Callable[..., str]
+    describe: Callable[..., str]
     """what the numbers of records are, on which data, by which protocol, with which error"""
     judge: Callable[..., list[Verdict]] = no_claims
     """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns)"""
     plots: tuple[Plot, ...] = ()
+
+    def caption(self, *arguments) -> str:
+        """Return the description of records as Markdown."""
+        return escape_markdown(self.describe(*arguments))
 
 
 def metric_of(record) -> Metric | None:
@@ -87,6 +101,39 @@ def metric_of(record) -> Metric | None:
     if record.get("metric") == LOSSES.name and "runs" in record:
         return LOSSES
     return SPEED if BENCHMARKS.keys() & record.keys() else None
+
+
+def read_records(paths: list[str], remedy: str) -> list[dict]:
+    """Return the records of files. Raises InputError as read_record does, for all files at once."""
+    records, problems = [], []
+    for path in paths:
+        try:
+            records.append(read_record(path, remedy))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return records
+
+
+def read_record(path: str | Path, remedy: str) -> dict:
+    """Return the record of eval_*.py, retrieval.evaluate, bench.py or plot.py in a file.
+
+    Raises InputError if it is missing, corrupt, or something else, with `remedy`, and if a field is
+    missing or is not what later steps rely on (evaluation/record_schema.py).
+    """
+    record = read_json(path, remedy)
+    check_record(path, record, remedy)
+    return record
+
+
+def check_record(path: str | Path, record, remedy: str) -> None:
+    """Raise InputError unless the content of a file is a record; arguments as in read_record."""
+    metric = metric_of(record)
+    if metric is None:
+        raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
+    if problem := metric.schema.find_problem(record):
+        raise InputError(f"{path}: {problem}: evaluate the run again, or remove the file")
 
 
 def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
@@ -314,8 +361,9 @@ PERPLEXITY = Metric(
     name="Perplexity",
     stem="perplexity",
     key="perplexity",
+    schema=record_schema.PERPLEXITY,
     table=partial(length_table, x_name="context", best=min),
-    caption=_perplexity_caption,
+    describe=_perplexity_caption,
     judge=_judge_perplexity,
     plots=(
         Plot("perplexity", partial(figures.by_length, y_label="perplexity", close_up=True)),
@@ -326,8 +374,9 @@ RECEPTIVE_FIELD = Metric(
     name="Receptive field",
     stem="receptive_field",
     key="receptive_field",
+    schema=record_schema.RECEPTIVE_FIELD,
     table=partial(length_table, x_name="context", best=None),
-    caption=_receptive_field_caption,
+    describe=_receptive_field_caption,
     judge=_judge_receptive_field,
     plots=(
         Plot("receptive_field", partial(figures.by_length, y_label="receptive field (tokens)")),
@@ -338,8 +387,9 @@ RECALL = Metric(
     name="Recall",
     stem="recall",
     key="recall",
+    schema=record_schema.RECALL,
     table=partial(length_table, x_name="distance", best=max),
-    caption=_recall_caption,
+    describe=_recall_caption,
     plots=(
         Plot(
             "recall",
@@ -356,8 +406,9 @@ NDCG = Metric(
     name="nDCG@10",
     stem="retrieval",
     key="ndcg10",
+    schema=record_schema.NDCG,
     table=partial(length_table, x_name="context", best=max),
-    caption=_ndcg_caption,
+    describe=_ndcg_caption,
     judge=_judge_ndcg,
     plots=(
         Plot(
@@ -370,23 +421,26 @@ ACCURACY = Metric(
     name="HellaSwag accuracy",
     stem="hellaswag",
     key="acc_norm",
+    schema=record_schema.ACCURACY,
     table=accuracy_table,
-    caption=_accuracy_caption,
+    describe=_accuracy_caption,
 )
 SPEED = Metric(
     name="Speed",
     stem="bench",
     key="tokens_per_second",
+    schema=record_schema.SPEED,
     table=speed_table,
-    caption=_speed_caption,
+    describe=_speed_caption,
     plots=(Plot("bench", figures.speeds),),
 )
 LOSSES = Metric(
     name="Training loss",
     stem="losses",
     key="losses",
+    schema=record_schema.LOSSES,
     table=claims.loss_table,
-    caption=claims.loss_caption,
+    describe=claims.loss_caption,
     judge=claims.judge_losses,
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, NDCG)  # record["lengths"]

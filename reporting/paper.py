@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from errors import InputError
-from reporting.formatting import MISSING, format_number
+from reporting.formatting import MISSING
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization.csv"
@@ -16,25 +16,11 @@ PAPER_NAMES = {"t5-clip": "t5"}
 
 
 @dataclass
-class PaperTable:
-    """A table of one model size on one data set: perplexity, or nDCG@10 in percent."""
+class Source:
+    """The place of printed numbers in a paper."""
 
     source: str
     """e.g. "CABLE, table 1" """
-    metric: str
-    """Perplexity or nDCG@10"""
-    dataset: str
-    size: str
-    trained_at: int | None
-    """training length in tokens; None: each encoding has its own, in `lengths`"""
-    numbers: dict[str, dict[int, float]]
-    """{encoding: {context: value}}, without the dashes of the printed table"""
-    deviations: dict[str, dict[int, float]] = field(default_factory=dict)
-    """the numbers after ±, like `numbers`; table 3 of the Sandwich paper only"""
-    marks: dict[str, dict[int, str]] = field(default_factory=dict)
-    """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
-    lengths: dict[str, int] | None = None
-    """{encoding: training length in tokens} where trained_at is None"""
 
     @property
     def paper(self) -> str:
@@ -43,8 +29,28 @@ class PaperTable:
 
     @property
     def where(self) -> str:
-        """The number of the table, e.g. "table 1"."""
+        """The table or section, e.g. "table 1"."""
         return self.source.rpartition(", ")[2]
+
+
+@dataclass
+class PaperTable(Source):
+    """A table of one model size on one data set: perplexity, or nDCG@10 in percent."""
+
+    metric: str
+    """Perplexity or nDCG@10"""
+    dataset: str
+    size: str
+    trained_at: int | None
+    """training length in tokens; None: each encoding has its own, in `lengths`"""
+    numbers: dict[str, dict[int, float]]
+    """{encoding: {context: value}}, without the dashes of the printed table"""
+    texts: dict[str, dict[int, str]] = field(default_factory=dict)
+    """the same numbers as printed, with ± where the table has it: table 3 of the Sandwich paper"""
+    marks: dict[str, dict[int, str]] = field(default_factory=dict)
+    """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
+    lengths: dict[str, int] | None = None
+    """{encoding: training length in tokens} where trained_at is None"""
 
     def training_length(self, pe: str) -> int:
         """Return the training length of an encoding in tokens."""
@@ -60,12 +66,8 @@ class PaperTable:
 
     def printed(self, pe: str, context: int) -> str:
         """Return a number as printed, with ± and mark; a dash if the table has none."""
-        value, name = self.value(pe, context), PAPER_NAMES.get(pe, pe)
-        if value is None:
-            return MISSING
-        deviation = self.deviations.get(name, {}).get(context)
-        text = format_number(value) + ("" if deviation is None else f" ± {deviation:.2f}")
-        return text + self.mark(pe, context)
+        text = self.texts.get(PAPER_NAMES.get(pe, pe), {}).get(context)
+        return MISSING if text is None else text + self.mark(pe, context)
 
     def mark(self, pe: str, context: int) -> str:
         """Return a dagger, an asterisk or ""."""
@@ -76,22 +78,22 @@ class PaperTable:
         return sorted({context for values in self.numbers.values() for context in values})
 
 
-SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # measures of PaperStatements
+# Measures of PaperStatements. Reports do not compare records with those on receptive fields.
+SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Speed", "Training lengths", "Receptive fields"
 # Ratio of speeds of what a paper's text says of an encoding relative to another.
 SPEED_RATIOS = {
     "overhead in percent": lambda value: 1 / (1 + value / 100),
+    "percent fewer tokens per second": lambda value: 1 - value / 100,
     "times slower": lambda value: 1 / value,
 }
 
 
 @dataclass
-class PaperStatements:
+class PaperStatements(Source):
     """Numbers in the text of a paper, as the rows of their file in results/paper."""
 
-    source: str
-    """e.g. "CABLE, section 5.3" """
     metric: str
-    """SPEED or TRAINING_LENGTHS"""
+    """SPEED, TRAINING_LENGTHS or RECEPTIVE_FIELDS"""
     rows: list[dict[str, str]]
 
     def speed_ratios(self) -> list[tuple[str, int | None, str, str, float]]:
@@ -146,9 +148,9 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     entry = index[path.name]
-    if entry["measure"] in (SPEED, TRAINING_LENGTHS):
+    if entry["measure"] in (SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS):
         return PaperStatements(entry["what"], entry["measure"], rows)
-    numbers, deviations, marks = {}, {}, {}
+    numbers, texts, marks = {}, {}, {}
     for name in rows[0]:
         if name == "context_length":
             continue
@@ -156,9 +158,12 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
         cells = {int(row["context_length"]): row[name] for row in rows if row[name]}
         if kind == "mark":
             marks[pe] = cells
+        elif kind == "std":
+            for context, text in cells.items():
+                texts[pe][context] += f" ± {text}"
         else:
-            values = {context: float(text) for context, text in cells.items()}
-            (deviations if kind == "std" else numbers)[pe] = values
+            numbers[pe] = {context: float(text) for context, text in cells.items()}
+            texts[pe] = cells
     lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per column
     return PaperTable(
         source=entry["what"],
@@ -167,7 +172,7 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
         size=entry["size"],
         trained_at=lengths[0] if len(lengths) == 1 else None,
         numbers=numbers,
-        deviations=deviations,
+        texts=texts,
         marks=marks,
         lengths=dict(zip(numbers, lengths, strict=True)) if len(lengths) > 1 else None,
     )

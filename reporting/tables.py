@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from evaluation.significance import BETTER, WORSE, compare_seeds
 from reporting.columns import Column, all_lengths, record_labels, sort_key
-from reporting.formatting import MISSING, Table, format_number
+from reporting.formatting import MISSING, Table, format_number, standard_deviation
 from reporting.paper import MARKS_REFERENCE, PaperTable
 
 Marks = dict[tuple[str, int], str]  # (label of a column, length) -> mark after the number
@@ -44,7 +44,7 @@ def length_table(
         values = [row[index] for row in rows]
         _append_column(plain, [column.label, *map(_mean, values)])
         if any(len(seeds) > 1 for seeds in values):
-            _append_column(plain, [f"{column.label} std", *map(_deviation, values)])
+            _append_column(plain, [f"{column.label} std", *map(standard_deviation, values)])
     return Table(cells, plain)
 
 
@@ -83,18 +83,14 @@ def _printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
     for values, mean in zip(row, means, strict=True):
         text = format_number(mean)
         wins = text == winner
-        if len(values) > 1:
-            text += f" ± {statistics.stdev(values):.2f}"
+        if (deviation := standard_deviation(values)) is not None:
+            text += f" ± {deviation:.2f}"
         cells.append(f"**{text}**" if wins else text)
     return cells
 
 
 def _mean(values: list[float]) -> float | None:
     return statistics.mean(values) if values else None
-
-
-def _deviation(values: list[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _append_column(rows: list[list], column: list) -> None:
@@ -164,7 +160,7 @@ def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> li
         for value, reference in zip(measured, printed, strict=True):
             differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
         ours = _printed_row([column.values(context) for column in columns], best=None)
-        if not paper.deviations:
+        if not paper.marks:
             ours = map(format_number, measured)
         texts = [marks.get((column.label, context), "") for column in columns]
         rows += [
@@ -219,7 +215,7 @@ def results_on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str]
     """Return means over seeds on data that models were not trained on.
 
     records: of eval_hellaswag.py, as "HellaSwag acc" and "acc_norm" in percent; and of
-    eval_extrapolation.py, as perplexity at the shortest context, under the name of the data set.
+    eval_extrapolation.py, as perplexity at the training length, under the name of the data set.
     Returns {measure: {(size, encoding): mean}}.
     """
     values = {measure: {} for measure in ACCURACIES}
@@ -237,14 +233,19 @@ def values_on_other_data(record: dict) -> dict[str, float]:
     """Return {measure: value} of one record (see results_on_other_data)."""
     if "lengths" not in record:
         return {measure: 100 * record[key] for measure, key in ACCURACIES.items()}
-    entry = record["lengths"][min(record["lengths"], key=int)]
-    if entry is None:  # longer than the encoding supports
+    entry = entry_at_training_length(record)
+    if entry is None:
         return {}
     return {record["data"]["dataset"].removesuffix("-bytes"): entry["perplexity"]}
 
 
+def entry_at_training_length(record: dict) -> dict | None:
+    """Return the entry of a record at its training length, or None if it was not evaluated."""
+    return record["lengths"].get(str(record["block_size"]))
+
+
 # Columns of the paper's table next to ours. The paper does not name its HellaSwag metric.
-# WikiText-2 and WikiText-103 have the same test text, but two columns there.
+# The raw variants of WikiText-2 and WikiText-103 have the same test text, but two columns there.
 PAPER_COLUMNS = {
     "acc_norm": {"paper": "hellaswag_acc"},
     "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},

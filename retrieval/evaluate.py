@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from errors import InputError
+from evaluation import record_schema
 from evaluation.records import update_record
 from reporting import metrics
 from retrieval import tasks
@@ -38,7 +39,9 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """folders written by retrieval.finetune"""
     plugin: dict[str, str] | None = None
-    """files with encodings of your own: not needed, folders contain them; versions must agree"""
+    """files with encodings of your own, if the encoders were trained with them"""
+    trust_remote_code: bool = False
+    """execute code in the folders, which encoders of other repositories may need"""
     data: str | None = None
     """folder of a task in BEIR's layout; default: English MLDR from the hub"""
     split: str = "test"
@@ -79,7 +82,10 @@ def main(argv=None):
         ) from None
     device, dtype = devices.select_device(config.device, config.dtype)
     # Load every model before anything is computed, so that an invalid one costs no time.
-    models = [sentence_encoder.load_finetuned(run, dtype, device) for run in config.runs]
+    models = [
+        sentence_encoder.load_finetuned(run, dtype, device, config.trust_remote_code)
+        for run in config.runs
+    ]
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
     records = []
@@ -93,7 +99,10 @@ def plan(run: str, settings: dict, config: Config) -> Plan:
 
     Raises InputError if the folder has no fine-tuning record.
     """
-    record = read_json(Path(run) / "finetune.json", "pass a folder that retrieval.finetune wrote")
+    remedy = "pass a folder that retrieval.finetune wrote"
+    record = read_json(Path(run) / "finetune.json", remedy)
+    if problem := record_schema.FINETUNING.find_problem(record):
+        raise InputError(f"{Path(run) / 'finetune.json'}: {problem}: {remedy}")
     return Plan(
         lengths=cli.parse_lengths(config.lengths, settings["block_size"]),
         max_length=settings.get("max_position_embeddings", math.inf),

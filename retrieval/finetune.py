@@ -46,6 +46,7 @@ RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
 FINETUNING_MAY_CHANGE = {
     "plugin",
+    "trust_remote_code",
     "out_dir",
     "resume",
     "device",
@@ -63,7 +64,9 @@ class Config:
     encoder: list[str] = field(default_factory=list)
     """folder that export_hf.py wrote for an encoder"""
     plugin: dict[str, str] | None = None
-    """files with encodings of your own: not needed, folders contain them; versions must agree"""
+    """files with encodings of your own, if the encoder was trained with them"""
+    trust_remote_code: bool = False
+    """execute code in the folder, which encoders of other repositories may need"""
     data: str | None = None
     """.jsonl or .parquet file with the columns query, positive and negative;
     default: MS MARCO from the hub"""
@@ -108,6 +111,8 @@ class Config:
             log_every=1,
             checkpoint_every=1,
         )
+        if self.seed >= 2**32:
+            problems.append(f"seed is {self.seed}: it must be below 2^32, as NumPy requires")
         if self.warmup >= 1:
             problems.append(f"warmup is {self.warmup}: it must be below 1")
         if problems:
@@ -140,7 +145,7 @@ def main(argv=None):
     device, dtype = devices.select_device(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         raise InputError("fine-tuning uses a single GPU: set CUDA_VISIBLE_DEVICES=0")
-    model = sentence_encoder.load_export(encoder, config.max_tokens)
+    model = sentence_encoder.load_export(encoder, config.max_tokens, config.trust_remote_code)
     rows, revision = read_triplets(config, previous.get("revision"))
     print(
         f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, "
@@ -163,7 +168,7 @@ def main(argv=None):
         write_json(out / RECORD, record)
         losses = train(model, rows, config, device, dtype)
         with writing(out):
-            model.save_pretrained(str(out), create_model_card=False)
+            sentence_encoder.save(model, out)
             set_default_permissions(out)
         write_json(out / RECORD, {**record, "losses": losses})
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)

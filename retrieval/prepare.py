@@ -112,7 +112,7 @@ class SplitText:
         self.tokenizer = load_tokenizer(shards.tokenizer, shards.folder)
         self.spans = []
         for shard, tokens in enumerate(shards.tokens):
-            starts = np.flatnonzero(tokens == self.tokenizer.eot)
+            starts = np.flatnonzero(tokens[:] == self.tokenizer.eot)
             ends = [*starts[1:], len(tokens)]
             for start, end in zip(starts, ends, strict=False):
                 self.spans.append((shard, int(start) + 1, int(end)))

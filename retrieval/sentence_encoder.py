@@ -3,10 +3,14 @@
     model = load_export("exported/cable", max_tokens=None)            # written by export_hf.py
     model = load_finetuned("runs/retrieval/cable", dtype, device)     # by retrieval.finetune
     model.encode(["a text"])                                          # (1, C)
+    save(model, "runs/retrieval/cable")
 
-The vector of a text is the mean of the last layer over its tokens.
+The vector of a text is the mean of the last layer over its tokens. The classes of this repository
+compute it: the code in a folder is not executed. Folders of other model types that need code of
+their own are loaded with trust_remote_code only.
 """
 
+import dataclasses
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,111 +18,158 @@ from runtime import plugins
 from runtime.files import read_json
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers import AutoConfig, AutoModel
 
-import posenc
 from errors import InputError
+from hf_interop.exported_code import ENCODER_CLASSES, write_modules
+from hf_interop.modeling import PosencConfig, PosencModel
+from model import CUSTOM, GPTConfig
+
+AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
+AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
+WEIGHTS = "model.safetensors"
 
 
-def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
+def load_export(
+    folder: str, max_tokens: int | None, trust_remote_code: bool = False
+) -> SentenceTransformer:
     """Return an exported encoder; texts are truncated to max_tokens, or to its training length.
 
-    Raises InputError if the folder has no encoder, the length is not supported, or its plugin is
-    another version than a loaded one.
+    Raises InputError if the folder has no encoder, the length is not supported, a plugin is
+    missing, or the folder needs code of its own and trust_remote_code is False.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
-    check_plugins(folder, config)
     max_positions = config.get("max_position_embeddings")
-    length = max_tokens or config["block_size"]
-    if max_positions is not None and length > max_positions:
+    length = max_tokens
+    if length is None and config["model_type"] == PosencConfig.model_type:
+        length = config["block_size"]
+    if None not in (length, max_positions) and length > max_positions:
         raise InputError(
             f"{folder}: {config['pe']} supports at most {max_positions} positions: "
             "use a lower --max_tokens"
         )
-    with _raise_input_errors(folder, remedy):
-        transformer = Transformer(
-            folder,
-            max_seq_length=length,
-            model_kwargs=_trust(),
-            config_kwargs=_trust(),
-            processor_kwargs=_trust(),
-        )
-    pooling = Pooling(config["n_embd"], "mean")
-    return SentenceTransformer(modules=[transformer, pooling], **_trust())
+    with raise_input_errors(folder, f"write it again, or {remedy}"):
+        modules = _mean_encoder(folder, trust_remote_code, max_seq_length=length)
+    return SentenceTransformer(modules=modules, trust_remote_code=trust_remote_code)
 
 
-def load_finetuned(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
-    """Return a fine-tuned encoder that computes in `dtype`.
-
-    Raises InputError if the folder has none, or if its plugin is another version than a loaded one.
-    """
+def load_finetuned(
+    folder: str, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False
+) -> SentenceTransformer:
+    """Return a fine-tuned encoder that computes in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
-    check_plugins(folder, read_config(folder, remedy))
-    with _raise_input_errors(folder, remedy):
-        return SentenceTransformer(
-            folder, device=str(device), model_kwargs={"dtype": dtype}, **_trust()
-        )
+    read_config(folder, remedy)
+    with raise_input_errors(folder, f"write it again, or {remedy}"):
+        modules = _mean_encoder(folder, trust_remote_code, dtype=dtype)
+    return SentenceTransformer(
+        modules=modules, device=str(device), trust_remote_code=trust_remote_code
+    )
 
 
-def check_plugins(folder: str, config: dict) -> None:
-    """Raise InputError if a loaded plugin defines the encoding in another version than the folder.
+def _mean_encoder(
+    folder: str, trust_remote_code: bool, max_seq_length: int | None = None, **model_arguments
+) -> list[torch.nn.Module]:
+    """Return the modules of a sentence encoder.
 
-    config: of the folder, whose own copy computes the encoding. Folders of older exports do not
-    state versions.
+    A modules.json in the folder is not read, because it names classes. max_seq_length: in tokens;
+    None: that of the folder's tokenizer.
     """
-    recorded = plugins.recorded_versions(config, folder)
-    try:
-        loaded = plugins.recorded(posenc.parse(config["pe"])) or {}
-    except InputError:
-        return  # no loaded plugin defines the encoding
-    problems = [
-        f"{folder} contains another version of the plugin {name} than --plugin (SHA-256 "
-        f"{' '.join(value[:12] for value in recorded.values())}, not {sha256[:12]}): remove "
-        "--plugin to use the folder's version, or export the run again"
-        for name, sha256 in loaded.items()
-        if recorded and sha256 not in recorded.values()
-    ]
-    if problems:
-        raise InputError(*problems)
+    if not (Path(folder) / WEIGHTS).is_file():
+        raise FileNotFoundError(f"it has no {WEIGHTS}")
+    # Always set, because transformers asks a question at None. New dictionaries, because
+    # sentence-transformers changes them.
+    trust = {"trust_remote_code": trust_remote_code}
+    transformer = Transformer(
+        folder,
+        max_seq_length=max_seq_length,
+        model_kwargs={**trust, **model_arguments},
+        config_kwargs={**trust},
+        processor_kwargs={**trust},
+    )
+    if transformer.tokenizer is None:
+        raise OSError("it has no tokenizer")
+    network = transformer.auto_model
+    if isinstance(network, PosencModel):
+        _check_names(folder, network)
+        # A fine-tuned folder must not inherit the names of other code.
+        network.config.auto_map = dict(ENCODER_CLASSES)
+        transformer.tokenizer.init_kwargs.pop("auto_map", None)
+    return [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
+
+
+def _check_names(folder: str, network: PosencModel) -> None:
+    """Raise OSError unless a folder has the parameters of a network.
+
+    The code of another version may name them otherwise. transformers draws missing parameters at
+    random, with a warning.
+    """
+    with safe_open(Path(folder) / WEIGHTS, "pt") as file:
+        stored = set(file.keys())
+    expected = network.state_dict().keys() - network._tied_weights_keys.keys()
+    if stored != expected:
+        names = " ".join(sorted(stored ^ expected)[:3])
+        raise OSError(f"its parameters are not those of this version's encoding: {names}")
+
+
+def save(model: SentenceTransformer, folder: Path) -> None:
+    """Write an encoder, and the code that computes it, to a folder that load_finetuned loads."""
+    model.save_pretrained(str(folder), create_model_card=False)
+    network = model[0].auto_model
+    if isinstance(network, PosencModel):
+        write_modules(folder, plugins.plugins_of(network.model.config.encodings))
 
 
 def clamp_parameters(model: SentenceTransformer) -> None:
     """Clamp the encoding's bounded parameters, after an optimizer step."""
-    network = model[0].auto_model.model
-    # The code in the folder is that of the export's time, when the method had another name.
-    clamp = getattr(network, "clamp_parameters_", None) or network.project
-    clamp()
-
-
-def _trust() -> dict:
-    """Return arguments that allow running the model code in the folder, which export_hf.py wrote.
-
-    A new dictionary each time, because sentence-transformers changes it.
-    """
-    return {"trust_remote_code": True}
+    network = model[0].auto_model
+    if isinstance(network, PosencModel):
+        network.model.clamp_parameters_()
 
 
 @contextmanager
-def _raise_input_errors(folder: str, remedy: str):
+def raise_input_errors(folder: str, remedy: str):
     """Raise an InputError of one line for missing or corrupt files, instead of a library's."""
     try:
         yield
-    except (OSError, ValueError, SafetensorError) as error:
+    except InputError:
+        raise
+    except (ImportError, OSError, RuntimeError, ValueError, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise InputError(
+                f"{folder} needs code of its own: read that code, then pass --trust_remote_code "
+                "to execute it"
+            ) from None
         message = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{folder} cannot be read ({message}): write it again, or {remedy}"
-        ) from None
+        raise InputError(f"{folder} cannot be read ({message}): {remedy}") from None
 
 
 def read_config(folder: str, remedy: str = "pass another folder") -> dict:
-    """Return the settings of the network in a folder. Raises InputError if it has no encoder."""
+    """Return the settings of the network in a folder.
+
+    For an encoder of another model type, `pe` is that type. Raises InputError if the folder has no
+    encoder, has invalid settings, or was exported with a plugin that is not loaded.
+    """
     path = Path(folder) / "config.json"
     config = read_json(path, remedy) if path.is_file() else None
-    is_ours = isinstance(config, dict) and config.get("model_type") == "posenc-gpt"
-    if not is_ours or config.get("causal", True):
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InputError(f"{folder} holds no encoder: {remedy}")
+    if not isinstance(config.get("max_position_embeddings", 1), int):
+        raise InputError(
+            f"{path} has no valid max_position_embeddings: write it again, or {remedy}"
+        )
+    if config["model_type"] != PosencConfig.model_type:
+        length = config.get("max_position_embeddings", 512)
+        return {**config, "pe": config["model_type"], "size": CUSTOM, "block_size": length}
+    if config.get("causal", True):
+        raise InputError(f"{folder} holds no encoder: {remedy}")
+    types = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
+    wrong = [name for name, type_ in types.items() if not isinstance(config.get(name, ...), type_)]
+    if wrong:
+        raise InputError(f"{path} has no valid {' '.join(wrong)}: write it again, or {remedy}")
+    plugins.check_loaded(config, folder)
     return config

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from transformers import TrainerCallback
 
 from errors import InputError
-from retrieval.sentence_encoder import clamp_parameters
+from retrieval.sentence_encoder import clamp_parameters, raise_input_errors
 
 
 class StepCallback(TrainerCallback):
@@ -39,8 +39,12 @@ class StepCallback(TrainerCallback):
 
 
 class EncoderTrainer(SentenceTransformerTrainer):
-    """Trainer that raises InputError if a checkpoint cannot be written."""
+    """Trainer that raises InputError if a checkpoint cannot be written, or is corrupt."""
 
     def _save_checkpoint(self, *arguments):
         with writing(Path(self.args.output_dir)):
             super()._save_checkpoint(*arguments)
+
+    def _load_from_checkpoint(self, folder: str):
+        with raise_input_errors(folder, "remove it"):
+            super()._load_from_checkpoint(folder)

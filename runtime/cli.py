@@ -2,8 +2,8 @@
 
 The settings of a program are a dataclass. Values come from its defaults, then from the YAML files
 given as --config, then from flags. A program may provide further values for settings that neither a
-file nor a flag gives (`inherit`). `parse` checks names and types, the program checks meanings, and
-`run` prints the problems and exits with status 2.
+file nor a flag gives (`inherit`). `parse` checks names, types and the limits that hold for every
+program, the program checks meanings, and `run` prints the problems and exits with status 2.
 
 Programs whose dataclass has a field `plugin` accept --plugin FILE (runtime/plugins.py).
 """
@@ -11,6 +11,7 @@ Programs whose dataclass has a field `plugin` accept --plugin FILE (runtime/plug
 import dataclasses
 import difflib
 import itertools
+import math
 import os
 import re
 import sys
@@ -27,6 +28,29 @@ from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 from errors import InputError
 
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+# Largest values of settings, by name, in all programs: far above what makes sense, and small enough
+# that the program fails in seconds if a machine cannot compute them.
+MAXIMUMS = {
+    "n_layer": 256,  # many more take a minute to create
+    "n_head": 1_000,
+    "heads": 1_000,
+    "n_embd": 100_000,
+    "block_size": 10**8,
+    "tokens_per_step": 10**9,
+    "micro_batch": 10**9,
+    "steps": 10**9,
+    "max_new_tokens": 10**9,
+    "context": 10**8,
+    "shard_tokens": 2**31 - 1,  # the header of a shard counts its tokens as int32
+    "triplets": 10**7,
+    "repeats": 10**6,
+}
+LARGEST_INTEGER = 2**63 - 1  # int64 of PyTorch and NumPy
+LARGEST_FLOAT = 1e30  # products of two settings stay within float64, and most within float32
+CONVERSION_LIMIT = "integer string conversion"  # in Python's error about more than 4300 digits
+TOO_MANY_DIGITS = "a number has hundreds of digits: use a smaller one"
+LONGEST_LENGTH = 2**31 - 1  # tokens of a context
 
 PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
 
@@ -54,7 +78,7 @@ def parse(
     sys.argv. positional: (name, help) of a list[str] field for arguments without a flag. inherit:
     function of all values and of the names that a file or a flag gives; returns values for other
     settings, which replace their defaults. Raises InputError for unknown names (all of them, each
-    with the nearest known name) and for values of the wrong type.
+    with the nearest known name), for values of the wrong type and for those of `check_values`.
     """
     files, argv = _split_flag("--config", sys.argv[1:] if argv is None else argv)
     plugin_files, argv = _split_flag("--plugin", argv)
@@ -73,7 +97,11 @@ def parse(
     except ArgumentError as error:
         message = str(error).replace("Parser key", "value of")
         message = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", message)
+        if CONVERSION_LIMIT in message:
+            message = TOO_MANY_DIGITS
         raise InputError(" ".join(message.split())) from None
+    except OverflowError:
+        raise InputError(TOO_MANY_DIGITS) from None
     values.pop("config")
     if "plugin" in fields:
         if not loaded and "pe" not in _flag_names(argv):
@@ -84,11 +112,15 @@ def parse(
         for name, value in values.items()
         if value is None and type(None) not in typing.get_args(fields[name])
     ]
+    problems += check_values(values, config_class)
     if problems:
         raise InputError(*problems)
     if inherit:
         given = _flag_names(argv).union(*map(_read_values, files))
-        values |= inherit(values, given)
+        inherited = inherit(values, given)
+        if problems := check_values(inherited, config_class):
+            raise InputError(*problems)
+        values |= inherited
     return config_class(**values)
 
 
@@ -176,6 +208,8 @@ def _unknown_names(argv, files, fields, positional) -> list[str]:
                 )
             elif name not in fields:
                 problems.append(unknown(f"{path}: key {name}", name, fields))
+            elif name == "trust_remote_code":
+                problems.append(f"{path}: {name} cannot be set in a file: pass --{name}")
     return problems
 
 
@@ -195,12 +229,58 @@ def _read_values(path: str) -> dict:
         raise InputError(
             f"--config {path} cannot be read ({error.strerror}): use another file"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if CONVERSION_LIMIT in str(error):
+            raise InputError(TOO_MANY_DIGITS) from None
         reason = " ".join(str(error).split())
         raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path} is not a mapping: use lines of the form 'name: value'")
     return values
+
+
+def check_values(values: dict, config_class: type) -> list[str]:
+    """Return a message for each value that no program can use, whatever the setting means.
+
+    Refused are NaN and Inf, numbers above the setting's maximum, text that cannot be a file name
+    or be printed, and empty text unless that is the default.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+    problems = []
+    for name, value in values.items():
+        for item in value if isinstance(value, list) else [value]:
+            problem = None
+            if isinstance(item, str):
+                problem = _text_problem(item, may_be_empty=defaults[name] == "")
+            elif isinstance(item, int | float):
+                problem = _number_problem(name, item)
+            if problem:
+                problems.append(f"{name} {problem}")
+    return problems
+
+
+def _text_problem(text: str, may_be_empty: bool) -> str | None:
+    if not text and not may_be_empty:
+        return "is empty: pass a value, or leave it out"
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        return f"is {ascii(text)}: remove NUL and all that is not UTF-8"
+    return None
+
+
+def _number_problem(name: str, value: int | float) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"is {value}: use a finite number"
+    if isinstance(value, float):
+        limit, limit_text = LARGEST_FLOAT, f"at most {LARGEST_FLOAT:g}"
+    elif name in MAXIMUMS:
+        limit, limit_text = MAXIMUMS[name], f"at most {MAXIMUMS[name]:,}"
+    else:
+        limit, limit_text = LARGEST_INTEGER, "below 2^63"
+    if abs(value) > limit:
+        is_long = isinstance(value, int) and abs(value) > 10**100  # Python may refuse to print it
+        shown = "above 10^100" if is_long else value
+        return f"is {shown}: it must be {limit_text}"
+    return None
 
 
 def check_minimums(config, **minimums) -> list[str]:
@@ -224,7 +304,7 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
             length = int(word.removesuffix("x"))
             if word.endswith("x"):
                 length *= block_size
-            if length < 1:
+            if not 1 <= length <= LONGEST_LENGTH:
                 raise ValueError
             lengths.add(length)
     except ValueError:
@@ -238,8 +318,9 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
 def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
-    InputError, or an exception in a plugin: one line per problem, status 2. Ctrl-C: status 130. A
-    closed pipe, as of `| head`: status 1. Other exceptions are bugs and keep their traceback.
+    InputError, an exception in a plugin, a file that cannot be used, or too little memory: one line
+    per problem, status 2. Ctrl-C: status 130. A closed pipe, as of `| head`: status 1. Other
+    exceptions are bugs and keep their traceback.
     """
     try:
         try:
@@ -258,8 +339,23 @@ def run(main) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        problem = plugins.describe_error(error)
+        problem = plugins.describe_error(error) or _system_problem(error)
         if problem is None:
             raise
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
+
+
+def _system_problem(error: Exception) -> str | None:
+    """Return a line if the system refused a file or memory, None for other exceptions."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+        name = ascii(error.filename)
+        return f"{name} cannot be used ({error.strerror}): use another file, folder or name"
+    # PyTorch raises RuntimeError for memory of the CPU.
+    out_of_memory = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", text)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and out_of_memory):
+        detail = re.search(r"(tried|[Uu]nable) to allocate [\d.]+ ?\w+", text)
+        amount = f" ({detail[0]})" if detail else ""
+        return f"out of memory{amount}: use a smaller model, batch or context, or fewer tokens"
+    return None

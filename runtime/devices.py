@@ -7,6 +7,7 @@ with autocast(device, dtype): ...
 import contextlib
 import ctypes
 import itertools
+import math
 import os
 import platform
 import re
@@ -260,10 +261,17 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Restore the states that `random_state` returned."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    """Restore the states that `random_state` returned. Raises InputError for other values."""
+    try:
+        torch.set_rng_state(state["cpu"])
+        if device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], device)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"--resume: the random state in the checkpoint does not fit this PyTorch ({reason}): "
+            "use an earlier checkpoint, or start a new run with --init_from"
+        ) from None
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
@@ -348,6 +356,12 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
     return max(itertools.accumulate((size for _, size in changes), initial=0))
 
 
+def divisors(number: int) -> list[int]:
+    """Return all divisors of a number from 1 on, ascending."""
+    small = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return sorted({*small, *(number // count for count in small)})
+
+
 def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:
     """Return the largest candidate whose `attempt` fits into GPU memory; None if none fits.
 
@@ -385,8 +399,7 @@ def find_micro_batch(
         loss.backward()
         del moments
 
-    divisors = [count for count in range(1, sequences + 1) if sequences % count == 0]
-    largest = largest_that_fits(attempt, divisors)
+    largest = largest_that_fits(attempt, divisors(sequences))
     model.zero_grad()
     largest = min(processes.gather(largest or 0))
     if not largest:

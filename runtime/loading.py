@@ -6,7 +6,7 @@ tokenizer = run_tokenizer("runs/cable", checkpoint)
 
 from pathlib import Path
 
-from runtime.checkpoints import checkpoint_path, load_checkpoint
+from runtime.checkpoints import load_with_hash, run_folder_of
 
 import torch
 
@@ -25,18 +25,19 @@ def load_model(
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and the rest of its checkpoint.
 
-    attention, skip_tolerance: as in `GPTConfig`; they replace the settings of the training. causal:
-    True accepts decoders only, False encoders only, None both. Prints a note if the training was
-    not finished. Raises InputError as `load_checkpoint` does.
+    In the checkpoint, "sha256" replaces "model": the hash of the file that was loaded. attention,
+    skip_tolerance: as in `GPTConfig`; they replace the settings of the training. causal: True
+    accepts decoders only, False encoders only, None both. Prints a note if the training was not
+    finished. Raises InputError as `load_checkpoint` does, or if a parameter contains NaN or Inf.
     """
-    checkpoint = load_checkpoint(run, causal)
+    checkpoint, sha256 = load_with_hash(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
     if step < steps:
         print(f"note: {run} has been trained for {step:,} of {steps:,} steps")
     settings = checkpoint["gpt"] | {"attention": attention, "skip_tolerance": skip_tolerance}
     model = GPT(GPTConfig(**settings))
     load_weights(model, checkpoint.pop("model"), run)
-    return model.to(device).eval(), checkpoint
+    return model.to(device).eval(), checkpoint | {"sha256": sha256}
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
@@ -45,7 +46,7 @@ def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
     checkpoint: the content of the checkpoint. Raises InputError as `load_tokenizer` does.
     """
     name = checkpoint["data"]["tokenizer"]
-    folder = checkpoint_path(run).parent
+    folder = run_folder_of(run)
     data = checkpoint["config"].get("data")
     if data and not (folder / TOKENIZER_FILE).exists():
         folder = data
@@ -53,7 +54,10 @@ def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
-    """Load a state_dict strictly. Raises InputError if names or shapes differ."""
+    """Load a state_dict strictly.
+
+    Raises InputError if names or shapes differ, or if a parameter contains NaN or Inf.
+    """
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -61,3 +65,14 @@ def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
         raise InputError(
             f"the weights in {run} belong to another architecture ({reason}): use another run"
         ) from None
+    check_finite(model, run)
+
+
+def check_finite(model: GPT, run: str | Path) -> None:
+    """Raise InputError if a parameter contains NaN or Inf."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise InputError(
+                f"{run}: the weights contain NaN or Inf ({name}): "
+                "use an earlier checkpoint, or other weights"
+            )

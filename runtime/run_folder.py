@@ -5,6 +5,7 @@ The files of a run:
     config.yaml             every setting, resolved; `--config` accepts the file. Comments at the
                             top say which settings were changed on resume, and at which step
     log.jsonl               records with "kind" (start, train or val), "step" and values
+    log.jsonl.corrupt       lines of log.jsonl that were corrupt when the run was resumed
     tokenizer.json          copy of the tokenizer, with tokenizer_config.json, unless its name is
                             enough: bytes, gpt2 and other encodings of tiktoken
     my_encoding.py          copy of the plugin that defines the encoding, if there is one
@@ -17,10 +18,12 @@ The files of a run:
     checkpoint = run.find_checkpoint(resume=True, defaults={})  # reads only
     run.start(device)                                           # locks the folder and writes
     run.log("train", step, loss=loss)
-    run.save(**checkpoint)
-    run.finish()
+    run.save(**checkpoint)                                      # copies; a thread writes
+    run.finish()                                                # waits for the thread
 """
 
+import contextlib
+import copy
 import fcntl
 import functools
 import json
@@ -29,6 +32,7 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from runtime import plugins
@@ -38,10 +42,11 @@ from runtime.checkpoints import (
     KEYS,
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
+    CorruptCheckpoint,
     list_checkpoints,
-    load_checkpoint,
+    load_newest_intact,
 )
-from runtime.files import atomic, writing
+from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
 from runtime.provenance import provenance
 
 import torch
@@ -50,6 +55,8 @@ import yaml
 from errors import InputError
 
 CONFIG, LOG = "config.yaml", "log.jsonl"
+# Temporary files of a killed process, also of earlier commits, which named them NAME.partial.
+LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl)({PARTIAL}|\.partial)"
 USE_THE_SAME = "use the same, or another --out_dir"
 
 
@@ -86,12 +93,18 @@ class Run:
         self.step = -1  # of the checkpoint that training resumes from
         self.init_steps: int | None = None
         self.changes = []
-        self.is_validated = False  # whether the log contains a validation at that step
+        self.corrupt: list[CorruptCheckpoint] = []  # newer than that checkpoint
+        self.is_validated = True  # whether the log has a validation at that step, see `start`
+        self.saved_steps = []  # of the checkpoints that are kept, the newest last; on every rank
+        self.thread = ThreadPoolExecutor(1, "checkpoint")  # as a context, it waits for the thread
+        self._saving = None  # the newest task of the thread
+        self._buffers = {}  # host memory of the copy of a checkpoint
+        self._identity = None  # of the folder
 
     def find_checkpoint(
         self, resume: bool, defaults: dict, override: set[str] = frozenset()
     ) -> dict | None:
-        """Return the content of the newest checkpoint to resume from, or None for a new run.
+        """Return the content of the newest intact checkpoint, or None for a new run.
 
         defaults: values of settings that did not exist when an older checkpoint was written.
         override: settings that may differ from those of the checkpoint. Writes nothing. Raises
@@ -103,7 +116,7 @@ class Run:
         check_folder(self.folder, has_run, resume)
         if not has_checkpoint:
             return None
-        checkpoint = load_checkpoint(self.folder, check_plugins=False)
+        checkpoint, self.corrupt = load_newest_intact(self.folder)
         if checkpoint["data"]["sha256"] is None:
             raise InputError(
                 f"--resume: {self.folder} contains imported weights, not a training to continue: "
@@ -185,12 +198,17 @@ class Run:
         facts: further values of that record. Raises InputError if another process trains in the
         folder, or if it cannot be written.
         """
+        steps = map(_step_of, list_checkpoints(self.folder))
+        self.saved_steps = [step for step in steps if step <= self.step]
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        lines = self._truncate_log()
-        run_id = json.loads(lines[0])["id"] if lines else uuid.uuid4().hex[:8]
-        records = [json.loads(line) for line in lines]
+        self.rename_corrupt_checkpoints()
+        self._identity = os.stat(self.folder)
+        remove_partial_files(self.folder, LEFTOVERS)
+        records = self._truncate_log()
+        ids = [record["id"] for record in records if "id" in record]
+        run_id = ids[0] if ids else uuid.uuid4().hex[:8]
         self.is_validated = any(
             record["kind"] == "val" and record["step"] == self.step for record in records
         )
@@ -206,8 +224,6 @@ class Run:
             if plugin.path.name in (self.config.get("plugin") or {}):
                 with atomic(self.folder / plugin.path.name) as file:
                     file.write(plugin.source)
-        with writing(self.folder / LOG):
-            self._log = open(self.folder / LOG, "a", encoding="utf-8")  # noqa: SIM115
         facts["tokenizer"] = self.data["tokenizer"]  # for --tokenizer RUN
         if self.config.get("plugin"):
             facts["plugin"] = self.config["plugin"]
@@ -215,20 +231,46 @@ class Run:
             facts["changed"] = self.changes[-1]["settings"]
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
 
-    def _truncate_log(self) -> list[str]:
-        """Truncate the log to the checkpoint's step and return its lines.
+    def rename_corrupt_checkpoints(self) -> None:
+        """Rename the corrupt checkpoints that `find_checkpoint` has passed over, and print it."""
+        if not self.is_writer:
+            return
+        for error in self.corrupt:
+            aside = error.path.with_name(f"{error.path.name}.corrupt")
+            with writing(aside), contextlib.suppress(FileNotFoundError):
+                os.replace(error.path, aside)
+            print(
+                f"{error.path} is corrupt ({error.reason}): renamed to {aside.name}, "
+                f"training continues from step {self.step}"
+            )
+        self.corrupt = []
 
-        Training repeats the later steps. An incomplete last line is removed, too.
+    def _truncate_log(self) -> list[dict]:
+        """Truncate the log to the checkpoint's step and return its records.
+
+        Training repeats the later steps. An incomplete last line is removed, too. Other corrupt
+        lines are moved to another file.
         """
         path = self.folder / LOG
         if not path.exists():
             return []
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith("\n")]
-        kept = [line for line in complete if json.loads(line)["step"] <= self.step]
+        lines = read_json_lines(path)
+        corrupt = [line for line, record in lines if not _is_record(record)]
+        kept = [
+            (line, record)
+            for line, record in lines
+            if _is_record(record) and record["step"] <= self.step
+        ]
+        if corrupt:
+            aside = path.with_name(f"{LOG}.corrupt")
+            with writing(aside), open(aside, "ab") as file:
+                file.writelines(line + b"\n" for line in corrupt)
+                file.flush()
+                os.fsync(file.fileno())
+            print(f"note: corrupt lines of {path} ({len(corrupt)}) are moved to {aside}")
         with atomic(path) as file:
-            file.write("".join(kept).encode())
-        return kept
+            file.writelines(line + b"\n" for line, _ in kept)
+        return [record for _, record in kept]
 
     def log(self, kind: str, step: int, **values) -> None:
         """Append a record to the log, and send its values to the logger, if there is one.
@@ -249,15 +291,31 @@ class Run:
         self.logger.log(flat, step)
 
     def _write(self, kind: str, step: int, **values) -> None:
-        with writing(self.folder / LOG):
-            self._log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-            self._log.flush()
+        self._check_folder()
+        with writing(self.folder / LOG), open(self.folder / LOG, "a", encoding="utf-8") as log:
+            log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+
+    def _check_folder(self) -> None:
+        """Raise InputError if the folder is no longer the one that `start` locked."""
+        try:
+            is_same = not self._identity or os.path.samestat(self._identity, os.stat(self.folder))
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise InputError(
+                f"{self.folder} was removed or replaced during the training: train again, or "
+                "restore the folder and pass --resume"
+            )
 
     def save(self, **checkpoint) -> None:
-        """Write a checkpoint atomically, then remove all but the newest `keep`.
+        """Copy a checkpoint to host memory; a thread writes it and removes all but the newest.
 
-        checkpoint: all of KEYS except "format", "config" and "data", which are added here.
+        The newest `keep` stay; files of later steps are not of this run and stay, too. checkpoint:
+        all of KEYS except "format", "config" and "data", which are added here. Waits for the
+        earlier checkpoint first. Raises InputError if that could not be written.
         """
+        self.wait()
+        self.saved_steps = [*self.saved_steps, checkpoint["step"]][-self.keep :]
         if not self.is_writer:
             return
         config = self.config | ({"changes": self.changes} if self.changes else {})
@@ -265,15 +323,102 @@ class Run:
             config["init_steps"] = self.init_steps
         checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
         assert set(checkpoint) == KEYS
-        with atomic(self.folder / FILE_NAME.format(checkpoint["step"])) as file:
-            torch.save(checkpoint, file)
-        for path in list_checkpoints(self.folder)[: -self.keep]:
-            path.unlink(missing_ok=True)
+        self._saving = self.thread.submit(
+            self.write_checkpoint, *copy_to_host(checkpoint, self._buffers)
+        )
+
+    def write_checkpoint(self, checkpoint: dict, events: list) -> None:
+        """Write a checkpoint atomically, then remove older ones.
+
+        checkpoint, events: of `copy_to_host`.
+        """
+        for event in events:
+            event.synchronize()
+        self._check_folder()
+        # The log on disk must have all records up to the checkpoint.
+        with writing(self.folder / LOG), open(self.folder / LOG, "ab") as log:
+            os.fsync(log.fileno())
+        path = self.folder / FILE_NAME.format(checkpoint["step"])
+        with atomic(path) as file:
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError as error:
+                # After a failed write, PyTorch fails again when it closes its zip file.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
+        paths = list_checkpoints(self.folder)
+        own = [other for other in paths if _step_of(other) <= checkpoint["step"]]
+        for other in own[: -self.keep]:
+            with writing(other):
+                other.unlink(missing_ok=True)
+
+    def has_failed(self) -> bool:
+        """Return whether a checkpoint could not be written; `wait` raises the error."""
+        return bool(self._saving and self._saving.done() and self._saving.exception())
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is written. Raises InputError if that fails."""
+        if self._saving:
+            self._saving.result()
+
+    def describe_last_good(self, step: int) -> str:
+        """Return which checkpoint to use if the weights after `step` steps give NaN or Inf."""
+        self.wait()
+        good = [saved for saved in self.saved_steps if saved < step]
+        if not good:
+            return (
+                "there is no good checkpoint: train again with a lower --lr and another --out_dir"
+            )
+        bad = [FILE_NAME.format(saved) for saved in self.saved_steps if saved >= step]
+        remedy = "pass --resume, a lower --lr and --override lr"
+        if bad:
+            remedy = f"remove {' and '.join(bad)}, then {remedy}"
+        return f"the last good checkpoint is {FILE_NAME.format(good[-1])}: {remedy}"
 
     def finish(self) -> None:
-        """Close the logger, if there is one."""
+        """Wait for the checkpoint, and close the logger, if there is one."""
+        self.wait()
         if self.logger:
             self.logger.finish()
+
+
+def copy_to_host(state, buffers: dict) -> tuple:
+    """Return a copy of a nested state with its tensors on the CPU, and events to wait for.
+
+    buffers: memory of the earlier copy, which is overwritten; a dict that is empty at first. New
+    memory takes several times longer than the copy itself, because of page faults. Tensors on a GPU
+    are copied to pinned memory in the background: the copy is complete after `synchronize` of all
+    events. Tensors that share their memory still share it in the copy.
+    """
+    copies, devices = {}, set()
+
+    def copied(value):
+        if isinstance(value, torch.Tensor):
+            key = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
+            if key not in copies:
+                is_cuda = value.is_cuda
+                place = (len(copies), *key[1:])
+                if place not in buffers:
+                    buffers[place] = torch.empty_like(value, device="cpu", pin_memory=is_cuda)
+                copies[key] = buffers[place].copy_(value.detach(), non_blocking=is_cuda)
+                devices.update([value.device] if is_cuda else [])
+            return copies[key]
+        if isinstance(value, dict):
+            result = copy.copy(value)  # keeps the metadata of a state_dict
+            result.update((name, copied(item)) for name, item in value.items())
+            return result
+        if isinstance(value, list | tuple):
+            return type(value)(map(copied, value))
+        return value
+
+    copy_of_state = copied(state)
+    return copy_of_state, [torch.cuda.current_stream(device).record_event() for device in devices]
+
+
+def _step_of(checkpoint: Path) -> int:
+    """Return the step in the name of a checkpoint."""
+    return int(checkpoint.stem.removeprefix("checkpoint_"))
 
 
 def _shorten(value):
@@ -331,10 +476,22 @@ def lock_folder(folder: Path) -> Callable[[], None]:
     return functools.partial(os.close, descriptor)
 
 
+def _is_record(value) -> bool:
+    """Return whether a value is a record of a log: with the values that programs read."""
+    if not isinstance(value, dict):
+        return False
+    kind, step, loss = (value.get(name) for name in ("kind", "step", "loss"))
+    has_loss = type(loss) in (int, float) or kind not in ("train", "val")
+    has_id = isinstance(value.get("id", ""), str)
+    return isinstance(kind, str) and type(step) is int and step >= 0 and has_loss and has_id
+
+
 def read_log(run: str | Path) -> list[dict]:
-    """Return the records of a run's log, without an incomplete last line."""
-    lines = (Path(run) / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Return the records of a run's log, without corrupt lines.
+
+    Raises InputError if the log cannot be read.
+    """
+    return [record for _, record in read_json_lines(Path(run) / LOG) if _is_record(record)]
 
 
 def validation_loss(run: str | Path) -> float:

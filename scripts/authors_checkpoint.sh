@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Evaluate the weights that the CABLE authors released.
 #
-# GPT-2 medium trained on FineWeb-Edu is compared with table 1 of the paper's version 1; GPT-2
-# tiny trained on WikiText-103 at 1,024 tokens with the perplexity of 22.22 at 8,192 tokens that
-# the authors' repository states.
+# GPT-2 medium trained on FineWeb-Edu at 1,024 tokens is compared with table 1 of the paper's version 1,
+# at that length; GPT-2 tiny trained on WikiText-103 at 1,024 tokens with the perplexity of 22.22 at
+# 8,192 tokens that the authors' repository states.
 #
 #     bash scripts/authors_checkpoint.sh                                # list the files on the hub
 #     FILE=NAME.pt BLOCK_SIZE=1024 bash scripts/authors_checkpoint.sh   # evaluate one, or a local file

@@ -96,7 +96,7 @@ install_requirements() {
 #                  runs/attn_scale1/ for FLAGS="--attn_scale 1"
 #   DRY_RUN=1      print the commands, and the cost of each training and of all; run nothing
 #   DATA           folder of shards to use for everything (default: prepared under data/)
-#   RUNS           folder for all outputs (default: runs)
+#   RUNS           folder for all outputs (default: runs); another one for each DATA at SCALE=full
 #
 # Invalid settings end a script with one line and status 2 before it installs or prepares anything;
 # ENCODINGS and the content of PLUGIN and DATA are checked after the installation.
@@ -105,6 +105,7 @@ if [[ ! ${DRY_RUN:-1} = 1 ]]; then
     invalid "DRY_RUN=$DRY_RUN is invalid: use DRY_RUN=1, or leave it out"
 fi
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
+if [ -n "${DATA:-}" ]; then DATA=${DATA%/}; fi
 case $SCALE in
     full) scale_divisor=1 eval_tokens=100000000 ;; # all of FineWeb's split val
     small) scale_divisor=4 eval_tokens=131072 ;;
@@ -390,6 +391,26 @@ finetune_encoders() {
             "${flags[@]}" --seed $seed --out_dir "$encoder-retrieval" --resume \
             "${plugin_flags[@]}" || continue
         runs+=("$encoder-retrieval")
+    done
+}
+
+# measure_speed PAPER SIZE...: speed and memory of training, and speed of generation, of GPT-2 of each
+# size (at smaller scales: one smaller network), each with a report next to results/paper/PAPER.csv.
+measure_speed() {
+    local printed=$1 sizes="${*:2}" repeats=10 micro_batch=4 trained=512,1024,2048 generated=512,1024,2048
+    case $SCALE in
+        small) sizes=tiny repeats=3 micro_batch=1 trained=512,2048 generated=2048 ;;
+        smoke) sizes=quickstart repeats=1 micro_batch=1 trained=512,2048 generated=2048 ;;
+    esac
+    local size out flags
+    for size in $sizes; do
+        out=$RUNS/$SCALE/$name/$size records=()
+        flags=(--encodings "${encodings// /,}" --model "$size" --repeats $repeats "${plugin_flags[@]}")
+        run python bench.py train --context "$(scaled_lengths $trained)" --micro_batch $micro_batch \
+            "${flags[@]}" --out "$out/train.json" && records+=("$out/train.json") || true
+        run python bench.py generate --context "$(scaled_lengths $generated)" \
+            "${flags[@]}" --out "$out/generate.json" && records+=("$out/generate.json") || true
+        report "$printed" "$size"
     done
 }
 

@@ -3,8 +3,8 @@
 #
 #     bash scripts/figure1.sh
 #
-# Uses the trainings of table1_fineweb.sh and evaluates them at up to 131,072 tokens. For figure 1
-# of version 1, set ENCODINGS="cable-v1 alibi t5 t5-clip rope sinusoidal".
+# Uses the trainings of table1_fineweb.sh and evaluates them at up to 131,072 tokens. Figure 1 of
+# version 1 is in v1_figure1_4.sh.
 #
 # Cost in addition to table 1: three more lengths of the 0.1B validation tokens, 2.5e18 FLOPs per
 # encoding, 1.7 hours of one H100 at 40% MFU; 16 hours for all nine that support them. Encodings

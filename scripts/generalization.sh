@@ -3,9 +3,9 @@
 #
 #     bash scripts/generalization.sh
 #
-# GPT-2 medium and small, trained on FineWeb-Edu-10B at 1,024 tokens. WikiText-103 and WikiText-2
-# have the same test text. The paper does not say whether it reports acc or acc_norm: the table
-# has both.
+# GPT-2 medium and small, trained on FineWeb-Edu-10B and evaluated at 1,024 tokens. The raw variants of
+# WikiText-103 and WikiText-2 have the same test text. The paper does not say whether it reports acc or
+# acc_norm: the table has both. `cable` (version 3) is in the table, but has no claim of version 1.
 #
 # Cost per encoding (seven): 9.96B tokens, 2.4e19 (medium) and 8.5e18 FLOPs (small), 17 and 6
 # hours of one H100 at 40% MFU; all together 7 days of one H100, 20 hours of eight. The trainings

@@ -3,14 +3,12 @@
 #
 #     SEEDS="1 2 3" bash scripts/rope_extended.sh      # docs/findings has small-scale results
 #
-# Position interpolation (Chen et al. 2023), NTK-aware and YaRN (Peng et al. 2024): without
-# fine-tuning, and after fine-tuning at that length for 5% of the training steps. DroPE: RoPE is
-# dropped (`--pe nope`), without and with as many steps at the training length. Compared with CABLE,
-# and with both using a KV cache limited to the training length.
+# Position interpolation (Chen et al. 2023), NTK-aware and YaRN (Peng et al. 2024), before and after
+# fine-tuning at that length for 5% of the steps. DroPE (`--pe nope`): RoPE is dropped, without and
+# with as many steps at the training length. Compared with CABLE, and with limited KV caches.
 #
-# Cost: two trainings of GPT-2 small on FineWeb-Edu, four fine-tunings of 5% at 16,384 tokens and two
-# at 1,024: 16 hours of one H100 at 40% MFU. 19 evaluations of the 0.1B validation tokens at six
-# lengths: 3 hours.
+# Cost: two trainings of GPT-2 small on FineWeb-Edu and six fine-tunings of 5%: 16 hours of one H100
+# at 40% MFU. 19 evaluations of the 0.1B validation tokens at six lengths: 3 hours.
 
 source "$(dirname "$0")/common.sh"
 experiment rope_extended cable

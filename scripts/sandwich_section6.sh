@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Sandwich (Chi et al. 2023), section 6, figures 8 to 10: its bias, other dimensions, speed of T5.
 #
-#     DATA=data/arxiv bash scripts/sandwich_section6.sh
+#     DATA=data/arxiv RUNS=runs/arxiv bash scripts/sandwich_section6.sh
 #
 # Plots the bias of 8,192 tokens with a fitted logarithm. Trains GPT-2 small at 512 tokens with five
 # dimensions of the sinusoidal embeddings (section 6.1; the paper names only its best, 128).
-# Compares the training speed of t5 and sandwich (section 6.2), which needs an idle machine.
+# Compares the training speed and memory of t5 and kerple with sandwich (section 6.2), which needs
+# an idle machine.
 # Without DATA: FineWeb-Edu.
 #
 # Cost: 5 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 2.5
@@ -27,7 +28,7 @@ train sandwich_small 512
 evaluate_same_targets 512,1024,2048,4096,8192
 report -
 records=("$out/train.json")
-run python bench.py train --encodings sandwich,t5 --model $size --micro_batch 32 \
+run python bench.py train --encodings sandwich,t5,kerple --model $size --micro_batch 32 \
     --context "$(scaled_lengths 512)" --repeats $rounds --out "${records[0]}" \
     "${plugin_flags[@]}" &&
     report sandwich_section6.2_speed speed || true

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sandwich (Chi et al. 2023), tables 1, 2 and 4, figures 4, 5, 12 and 13: why ALiBi extrapolates.
 #
-#     DATA=data/arxiv bash scripts/sandwich_table1_2_4.sh    # table 1; data/openwebtext2: table 4
+#     DATA=data/arxiv RUNS=runs/arxiv bash scripts/sandwich_table1_2_4.sh    # table 1
+#     DATA=data/openwebtext2 RUNS=runs/openwebtext2 bash scripts/sandwich_table1_2_4.sh    # table 4
 #
 # GPT-2 small trained at 512 tokens with scaled slopes, equal slopes, or windows; then two failing
 # settings trained on longer texts. Without DATA: FineWeb-Edu. At smaller scales, slopes and

@@ -11,6 +11,8 @@ from test_report import record, save
 import compare
 import eval_extrapolation
 
+OTHER_DATA = {"dataset": "other", "split": "val", "tokenizer": "bytes"}
+
 
 @pytest.fixture
 def compare_runs(trained, tmp_path, capsys):
@@ -55,17 +57,12 @@ def test_a_loss_of_nan_has_no_interval():
 
 
 def test_invalid_records_are_refused(refused, tmp_path):
-    def write(name, **changes):
-        record = {
-            "pe": name,
-            "run": name,
-            "data": 1,
-            "protocol": {"name": "segments"},
-            "lengths": {"16": {"perplexity": 2.0, "blocks": [0.7, 0.6]}},
-            **changes,
-        }
+    def write(name, length=16, blocks=True, **changes):
+        made = record(name, {length: 2.0}) | changes
+        if not blocks:
+            del made["lengths"][str(length)]["blocks"]
         path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(record))
+        path.write_text(json.dumps(made))
         return path
 
     a = write("a")
@@ -73,17 +70,17 @@ def test_invalid_records_are_refused(refused, tmp_path):
     lines = refused(compare.main, a, tmp_path / "none.json")
     assert "does not exist: make it with eval_extrapolation.py" in lines[0]
     assert "pass its record, one of" in refused(compare.main, a, tmp_path)[0]
-    assert refused(compare.main, a, write("b", data=2, protocol={"name": "x"})) == [
+    assert refused(compare.main, a, write("b", data=OTHER_DATA, protocol={"name": "x"})) == [
         "error: the records differ in data: evaluate all runs in the same way",
         "error: the records differ in protocol: evaluate all runs in the same way",
     ]
-    other_length = write("c", lengths={"32": {"perplexity": 2.0, "blocks": [1]}})
+    other_length = write("c", length=32)
     assert "share no context length" in refused(compare.main, a, other_length)[0]
-    without_blocks = write("d", lengths={"16": {"perplexity": 2.0}})
+    without_blocks = write("d", blocks=False)
     assert "share no context length" in refused(compare.main, a, without_blocks)[0]
     (tmp_path / "e.json").write_text("[]")
     lines = refused(compare.main, a, tmp_path / "e.json")
-    assert "e.json is not a record of eval_extrapolation.py" in lines[0]
+    assert "e.json is not a record of eval_*.py" in lines[0]
 
 
 # Perplexities of five seeds at 256 and 512 tokens.
@@ -141,5 +138,5 @@ def test_over_seeds_refuses_records_without_pairs(refused, tmp_path):
     assert "four records are needed" in error(*paths[:3])
     assert "all records are of sandwich: pass records of another encoding" in error(*paths[:5])
     assert "sandwich and alibi have fewer than two seeds in common" in error(*paths[:5], paths[5])
-    other = save(tmp_path / "other.json", record("rope", {256: 4.0}) | {"data": {}})
+    other = save(tmp_path / "other.json", record("rope", {256: 4.0}) | {"data": OTHER_DATA})
     assert "the records differ in data" in error(*paths, other)

@@ -51,3 +51,13 @@ def test_bert_has_the_settings_of_section_5_5():
     assert (config.block_size, config.lr) == (512, 1e-4)
     assert config.tokens_per_step == 4 * 32 * 512
     assert config.micro_batch == 32
+
+
+def test_sandwich_has_the_recipe_of_kerple():
+    """Table 7; the rest is kerple_configs/train.yml of the same authors' code for KERPLE."""
+    config = Config(**yaml.safe_load((ROOT / "configs/sandwich_small.yaml").read_text()))
+    assert (config.size, config.block_size, config.steps, config.lr) == ("small", 512, 50000, 6e-4)
+    assert config.tokens_per_step == 32 * config.block_size
+    assert (config.beta1, config.beta2, config.weight_decay) == (0.9, 0.999, 0)
+    assert (config.grad_clip, config.min_lr) == (1, 0)
+    assert config.warmup_steps == config.steps // 100

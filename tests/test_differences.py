@@ -10,6 +10,7 @@ import yaml
 
 import posenc
 from model import GPT, SIZES, GPTConfig
+from reporting import paper
 from train_gpt import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,8 +27,13 @@ def sum_of_cosines(first: int) -> np.ndarray:
 
 
 def distance_bias(pe: str) -> np.ndarray:
+    """Return the bias of an encoding of distances by name, (8192, heads)."""
+    return distance_bias_of(posenc.build(posenc.parse(pe), HEADS, WIDTH, 512, 1)[0])
+
+
+@torch.no_grad()
+def distance_bias_of(encoding: posenc.Encoding) -> np.ndarray:
     """Return the bias of an encoding of distances, (8192, heads)."""
-    encoding = posenc.build(posenc.parse(pe), HEADS, WIDTH, 512, 1)[0]
     pos = torch.arange(len(DISTANCES))
     features = encoding.features(torch.zeros(1, 1, WIDTH), pos)
     queries = tuple(f[..., -1:, None] for f in features[0])
@@ -72,6 +78,29 @@ def test_literal_alibi_of_sandwich_is_shift_3():
     np.testing.assert_allclose(distance_bias("alibi-shift:shift=0"), printed * 8, rtol=1e-5)
 
 
+def test_printed_slopes_of_alibi_are_those_of_8_heads():
+    """CABLE, section 3: 1/2^h in head h, at every number of heads."""
+    for heads in (8, 12, 16):
+        slopes = 2 ** -posenc.alibi_exponents(heads).numpy()
+        printed = 0.5 ** np.arange(1, heads + 1)
+        assert np.array_equal(slopes, printed) == (heads == 8)
+
+
+def test_figure_1_of_version_1_is_of_gpt2_small():
+    """The first points of the authors' figure, at 1,024 tokens, against tables 1 and 4 of v3."""
+    figure = {"cable": 21.0, "t5": 21.6, "sinusoidal": 21.9}
+    for name, is_near in (
+        ("table4_fineweb-edu-10b_small", True),
+        ("table1_fineweb-edu-10b_medium", False),
+    ):
+        table = paper.load(paper.FOLDER / f"cable_{name}.csv")
+        ratios = [value / table.value(pe, 1024) for pe, value in figure.items()]
+        assert all((0.98 < ratio < 1.02) == is_near for ratio in ratios)
+        if is_near:
+            printed = [f"{table.value(pe, 1024)}" for pe in figure]
+            assert f"{printed[0]}, {printed[1]} and {printed[2]}" in PAGE.read_text()
+
+
 def test_gates_read_the_whole_width():
     """Equations 2 and 6 print vectors w for each head, without a bias term."""
     encoding = posenc.build(posenc.parse("cable"), HEADS, WIDTH, 512, 1)[0]
@@ -82,6 +111,21 @@ def test_gates_read_the_whole_width():
         "weight.weight": (HEADS, WIDTH),
         "weight.bias": (HEADS,),
     }
+
+
+def test_parameters_of_kerple_and_t5():
+    """KERPLE's authors share r1 and r2 over all layers; gpt-neox multiplies T5's table by 8."""
+    layers = posenc.build(posenc.parse("kerple"), HEADS, WIDTH, 512, 12)
+    parameters = {id(p): p.numel() for layer in layers for p in layer.parameters()}
+    assert sum(p.numel() for p in layers[0].parameters()) == 24
+    assert sum(parameters.values()) == 288
+    row = next(line for line in PAGE.read_text().splitlines() if "KERPLE in the Sandwich" in line)
+    assert "24 parameters" in row and "288 parameters" in row
+    t5 = posenc.build(posenc.parse("t5"), HEADS, WIDTH, 512, 1)[0]
+    nearest = distance_bias_of(t5)[0]
+    assert nearest.tolist() == pytest.approx(t5.table[:, 0].tolist(), rel=1e-6)
+    xavier = np.sqrt(2 / (t5.buckets + HEADS))
+    assert f"(standard deviation {xavier:.2f})" in PAGE.read_text()
 
 
 def test_sizes_of_the_papers():

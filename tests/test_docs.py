@@ -461,7 +461,14 @@ TABLES = [
     ),
     ("sandwich/cache", ["perplexity"], ["sandwich/cache/*.json"], "sandwich_table5_arxiv"),
     ("sandwich/dimensions", ["perplexity"], ["sandwich/dimensions/*.json"], None),
+    ("sandwich/speed", ["train"], ["sandwich/speed/train.json"], "sandwich_section6.2_speed"),
     ("bench/figure3", ["train", "generate", "eval"], ["bench/figure3.json"], None),
+    (
+        "bench/figure3_tiny",
+        ["train", "generate"],
+        ["bench/figure3_tiny/*.json"],
+        "cable_section5.3_speed",
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from conftest import write_shards
 import eval_receptive_field
 import report
 from model import GPT, GPTConfig
-from reporting import claims
+from reporting import claims, figures
 from reporting.columns import Column
 from text_data.data_loader import Windows
 from text_data.shards import Shards
@@ -96,6 +96,24 @@ def test_field_and_curve_of_known_gradient_fractions(windows, monkeypatch):
     assert entry["receptive_field_se"] == pytest.approx(3.5 * math.sqrt(20 / 19) / math.sqrt(20))
     curve = dict(zip(entry["cumulative"]["tokens"], entry["cumulative"]["share"], strict=True))
     assert curve == pytest.approx({n: 1 / 2 + n / 16 for n in range(1, 9)})
+
+
+def test_curve_has_the_points_of_figure_7():
+    """Sinusoidal embeddings trained at 512 and 128 tokens jump 1,536 and 1,920 tokens back."""
+    points = eval_receptive_field.curve_points(2048)
+    assert {1024, 1536, 1856, 1920, 1984, 2048} <= {*points} and len(points) < 70
+    assert eval_receptive_field.curve_points(3) == [1, 2, 3]
+
+
+def test_curves_of_older_and_newer_records_are_averaged():
+    """A newer record has more points."""
+    curves = ([1, 2, 4], [0.5, 0.6, 1.0]), ([1, 2, 3, 4], [0.7, 0.8, 0.9, 1.0])
+    records = []
+    for tokens, share in curves:
+        entry = {"cumulative": {"tokens": tokens, "share": share}}
+        records.append({"lengths": {"4": entry}})
+    points = figures._gradient_further_back(records)
+    assert points == [(1, pytest.approx(0.4)), (2, pytest.approx(0.3)), (4, 0)]
 
 
 def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, capsys):

@@ -22,6 +22,7 @@ from conftest import program
 from hub_server import TOKEN, HubServer
 from huggingface_hub import HfFileSystem, constants
 
+import export_hf
 import import_pretrained
 import prepare_fineweb
 import prepare_wikitext
@@ -434,6 +435,21 @@ def test_weights(hub, tmp_path, monkeypatch, refusal):
     assert len(hub.waits) == waits  # without a network, nothing is repeated
     go_offline(monkeypatch)
     assert imported("axiomlaborg/Cable", "offline")[0] == revision
+
+
+def test_corrupt_download_of_an_export_is_refused(hub, trained, tmp_path):
+    from hf_interop.modeling import PosencForCausalLM
+
+    export_hf.main([str(trained("cable")), "--out_dir", str(hub.folder / "models/user/cable")])
+    PosencForCausalLM.from_pretrained("user/cable")
+    (link,) = (tmp_path / "cache" / "hub").rglob("model.safetensors")
+    content = bytearray(link.read_bytes())
+    content[-1] ^= 1
+    link.resolve().write_bytes(content)
+    with pytest.raises(OSError, match="model.safetensors is corrupt: .* download it again"):
+        PosencForCausalLM.from_pretrained("user/cable")
+    PosencForCausalLM.from_pretrained("user/cable", force_download=True)
+    PosencForCausalLM.from_pretrained("user/cable")
 
 
 def test_tokenizer(hub, tmp_path, monkeypatch):

@@ -342,13 +342,15 @@ def test_options_are_constructor_keywords():
         ("cable:k=3", "cable has no option 'k': it has none"),
         (
             "t5-clip:k=many",
-            "t5-clip: k is 'many': it must be an integer of at least 1, as in t5-clip:k=8",
+            "t5-clip: k is 'many': it must be an integer of at least 1 and at most 9 digits, "
+            "as in t5-clip:k=8",
         ),
         ("t5-clip:k=0", "k is '0'"),
         ("t5-clip:k", "k is ''"),
         (
             "alibi-shift:shift=-9",
-            "shift is '-9': it must be an integer of at least -8, as in alibi-shift:shift=8",
+            "shift is '-9': it must be an integer of at least -8 and at most 9 digits, "
+            "as in alibi-shift:shift=8",
         ),
         ("alibi-equal:h=-9", "at least -8"),
         ("yarn:ramp=linear", "yarn: ramp is 'linear': use paper or released"),

@@ -99,9 +99,9 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
     parts = expected_shards()
     # A document is cut at the border of the splits.
     assert len(parts) > 9 and EOT not in (parts[0][-1], parts[1][0])
-    val = shard_format.map_tokens(out / "out_val_000000.bin").tolist()
+    val = shard_format.TokenFile(out / "out_val_000000.bin")[:].tolist()
     train = [
-        shard_format.map_tokens(out / f"out_train_{n:06d}.bin").tolist()
+        shard_format.TokenFile(out / f"out_train_{n:06d}.bin")[:].tolist()
         for n in range(1, len(parts))
     ]
     assert [val] == parts[:1] and train == parts[1:]

@@ -23,7 +23,7 @@ def prepare(*arguments):
 
 
 def documents_of(folder, split):
-    tokens = np.concatenate(shards.Shards(folder, split).tokens)
+    tokens = np.concatenate([part[:] for part in shards.Shards(folder, split).tokens])
     documents = np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
     return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
 

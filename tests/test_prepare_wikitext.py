@@ -67,7 +67,7 @@ configs:
 
 
 def documents_of(folder, split):
-    tokens = np.concatenate(shards.Shards(folder, split, "always").tokens)
+    tokens = np.concatenate([part[:] for part in shards.Shards(folder, split, "always").tokens])
     documents = np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
     return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
 

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
+import pytest
 from conftest import ROOT
 
 import report
@@ -110,11 +112,43 @@ def test_files(tmp_path, capsys):
     assert (tmp_path / "out" / "perplexity.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_reports_at_once_leave_all_files_of_one(tmp_path):
+    """Each one writes its number to many files, several times."""
+
+    def write(number):
+        for _ in range(5):
+            folder = report.Folder(tmp_path)
+            for name in range(20):
+                folder.add(f"{name}.md", f"{number}\n" * 1000)
+            folder.write()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    contents = {path.read_text() for path in tmp_path.iterdir()}
+    assert len(contents) == 1 and len(contents.pop().split()) == 1000
+    assert len([*tmp_path.iterdir()]) == 20
+
+
+def test_a_report_that_fails_writes_nothing(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(report.Folder, "add_plot", fail)
+    path = save(tmp_path / "rope.json", RECORDS[0])
+    with pytest.raises(ZeroDivisionError):
+        report.main([path, "--out_dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_records_of_all_kinds_at_once(tmp_path, capsys):
     """One table per protocol and data set, one of accuracies, one per benchmark."""
     accuracy = {
         "run": "a",
         "pe": "cable",
+        "size": "quickstart",
         "block_size": 256,
         "acc": 0.3,
         "acc_se": 0.01,
@@ -122,7 +156,7 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
         "acc_norm_se": None,
         "examples": 1234,
         "data": {"dataset": "hellaswag", "split": "validation", "tokenizer": "gpt2"},
-        "protocol": {},
+        "protocol": {"name": "lm-evaluation-harness"},
     }
     curve = {"by_position": {"first": 0, "width": 64, "loss": [1.0, 2.0, 3.0, 4.0]}}
     protocol = {"name": "same-targets", "stride": None, "targets": 1, "spans": 9, "overlap": 0.0}
@@ -242,7 +276,7 @@ def test_refusals(refused, tmp_path):
     assert "no records given" in refused(report.main)[0]
     empty = save(tmp_path / "c.json", {})
     message = refused(report.main, empty, *out)[0]
-    assert "c.json is not a record of eval_*.py or bench.py: pass other files" in message
+    assert "c.json is not a record of eval_*.py or bench.py: write it with" in message
     (tmp_path / "d.json").write_text("{")
     assert "d.json cannot be read" in refused(report.main, tmp_path / "d.json", *out)[0]
     assert "e.json does not exist" in refused(report.main, tmp_path / "e.json", *out)[0]

@@ -112,6 +112,16 @@ def test_runs_with_other_flags_have_another_folder(tmp_path, data_dir):
     assert done.stdout == "mine/attn_scale1\n", done.stderr
 
 
+@pytest.mark.parametrize("text", ["openwebtext2", "arxiv"])
+def test_numbers_of_the_data_set_are_compared(text, tmp_path, data_dir):
+    """A slash at the end of DATA makes no difference."""
+    (tmp_path / text).symlink_to(data_dir)
+    data = f"{tmp_path / text}/"
+    done = script("sandwich_table3_5.sh", tmp_path, DATA=data, ENCODINGS="alibi", DRY_RUN="1")
+    compared = re.findall(r"--paper results/paper/(\S+)\.csv", done.stdout)
+    assert compared == [f"sandwich_table3_{text}", f"sandwich_table5_{text}"], done.stderr
+
+
 def test_learning_rate_with_lowest_validation_loss_is_chosen(tmp_path, data_dir):
     done = script("reproduction.sh", tmp_path, DATA=str(data_dir), ENCODINGS="rope")
     assert done.returncode == 0, done.stderr
@@ -138,7 +148,7 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
     for lr, loss in losses.items():
         run = tmp_path / f"small-lr{lr}" / "cable"
         run.mkdir(parents=True)
-        (run / "log.jsonl").write_text(f'{{"kind": "val", "loss": {loss}}}\n')
+        (run / "log.jsonl").write_text(f'{{"kind": "val", "step": 1, "loss": {loss}}}\n')
     # Replaces the training: the logs exist already.
     train = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'
     tune = 'tune_learning_rate small 1024 2e-3 4e-3 8e-3; echo "$lr"'

@@ -1,5 +1,6 @@
 """Tests of train_gpt.py: what a run writes, resuming, accumulation, and invalid input."""
 
+import gc
 import hashlib
 import json
 import os
@@ -8,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from runtime import checkpoints, cli, devices, loading, run_folder
+from runtime import checkpoints, cli, devices, loading
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_every_encoding_trains(pe, trained):
 def test_val_loss_is_the_mean_over_evenly_spaced_windows(trained, data_dir):
     """Four windows of 16 tokens, in a separate forward pass."""
     model, _ = loading.load_model(trained("alibi"), torch.device("cpu"))
-    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0].astype(np.int64))
+    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
     starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
     rows = torch.stack([val[start : start + 17] for start in starts])
     with torch.no_grad():
@@ -254,7 +255,7 @@ def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, tr
     assert end["gpt"]["pe"] == other
     assert end["step"] == 0
     assert end["config"]["init_steps"] == checkpoints.trained_steps(end) == 6
-    identity = record_identity(run, *loading.load_model(run, torch.device("cpu")), torch.float32)
+    identity = record_identity(*loading.load_model(run, torch.device("cpu")), torch.float32)
     assert identity["init_steps"] == 6
     assert "init_steps" not in yaml.safe_load((run / "config.yaml").read_text())
     old_loss, new_loss = val_losses(trained(pe))[-1], val_losses(run)[-1]
@@ -955,6 +956,21 @@ def test_invalid_config_file_is_refused(text, messages, lines, tmp_path):
         assert message in line
 
 
+def test_shard_that_is_truncated_during_training_ends_it(refused, data_dir, tmp_path, monkeypatch):
+    data = shutil.copytree(data_dir, tmp_path / "toy")
+    learning_rate = train_gpt.learning_rate
+
+    def truncate(step, config):
+        if step == 4:
+            os.truncate(data / "toy_train_000000.bin", 1024)
+        return learning_rate(step, config)
+
+    monkeypatch.setattr(train_gpt, "learning_rate", truncate)
+    (line,) = refused(train_gpt.main, *flags_of(data, tmp_path / "run"), "--steps", 20)
+    assert "toy_train_000000.bin cannot be read any more (it is shorter than before)" in line
+    assert checkpoints.load_checkpoint(tmp_path / "run")["step"] == 4
+
+
 def test_corrupt_data_is_refused(lines, data_dir, tmp_path):
     shutil.copytree(data_dir, tmp_path / "toy")
     with open(tmp_path / "toy" / "toy_train_000000.bin", "r+b") as shard:
@@ -1018,19 +1034,13 @@ def test_resume_on_other_data_is_refused(resume_lines, data_dir, tmp_path, copie
     assert contents(copied_run) == before
 
 
-def test_corrupt_checkpoint_is_refused_and_the_previous_one_named(resume_lines, copied_run):
+def test_checkpoint_of_another_program_is_refused_and_kept(resume_lines, copied_run):
+    """Corrupt ones are passed over instead: tests/runtime/test_checkpoints.py."""
     path = copied_run / "checkpoint_0000006.pt"
-    content = path.read_bytes()
-    for corrupt in (content[: len(content) // 2], b"", b"not a checkpoint"):
-        path.write_bytes(corrupt)
-        line = resume_lines("--resume")[0]
-        assert "checkpoint_0000006.pt is corrupt or not a checkpoint" in line
-        assert "resume from" in line
-        assert "checkpoint_0000004.pt" in line
-    torch.save({"model": {}}, path)
-    assert "is not a checkpoint of train_gpt.py" in resume_lines("--resume")[0]
-    torch.save(torch.nn.Linear(2, 2), path)  # would run code on loading
-    assert "is corrupt or not a checkpoint" in resume_lines("--resume")[0]
+    for content in ({"model": {}}, torch.nn.Linear(2, 2)):  # the latter would run code on loading
+        torch.save(content, path)
+        assert "is not a checkpoint of train_gpt.py" in resume_lines("--resume")[0]
+        assert path.exists()
 
 
 def test_folder_with_other_files_is_refused(refused, data_dir, tmp_path):
@@ -1067,16 +1077,32 @@ def test_files_of_an_interrupted_start_do_not_prevent_a_new_one(train, tmp_path,
     assert note in capsys.readouterr().out
 
 
-def test_full_disk_is_reported_and_keeps_the_old_checkpoint(refused, copied_run, monkeypatch):
-    checkpoint = checkpoints.load_checkpoint(copied_run)
-    before = contents(copied_run)
+def test_nan_in_the_last_validation_is_an_error(refused, data_dir, tmp_path):
+    flags = [*flags_of(data_dir, tmp_path / "run"), "--steps", "1", "--lr", "1e30"]
+    assert refused(train_gpt.main, *flags) == [
+        "error: the validation loss after step 1 is NaN or Inf; there is no good checkpoint: "
+        "train again with a lower --lr and another --out_dir"
+    ]
+    assert not checkpoints.list_checkpoints(tmp_path / "run")
+    assert [record["kind"] for record in log_of(tmp_path / "run")] == ["start", "train"]
 
-    def open_full_device(path, mode):
-        return open("/dev/full", mode)
 
-    monkeypatch.setattr("runtime.files.open", open_full_device, raising=False)
-    run = run_folder.Run(copied_run, checkpoint["config"], checkpoint["data"])
-    lines = refused(lambda _: run.save(**checkpoint))
-    assert "cannot write" in lines[0]
-    assert "No space left on device" in lines[0]
-    assert contents(copied_run)["checkpoint_0000006.pt"] == before["checkpoint_0000006.pt"]
+def test_nan_in_a_parameter_is_not_saved(refused, data_dir, tmp_path, train, monkeypatch):
+    """The last good checkpoint is named, and the command that the error suggests works."""
+    optimizer_step, norms = train_gpt.optimizer_step, []
+
+    def poison_after_step_4(model, *arguments):
+        norms.append(optimizer_step(model, *arguments))
+        if len(norms) == 4:
+            model.h[1].ln_1.weight.data[3] = torch.nan
+        return norms[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_gpt, "optimizer_step", poison_after_step_4)
+        assert refused(train_gpt.main, *flags_of(data_dir, tmp_path / "run")) == [
+            "error: parameter h.1.ln_1.weight is NaN or Inf after step 4; the last good "
+            "checkpoint is checkpoint_0000002.pt: pass --resume, a lower --lr and --override lr"
+        ]
+    gc.collect()  # the traceback of the error holds the lock
+    run = train("run", "--resume", "--lr", 5e-3, "--override", "lr")
+    assert checkpoints.load_checkpoint(run)["step"] == 6

@@ -19,7 +19,7 @@ import re
 from pathlib import Path
 
 from errors import InputError
-from text_data.shard_format import HEADER_BYTES, check_shard, has_header, map_tokens
+from text_data.shard_format import HEADER_BYTES, TokenFile, check_shard, has_header
 
 SHARD_NAME = re.compile(r".+_(?P<split>[a-z]+)_(?P<index>\d+)\.bin")
 WHOLE_SPLIT_NAME = re.compile(r"(?:.+_)?(?P<split>train|val|test)\.bin")
@@ -139,7 +139,7 @@ def _check_tokens(path: Path, all_tokens: bool) -> list[str]:
 
     A headerless file of int32 or int64 is reported as such: every second uint16 in it is 0.
     """
-    tokens = map_tokens(path)
+    tokens = TokenFile(path)
     head = tokens[: HASH_BYTES // 2]
     if is_headerless(path) and len(head) >= MIN_WIDE_TOKENS and not head[1::2].any():
         return [

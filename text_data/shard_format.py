@@ -10,9 +10,13 @@ tokens is 55432 and 308; GPT-2 has no token 55432, so its tokens are never taken
 """
 
 import hashlib
+import os
+import weakref
 from pathlib import Path
 
 import numpy as np
+
+from errors import InputError
 
 MAGIC = 20240520
 LLAMA_MAGIC = 20240801  # llm.c's shards of Llama tokens
@@ -44,13 +48,45 @@ def _starts_with_magic(content: bytes) -> bool:
     return int.from_bytes(content[:4], "little") in (MAGIC, LLAMA_MAGIC)
 
 
-def map_tokens(path: Path) -> np.ndarray:
-    """Return the tokens of a checked file, memory-mapped: (n,) uint16 or uint32."""
-    if not has_header(path):
-        return np.memmap(path, dtype="<u2", mode="r")
-    with open(path, "rb") as file:
-        version = int.from_bytes(file.read(8)[4:], "little")
-    return np.memmap(path, dtype=TOKEN_TYPES[version], mode="r", offset=HEADER_BYTES)
+class TokenFile:
+    """The tokens of a checked file. A slice is read when it is used: (n,) uint16 or uint32.
+
+    A memory-mapped file would kill the process (SIGBUS) if another program truncates it.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.dtype, self.offset = TOKEN_TYPES[1], 0
+        self.file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.file)
+        head = os.pread(self.file, 8, 0)
+        if _starts_with_magic(head):
+            self.dtype = TOKEN_TYPES[int.from_bytes(head[4:], "little")]
+            self.offset = HEADER_BYTES
+        size = os.fstat(self.file).st_size - self.offset
+        self.length = size // self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Return tokens, which threads may read at once. Raises InputError if they are gone."""
+        start, stop, step = part.indices(self.length)
+        first = self.offset + start * self.dtype.itemsize
+        size = max(0, stop - start) * self.dtype.itemsize
+        content, problem = b"", "it is shorter than before"
+        while len(content) < size:  # one call reads at most 2 GB
+            try:
+                more = os.pread(self.file, size - len(content), first + len(content))
+            except OSError as error:
+                more, problem = b"", error.strerror
+            if not more:
+                raise InputError(
+                    f"{self.path} cannot be read any more ({problem}): prepare the data again; "
+                    "a training continues with --resume"
+                )
+            content += more
+        return np.frombuffer(content, self.dtype)[::step]
 
 
 def check_shard(

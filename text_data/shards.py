@@ -1,6 +1,6 @@
 """Token shards: the format of a prepared data set, and its writer, reader and verification.
 
-    train = Shards("data/stdlib", "train")  # checked and memory-mapped
+    train = Shards("data/stdlib", "train")  # checked and opened
     train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
@@ -19,7 +19,20 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from runtime.files import atomic, read_json, write_json
+from runtime.files import (
+    BOOLEAN,
+    COUNT,
+    NAME,
+    TEXT,
+    Array,
+    Each,
+    Kind,
+    atomic,
+    find_mismatch,
+    read_json,
+    whole_number,
+    write_json,
+)
 
 import numpy as np
 
@@ -27,9 +40,9 @@ from errors import InputError
 from text_data import foreign_shards
 from text_data.shard_format import (
     TOKEN_TYPES,
+    TokenFile,
     check_shard,
     make_header,
-    map_tokens,
     version_for,
 )
 from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
@@ -37,6 +50,39 @@ from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
 META = "meta.json"
 AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
 VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
+NEXT = Kind("a document and a token in it", lambda value: _is_position(value, COUNT.accepts))
+MARK = Kind("a document and a state", lambda value: _is_position(value, lambda state: True))
+# Schema of meta.json. Names become parts of file names.
+SCHEMA = {
+    "dataset": NAME,
+    "tokenizer": TEXT,
+    "vocab_size": whole_number(1, 1 << 32),
+    "complete": BOOLEAN,
+    "splits": Each(
+        NAME,
+        {
+            "documents": COUNT,
+            "tokens": COUNT,
+            "shards": Array(
+                {
+                    "file": NAME,
+                    "documents": COUNT,
+                    "tokens": COUNT,
+                    "sha256": TEXT,
+                    "next?": NEXT,
+                    "mark?": MARK,
+                }
+            ),
+        },
+    ),
+    "available?": COUNT,
+    "revision?": TEXT,
+}
+
+
+def _is_position(value, accepts) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and COUNT.accepts(value[0]) and accepts(value[1])
 
 
 class ShardWriter:
@@ -84,6 +130,11 @@ class ShardWriter:
         for entry in entries:
             if not (self.meta.folder / entry["file"]).exists():
                 break
+            if "next" not in entry:
+                raise InputError(
+                    f"{self.meta.folder / META} is corrupt (field next of {entry['file']} is "
+                    f"missing): remove {self.meta.folder} and prepare it again"
+                )
             kept.append(entry)
         if len(kept) < len(entries):
             self.meta.content["complete"] = False
@@ -173,8 +224,10 @@ class Meta:
         self.folder = Path(folder)
         self.files = files or {}
         self.content = {**description, "complete": False, "splits": {}}
+        if problem := find_mismatch(description, {"dataset?": NAME}):
+            raise InputError(f"data set in {folder}: {problem}: pass another --out_dir")
         if (self.folder / META).exists():
-            existing = read_json(self.folder / META, f"remove {folder} and prepare it again")
+            existing = read_meta(self.folder, f"remove {folder} and prepare it again")
             differing = [key for key in description if existing.get(key) != description[key]]
             if differing:
                 raise InputError(
@@ -217,7 +270,7 @@ class Meta:
 
 
 class Shards:
-    """The shards of one split, memory-mapped after their headers and sizes are checked.
+    """The shards of one split, opened after their headers and sizes are checked.
 
     verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
     "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
@@ -226,7 +279,7 @@ class Shards:
 
     run: folder of the run that the data is for; its tokenizer is named if the data does not exist.
 
-    Attributes: tokens (one uint16 or uint32 array per shard), paths, total (number of tokens),
+    Attributes: tokens (one TokenFile per shard), paths, total (number of tokens),
     vocab_size, tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes;
     it identifies the data in records).
 
@@ -243,21 +296,15 @@ class Shards:
         self.folder = Path(folder)
         self.split = split
         self.meta, is_foreign = _read_meta(folder, verify, run)
-        try:
-            complete = self.meta["complete"]
-            splits = self.meta["splits"]
-            self.vocab_size = int(self.meta["vocab_size"])
-            self.tokenizer = str(self.meta["tokenizer"])
-            entries = splits[split]["shards"] if split in splits else []
-            hashes = [entry["sha256"] for entry in entries]
-            self.sha256 = hashlib.sha256("".join(hashes).encode()).hexdigest()
-            self.paths = [self.folder / entry["file"] for entry in entries]
-            counts = [int(entry["tokens"]) for entry in entries]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{self.folder / META} is corrupt ({error!r}): prepare {folder} again"
-            ) from None
-        if not complete:
+        splits = self.meta["splits"]
+        self.vocab_size = self.meta["vocab_size"]
+        self.tokenizer = self.meta["tokenizer"]
+        entries = splits[split]["shards"] if split in splits else []
+        hashes = [entry["sha256"] for entry in entries]
+        self.sha256 = hashlib.sha256("".join(hashes).encode()).hexdigest()
+        self.paths = [self.folder / entry["file"] for entry in entries]
+        counts = [entry["tokens"] for entry in entries]
+        if not self.meta["complete"]:
             raise InputError(
                 f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
@@ -271,7 +318,7 @@ class Shards:
             problems = self._check(counts, hashes, verify)
         if problems:
             raise InputError(*problems)
-        self.tokens = [map_tokens(path) for path in self.paths]
+        self.tokens = [TokenFile(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
 
     def _check(self, counts: list[int], hashes: list[str], verify: str) -> list[str]:
@@ -312,6 +359,18 @@ def padded_size(vocab_size: int) -> int:
     return -(-vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
+def read_meta(folder: str | Path, remedy: str) -> dict:
+    """Return the content of the meta.json in a folder.
+
+    Raises InputError, which ends with `remedy`, if it is missing or corrupt.
+    """
+    path = Path(folder) / META
+    meta = read_json(path, remedy)
+    if problem := find_mismatch(meta, SCHEMA):
+        raise InputError(f"{path} is corrupt ({problem}): {remedy}")
+    return meta
+
+
 def _read_meta(folder: str | Path, verify: str, run: str | Path | None) -> tuple[dict, bool]:
     """Return the content of a data set's meta.json, and whether it was made for foreign shards.
 
@@ -334,7 +393,7 @@ def _read_meta(folder: str | Path, verify: str, run: str | Path | None) -> tuple
             "prepare_text.py"
         )
     if not is_foreign(path):
-        return read_json(path / META, f"prepare {folder} again"), False
+        return read_meta(path, f"prepare {folder} again"), False
     if verify == "always":
         raise InputError(
             f"{folder} has no {META} with hashes to compare its shards with: use the shards "
@@ -367,9 +426,7 @@ def verify(folder: str | Path) -> None:
     """
     if Path(folder).is_dir() and is_foreign(Path(folder)):
         return _verify_foreign(Path(folder))
-    meta = read_json(Path(folder) / META, f"--verify needs its hashes: prepare {folder} first")
-    if not isinstance(meta, dict) or not isinstance(meta.get("splits"), dict):
-        raise InputError(f"{Path(folder) / META} is corrupt: prepare {folder} again")
+    meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
     problems = []
     shards = 0
     tokens = 0
@@ -390,7 +447,7 @@ def _verify_foreign(folder: Path) -> None:
     paths = [folder / entry["file"] for split in splits.values() for entry in split["shards"]]
     if problems := foreign_shards.check_foreign(paths, all_tokens=True):
         raise InputError(*problems)
-    tokens = sum(len(map_tokens(path)) for path in paths)
+    tokens = sum(len(TokenFile(path)) for path in paths)
     print(
         f"{folder}: {len(paths)} shards, {tokens:,} tokens, headers and sizes are consistent and "
         f"GPT-2 has all tokens; without {META} there are no hashes to compare"

@@ -20,7 +20,7 @@ import itertools
 import json
 from pathlib import Path
 
-from runtime.files import read_json
+from runtime.files import TEXT, find_mismatch, read_json, read_json_lines
 
 import numpy as np
 import yaml
@@ -235,7 +235,7 @@ def _name_in_folder(folder: Path) -> str:
     if (folder / "meta.json").is_file():
         remedy = f"prepare {folder} again"
         meta = read_json(folder / "meta.json", remedy)
-        if not isinstance(meta, dict) or not isinstance(meta.get("tokenizer"), str):
+        if find_mismatch(meta, {"tokenizer": TEXT}):
             raise InputError(f"{folder / 'meta.json'} has no name of a tokenizer: {remedy}")
         return meta["tokenizer"]
     if (folder / "log.jsonl").is_file():
@@ -250,11 +250,10 @@ def _name_in_folder(folder: Path) -> str:
 
 def _name_in_run(folder: Path) -> str:
     """Return the name of a run's tokenizer: from its log, or in older runs from its data."""
-    for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # an incomplete last line
-            record = json.loads(line)
-            if record.get("kind") == "start" and "tokenizer" in record:
-                return record["tokenizer"]
+    for _, record in read_json_lines(folder / "log.jsonl"):
+        is_start = isinstance(record, dict) and record.get("kind") == "start"
+        if is_start and isinstance(record.get("tokenizer"), str):
+            return record["tokenizer"]
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         data = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")).get("data")
         if data and Path(data).is_dir():

@@ -7,6 +7,7 @@
 Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runtime import devices
 
 import torch
 
+from errors import InputError
 from model import GPT, GPTConfig
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
@@ -75,6 +77,24 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         targets=targets / config.block_size,
         checkpoint_gb=12 * parameters / 1e9,
     )
+
+
+def check_memory(config: GPTConfig, device: torch.device) -> None:
+    """Raise InputError if a network cannot be trained, because this machine has too little memory.
+
+    The machine needs the float32 weights, and to train on the CPU gradients and AdamW's moments.
+    """
+    with torch.device("meta"):
+        model = GPT(config)
+    weights = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+    needed = weights * (16 if device.type == "cpu" else 4)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise InputError(
+            f"{config.n_layer} layers of dimension {config.n_embd} with {config.pe} have "
+            f"{weights:,} weights and need {needed / 1e9:,.0f} GB, but this machine has "
+            f"{memory / 1e9:,.0f} GB of memory: use smaller settings"
+        )
 
 
 def describe_cost(config) -> str:

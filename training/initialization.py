@@ -6,7 +6,7 @@ initialize_from(model, "runs/rope", checkpoint, tokenizer)
 from pathlib import Path
 
 from runtime import plugins
-from runtime.checkpoints import checkpoint_path
+from runtime.checkpoints import run_folder_of
 from runtime.loading import load_weights
 
 import posenc
@@ -24,7 +24,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     """
     old, new = checkpoint["gpt"], model.config
     if old["pe"] == new.pe:
-        plugins.check_loaded(checkpoint["config"], checkpoint_path(run).parent)
+        plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     problems = []
     for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale"):
         old_value, new_value = old.get(name), getattr(new, name)

@@ -1,7 +1,10 @@
 """Training metrics: loss, gradient norm, throughput and MFU of the steps."""
 
+import math
+
 from runtime import devices
 from runtime.distributed import Processes
+from runtime.run_folder import Run
 
 import numpy as np
 import torch
@@ -54,12 +57,12 @@ class StepMetrics:
         self.norms[self.steps] = norm
         self.steps += 1
 
-    def reduce_losses(self, step: int, saved_step: int, scaler) -> Tensor:
+    def reduce_losses(self, step: int, run: Run, scaler) -> Tensor:
         """Return the mean losses of all ranks, one per step since the last log line, (steps,).
 
-        Waits for the device. step: taken so far; saved_step: of the newest checkpoint; scaler: the
-        gradient scaler, which skips steps whose gradients are NaN or Inf if it is enabled. Raises
-        InputError if a loss, or a gradient norm that is not skipped, is NaN or Inf.
+        Waits for the device. step: taken so far; scaler: the gradient scaler, which skips steps
+        whose gradients are NaN or Inf if it is enabled. Raises InputError if a loss, or a gradient
+        norm that is not skipped, is NaN or Inf.
         """
         losses = self.processes.sum(self.losses[: self.steps].mean(1)) / self.processes.world_size
         is_finite = losses.isfinite()
@@ -69,10 +72,11 @@ class StepMetrics:
             return losses
         row = int(is_finite.int().argmin())
         quantity = "gradient norm" if losses[row].isfinite() else "loss"
+        steps_before = step - self.steps + row
+        places = self._describe_nonfinite_windows(row)
         raise InputError(
-            f"the {quantity} of step {step - self.steps + row + 1} is NaN or Inf"
-            f"{self._describe_nonfinite_windows(row)}: train again with a lower --lr; "
-            f"the checkpoints up to step {saved_step} are unchanged"
+            f"the {quantity} of step {steps_before + 1} is NaN or Inf{places}; "
+            f"{run.describe_last_good(steps_before)}"
         )
 
     def _describe_nonfinite_windows(self, row: int) -> str:
@@ -114,6 +118,24 @@ class StepMetrics:
         self.steps = 0
         self.seconds = 0.0
         return values
+
+
+def check_validation(loss: float, step: int, run: Run) -> None:
+    """Raise InputError if the validation loss after `step` steps is NaN or Inf."""
+    if not math.isfinite(loss):
+        raise InputError(
+            f"the validation loss after step {step} is NaN or Inf; {run.describe_last_good(step)}"
+        )
+
+
+def check_parameters(model: GPT, step: int, run: Run) -> None:
+    """Raise InputError if a parameter after `step` steps is NaN or Inf. Waits for the device."""
+    if torch.nn.utils.get_total_norm(model.parameters(), math.inf).isfinite():
+        return
+    names = [name for name, values in model.named_parameters() if not values.isfinite().all()]
+    raise InputError(
+        f"parameter {names[0]} is NaN or Inf after step {step}; {run.describe_last_good(step)}"
+    )
 
 
 def step_columns(values: dict, steps_left: int) -> list[str]:

@@ -14,6 +14,8 @@ import math
 import torch
 from torch import Tensor
 
+from errors import InputError
+
 
 def make_optimizer(
     model,
@@ -29,14 +31,24 @@ def make_optimizer(
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, checkpoint: dict
 ) -> None:
-    """Load the states of a checkpoint; betas and weight decay stay, --override may change them."""
+    """Load the states of a checkpoint; betas and weight decay stay, --override may change them.
+
+    Raises InputError if the states belong to another network.
+    """
     names = ("betas", "weight_decay")
     own = [{name: group[name] for name in names} for group in optimizer.param_groups]
-    optimizer.load_state_dict(checkpoint["optimizer"])
+    try:
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
+            scaler.load_state_dict(checkpoint["scaler"])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"--resume: the optimizer in the checkpoint does not fit the network ({reason}): "
+            "use an earlier checkpoint, or start a new run with --init_from"
+        ) from None
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
-    if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
-        scaler.load_state_dict(checkpoint["scaler"])
 
 
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:

@@ -12,9 +12,10 @@ from runtime import cli, plugins
 from runtime.checkpoints import (
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
-    checkpoint_path,
     list_checkpoints,
     load_checkpoint,
+    load_newest_intact,
+    run_folder_of,
 )
 
 import posenc
@@ -41,9 +42,12 @@ def inherit(values: dict, given: set[str]) -> dict:
         return {}
     is_resumed = values["resume"] and list_checkpoints(values["out_dir"])
     run = values["out_dir"] if is_resumed else values["init_from"]
-    checkpoint = load_checkpoint(run, weights=False, check_plugins=False)
+    if is_resumed:
+        checkpoint, _ = load_newest_intact(run, weights=False)
+    else:
+        checkpoint = load_checkpoint(run, weights=False, check_plugins=False)
     if "pe" in names and not (is_resumed and values["plugin"]):
-        plugins.check_loaded(checkpoint["config"], checkpoint_path(run).parent)
+        plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     provided = checkpoint["config"]  # as recorded: null stays null, so that nothing changes
     if not is_resumed:
         objective = "clm" if checkpoint["gpt"].get("causal", True) else "mlm"
@@ -114,8 +118,6 @@ def check(config) -> list[str]:
         value = getattr(config, name)
         if not 0 <= value < 1:
             problems.append(f"{name} is {value}: it must be at least 0 and below 1")
-    if config.seed >= 2**63:
-        problems.append(f"seed is {config.seed}: it must be below 2^63")
     if not 0 < config.mask_rate < 1:
         problems.append(f"mask_rate is {config.mask_rate}: it must be above 0 and below 1")
     try:
@@ -130,7 +132,7 @@ def _missing_plugin(config) -> list[str]:
     """Return a line if --resume lacks the plugin that defines the encoding of its run."""
     if not (config.resume and list_checkpoints(config.out_dir)):
         return []
-    trained = load_checkpoint(config.out_dir, weights=False, check_plugins=False)
+    trained, _ = load_newest_intact(config.out_dir, weights=False)
     try:
         if trained["gpt"]["pe"] == config.pe:
             plugins.check_loaded(trained["config"], config.out_dir)

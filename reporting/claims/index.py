@@ -11,6 +11,9 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import quote
+
+from runtime.files import NAME, TEXT, Kind, find_mismatch
 
 from errors import InputError
 from reporting import paper
@@ -34,6 +37,7 @@ from reporting.claims.verdicts import (
     UNDECIDED,
     Verdict,
 )
+from reporting.formatting import escape_markdown
 
 FILE = "verdicts.csv"
 TITLES = {
@@ -42,6 +46,15 @@ TITLES = {
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
 OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
+ROW = {  # of verdicts.csv
+    "claim": TEXT,
+    "paper": TEXT,
+    "where": TEXT,
+    "measured": TEXT,
+    "outcome": Kind("an outcome", lambda value: value in (*OUTCOMES, NOT_MEASURED)),
+    "table": NAME,
+    "sizes": TEXT,
+}
 SMALL, FULL = "small scale", "full size"
 ON_CPU = "on a CPU: "
 # Encodings that a claim compares another one with.
@@ -58,7 +71,7 @@ VARIABLE = (
     (r"^at [\d.]+x: same order", "same order"),
     (r"^window:\S+:", "window:"),
     (r"nDCG@10 at [\d.]+x /", "nDCG@10 at the longest length /"),
-    (r"^\w+: (cable(-v1)? has the )", r"\1"),
+    (r"^\w+: (cable-v1 has the )", r"\1"),
 )
 
 
@@ -89,21 +102,20 @@ def _printed_orders() -> list[Verdict]:
     """Return the claim "same order" for every printed table of perplexity."""
     with open(paper.FOLDER / "index.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["measure"] == "Perplexity"]
-    # Encodings with different training lengths are not compared.
-    sources = [row["what"] for row in rows if row["trained_at"].isdecimal()]
-    names = [source.rpartition(", ") for source in dict.fromkeys(sources)]
-    return [
-        Verdict("same order of encodings as printed", name, where)
-        for name, _, where in names
-        if where.startswith("table")
-    ]
+    claims = []
+    for row in rows:
+        name, _, where = row["what"].rpartition(", ")
+        # Encodings with different training lengths are not compared.
+        if where.startswith("table") and row["trained_at"].isdecimal():
+            claims.append(Verdict(perplexity.same_order(row["size"], row["dataset"]), name, where))
+    return claims
 
 
 def read_verdicts(folders: list[str]) -> list[dict]:
     """Return the rows of all verdicts.csv in folders and below.
 
     Each has the path of its "table", and a "report": the folder of it, relative to the given one.
-    Raises InputError if a folder does not exist.
+    Raises InputError if a folder does not exist, or if a file is corrupt.
     """
     missing = [folder for folder in folders if not Path(folder).is_dir()]
     if missing:
@@ -112,17 +124,31 @@ def read_verdicts(folders: list[str]) -> list[dict]:
     for folder in folders:
         for report in sorted(path.parent for path in Path(folder).rglob(FILE)):
             name = report.relative_to(folder) if report != Path(folder) else report.name
-            with open(report / FILE, newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    verdicts.append(row | {"report": str(name), "table": report / row["table"]})
+            for row in _read_rows(report / FILE):
+                verdicts.append(row | {"report": str(name), "table": report / row["table"]})
     return verdicts
+
+
+def _read_rows(path: Path) -> list[dict]:
+    """Return the rows of a verdicts.csv. Raises InputError if one is not as report.py writes it."""
+    remedy = "make the report again, or remove the file"
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
+    for number, row in enumerate(rows, 1):
+        if problem := find_mismatch(row, ROW):
+            raise InputError(f"{path}: verdict {number}: {problem}: {remedy}")
+    return rows
 
 
 def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     """Return the page as Markdown, with links relative to out_dir."""
     texts, measured = {}, {}  # by key
     for verdict in known_claims():
-        texts.setdefault(claim_key(vars(verdict)), verdict.claim)
+        if verdict.paper in TITLES:
+            texts.setdefault(claim_key(vars(verdict)), verdict.claim)
     for verdict in verdicts:
         key = claim_key(verdict)
         if verdict["outcome"] != NOT_MEASURED and verdict["paper"] in TITLES:
@@ -140,7 +166,8 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
         rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
         for key in sorted((key for key in texts if key[0] == name), key=lambda key: key[1]):
             cells = [_cell(texts[key], measured[key], scale, out_dir) for scale in (SMALL, FULL)]
-            rows.append([key[1], texts[key], *cells])
+            rows.append([escape_markdown(key[1]), escape_markdown(texts[key]), *cells])
+        rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
     return "\n\n".join(parts) + "\n"
 
@@ -187,7 +214,8 @@ def _cell(claim: str, verdicts: list[dict], scale: str, out_dir: str | Path) -> 
             tables.setdefault(verdict["table"], []).append(verdict)
     lines = []
     for path, found in tables.items():
-        link = f"[{found[0]['report']}]({os.path.relpath(path, out_dir)})"
+        target = quote(os.path.relpath(path, out_dir), safe="/+")
+        link = f"[{escape_markdown(found[0]['report'])}]({target})"
         lines.append(f"{_summary(claim, found)} ({link})")
     return "<br>".join(lines) or NOT_MEASURED
 
@@ -201,4 +229,5 @@ def _summary(claim: str, verdicts: list[dict]) -> str:
     (verdict,) = verdicts
     rivals = _rivals(verdict["claim"])
     compared = f" against {', '.join(rivals)}" if rivals != _rivals(claim) else ""
-    return f"**{outcomes[0]}**{compared}: {verdict['measured']}"
+    measured = escape_markdown(f"{compared}: {verdict['measured']}")
+    return f"**{outcomes[0]}**{measured}"

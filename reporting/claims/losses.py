@@ -14,7 +14,7 @@ from evaluation import intervals
 from evaluation.intervals import MAX_SEGMENTS
 from reporting.claims.verdicts import CABLE, Verdict, has_verdicts, judge_lowest
 from reporting.columns import sort_key
-from reporting.formatting import MISSING, Table
+from reporting.formatting import MISSING, Table, standard_deviation
 
 METRIC = "Training loss"  # record["metric"]
 FINAL = 0.1  # fraction of the training
@@ -72,7 +72,9 @@ def loss_table(record: dict) -> Table:
         for fraction in (FINAL, 1):
             values = [float(last(losses, fraction).mean()) for losses in seeds]
             text = f"{statistics.mean(values):.3f}" if values else MISSING
-            texts.append(text + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""))
+            if (deviation := standard_deviation(values)) is not None:
+                text += f" ± {deviation:.3f}"
+            texts.append(text)
         cells.append([pe, *texts, f"{len(seeds)}"])
     return Table(cells)
 

@@ -7,29 +7,33 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims.verdicts import (
     CABLE_V1,
+    CLAIMED_AS,
     HOLDS,
     Verdict,
     judge_all,
     printed_interval,
 )
-from reporting.tables import ACCURACIES, values_on_other_data
+from reporting.tables import ACCURACIES, entry_at_training_length, values_on_other_data
+
+CLAIMED = "cable-v1"
+RIVALS = ("alibi", "t5", "t5-clip", "rope", "sinusoidal")  # the other encodings of table 1
 
 
 def all_claims() -> list[Verdict]:
     """Return the claims on the paper's measures, not measured."""
     return [
-        Verdict(_best_claim("cable-v1", measure), CABLE_V1, "section 5.3")
+        Verdict(_best_claim(measure), CABLE_V1, "section 5.3")
         for measure in (*ACCURACIES, "fineweb", "wikitext103")
     ]
 
 
-def _best_claim(pe: str, measure: str) -> str:
+def _best_claim(measure: str) -> str:
     best = f"highest {measure}" if measure in ACCURACIES else f"lowest perplexity on {measure}"
-    return f"{pe} has the {best}"
+    return f"{CLAIMED} has the {best}"
 
 
 def judge_generalization(records: list[dict]) -> list[Verdict]:
-    """Return whether cable is the best on other data, for every size and measure.
+    """Return whether cable-v1 is the best on other data, for every size and measure.
 
     records: of eval_hellaswag.py and eval_extrapolation.py, see tables.values_on_other_data.
     Accuracies have standard errors only, so that their comparisons are not paired. Source: CABLE,
@@ -39,7 +43,8 @@ def judge_generalization(records: list[dict]) -> list[Verdict]:
     for record in records:
         for measure in values_on_other_data(record):
             by_encoding = by_measure.setdefault(measure, {}).setdefault(record["size"], {})
-            by_encoding.setdefault(record["pe"], []).append(record)
+            pe = CLAIMED_AS.get(record["pe"], record["pe"])
+            by_encoding.setdefault(pe, []).append(record)
     verdicts = []
     for measure in sorted(by_measure, key=lambda name: name not in ACCURACIES):
         for size, by_encoding in sorted(by_measure[measure].items()):
@@ -50,29 +55,27 @@ def judge_generalization(records: list[dict]) -> list[Verdict]:
 def _judge_best_elsewhere(
     measure: str, size: str, by_encoding: dict[str, list[dict]]
 ) -> Iterator[Verdict]:
-    judged = [pe for pe in ("cable", "cable-v1") if pe in by_encoding]
-    rivals = [pe for pe in by_encoding if pe not in judged]
-    if not rivals:
+    rivals = [pe for pe in RIVALS if pe in by_encoding]
+    if CLAIMED not in by_encoding or not rivals:
         return
     means = {}
     for pe, records in by_encoding.items():
         values = [values_on_other_data(record)[measure] for record in records]
         means[pe] = statistics.mean(values)
     rival = (max if measure in ACCURACIES else min)(rivals, key=means.get)
-    for pe in judged:
-        compared = {
-            other: _compare_elsewhere(measure, by_encoding[pe], by_encoding[other])
-            for other in rivals
-        }
-        # Accuracies: differences, ours minus the rival's. Perplexities: ratios, rival's to ours.
-        bound, what = (0, "difference") if measure in ACCURACIES else (1, "ratio")
-        outcome, counts = judge_all([*compared.values()], bound)
-        measured = f"{means[pe]:.2f}, next {rival} {means[rival]:.2f}, {what} "
-        measured += printed_interval(compared[rival], 2 if measure in ACCURACIES else 3)
-        if outcome != HOLDS and len(compared) > 1:
-            measured += f"; {counts}"
-        claim = f"{size}: {_best_claim(pe, measure)}"
-        yield Verdict(claim, CABLE_V1, "section 5.3", measured, outcome)
+    compared = {
+        other: _compare_elsewhere(measure, by_encoding[CLAIMED], by_encoding[other])
+        for other in rivals
+    }
+    # Accuracies: differences, ours minus the rival's. Perplexities: ratios, rival's to ours.
+    bound, what = (0, "difference") if measure in ACCURACIES else (1, "ratio")
+    outcome, counts = judge_all([*compared.values()], bound)
+    measured = f"{means[CLAIMED]:.2f}, next {rival} {means[rival]:.2f}, {what} "
+    measured += printed_interval(compared[rival], 2 if measure in ACCURACIES else 3)
+    if outcome != HOLDS and len(compared) > 1:
+        measured += f"; {counts}"
+    claim = f"{size}: {_best_claim(measure)}"
+    yield Verdict(claim, CABLE_V1, "section 5.3", measured, outcome)
 
 
 def _compare_elsewhere(measure: str, ours: list[dict], theirs: list[dict]) -> Interval:
@@ -84,7 +87,7 @@ def _compare_elsewhere(measure: str, ours: list[dict], theirs: list[dict]) -> In
         values = [tuple(_percent_and_error(record, measure) for record in pair) for pair in pairs]
         return intervals.unpaired_difference(values)
     texts = [[_text_of(record) for record in pair] for pair in pairs]
-    entries = [(_shortest_entry(b), _shortest_entry(a)) for a, b in pairs]
+    entries = [(entry_at_training_length(b), entry_at_training_length(a)) for a, b in pairs]
     return intervals.perplexity_ratio(entries, paired=all(a == b for a, b in texts))
 
 
@@ -96,8 +99,4 @@ def _percent_and_error(record: dict, measure: str) -> tuple[float, float | None]
 
 def _text_of(record: dict) -> tuple:
     """Return what two records of perplexity must share to be compared block by block."""
-    return record["data"], record.get("protocol"), min(record["lengths"], key=int)
-
-
-def _shortest_entry(record: dict) -> dict:
-    return record["lengths"][min(record["lengths"], key=int)]
+    return record["data"], record.get("protocol"), record["block_size"]

@@ -8,9 +8,11 @@ from evaluation.intervals import Interval
 from reporting.claims.verdicts import (
     CABLE,
     CABLE_V1,
+    CLAIMED_AS,
     FAR_MULTIPLES,
     NO_GROWTH,
     NO_PAPER,
+    OURS,
     SANDWICH,
     Verdict,
     judge_all,
@@ -18,22 +20,21 @@ from reporting.claims.verdicts import (
     judge_lowest,
     printed_interval,
 )
-from reporting.columns import PAPER_ORDER, Column, all_lengths, entry_pairs
+from reporting.columns import PAPER_ORDER, Column, entry_pairs
 from reporting.paper import PAPER_NAMES, PaperTable
 
 FAR = FAR_MULTIPLES[0]
-OURS = ", our bound"
 # Bounds on the perplexity at a multiple of the training length (15 if 16 was not evaluated),
 # relative to the perplexity at the training length: encoding, multiple, relation, bound, paper,
 # where. The papers print directions ("sharp decline") and tables, but few bounds. OURS: the bound
-# between the two is not printed. Bounds of the Sandwich paper are on its protocol, same-targets.
+# between the two is not printed.
 GROWTH_BOUNDS = (
     ("cable", FAR, "<", 1, CABLE, "section 5.1"),
     ("cable-nw", FAR, "<", 1, CABLE, "table 1"),
     ("k-cable", FAR, "<=", 1.05, CABLE, "figure 5" + OURS),
     ("alibi", FAR, "<=", 1.1, CABLE, "section 5.1" + OURS),
     ("alibi", FAR, ">", 1, SANDWICH, "section 4.4"),
-    ("kerple", FAR, ">", 1.5, CABLE, "section 5.3" + OURS),
+    ("alibi-shift:shift=0", FAR, ">", 1, SANDWICH, "section 4.4"),
     ("kerple", FAR, "<", 1, SANDWICH, "table 3"),
     ("kerple-power", FAR, "<=", 1.05, "Chi et al. 2022", "our bound"),
     ("fox", FAR, "<=", 1.05, "Lin et al. 2025", "our bound"),
@@ -50,19 +51,32 @@ GROWTH_BOUNDS = (
     ("sandwich", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
     ("sandwich-smoothed", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
 )
+# Bounds that the CABLE paper states for FineWeb-Edu, as in GROWTH_BOUNDS. They are not judged on
+# other data, nor for tiny: its tables of WikiText-103, and of tiny (table 4), have no such growth.
+ON_FINEWEB_EDU = " on FineWeb-Edu"
+FINEWEB_EDU_BOUNDS = (
+    ("kerple", FAR, ">", 1.5, CABLE, "section 5.3" + OURS),
+    ("alibi", 2, "<=", NO_GROWTH, CABLE, "section 5.1" + OURS),
+    ("alibi", FAR, ">", 1, CABLE, "section 5.1"),
+    ("alibi", 2, "<=", NO_GROWTH, CABLE_V1, "section 5.1" + OURS),
+    ("alibi", FAR, ">", 1, CABLE_V1, "section 5.1"),
+)
 # Multiples of the training length at which encodings are compared, in addition to tuples of them.
 BEYOND = "every length beyond the training length"
 FROM_TRAINING = "every length from the training length on"
+EVERY = "every length"
 # Sandwich's "smaller and larger" dimensions, of which the paper names none; 128 is the default.
 SANDWICH_DIMENSIONS = tuple(f"sandwich:dimension={dimension}" for dimension in (32, 64, 256, 512))
-# Encodings with a lower perplexity than others: encoding, rivals, multiples, paper, where.
+# Encodings with a lower perplexity than others: encoding, rivals, multiples, paper, where. Claims
+# of the Sandwich paper, here and above, are judged with its protocol only: same-targets.
 LOWER_THAN = (
     ("cable", tuple(pe for pe in PAPER_ORDER if pe != "cable"), BEYOND, CABLE, "section 5.1"),
     ("cable-nw", ("alibi",), (4, FAR), CABLE, "section 5.1"),
-    ("k-cable", ("cable",), (1, 4, FAR), CABLE, "section 5.6"),
+    ("k-cable", ("cable",), FROM_TRAINING, CABLE, "section 5.6"),
     ("cable-v1", ("alibi", "t5", "t5-clip", "rope", "sinusoidal"), BEYOND, CABLE_V1, "section 5.1"),
-    ("k-cable-v1", ("cable-v1",), (1, 4, FAR), CABLE_V1, "section 5.4"),
+    ("k-cable-v1", ("cable-v1",), FROM_TRAINING, CABLE_V1, "section 5.4"),
     ("cable", ("cable-nw",), FROM_TRAINING, CABLE, "section 5.1"),
+    ("kerple", ("kerple-power",), FROM_TRAINING, CABLE, "section 4.3"),
     ("dapev2+cable", ("cable", "dapev2+kerple"), FROM_TRAINING, CABLE, "section 5.3"),
     ("dapev2+kerple", ("kerple",), FROM_TRAINING, CABLE, "section 5.3"),
     ("sandwich", ("rope", "sinusoidal"), BEYOND, SANDWICH, "section 6.2"),
@@ -72,9 +86,11 @@ LOWER_THAN = (
     ("rope+cable", ("rope", "cable"), (1, FAR), NO_PAPER, ""),
     ("rope+fox", ("rope", "fox"), (1, FAR), NO_PAPER, ""),
 )
+# The same on FineWeb-Edu, as in table 4.
+FINEWEB_EDU_LOWER_THAN = (("cable", LOWER_THAN[0][1], EVERY, CABLE, "section A.2"),)
 ALL_TRAINING_LENGTHS = Verdict(
-    "cable-v1: perplexity lower than sinusoidal at every context, for every pair of training "
-    "lengths",
+    "cable-v1, trained with the context or less: perplexity lower than sinusoidal at every "
+    "training length of sinusoidal",
     CABLE_V1,
     "figure 5",
 )
@@ -94,8 +110,10 @@ TIE = 0.005  # printed perplexities that differ by less, relatively, have no ord
 def all_claims() -> list[Verdict]:
     """Return the claims of this module, not measured."""
     nothing = _Results([], 1)
-    claims = [_judge_growth(nothing, *row[:4], row[4:]) for row in GROWTH_BOUNDS]
-    claims += [_judge_lower(nothing, *row[:3], row[3:]) for row in LOWER_THAN]
+    claims = []
+    for scope, bounds, comparisons in _scopes(on_fineweb_edu=True):
+        claims += [_judge_growth(nothing, *row[:4], row[4:], scope) for row in bounds]
+        claims += [_judge_lower(nothing, *row[:3], row[3:], scope) for row in comparisons]
     return [*claims, ALL_TRAINING_LENGTHS, *LONGER_TRAINING.values()]
 
 
@@ -118,39 +136,53 @@ def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -
     return verdicts + [*_judge_all_training_lengths(columns)]
 
 
+def _scopes(on_fineweb_edu: bool, size: str | None = None) -> list[tuple[str, tuple, tuple]]:
+    """Return (end of the claims' text, bounds, comparisons) for a model on some data."""
+    scopes = [("", GROWTH_BOUNDS, LOWER_THAN)]
+    if on_fineweb_edu:
+        bounds = () if size == "tiny" else FINEWEB_EDU_BOUNDS
+        scopes.append((ON_FINEWEB_EDU, bounds, FINEWEB_EDU_LOWER_THAN))
+    return scopes
+
+
 def _judge_model(
     columns: list[Column], trained_at: int, printed: PaperTable | None
 ) -> Iterator[Verdict]:
     results = _Results(columns, trained_at)
-    claimed = {column.pe for column in columns}
+    claimed = {*results.encodings}
     if printed:
         claimed |= {*printed.numbers} - {*PAPER_NAMES.values()}
-    own_protocol = bool((columns[0].records[0].get("protocol") or {}).get("targets"))
-    for pe, multiple, relation, bound, *source in GROWTH_BOUNDS:
-        if pe in claimed and (SANDWICH not in source or own_protocol):
-            yield _judge_growth(results, pe, multiple, relation, bound, source)
-    for pe, rivals, multiples, *source in LOWER_THAN:
-        rivals = [rival for rival in rivals if rival in results.encodings]
-        if pe in claimed and rivals:
-            yield _judge_lower(results, pe, rivals, multiples, source)
-    if printed and printed.trained_at:
+    record = columns[0].records[0]
+    own_protocol = bool((record.get("protocol") or {}).get("targets"))
+    on_fineweb_edu = record["data"]["dataset"].removesuffix("-bytes") == "fineweb-edu"
+    for scope, bounds, comparisons in _scopes(on_fineweb_edu, record.get("size")):
+        for pe, multiple, relation, bound, *source in bounds:
+            if pe in claimed and (SANDWICH not in source or own_protocol):
+                yield _judge_growth(results, pe, multiple, relation, bound, source, scope)
+        for pe, rivals, multiples, *source in comparisons:
+            rivals = [rival for rival in rivals if rival in results.encodings]
+            if pe in claimed and rivals and (SANDWICH not in source or own_protocol):
+                yield _judge_lower(results, pe, rivals, multiples, source, scope)
+    if printed and printed.trained_at and len(printed.numbers) > 1:
         yield from _judge_order(results, printed)
 
 
 class _Results:
     """Perplexities of one model size and training length, by encoding and multiple of the latter.
 
-    Of several columns of an encoding the first counts.
+    Of several columns of an encoding the first counts. `fox` is also `cable-v1`.
     """
 
     def __init__(self, columns: list[Column], trained_at: int):
-        self.encodings = {column.pe: None for column in columns}
+        self.encodings = {}
         self.trained_at = trained_at
         self.columns = {}  # (encoding, multiple) -> column
-        for column in reversed(columns):
-            for length in column.lengths():
-                if column.values(length):
-                    self.columns[column.pe, length / trained_at] = column
+        for column in columns:
+            for pe in _claimed_names(column.pe):
+                self.encodings[pe] = None
+                for length in column.lengths():
+                    if column.values(length):
+                        self.columns.setdefault((pe, length / trained_at), column)
 
     def evaluated(self, multiple: int) -> int:
         """Return the multiple; for FAR, that of FAR_MULTIPLES which was evaluated."""
@@ -159,10 +191,16 @@ class _Results:
             return next((other for other in FAR_MULTIPLES if other in measured), FAR)
         return multiple
 
-    def multiples(self) -> list[int]:
-        """Return the evaluated whole multiples from the training length on, ascending."""
-        multiples = {multiple for _, multiple in self.columns}
-        return sorted(int(m) for m in multiples if m >= 1 and m == int(m))
+    def multiples(self, which: str) -> list[float]:
+        """Return the evaluated multiples, ascending: whole ones, and those below 1.
+
+        which: BEYOND, FROM_TRAINING or EVERY.
+        """
+        evaluated = sorted({multiple for _, multiple in self.columns})
+        comparable = [m for m in evaluated if m < 1 or m == int(m)]
+        if which == BEYOND:
+            return [m for m in comparable if m > 1]
+        return [m for m in comparable if m >= 1 or which == EVERY]
 
     def has(self, *keys: tuple[str, float]) -> bool:
         return all(key in self.columns for key in keys)
@@ -173,15 +211,26 @@ class _Results:
         return _ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
 
 
+def _claimed_names(pe: str) -> list[str]:
+    """Return the names of an encoding in claims."""
+    return [pe, CLAIMED_AS[pe]] if pe in CLAIMED_AS else [pe]
+
+
 def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> Interval:
     return intervals.perplexity_ratio(entry_pairs(over, over_length, under, under_length))
 
 
 def _judge_growth(
-    results: _Results, pe: str, multiple: int, relation: str, bound: float, source: list[str]
+    results: _Results,
+    pe: str,
+    multiple: int,
+    relation: str,
+    bound: float,
+    source: list[str],
+    scope: str,
 ) -> Verdict:
     multiple = results.evaluated(multiple)
-    claim = f"{pe}: perplexity at {multiple}x / perplexity at 1x {relation} {bound}"
+    claim = f"{pe}: perplexity at {multiple}x / perplexity at 1x {relation} {bound}{scope}"
     if not results.has((pe, multiple), (pe, 1)):
         return Verdict(claim, *source)
     ratio = results.ratio((pe, multiple), (pe, 1))
@@ -194,21 +243,27 @@ def _judge_lower(
     rivals: list[str],
     multiples: tuple[int, ...] | str,
     source: list[str],
+    scope: str,
 ) -> Verdict:
-    if multiples in (BEYOND, FROM_TRAINING):
-        compared = [m for m in results.multiples() if m > 1 or multiples == FROM_TRAINING]
+    if isinstance(multiples, str):
+        compared = results.multiples(multiples)
         lengths = multiples
     else:
         compared = sorted(map(results.evaluated, multiples))
         lengths = ", ".join(f"{multiple}x" for multiple in compared)
-    claim = f"{pe}: perplexity lower than {', '.join(rivals)} at {lengths}"
+    claim = f"{pe}: perplexity lower than {', '.join(rivals)} at {lengths}{scope}"
     ratios = {}
     for rival in rivals:
         for multiple in compared:
             if results.has((rival, multiple), (pe, multiple)):
                 ratio = results.ratio((rival, multiple), (pe, multiple))
-                ratios[f"{rival} at {multiple}x"] = ratio
+                ratios[f"{rival} at {multiple:g}x"] = ratio
     return judge_lowest(Verdict(claim, *source), "smallest ratio of another encoding to it", ratios)
+
+
+def same_order(size: str, dataset: str) -> str:
+    """Return the claim that encodings have the order of a paper's table."""
+    return f"same order of encodings as printed for {size} on {dataset}"
 
 
 def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
@@ -227,7 +282,7 @@ def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
             for b in paper_values:
                 if paper_values[b] / paper_values[a] > 1 + TIE:
                     ratios.append(results.ratio((b, multiple), (a, multiple)))
-        claim = f"at {multiple:g}x: same order of encodings as printed"
+        claim = f"at {multiple:g}x: {same_order(printed.size, printed.dataset)}"
         verdict = Verdict(claim, printed.paper, printed.where)
         if ratios:
             verdict.outcome, counts = judge_all(ratios)
@@ -252,18 +307,20 @@ def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
 def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
     """Yield the verdict on cable-v1 and sinusoidal, if both were trained at several lengths.
 
-    Source: CABLE, version 1, figure 5.
+    Source: CABLE, version 1, figure 5, which has sinusoidal at its training lengths only, and
+    cable-v1 from its training length on.
     """
-    cable_columns = [column for column in columns if column.pe == "cable-v1"]
+    cable_columns = [column for column in columns if "cable-v1" in _claimed_names(column.pe)]
     sinusoidal_columns = [column for column in columns if column.pe == "sinusoidal"]
     for group in (cable_columns, sinusoidal_columns):
         if len({column.trained_at for column in group}) < 2:
             return
     ratios = {}
-    for length in all_lengths(columns):
+    for sinusoidal in sinusoidal_columns:
+        length = sinusoidal.trained_at
         for cable in cable_columns:
-            for sinusoidal in sinusoidal_columns:
-                if cable.values(length) and sinusoidal.values(length):
-                    name = f"{sinusoidal.label} and {cable.label} at {length:,} tokens"
-                    ratios[name] = _ratio(sinusoidal, length, cable, length)
+            is_compared = cable.trained_at <= length
+            if is_compared and cable.values(length) and sinusoidal.values(length):
+                name = f"{sinusoidal.label} and {cable.label} at {length:,} tokens"
+                ratios[name] = _ratio(sinusoidal, length, cable, length)
     yield judge_lowest(ALL_TRAINING_LENGTHS, "smallest ratio of sinusoidal to it", ratios)

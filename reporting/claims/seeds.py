@@ -7,17 +7,18 @@ from reporting.paper import MARKS_REFERENCE, PaperTable
 from reporting.tables import seed_marks
 
 RELATIONS = {BETTER: "better", WORSE: "worse"}
+DATASETS = ("openwebtext2", "arxiv", "github")  # of the table
 
 
 def all_claims() -> list[Verdict]:
     """Return the claims of this module, not measured."""
-    return [_claim(mark) for mark in RELATIONS]
+    return [_claim(mark, dataset) for dataset in DATASETS for mark in RELATIONS]
 
 
-def _claim(mark: str) -> Verdict:
+def _claim(mark: str, dataset: str) -> Verdict:
     claim = (
-        f"{MARKS_REFERENCE} is significantly {RELATIONS[mark]} where the table marks another "
-        f"encoding {mark} (paired t-test over seeds)"
+        f"{MARKS_REFERENCE} is significantly {RELATIONS[mark]} where the table on {dataset} marks "
+        f"another encoding {mark} (paired t-test over seeds)"
     )
     return Verdict(claim, SANDWICH, "table 3")
 
@@ -31,7 +32,7 @@ def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict
     marks = seed_marks(columns, MARKS_REFERENCE)
     verdicts = []
     for mark in RELATIONS:
-        verdict = _claim(mark)
+        verdict = _claim(mark, printed.dataset)
         found = []
         for column in columns:
             for context in printed.contexts():

@@ -3,10 +3,14 @@
 from dataclasses import dataclass, replace
 
 from evaluation.intervals import Interval
+from reporting.formatting import escape_markdown
 
 # Values of Verdict.paper. Other papers have their authors' names.
 CABLE, CABLE_V1, SANDWICH = "CABLE", "CABLE, version 1", "Sandwich"
 NO_PAPER = "not in a paper"
+OURS = ", our bound"  # end of Verdict.where if the paper does not print the bound
+# An encoding of another paper, and the name of the same encoding in the claims of this one.
+CLAIMED_AS = {"fox": "cable-v1"}
 
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
 
@@ -31,7 +35,8 @@ class Verdict:
 
     def __str__(self):
         source = ", ".join(part for part in (self.paper, self.where) if part)
-        parts = [f"{self.claim} ({source})", self.measured, f"**{self.outcome}**"]
+        texts = map(escape_markdown, (f"{self.claim} ({source})", self.measured))
+        parts = [*texts, f"**{self.outcome}**"]
         return ": ".join(part for part in parts if part)
 
 

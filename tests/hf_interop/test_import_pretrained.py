@@ -100,7 +100,7 @@ def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path, refused):
             str(tmp_path / "trained"),
         ]
     )
-    tokens = torch.from_numpy(shards.Shards(data, "val").tokens[0].astype(np.int64))
+    tokens = torch.from_numpy(shards.Shards(data, "val").tokens[0][:].astype(np.int64))
     windows = torch.stack(
         [tokens[start : start + 33] for start in (32 * int(n * 12 / 10) for n in range(10))]
     )

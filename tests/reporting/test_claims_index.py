@@ -1,6 +1,7 @@
 """The index page of claims: one row per claim, with the verdicts of all reports."""
 
 import csv
+import re
 
 import pytest
 from conftest import ROOT
@@ -10,6 +11,7 @@ from reporting.claims import index
 
 COLUMNS = ("claim", "paper", "where", "measured", "outcome", "table", "sizes")
 GROWTH = "cable: perplexity at 16x / perplexity at 1x < 1"
+ORDER = "same order of encodings as printed for tiny on wikitext103"
 LOWER = "cable: perplexity lower than {} at every length beyond the training length"
 
 
@@ -41,8 +43,8 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
     write_verdicts(
         small,
         (GROWTH, "section 5.1", "0.982", "holds", "quickstart"),
-        ("at 1x: same order of encodings as printed", "table 1", "3 of 3", "holds", "quickstart"),
-        ("at 4x: same order of encodings as printed", "table 1", "1 of 3", "fails", "quickstart"),
+        (f"at 1x: {ORDER}", "table 1", "3 of 3", "holds", "quickstart"),
+        (f"at 4x: {ORDER}", "table 1", "1 of 3", "fails", "quickstart"),
     )
     full_growth = f"tiny, trained with 1,024 tokens: {GROWTH.replace('16x', '15x')}"
     write_verdicts(full, (full_growth, "section 5.1", "1.1", "fails", "tiny"))
@@ -53,11 +55,15 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
         "**holds**: 0.982 ([small/table1](small/table1/perplexity.md))",
         "**fails**: 1.1 ([full/table4](full/table4/perplexity.md))",
     ]
-    assert rows["CABLE", "table 1", "same order of encodings as printed"] == [
+    assert rows["CABLE", "table 1", ORDER] == [
         "**1 fail, 1 hold** of 2 ([small/table1](small/table1/perplexity.md))",
         "not measured",
     ]
-    number = len(index.known_claims())
+    # Claims of other papers are not on the page.
+    number = sum(len(row) == 2 for key, row in rows.items() if key[1] not in ("---", "where"))
+    assert number == len(
+        {index.claim_key(vars(v)) for v in index.known_claims() if v.paper in index.TITLES}
+    )
     assert (
         f"{number} claims. At small scale (0.8M parameters; speeds on CPUs): 1 hold, 0 fail" in page
     )
@@ -84,8 +90,9 @@ def test_claims_without_a_verdict_are_not_measured(tmp_path):
     rows = rows_of(index.claims_page([], tmp_path))
     measured = [cells for key, cells in rows.items() if cells[0] not in ("---", "small scale")]
     assert measured and all(cells == ["not measured"] * 2 for cells in measured)
-    for number in (1, 3, 4, 5):
-        assert ("Sandwich", f"table {number}", "same order of encodings as printed") in rows
+    for number, data in ((1, "arxiv"), (4, "openwebtext2"), (3, "github"), (5, "openwebtext2")):
+        order = f"same order of encodings as printed for small on {data}"
+        assert ("Sandwich", f"table {number}", order) in rows
     assert ("CABLE", "section 5.1", GROWTH) in rows
     assert (
         "CABLE, version 1",
@@ -105,6 +112,46 @@ def test_committed_verdicts_on_claims_of_the_papers_are_known():
 def test_refusals(refused, tmp_path):
     assert "no folders given" in refused(report.main, "--index")[0]
     assert "is not a folder" in refused(report.main, "--index", tmp_path / "none")[0]
+
+
+@pytest.mark.parametrize(
+    "column, value, problem",
+    [
+        ("table", "../../x.md", 'field table is "../../x.md", not a name'),
+        ("table", "/x.md", 'field table is "/x.md", not a name'),
+        ("outcome", "maybe", 'field outcome is "maybe", not an outcome'),
+        ("claim", "a\nb", "field claim is .*, not a text"),
+        ("sizes", None, "field sizes is missing"),
+    ],
+)
+def test_a_wrong_verdict_is_named(column, value, problem, refused, tmp_path):
+    write_verdicts(tmp_path / "a", (GROWTH, "section 5.1", "0.982", "holds", "quickstart"))
+    path = tmp_path / "a" / index.FILE
+    with open(path, newline="") as file:
+        (row,) = csv.DictReader(file)
+    row[column] = value
+    if value is None:
+        del row[column]
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        writer.writeheader()
+        writer.writerow(row)
+    (line,) = refused(report.main, "--index", tmp_path, "--out_dir", tmp_path)
+    assert re.search(f"verdict 1: {problem}.*: make the report again, or remove the file$", line)
+    path.write_bytes(b"claim\0\xff")
+    (line,) = refused(report.main, "--index", tmp_path, "--out_dir", tmp_path)
+    assert f"{path} cannot be read" in line
+    assert not (tmp_path / "claims.md").exists()
+
+
+def test_texts_of_verdicts_are_escaped(tmp_path):
+    measured = "0.9 | <img src=x> [a](b) `c`"
+    folder = tmp_path / "a](javascript:x) |<b>"
+    write_verdicts(folder, (GROWTH, "section 5.1", measured, "holds", "quickstart"))
+    report.main(["--index", str(tmp_path), "--out_dir", str(tmp_path)])
+    page = (tmp_path / "claims.md").read_text()
+    assert r"0.9 \| \<img src=x> \[a\](b) \`c\` (" in page
+    assert r"[a\](javascript:x) \|\<b>](a%5D%28javascript%3Ax%29%20%7C%3Cb%3E/" in page
 
 
 @pytest.mark.parametrize("claim", [GROWTH, LOWER.format("rope"), "window:w=3: perplexity at 15x"])

@@ -1,6 +1,8 @@
 """Plots of losses: content and errors."""
 
 import json
+import re
+import shutil
 
 import pytest
 from conftest import log_of
@@ -29,7 +31,9 @@ def finetuned(tmp_path):
 
     def make(losses):
         (tmp_path / "tuned").mkdir()
-        (tmp_path / "tuned" / "finetune.json").write_text(json.dumps({"losses": losses}))
+        (tmp_path / "tuned" / "finetune.json").write_text(
+            json.dumps({"settings": {"seed": 1}, "losses": losses})
+        )
         return tmp_path / "tuned"
 
     return make
@@ -84,4 +88,33 @@ def test_errors(refused, trained, finetuned, tmp_path):
     tuned = finetuned([[1, 3.0]])
     assert "has no val losses from step 1" in error(tuned, "--kind", "val", *out)
     assert "has no train losses from step 7" in error(trained("alibi"), "--from_step", "7", *out)
+    assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        ("[]", "the content is \\[\\], not an object"),
+        ('{"settings": {"seed": "x"}}', 'field settings.seed is "x", not a whole number'),
+        (
+            '{"settings": {"seed": 1}, "losses": [[1, NaN]]}',
+            "field losses\\[0\\] is an array, not a",
+        ),
+    ],
+)
+def test_a_damaged_record_of_a_fine_tuning_is_named(content, problem, finetuned, refused):
+    tuned = finetuned([])
+    (tuned / "finetune.json").write_text(content)
+    (line,) = refused(loss_plots.main, tuned, "--out", tuned / "a.png")
+    assert re.search(f"finetune.json: {problem}.*: fine-tune again", line)
+
+
+def test_a_log_with_nan_is_named(trained, refused, tmp_path):
+    run = shutil.copytree(trained("alibi"), tmp_path / "alibi")
+    with open(run / "log.jsonl", "a") as file:
+        file.write('{"kind": "train", "step": 7, "loss": NaN}\n')
+    (line,) = refused(loss_plots.main, run, "--out", tmp_path / "a.png")
+    assert line.endswith(
+        "log.jsonl: field loss is NaN, not a finite number: train again, or remove the run"
+    )
     assert not (tmp_path / "a.png").exists()

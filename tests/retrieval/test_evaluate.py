@@ -148,6 +148,8 @@ def test_vectors_with_nan_are_refused(refused, finetuned, task, tmp_path):
     folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
     nan = {name: value * math.nan for name, value in weights(folder).items()}
     save_file(nan, folder / "model.safetensors", {"format": "pt"})
+    config = read_json(folder / "config.json", "")
+    (folder / "config.json").write_text(json.dumps({**config, "weights_sha256": None}))
     lines = refused(evaluate.main, folder, "--data", task, "--lengths", "16", *CPU)
     assert lines == [
         f"error: {folder}: vectors of texts with 16 tokens contain NaN or Inf: "
@@ -217,7 +219,7 @@ def test_corrupt_folders_are_refused(kind, refused, exported, finetuned, triplet
     for name, content in (
         ("model.safetensors", whole[: len(whole) // 2]),
         ("model.safetensors", None),
-        ("modeling.py", None),
+        ("tokenizer.json", b"{"),
     ):
         pattern = "error: .*corrupt cannot be read .*: write it again, or pass a folder that .*"
         assert re.fullmatch(pattern, error(name, content))

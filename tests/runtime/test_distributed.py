@@ -7,9 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from runtime import checkpoints, distributed
+from runtime import checkpoints, distributed, run_folder
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from conftest import ROOT, TINY, log_of, ranks
 from test_train_gpt import digest
 
 import train_gpt
+from errors import InputError
 from text_data.data_loader import Sampler, Windows
 from text_data.shards import Shards
 
@@ -96,6 +99,16 @@ DIE_WHILE_SAVING_STEP_12 = """
     torch.save = save_half
 """
 
+FULL_DISK_AT_STEP_8 = """
+    import errno
+    save = torch.save
+    def save_unless_full(value, file, **options):
+        if isinstance(value, dict) and value["step"] == 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(value, file, **options)
+    torch.save = save_unless_full
+"""
+
 # The second loss after torch.poison is set becomes NaN.
 POISON_A_LOSS = """
     forward = train_gpt.GPT.forward
@@ -125,6 +138,17 @@ COMPILE_WITHOUT_INDUCTOR = """
     torch.compile = lambda function, **options: compile(function, backend="aot_eager", **options)
 """
 
+SHORT_TIMEOUT = """
+    import datetime, time
+    from runtime import distributed
+    distributed.TIMEOUT = datetime.timedelta(seconds=2)
+"""
+
+# torchrun sets the variable: the processes that it starts again are not killed.
+KILL_ONCE = (
+    'os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.kill(os.getpid(), signal.SIGKILL)'
+)
+
 STOP = "os.kill(os.getpid(), signal.SIGTERM)"
 
 
@@ -145,6 +169,27 @@ def at_step(step, rank, action):
 def train(count, data_dir, run, *flags, code=""):
     """Train on `count` ranks with FLAGS and further flags; return the results of `ranks`."""
     return ranks(count, *FLAGS, "--data", data_dir, "--out_dir", run, *flags, code=code)
+
+
+def start_torchrun(*words):
+    """Start two ranks that train for 100,000 steps with FLAGS; words: torchrun's and flags."""
+    torchrun = shlex.split("-m torch.distributed.run --standalone --nproc_per_node=2")
+    command = [sys.executable, *torchrun, *words, *FLAGS, "--steps", "100000"]
+    return subprocess.Popen(
+        map(str, command),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(started, condition):
+    """Wait until condition() is true; fail if the process ends before."""
+    while not condition():
+        assert started.poll() is None, started.stderr.read()
+        time.sleep(0.05)
 
 
 def succeeded(results):
@@ -240,20 +285,8 @@ def test_user_error_destroys_the_group_too():
 def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
     """Ctrl-C reaches torchrun and its processes, which then get a second signal from torchrun."""
     run = tmp_path / "run"
-    torchrun = shlex.split("-m torch.distributed.run --standalone --nproc_per_node=2")
-    flags = [*FLAGS, "--steps", "100000", "--data", data_dir, "--out_dir", run]
-    command = [sys.executable, *torchrun, ROOT / "train_gpt.py", *flags]
-    started = subprocess.Popen(
-        map(str, command),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    while not checkpoints.list_checkpoints(run):
-        assert started.poll() is None, started.stderr.read()
-        time.sleep(0.05)
+    started = start_torchrun(ROOT / "train_gpt.py", "--data", data_dir, "--out_dir", run)
+    wait_for(started, lambda: checkpoints.list_checkpoints(run))
     os.killpg(started.pid, signal.SIGINT)
     output, errors = started.communicate(timeout=60)
     message = r"stopped by a signal: step (\d+) is saved, use --resume to continue"
@@ -262,6 +295,84 @@ def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
     step = int(stopped[1])
     assert checkpoints.load_checkpoint(run)["step"] == step
     assert log_of(run)[-1]["step"] == step
+
+
+def test_torchrun_restarts_the_ranks_and_they_end_with_torchrun(data_dir, tmp_path):
+    """Rank 1 is killed in step 7 and training continues from step 4; then torchrun is killed."""
+    run, script = tmp_path / "run", tmp_path / "train.py"
+    script.write_text(
+        f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport train_gpt\n"
+        f"from runtime import cli\nrank = int(os.environ['RANK'])\n"
+        f"{textwrap.dedent(at_step(7, 1, KILL_ONCE))}\ncli.run(train_gpt.main)\n"
+    )
+    flags = ["--data", data_dir, "--out_dir", run, "--resume"]
+    started = start_torchrun("--max-restarts=1", script, *flags)
+
+    def starts():
+        return [record["step"] for record in log_of(run) if record["kind"] == "start"]
+
+    wait_for(started, lambda: (run / "log.jsonl").exists() and len(starts()) == 2)
+    wait_for(started, lambda: checkpoints.load_checkpoint(run, weights=False)["step"] > 8)
+    assert starts() == [0, 4]
+    with pytest.raises(InputError, match="another process trains"):
+        run_folder.lock_folder(run)
+    os.kill(started.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = started.communicate(timeout=60)  # until no rank can write any more
+    assert time.monotonic() - killed < 5
+    run_folder.lock_folder(run)()
+    assert re.search(r"^error: rank 1 \(process \d+ on .+\) has ended or is", errors, re.MULTILINE)
+    assert "error: torchrun has ended: start it again with --resume\n" in errors, errors[-500:]
+
+
+def test_ranks_ignore_the_keys_of_an_earlier_start():
+    """Rank 1 answers to the old name of the start until rank 0 publishes the new one."""
+    store = torch.distributed.HashStore()
+    names = []
+    for _ in range(2):
+        with ThreadPoolExecutor(2) as threads:
+            second = threads.submit(distributed._agree_on_start, store, 1, 2)
+            time.sleep(0.2 if names else 0)
+            first = threads.submit(distributed._agree_on_start, store, 0, 2)
+            assert first.result() == second.result()
+        names.append(first.result())
+    assert names[0] != names[1]
+
+
+def test_rank_that_hangs_ends_the_others(data_dir, tmp_path):
+    hang = at_step(3, 1, "time.sleep(9) or os._exit(3)")
+    first, second = train(2, data_dir, tmp_path / "run", code=SHORT_TIMEOUT + hang)
+    assert (first[0], second[0]) == (2, 3)
+    message = r"error: rank 1 \(process \d+ on .+\) did not answer for 0:00:02: end it, then"
+    assert re.search(f"^{message}", first[2], re.MULTILINE)
+    assert "Traceback" not in first[2]
+
+
+@pytest.mark.parametrize(
+    "reason, messages",
+    [
+        ("", []),  # it has printed its error
+        ("ValueError", ["rank 1 (process 7 on host) failed with ValueError: fix the cause"]),
+        (None, ["rank 1 (process 7 on host) has ended or is stopped: continue with --resume"]),
+        (distributed._Heartbeat.LOST, ["the connection to other ranks is lost (closed): continue"]),
+    ],
+)
+def test_failure_of_a_collective_is_explained(reason, messages, monkeypatch):
+    """Rank 1 left for some reason, or without one."""
+    shared = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed, "TCPStore", lambda *_, **__: shared)
+    monkeypatch.setattr(distributed, "SILENCE_SECONDS", 0.01)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    first, second = (
+        distributed._Heartbeat(distributed.Processes(rank, 0, 2), "start") for rank in (0, 1)
+    )
+    second.store.set("process/1", "process 7 on host")
+    if reason is not None:
+        second.leave(reason)
+    found = first.explain_failure(RuntimeError("closed"))
+    assert len(found) == len(messages)
+    assert all(line.startswith(message) for line, message in zip(found, messages, strict=True))
 
 
 def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tmp_path):
@@ -291,19 +402,46 @@ def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_d
     assert_equal_to_rounding(weights(run), weights(one_rank))
 
 
+def test_ranks_resume_from_the_checkpoint_before_a_corrupt_one(two_ranks, data_dir, tmp_path):
+    """Rank 0 renames it only after the last rank has looked for a checkpoint."""
+    run = shutil.copytree(two_ranks, tmp_path / "run")
+    path = run / "checkpoint_0000020.pt"
+    corrupt = bytearray(path.read_bytes())
+    corrupt[len(corrupt) // 2] ^= 1
+    path.write_bytes(corrupt)
+    output = succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume", code=LOOK_LATE))
+    assert f"renamed to {path.name}.corrupt, training continues from step 16" in output
+    assert path.with_name(f"{path.name}.corrupt").read_bytes() == corrupt
+    assert digest(weights(run)) == digest(weights(two_ranks))
+
+
 def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tmp_path):
     """Rank 0 gets SIGKILL while it writes step 12; the log is then ahead of the checkpoint."""
     run = tmp_path / "run"
     killed = train(2, data_dir, run, "--pe", DRAWING, code=DIE_WHILE_SAVING_STEP_12)
     assert killed[0][0] == -signal.SIGKILL, killed
-    assert killed[1][0] != 0, killed
-    assert (run / "checkpoint_0000012.pt.partial").exists()
+    assert killed[1][0] == 2, killed
+    assert re.search(r"^error: rank 0 \(.+\) has ended or is stopped", killed[1][2], re.MULTILINE)
+    assert list(run.glob("checkpoint_0000012.pt.*.partial"))
     assert checkpoints.load_checkpoint(run)["step"] == 8
     assert log_of(run)[-1]["step"] == 12
     assert "from step 8" in succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume"))
     assert digest(weights(run)) == digest(weights(two_ranks))
     assert losses(run) == losses(two_ranks)
     assert not list(run.glob("*.partial"))
+
+
+def test_full_disk_stops_all_ranks(data_dir, tmp_path):
+    """Rank 0 writes in a thread; the others learn of the error at the next step."""
+    run = tmp_path / "run"
+    output = error_lines(train(2, data_dir, run, code=FULL_DISK_AT_STEP_8))
+    (line,) = [line for line in output if line.startswith("error: ")]
+    assert line.startswith(f"error: cannot write {run}/checkpoint_0000008.pt: No space left on")
+    assert {path.name for path in run.iterdir()} == {
+        "config.yaml",
+        "log.jsonl",
+        "checkpoint_0000004.pt",
+    }
 
 
 def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
@@ -318,8 +456,9 @@ def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
     indices = seven_steps[-4:]  # the last four windows of rank 1 in step 7
     places = ", ".join(f"toy_train_000000.bin at token {32 * index}" for index in indices)
     assert lines[0] == (
-        f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}: "
-        "train again with a lower --lr; the checkpoints up to step 4 are unchanged"
+        f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}; "
+        "the last good checkpoint is checkpoint_0000004.pt: "
+        "pass --resume, a lower --lr and --override lr"
     )
     assert checkpoint_names(run) == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4

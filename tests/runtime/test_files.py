@@ -1,9 +1,12 @@
-"""Tests of atomic writing: a file is complete or absent, whatever happens during the write."""
+"""Tests of atomic writing, locks and JSON: a file is complete or absent, whatever happens."""
 
+import math
 import os
 import stat
+import threading
+import time
 
-from runtime import files
+from runtime import files, run_folder
 from runtime.files import atomic, read_json, write_json
 
 import pytest
@@ -26,6 +29,25 @@ def test_new_file_appears_only_at_the_end(tmp_path):
         file.write(b"content")
         assert not (tmp_path / "file").exists()
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_writers_of_one_path_have_files_of_their_own(tmp_path):
+    path = tmp_path / "file"
+    with atomic(path) as first:
+        first.write(b"first")
+        with atomic(path) as second:  # must not delete the file of a living writer
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first" and list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_killed_writers_are_removed_by_the_next_one(tmp_path):
+    names = ["file.0123abcd.partial", "file.partial", "other.0123abcd.partial", "file.x.partial"]
+    for name in names:
+        (tmp_path / name).write_text("half")
+    with atomic(tmp_path / "file") as file:
+        file.write(b"x")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *names[1:]}
 
 
 def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
@@ -57,7 +79,34 @@ def test_folder_is_complete_or_absent(tmp_path):
     with pytest.raises(ZeroDivisionError), files.atomic_folder(tmp_path / "new") as folder:
         (folder / "a").write_text("half")
         raise ZeroDivisionError
-    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.iterdir())
+    with files.atomic_folder(tmp_path / "new") as folder:
+        (folder / "a").write_text("whole")
+        assert not (tmp_path / "new").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o777 & ~umask
+
+
+def test_other_partial_folders_are_kept(tmp_path):
+    """Those of a user, and those of another process that writes the same folder."""
+    (tmp_path / "new.partial").mkdir()
+    (tmp_path / "new.partial" / "mine").write_text("mine")
+    with files.atomic_folder(tmp_path / "new") as first:
+        (first / "a").write_text("first")
+        with (
+            pytest.raises(InputError, match="cannot write .*new: "),
+            files.atomic_folder(tmp_path / "new") as second,
+        ):
+            (second / "a").write_text("second")
+            (tmp_path / "new").mkdir()
+            (tmp_path / "new" / "b").write_text("in the way")
+        assert (first / "a").read_text() == "first"
+        (tmp_path / "new" / "b").unlink()
+    assert (tmp_path / "new" / "a").read_text() == "first"
+    assert (tmp_path / "new.partial" / "mine").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.partial"]
 
 
 def test_errors_of_the_system_name_the_file(tmp_path):
@@ -92,3 +141,89 @@ def test_json_has_arrays_of_numbers_on_one_line(tmp_path):
     assert lines[4:6] == ['  "a",', '  "b"']
     assert lines[8:10] == ["  [1, 2],", "  [3, 4],"]
     assert '   "x": [5]' in lines
+
+
+def test_lock_is_for_one_at_a_time_and_leaves_nothing(tmp_path):
+    """Every thread reads, waits and writes; without the lock, most additions would be lost."""
+    path = tmp_path / "new" / "count.json"
+
+    def add():
+        for _ in range(5):
+            with files.locked(path):
+                count = read_json(path, "") if path.exists() else 0
+                time.sleep(0.001)
+                write_json(path, count + 1)
+
+    threads = [threading.Thread(target=add) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_json(path, "") == 40
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_lock_does_not_wait_for_a_training_or_a_killed_process(tmp_path):
+    unlock = run_folder.lock_folder(tmp_path)
+    (tmp_path / ".a.json.lock").touch()
+    with files.locked(tmp_path / "a.json"):
+        assert (tmp_path / ".a.json.lock").exists()
+    unlock()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_lock_is_left_out_where_the_file_system_has_none(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with files.locked(tmp_path / "a.json"), files.locked(tmp_path / "a.json"):
+        write_json(tmp_path / "a.json", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_lock_ends_with_an_error_and_follows_no_link(tmp_path):
+    with pytest.raises(ZeroDivisionError), files.locked(tmp_path / "a.json"):
+        raise ZeroDivisionError
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / ".a.json.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="cannot write"), files.locked(tmp_path / "a.json"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[" * 60 + "]" * 60, '{"a":' * 60 + "1" + "}" * 60]
+)
+def test_deeply_nested_json_is_refused(text, tmp_path):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match="a.json cannot be read .*: make it again"):
+        read_json(tmp_path / "a.json", "make it again")
+
+
+@pytest.mark.parametrize(
+    "value, problem",
+    [
+        ({"a": 1, "b": ["x"], "c": {"k": None}}, None),
+        ({"a": 1, "b": ["x"], "c": {"k": 0.5}, "d": "/"}, 'field d is "/", not a name'),
+        ([], "the content is [], not an object"),
+        ({"a": 1}, "field b is missing"),
+        ({"a": True, "b": ["x"], "c": {}}, "field a is true, not a whole number of at least 1"),
+        ({"a": 0, "b": ["x"], "c": {}}, "field a is 0, not a whole number of at least 1"),
+        ({"a": 1, "b": [], "c": {}}, "field b is [], not an array of at least 1"),
+        ({"a": 1, "b": ["x", "\n"], "c": {}}, r'field b[1] is "\n", not a text of one line'),
+        ({"a": 1, "b": ["x"], "c": {"": 1}}, 'field c has a key "", not a name'),
+        ({"a": 1, "b": ["x"], "c": {"k": math.nan}}, "field c.k is NaN, not a finite number"),
+        ({"a": 1, "b": ["x"], "c": {"k": -math.inf}}, "field c.k is -Infinity, not a finite"),
+        ({"a": {"x": 1}, "b": ["x"], "c": {}}, "field a is an object, not a whole number"),
+    ],
+)
+def test_schema_names_the_first_wrong_field(value, problem):
+    schema = {
+        "a": files.LENGTH,
+        "b": files.Array(files.TEXT, minimum=1),
+        "c": files.Each(files.NAME, files.Nullable(files.number())),
+        "d?": files.NAME,
+    }
+    found = files.find_mismatch(value, schema)
+    assert found == problem or (problem and found.startswith(problem))

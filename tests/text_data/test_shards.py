@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import math
+import os
+import random
 import shutil
 
 import numpy as np
@@ -101,7 +104,8 @@ def test_a_shard_may_end_within_a_document(tmp_path):
         (lambda shard: (shard.parent / "meta.json").write_text("[]"), "meta.json is corrupt"),
         (
             lambda shard: (shard.parent / "meta.json").write_text(
-                '{"complete": true, "splits": {}, "vocab_size": 5, "tokenizer": "x"}'
+                '{"dataset": "toy", "complete": true, "splits": {}, "vocab_size": 5, '
+                '"tokenizer": "x"}'
             ),
             "has no split 'train'",
         ),
@@ -143,7 +147,7 @@ def test_one_writer_can_write_two_splits(tmp_path):
     writer.close()
     names = sorted(path.name for path in meta.folder.glob("*.bin"))
     assert writer.full and names == ["toy_train_000001.bin", "toy_val_000000.bin"]
-    train = shard_format.map_tokens(meta.folder / "toy_train_000001.bin")
+    train = shard_format.TokenFile(meta.folder / "toy_train_000001.bin")[:]
     assert train.tolist() == list(range(90, 180))
     counts = [(split["documents"], split["tokens"]) for split in meta.content["splits"].values()]
     assert counts == [(4, 90), (4, 90)]
@@ -199,8 +203,72 @@ def test_verify_hashes_every_split(folder, capsys):
 @pytest.mark.parametrize("content", ["[]", '{"splits": 5}'])
 def test_verify_reports_a_corrupt_meta(folder, content):
     (folder / "meta.json").write_text(content)
-    with pytest.raises(InputError, match="meta.json is corrupt: prepare"):
+    with pytest.raises(InputError, match=r"meta.json is corrupt \(.*\): --verify needs its hashes"):
         shards.verify(folder)
+
+
+NAMES = ["../../x", "/x", "a/b", "..", "", "a\nb", "a\0b", "a\\b", 5, None, ["a"], {}]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("field", ["dataset", "file", "split"])
+def test_names_in_meta_stay_inside_of_the_folder(field, name, folder):
+    meta = json.loads((folder / "meta.json").read_text())
+    if field == "dataset":
+        meta["dataset"] = name
+    elif field == "file":
+        meta["splits"]["train"]["shards"][1]["file"] = name
+    else:
+        meta["splits"][str(name) if isinstance(name, str) else ".."] = meta["splits"]["train"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    before = contents(folder)
+    for read in (
+        lambda: shards.Shards(folder, "train"),
+        lambda: shards.verify(folder),
+        lambda: shards.Meta(folder, {}),
+    ):
+        with pytest.raises(InputError) as error:
+            read()
+        (line,) = error.value.problems
+        assert "meta.json is corrupt (" in line and "not a name" in line
+    assert contents(folder) == before
+
+
+def test_a_data_set_of_several_lines_is_refused_before_it_is_written(tmp_path):
+    with pytest.raises(InputError, match="field dataset is .*: pass another --out_dir"):
+        shards.Meta(tmp_path / "a\nb", DESCRIPTION | {"dataset": "a\nb"})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_mutations_of_meta_are_read_or_refused(folder):
+    """Wrong types, missing fields, deep nesting and huge numbers in every place."""
+    generator = random.Random(26)
+    original = (folder / "meta.json").read_text()
+    deep = json.loads("[" * 200 + "]" * 200)
+    values = [None, True, "text", "../x", [], {}, [[]], -1, 0, 1e300, 10**30, math.nan, deep]
+    refused = 0
+    for _ in range(300):
+        root = {"": json.loads(original)}
+        inner, key = root, ""
+        while isinstance(inner[key], dict | list) and inner[key] and generator.random() < 0.85:
+            inner = inner[key]
+            key = generator.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
+        if generator.random() < 0.2 and isinstance(inner, dict) and key:
+            del inner[key]
+        else:
+            inner[key] = generator.choice(values)
+        (folder / "meta.json").write_text(json.dumps(root[""]))
+        for read in (
+            lambda: shards.Shards(folder, "train"),
+            lambda: shards.verify(folder),
+            lambda: shards.ShardWriter(shards.Meta(folder, DESCRIPTION), "train", 100),
+        ):
+            try:
+                read()
+            except InputError as error:
+                refused += 1
+                assert all("\n" not in problem for problem in error.problems)
+    assert 300 < refused < 900
 
 
 def test_shards_without_meta_are_read_as_gpt2_with_one_message(folder, capsys):
@@ -270,3 +338,22 @@ def test_missing_data_of_a_run_names_its_tokenizer(tmp_path):
                 read()
             assert str(error.value).endswith(f"or prepare_wikitext.py{option}")
         (run / "tokenizer.json").touch()
+
+
+def test_truncated_file_is_reported_when_it_is_read(folder):
+    """A memory-mapped file would end the process with SIGBUS."""
+    train = shards.Shards(folder, "train")
+    os.truncate(train.paths[0], 1024 + 2 * 40)
+    assert train.tokens[0][:40].tolist() == list(range(40))
+    message = "toy_train_000000.bin cannot be read any more .it is shorter than before."
+    with pytest.raises(InputError, match=message):
+        train.tokens[0][30:50]
+    assert train.tokens[1][::40].tolist() == [100, 140, 180]
+
+
+def test_slices_of_a_file_are_those_of_its_array(folder):
+    tokens = shards.Shards(folder, "train").tokens[0]
+    array = np.arange(100, dtype=np.uint16)
+    for part in (slice(None), slice(3, 7), slice(7, 3), slice(-5, None), slice(95, 200)):
+        assert tokens[part].dtype == np.uint16
+        assert tokens[part].tolist() == array[part].tolist()

@@ -1,0 +1,171 @@
+"""Evaluations that add to the same record at the same time, and what records refuse."""
+
+import json
+import math
+import multiprocessing
+import time
+from functools import partial
+
+import pytest
+import torch
+
+import eval_hellaswag
+from errors import InputError
+from evaluation import records
+
+IDENTITY = {
+    "pe": "rope",
+    "size": "tiny",
+    "block_size": 16,
+    "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
+    "protocol": {"name": "segments", "remainder": "counted"},
+}
+CPU = torch.device("cpu")
+
+
+def entry(length, loss=1.0):
+    """Return an entry of eval_extrapolation.py."""
+    perplexity = records.perplexity(loss)
+    return {"loss": loss, "loss_se": 0.1, "perplexity": perplexity, "tokens": length}
+
+
+def update(path, lengths, measure=entry, identity=IDENTITY):
+    return records.update_record("runs/rope", path, identity, lengths, measure, CPU)
+
+
+@pytest.fixture(autouse=True)
+def fixed_provenance(monkeypatch):
+    """Without the call of git, which would take most of the time."""
+    monkeypatch.setattr(records, "provenance", lambda device: {})
+
+
+@pytest.fixture
+def at_once():
+    """at_once(functions): call each one in a process of its own, at the same time."""
+
+    def run(functions):
+        context = multiprocessing.get_context("fork")
+        barrier = context.Barrier(len(functions))
+
+        def start(function):
+            barrier.wait()
+            function()
+
+        processes = [context.Process(target=start, args=(each,)) for each in functions]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * len(processes)
+
+    return run
+
+
+def lengths_of(path):
+    return [int(length) for length in json.loads(path.read_text())["lengths"]]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("processes", [2, 3, 10])
+def test_evaluations_at_once_lose_nothing(processes, at_once, tmp_path):
+    """Each process measures three lengths of its own."""
+    path = tmp_path / "eval_toy_val.json"
+
+    def measure(length):
+        time.sleep(0.01)
+        return entry(length)
+
+    own = [[3 * number + 1, 3 * number + 2, 3 * number + 3] for number in range(processes)]
+    at_once([partial(update, path, lengths, measure) for lengths in own])
+    assert lengths_of(path) == [*range(1, 3 * processes + 1)]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_length_that_another_evaluation_adds_is_not_measured_again(tmp_path):
+    path = tmp_path / "eval_toy_val.json"
+    measured = []
+
+    def measure(length):
+        measured.append(length)
+        if length == 8:  # meanwhile
+            update(path, [8, 16, 64], partial(entry, loss=2.0))
+        return entry(length)
+
+    record = update(path, [8, 16, 32], measure)
+    assert measured == [8, 32]
+    assert lengths_of(path) == [8, 16, 32, 64]
+    assert [*record["lengths"]] == ["8", "16", "32"]
+    assert record["lengths"]["16"]["loss"] == 2.0
+
+
+def test_another_identity_does_not_lose_own_results(tmp_path):
+    """Another dtype replaces the record; the interrupted evaluation writes all of its results."""
+    path = tmp_path / "eval_toy_val.json"
+
+    def measure(length):
+        if length == 16:
+            update(path, [8], identity=IDENTITY | {"dtype": "bfloat16"})
+        return entry(length)
+
+    assert [*update(path, [8, 16], measure)["lengths"]] == ["8", "16"]
+    assert lengths_of(path) == [8, 16] and "dtype" not in json.loads(path.read_text())
+
+
+def test_nothing_is_locked_while_a_length_is_measured(tmp_path):
+    path = tmp_path / "eval_toy_val.json"
+
+    def measure(length):
+        assert not [*tmp_path.glob(".*")]
+        return entry(length)
+
+    update(path, [8, 16], measure)
+
+
+def test_examples_that_another_evaluation_adds_are_not_lost(trained, tmp_path, monkeypatch):
+    """The other one is ahead: its scores are kept, and this one ends without further work."""
+    monkeypatch.setattr(eval_hellaswag, "BLOCK", 2)
+    monkeypatch.setattr(eval_hellaswag, "provenance", lambda device: {})
+    path = tmp_path / "eval_hellaswag_x.json"
+    monkeypatch.setattr(eval_hellaswag, "record_path", lambda run, *parts: path)
+    examples = [{"context": "a", "endings": ["b", "c"], "label": 0}] * 5
+    config = eval_hellaswag.Config(runs=["r"], source="x.jsonl")
+    evaluate = partial(
+        eval_hellaswag.evaluate, str(trained("rope")), examples, config, CPU, torch.float32
+    )
+    calls = []
+
+    def score(model, pairs, *arguments):
+        calls.append(len(pairs))
+        if len(calls) == 1:
+            evaluate()
+        return [[float(-len(calls)), -9.0]] * len(pairs)
+
+    monkeypatch.setattr(eval_hellaswag, "score_examples", score)
+    assert evaluate()["examples"] == 5
+    assert calls == [2, 2, 2, 1]  # one block of the first evaluation, three of the second
+    assert len(json.loads(path.read_text())["log_likelihoods"]) == 5
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_results_without_a_finite_loss_are_not_written(loss, tmp_path):
+    path = tmp_path / "eval_toy_val.json"
+    with pytest.raises(InputError) as error:
+        update(path, [8, 16], lambda length: entry(length, 1.0 if length == 8 else loss))
+    name = json.dumps(loss)
+    assert str(error.value) == (
+        f"runs/rope: field lengths.16.loss is {name}, not a finite loss of at least 0: "
+        "evaluate with --dtype float32, or train again with a lower --lr"
+    )
+    assert lengths_of(path) == [8]
+
+
+def test_a_large_loss_has_infinite_perplexity(tmp_path):
+    path = tmp_path / "eval_toy_val.json"
+    update(path, [8, 16], partial(entry, loss=800.0))
+    assert update(path, [8, 16])["lengths"]["16"]["perplexity"] == math.inf
+
+
+def test_names_that_leave_the_folder_are_refused_before_the_evaluation(tmp_path):
+    data = IDENTITY["data"] | {"dataset": "../../x"}
+    with pytest.raises(InputError, match='data.dataset is "../../x", not a name'):
+        update(tmp_path / "a.json", [8], pytest.fail, IDENTITY | {"data": data})

@@ -1,0 +1,243 @@
+"""Code in the folders of encoders: fine-tuning and evaluation execute it with a flag only."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from runtime.files import read_json, write_json
+
+import pytest
+import torch
+from conftest import TINY, unregister_plugins
+from retrieval_helpers import CPU, FINETUNE, weights
+
+pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+from retrieval import evaluate, finetune, sentence_encoder  # noqa: E402
+
+pytest_plugins = ["retrieval_fixtures"]
+
+RECORD = "eval_retrieval_toy_test.json"
+FOREIGN = """
+import pathlib
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+pathlib.Path({marker!r}).touch()
+
+
+class ForeignConfig(PreTrainedConfig):
+    model_type = "foreign"
+    hidden_size = 16
+
+
+class ForeignModel(PreTrainedModel):
+    config_class = ForeignConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.wte = torch.nn.Embedding(300, config.hidden_size)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, **_):
+        return BaseModelOutput(last_hidden_state=self.wte(input_ids))
+"""
+PLUGIN = """
+from posenc import Encoding
+
+
+class Steep(Encoding):
+    names = ("my-steep",)
+
+    def features(self, x, pos, previous=None):
+        position = pos.float()[None, None]
+        return (position,), (position,)
+
+    def bias(self, q_features, k_features, h):
+        return -(q_features[0] - k_features[0]).abs()
+"""
+OUTSIDE = """
+import sys
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+with torch.no_grad():
+    hidden = model(**tokenizer("a text", return_tensors="pt")).last_hidden_state
+torch.save(hidden.mean(1), sys.argv[2])
+"""
+
+
+def poison(folder, marker):
+    """Make every way to execute the code of a folder create the file `marker`."""
+    code = f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n"
+    for path in [*folder.glob("*.py"), folder / "tokenizing.py"]:
+        path.write_text(code)
+    config = read_json(folder / "config.json", "")
+    auto_map = {**config["auto_map"], "AutoTokenizer": ["tokenizing.Mine", "tokenizing.Mine"]}
+    write_json(folder / "config.json", {**config, "auto_map": auto_map})
+    tokenizer = read_json(folder / "tokenizer_config.json", "")
+    write_json(folder / "tokenizer_config.json", {**tokenizer, "auto_map": auto_map})
+    kinds = ["modeling.Mine", "sentence_transformers.sentence_transformer.modules.Pooling"]
+    modules = [
+        {"idx": number, "name": str(number), "path": "", "type": kind}
+        for number, kind in enumerate(kinds)
+    ]
+    write_json(folder / "modules.json", modules)
+    return folder
+
+
+def run_finetune(encoder, data, out, *flags):
+    flags = ["--data", data, *FINETUNE, "--samples", "16", "--out_dir", out, *flags]
+    finetune.main([str(encoder), *map(str, flags)])
+    return out
+
+
+def run_evaluate(run, task, *flags):
+    evaluate.main([str(run), "--data", str(task), "--lengths", "16", *CPU, *flags])
+    return read_json(run / RECORD, "")["lengths"]["16"]
+
+
+def test_code_in_an_export_is_not_executed(exported, triplets, task, tmp_path, refused):
+    """Nor that of its tokenizer, nor that of classes in modules.json."""
+    marker = tmp_path / "executed"
+    encoder = poison(shutil.copytree(exported("cable"), tmp_path / "encoder"), marker)
+    expected = run_finetune(exported("cable"), triplets, tmp_path / "expected")
+    out = run_finetune(encoder, triplets, tmp_path / "out")
+    for name, weight in weights(out).items():
+        assert torch.equal(weight, weights(expected)[name])
+    # The output has the code of this repository, and names no other.
+    for name in ("modeling.py", "posenc.py"):
+        assert (out / name).read_text() == (expected / name).read_text()
+    for name in ("config.json", "tokenizer_config.json"):
+        assert read_json(out / name, "") == read_json(expected / name, "")
+
+    before = run_evaluate(expected, task)
+    assert run_evaluate(poison(out, marker), task) == before
+    # transformers has no processor for the network, so that of the folder would be needed.
+    write_json(out / "processor_config.json", {"auto_map": {"AutoProcessor": "tokenizing.Mine"}})
+    (line,) = refused(evaluate.main, out, "--data", task, *CPU)
+    assert "needs code of its own" in line
+    assert not marker.exists()
+
+    from transformers import AutoTokenizer
+
+    with pytest.raises(AttributeError):
+        AutoTokenizer.from_pretrained(encoder, trust_remote_code=True)
+    assert marker.exists()  # the check above can fail
+
+
+def test_code_of_other_encoders_needs_a_flag(exported, triplets, task, tmp_path, refused):
+    from safetensors.torch import save_file
+
+    marker = tmp_path / "executed"
+    encoder = tmp_path / "foreign"
+    encoder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(exported("cable") / name, encoder)
+    classes = {"AutoConfig": "foreign.ForeignConfig", "AutoModel": "foreign.ForeignModel"}
+    write_json(encoder / "config.json", {"model_type": "foreign", "auto_map": classes})
+    (encoder / "foreign.py").write_text(FOREIGN.format(marker=str(marker)))
+    torch.manual_seed(1)
+    save_file({"wte.weight": torch.randn(300, 16)}, encoder / "model.safetensors", {"format": "pt"})
+
+    def expected(folder):
+        return (
+            f"error: {folder} needs code of its own: read that code, then pass "
+            "--trust_remote_code to execute it"
+        )
+
+    flags = ["--data", triplets, *FINETUNE, "--out_dir", tmp_path / "out"]
+    assert refused(finetune.main, encoder, *flags) == [expected(encoder)]
+    assert not marker.exists() and not (tmp_path / "out").exists()
+    out = run_finetune(encoder, triplets, tmp_path / "out", "--trust_remote_code")
+    assert marker.exists()
+    marker.unlink()
+    flags = ["--data", task, "--lengths", "16", *CPU]
+    assert refused(evaluate.main, out, *flags) == [expected(out)]
+    assert not marker.exists()
+    assert 0 <= run_evaluate(out, task, "--trust_remote_code")["ndcg10"] <= 100
+
+
+def test_the_flag_cannot_be_set_in_a_file(exported, tmp_path, refused):
+    (tmp_path / "settings.yaml").write_text("trust_remote_code: true\n")
+    for main in (finetune.main, evaluate.main):
+        (line,) = refused(main, exported("cable"), "--config", tmp_path / "settings.yaml")
+        assert line.endswith("trust_remote_code cannot be set in a file: pass --trust_remote_code")
+
+
+def test_fine_tuned_folder_loads_outside_the_repository(finetuned, tmp_path):
+    """With the code that fine-tuning wrote."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUTSIDE, str(finetuned("kerple")), str(tmp_path / "vectors.pt")],
+        text=True,
+        capture_output=True,
+        cwd=tmp_path,
+        env={
+            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    model = sentence_encoder.load_finetuned(
+        str(finetuned("kerple")), torch.float32, torch.device("cpu")
+    )
+    ours = model.encode(["a text"], convert_to_tensor=True)
+    torch.testing.assert_close(torch.load(tmp_path / "vectors.pt"), ours)
+
+
+def test_encoding_of_a_plugin_needs_the_plugin(data_dir, triplets, task, tmp_path, refused):
+    import export_hf
+    import train_gpt
+
+    plugin = tmp_path / "steep.py"
+    plugin.write_text(PLUGIN)
+    run, encoder, out = (str(tmp_path / name) for name in ("run", "encoder", "out"))
+    flags = ["--objective", "mlm", "--data", str(data_dir), "--pe", "my-steep"]
+    flag = ["--plugin", str(plugin)]
+    tune = [encoder, "--data", str(triplets), *FINETUNE, "--samples", "16", "--out_dir", out]
+    measure = [out, "--data", str(task), "--lengths", "16", *CPU]
+    with unregister_plugins():
+        train_gpt.main([*TINY, *flags, *flag, "--out_dir", run])
+        export_hf.main([run, *flag, "--out_dir", encoder])
+    (line,) = refused(finetune.main, *tune)
+    assert f"{encoder} was trained with the plugin steep.py (SHA-256 " in line
+    assert line.endswith("pass the file with this SHA-256 as --plugin")
+    with unregister_plugins():
+        finetune.main([*tune, *flag])
+    assert 'names = ("my-steep",)' in (tmp_path / "out" / "plugin_steep.py").read_text()
+    (line,) = refused(evaluate.main, *measure)
+    assert f"{out} was trained with the plugin steep.py (SHA-256 " in line
+    with unregister_plugins():
+        evaluate.main([*measure, *flag])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_damage_is_one_line(name, exported, triplets, tmp_path, refused):
+    encoder = shutil.copytree(exported("cable"), tmp_path / "encoder")
+    content = bytearray((encoder / name).read_bytes())
+    if name == "model.safetensors":
+        content[-1] ^= 1
+        expected = "model.safetensors is corrupt: its SHA-256 is not that in config.json"
+    else:
+        content = json.dumps({**json.loads(content), "n_layer": "2", "pe": 1}).encode()
+        expected = "config.json has no valid pe n_layer: write it again"
+    (encoder / name).write_bytes(content)
+    (line,) = refused(finetune.main, encoder, "--data", triplets, "--out_dir", tmp_path / "out")
+    assert expected in line and not (tmp_path / "out").exists()
+
+
+def test_parameters_with_other_names_are_refused(exported, triplets, tmp_path, refused):
+    """transformers draws them at random, with a warning."""
+    encoder = shutil.copytree(exported("cable"), tmp_path / "encoder")
+    config = read_json(encoder / "config.json", "")
+    write_json(encoder / "config.json", {**config, "pe": "kerple"})
+    (line,) = refused(finetune.main, encoder, "--data", triplets, "--out_dir", tmp_path / "out")
+    assert "its parameters are not those of this version's encoding: model." in line

@@ -1,0 +1,426 @@
+"""Tests of reading checkpoints: damage, other files, replaced and removed files, NaN and Inf."""
+
+import io
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import socket
+import struct
+import tarfile
+import zipfile
+
+from runtime import checkpoints, loading, provenance
+
+import pytest
+import torch
+from conftest import TINY, evaluation
+from safetensors.torch import save_file
+
+import eval_extrapolation
+import export_hf
+import sample
+import train_gpt
+from errors import InputError
+from evaluation import runner
+from model import GPTConfig
+
+CPU = torch.device("cpu")
+NEWEST, PREVIOUS = "checkpoint_0000006.pt", "checkpoint_0000004.pt"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of a run with checkpoints of step 4 and 6."""
+    return shutil.copytree(trained("cable"), tmp_path / "run")
+
+
+@pytest.fixture
+def resume(run, data_dir):
+    """A function of flags that resumes the run."""
+
+    def train(*flags):
+        flags = [*TINY, "--data", data_dir, "--out_dir", run, "--resume", *flags]
+        train_gpt.main([str(flag) for flag in flags])
+
+    return train
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << position % 8
+    path.write_bytes(content)
+
+
+def flip_tensor(path):
+    """Flip a bit in the largest tensor of a checkpoint."""
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+    flip(path, largest.header_offset + 64 + largest.file_size // 2)
+
+
+def as_bytes(value) -> bytes:
+    """Return nested dictionaries and lists as bytes that are equal if all values are."""
+    if isinstance(value, torch.Tensor):
+        return repr((value.dtype, value.shape)).encode() + value.numpy().tobytes()
+    if isinstance(value, dict):
+        return b"{" + b"".join(as_bytes(item) for item in value.items()) + b"}"
+    if isinstance(value, list | tuple):
+        return b"[" + b"".join(map(as_bytes, value)) + b"]"
+    return repr(value).encode()
+
+
+def test_every_damaged_byte_is_found_or_harmless(run, tmp_path):
+    """100 flips and zeroed blocks anywhere, and flips in each byte of the last zip entries."""
+    whole = (run / NEWEST).read_bytes()
+    expected = as_bytes(checkpoints.load_checkpoint(run))
+    with zipfile.ZipFile(run / NEWEST) as archive:
+        extents = [member_content(whole, member) for member in archive.infolist()]
+    path = tmp_path / "damaged.pt"
+    generator = random.Random(1)
+    damages = []
+    for number in range(100):
+        size = generator.choice((16, 512, 4096)) if number % 2 else 0
+        damages.append((generator.randrange(len(whole) - size), size, generator.randrange(8)))
+    # The last two entries of the directory, and what follows; bit 4 makes an entry a directory.
+    tail = range(len(whole) - 98 - 2 * 85, len(whole))
+    damages += [(position, 0, bit) for position in tail for bit in (4, generator.randrange(8))]
+    found = 0
+    for position, size, bit in damages:
+        content = bytearray(whole)
+        if size:
+            content[position : position + size] = bytes(size)
+        else:
+            content[position] ^= 1 << bit
+        path.write_bytes(content)
+        try:
+            loaded = checkpoints.load_checkpoint(path)
+        except checkpoints.CorruptCheckpoint:
+            found += 1
+            continue
+        changed = [n for n in range(position, position + max(size, 1)) if content[n] != whole[n]]
+        assert as_bytes(loaded) == expected, (position, size, bit)
+        assert not any(n in extent for n in changed for extent in extents), (position, size, bit)
+    assert found > 90
+
+
+def member_content(whole, member):
+    """Return the positions of the content of a zip member."""
+    header = whole[member.header_offset : member.header_offset + 30]
+    name_length, extra_length = struct.unpack("<HH", header[26:])
+    start = member.header_offset + len(header) + name_length + extra_length
+    return range(start, start + member.file_size)
+
+
+def test_loads_of_metadata_do_not_check_tensors_but_settings(run):
+    flip_tensor(run / NEWEST)
+    assert checkpoints.load_checkpoint(run, weights=False)["step"] == 6
+    with zipfile.ZipFile(run / NEWEST) as archive:
+        pickled = archive.infolist()[0]
+    assert pickled.filename.endswith("data.pkl")
+    flip(run / NEWEST, pickled.header_offset + 64 + pickled.file_size // 2)
+    with pytest.raises(checkpoints.CorruptCheckpoint, match="CRC-32 of .*data.pkl is wrong"):
+        checkpoints.load_checkpoint(run, weights=False)
+
+
+def test_resume_renames_a_corrupt_checkpoint_and_uses_the_one_before(
+    run, resume, trained, capsys, refused
+):
+    flip_tensor(run / NEWEST)
+    corrupt = (run / NEWEST).read_bytes()
+    before = sorted(path.name for path in run.iterdir())
+    (line,) = refused(sample.main, run)
+    assert f"{run / NEWEST} is corrupt or not a checkpoint (the CRC-32 of archive/data/" in line
+    assert f"use {run / PREVIOUS}, or resume training from it with train_gpt.py --resume" in line
+    assert "trained with lr" in refused(lambda flags: resume("--lr", 1))[0]
+    assert "--override lrr is unknown" in refused(lambda flags: resume("--override", "lrr"))[0]
+    resume("--dry_run")
+    assert sorted(path.name for path in run.iterdir()) == before
+
+    capsys.readouterr()
+    resume()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "corrupt" in line]
+    pattern = (
+        rf"{run / NEWEST} is corrupt \(the CRC-32 of \S+ is wrong\): renamed to {NEWEST}.corrupt, "
+        "training continues from step 4"
+    )
+    assert len(lines) == 1 and re.fullmatch(pattern, lines[0])
+    assert (run / f"{NEWEST}.corrupt").read_bytes() == corrupt
+    resumed = checkpoints.load_checkpoint(run)
+    assert as_bytes(resumed["model"]) == as_bytes(
+        checkpoints.load_checkpoint(trained("cable"))["model"]
+    )
+
+
+def test_resume_of_a_finished_run_renames_a_corrupt_stray_checkpoint(run, resume, capsys):
+    stray = run / "checkpoint_0000009.pt"
+    stray.write_bytes(b"not a checkpoint")
+    resume()
+    output = capsys.readouterr().out
+    assert f"{stray} is corrupt (File is not a zip file)" in output
+    assert "is already trained: 6 of 6 steps" in output
+    assert not stray.exists() and (run / f"{stray.name}.corrupt").exists()
+
+
+def test_resume_without_an_intact_checkpoint_is_refused(run, resume, refused):
+    for name in (NEWEST, PREVIOUS):
+        flip_tensor(run / name)
+    (line,) = refused(lambda flags: resume())
+    assert str(run / NEWEST) in line
+    assert (run / NEWEST).exists()
+
+
+def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, monkeypatch):
+    """A training replaces it between loading and writing of the record."""
+    expected = provenance.hash_file(run / NEWEST)
+    newer = run / "checkpoint_0000008.pt"
+    load = loading.load_model
+
+    def load_and_replace(*args, **options):
+        loaded = load(*args, **options)
+        torch.save(checkpoints.load_checkpoint(run) | {"step": 8}, newer)
+        for path in checkpoints.list_checkpoints(run)[:-1]:
+            path.unlink()
+        return loaded
+
+    monkeypatch.setattr(runner, "load_model", load_and_replace)
+    eval_extrapolation.main([str(run), "--lengths", "16", "--max_tokens", "64", "--device", "cpu"])
+    record = json.loads(evaluation(run).read_text())
+    assert (record["step"], record["checkpoint_sha256"]) == (6, expected)
+    assert expected != provenance.hash_file(newer)
+
+
+def test_export_has_the_hash_of_the_checkpoint_that_was_loaded(run, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    expected = provenance.hash_file(run / NEWEST)
+    load = loading.load_model
+
+    def load_and_replace(*args, **options):
+        loaded = load(*args, **options)
+        (run / PREVIOUS).rename(run / "checkpoint_0000008.pt")
+        (run / NEWEST).unlink()
+        return loaded
+
+    monkeypatch.setattr(export_hf, "load_model", load_and_replace)
+    readmes = []
+    monkeypatch.setattr(export_hf, "write_folder", lambda *args: readmes.append(args[3]))
+    export_hf.main([str(run), "--out_dir", str(tmp_path / "out")])
+    assert f"checkpoint SHA-256 {expected}." in readmes[0]
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_checkpoint_removed_after_listing_is_not_corrupt(weights, run, monkeypatch):
+    removed = run / "checkpoint_0000005.pt"
+    paths = [removed, run / NEWEST]
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda folder: [paths.pop(0)])
+    assert checkpoints.load_checkpoint(run, weights=weights)["step"] == 6
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda folder: [removed])
+    with pytest.raises(InputError, match="was removed while it was read: run the command again"):
+        checkpoints.load_checkpoint(run, weights=weights)
+
+
+def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir, tmp_path):
+    checkpoint = checkpoints.load_checkpoint(run)
+    for name, value in (("h.1.mlp.c_fc.weight", torch.nan), ("h.0.attn.c_attn.bias", -torch.inf)):
+        weights = {**checkpoint["model"], name: checkpoint["model"][name].clone()}
+        weights[name].view(-1)[3] = value
+        torch.save(checkpoint | {"model": weights}, run / NEWEST)
+        message = f"error: {run}: the weights contain NaN or Inf ({name}): use"
+        data = ("--data", data_dir)
+        new = [*TINY, *data, "--init_from", run, "--out_dir", tmp_path / "new"]
+        assert message in refused(sample.main, run)[0]
+        assert message in refused(eval_extrapolation.main, run, "--lengths", 16, *data)[0]
+        assert message in refused(export_hf.main, run, "--out_dir", tmp_path / "out")[0]
+        assert message in refused(train_gpt.main, *new)[0]
+        assert message in refused(lambda flags: resume("--steps", 8))[0]
+        assert not (tmp_path / "new").exists() and not (tmp_path / "out").exists()
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("mask", torch.full((2,), -torch.inf))
+    loading.check_finite(model, run)  # a buffer may be infinite
+
+
+class Malicious:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def text(path):
+    path.write_text("line\n" * 100)
+
+
+def png(path):
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+
+
+def stored_zip(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.txt", "text")
+
+
+def deflated_zip(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps([0] * 1000))
+
+
+def tar(path):
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("data.pkl")
+        info.size = 4
+        archive.addfile(info, io.BytesIO(b"text"))
+
+
+def plain_pickle(path):
+    path.write_bytes(pickle.dumps({"model": [1, 2]}))
+
+
+def malicious_pickle(path):
+    path.write_bytes(pickle.dumps(Malicious(path.with_name("attacked"))))
+
+
+def malicious_checkpoint(path):
+    torch.save({"format": checkpoints.FORMAT, "model": Malicious(path.with_name("attacked"))}, path)
+
+
+def safetensors(path):
+    save_file({"weight": torch.ones(2)}, path)
+
+
+def torchscript(path):
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def folder(path):
+    path.mkdir()
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def unix_socket(path):
+    here = os.getcwd()
+    os.chdir(path.parent)  # the path of a socket must be short
+    socket.socket(socket.AF_UNIX).bind(path.name)
+    os.chdir(here)
+
+
+def device(path):
+    path.symlink_to("/dev/null")
+
+
+def saved(value):
+    """Return a function that saves a value as PyTorch does."""
+
+    def save(path):
+        torch.save(value, path)
+
+    return save
+
+
+OTHER_FILES = [
+    text,
+    png,
+    stored_zip,
+    deflated_zip,
+    tar,
+    plain_pickle,
+    malicious_pickle,
+    malicious_checkpoint,
+    safetensors,
+    torchscript,
+    empty,
+    folder,
+    fifo,
+    unix_socket,
+    device,
+    saved(torch.ones(3)),
+    saved([1, 2]),
+    saved(None),
+    saved(torch.nn.Linear(2, 2).state_dict()),
+    saved(torch.nn.Linear(2, 2)),
+    saved({"model": {}}),
+    saved(dict.fromkeys(checkpoints.KEYS)),
+    saved(dict.fromkeys(checkpoints.KEYS) | {"format": checkpoints.FORMAT}),
+]
+
+
+@pytest.mark.parametrize("write", OTHER_FILES)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript
+def test_other_files_are_refused_with_one_line(write, refused, tmp_path):
+    """As the path of a checkpoint and as the only checkpoint of a run's folder."""
+    path = tmp_path / "checkpoint_0000001.pt"
+    write(path)
+    for run in (path, tmp_path):
+        for main in (sample.main, eval_extrapolation.main):  # the latter loads the metadata only
+            (line,) = refused(main, run)
+            assert "weights_only" not in line and "Weights only" not in line
+            assert str(run) in line
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": [1]},
+        {"model": {1: torch.ones(2)}},
+        {"model": {"wte.weight": 3}},
+        {"model": {}},
+        {"step": "6"},
+        {"step": None},
+        {"sampler": 3},
+        {"sampler": {"epoch": None}},
+        {"sampler": {"other": 1}},
+        {"rng": 3},
+        {"rng": [3]},
+        {"optimizer": []},
+        {"gpt": []},
+        {"gpt": {"n_layer": 10**9}},
+        {"gpt": {"n_embd": None}},
+        {"gpt": {"vocab_size": "257"}},
+        {"gpt": {"pe": ["cable"]}},
+        {"gpt": {"other": 1}},
+        {"config": "settings"},
+        {"config": {"steps": "6"}},
+        {"config": {"data": 3}},
+        {"config": {"plugin": ["a.py"]}},
+        {"config": {"lr": torch.ones(2)}},
+        {"data": None},
+        {"data": {"tokenizer": 1}},
+    ],
+    ids=str,
+)
+def test_wrong_values_in_a_checkpoint_are_refused_with_one_line(change, run, refused):
+    ((key, value),) = change.items()
+    checkpoint = checkpoints.load_checkpoint(run)
+    if isinstance(value, dict) and key in ("gpt", "config", "data", "sampler"):
+        value = checkpoint[key] | value
+    torch.save(checkpoint | {key: value}, run / NEWEST)
+    for main in (sample.main, eval_extrapolation.main):
+        (line,) = refused(main, run)
+        assert f"error: {run / NEWEST} is not a checkpoint of train_gpt.py (its {key}" in line or (
+            "its weights do not have the shape of its settings" in line
+        )
+
+
+def test_wrong_optimizer_states_are_refused(run, resume, refused):
+    checkpoint = checkpoints.load_checkpoint(run)
+    for optimizer in ({}, {"state": 1, "param_groups": []}):
+        torch.save(checkpoint | {"optimizer": optimizer}, run / NEWEST)
+        assert "the optimizer in the checkpoint does not" in refused(lambda _: resume())[0]
+    torch.save(checkpoint | {"rng": [{"cpu": torch.ones(3)}]}, run / NEWEST)
+    assert "the random state in the checkpoint does not" in refused(lambda _: resume())[0]
+
+
+def test_types_list_the_fields_of_the_network():
+    assert checkpoints.TYPES["gpt"].keys() == GPTConfig.__dataclass_fields__.keys()

@@ -1,0 +1,208 @@
+"""Tests of the command line: values that no program can use are refused in one line."""
+
+import dataclasses
+import importlib
+import math
+import os
+
+from runtime import cli, devices
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY
+
+import sample
+import train_gpt
+from errors import InputError
+from generation.sampling import SamplingConfig, sample_token
+
+PROGRAMS = [
+    "bench",
+    "check_encoding",
+    "compare",
+    "eval_extrapolation",
+    "eval_hellaswag",
+    "eval_recall",
+    "eval_receptive_field",
+    "export_hf",
+    "import_pretrained",
+    "prepare_fineweb",
+    "prepare_text",
+    "prepare_wikitext",
+    "report",
+    "reporting.bias_plots",
+    "reporting.distance_plots",
+    "reporting.encoding_table",
+    "reporting.loss_plots",
+    "retrieval.evaluate",
+    "retrieval.finetune",
+    "retrieval.prepare",
+    "sample",
+    "train_gpt",
+]
+CONFIGS = {name: importlib.import_module(name).Config for name in PROGRAMS}
+SETTINGS = [
+    (name, field.name, field.type)
+    for name, config_class in CONFIGS.items()
+    for field in dataclasses.fields(config_class)
+]
+
+
+def is_number(kind):
+    return kind in (int, float, int | None, float | None) or "int |" in str(kind)
+
+
+NUMBERS = [setting for setting in SETTINGS if is_number(setting[2])]
+TEXTS = [setting for setting in SETTINGS if setting[2] in (str, str | None)]
+
+
+def problems(program, name, value):
+    """Return the problems that `cli.parse` finds in a program with one setting of its type."""
+    if found := cli.check_values({name: value}, CONFIGS[program]):
+        return found
+    try:
+        CONFIGS[program](**{name: value})
+    except InputError as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize("program, name, kind", NUMBERS)
+def test_every_number_is_bounded(program, name, kind):
+    """Any number gives a config or one line each; some are refused for every setting."""
+    convert = float if kind in (float, float | None) else int
+    for value in (0, -1, 1, 2**31, 2**63 - 1, -(2**63) + 1, 10**30):
+        lines = problems(program, name, convert(value))
+        assert all(line and "\n" not in line for line in lines)
+    too_large = [math.nan, math.inf, -math.inf, 1e300] if convert is float else [2**64, 10**5000]
+    for value in too_large:
+        (line,) = problems(program, name, value)
+        assert line.startswith(f"{name} is ")
+        assert len(line) < 100
+
+
+@pytest.mark.parametrize("program, name, kind", TEXTS)
+def test_text_that_is_no_name_is_refused(program, name, kind):
+    for value in ("a\0b", "\udcff"):
+        (line,) = problems(program, name, value)
+        assert line.startswith(f"{name} is ")
+    default = {field.name: field.default for field in dataclasses.fields(CONFIGS[program])}[name]
+    if default != "":
+        assert problems(program, name, "") == [f"{name} is empty: pass a value, or leave it out"]
+
+
+def test_there_are_numbers_and_texts():
+    assert len(NUMBERS) > 60
+    assert len(TEXTS) > 40
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        (".nan", "lr is nan: use a finite number"),
+        (".inf", "lr is inf: use a finite number"),
+        ("nan", 'value of "lr": Expected a float. Got value: nan'),
+        ("1e300", "lr is 1e+300: it must be at most 1e+30"),
+        ("1" * 400, "a number has hundreds of digits: use a smaller one"),
+        ("9" * 5000, "a number has hundreds of digits: use a smaller one"),
+        ("0x" + "f" * 5000, "a number has hundreds of digits: use a smaller one"),
+    ],
+)
+def test_numbers_of_flags_and_files_are_finite(value, message, refused, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"lr: {value}")
+    for flags in (["--lr", value], ["--config", path]):
+        (line,) = refused(train_gpt.main, *flags)
+        assert message in line
+
+
+def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
+    flags = ["--n_layer", 10**6, "--seed", 2**64, "--out_dir", ""]
+    assert refused(train_gpt.main, *flags) == [
+        "error: out_dir is empty: pass a value, or leave it out",
+        "error: n_layer is 1000000: it must be at most 256",
+        f"error: seed is {2**64}: it must be below 2^63",
+    ]
+
+
+def test_names_that_the_file_system_refuses_are_one_line(refused, data_dir, trained):
+    long = "x" * 300
+    run = trained("cable")
+    for flags in (
+        ["--out_dir", long, "--data", data_dir],
+        ["--data", long],
+        ["--init_from", long, "--data", data_dir],
+        ["--config", long],
+    ):
+        (line,) = refused(train_gpt.main, *flags, "--device", "cpu")
+        assert long in line and "File name too long" in line
+    (line,) = refused(sample.main, run, "--prompt_file", long)
+    assert "File name too long" in line
+
+
+def test_nested_config_file_is_not_yaml(refused, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("a: " + "[" * 1000)
+    (line,) = refused(train_gpt.main, "--config", path)
+    assert "is not YAML" in line
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda: torch.empty(2**60, dtype=torch.uint8),
+        lambda: np.empty(2**60, dtype=np.uint8),
+        lambda: bytearray(2**60),
+    ],
+)
+def test_too_little_memory_is_one_line(allocate, refused):
+    (line,) = refused(lambda _: allocate())
+    assert line.startswith("error: out of memory")
+
+
+def test_other_runtime_errors_are_bugs():
+    def fail():
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.run(fail)
+
+
+def test_network_larger_than_the_memory_is_refused_before_it_is_made(refused, data_dir, tmp_path):
+    flags = [*TINY, "--data", data_dir, "--out_dir", tmp_path / "run"]
+    for setting in (["--n_embd", 100_000], ["--pe", "fire:width=999999999"]):
+        (line,) = refused(train_gpt.main, *flags, *setting)
+        assert "2 layers of dimension" in line and "GB of memory: use smaller settings" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_divisors():
+    for number in range(1, 200):
+        assert devices.divisors(number) == [n for n in range(1, number + 1) if number % n == 0]
+    assert devices.divisors(10**9)[-1] == 10**9
+
+
+def test_huge_micro_batch_is_the_whole_step(data_dir, tmp_path, capsys):
+    flags = [*TINY, "--steps", "1", "--micro_batch", str(10**9)]
+    train_gpt.main([*flags, "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
+    assert "1 micro-batches x 4 sequences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-6])
+def test_low_temperature_is_greedy(temperature):
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    generator = torch.Generator().manual_seed(1)
+    config = SamplingConfig(temperature=temperature)
+    assert sample_token(logits, config, generator).tolist() == [1]
+
+
+def test_one_length_is_bounded():
+    assert cli.parse_lengths("16,1x", 8) == [8, 16]
+    for text in ("0", str(2**31), "9" * 5000, "99999999999x"):
+        with pytest.raises(InputError, match="are invalid"):
+            cli.parse_lengths(text, 8)
+
+
+def test_error_without_a_file_is_a_bug():
+    assert cli._system_problem(OSError(9, os.strerror(9))) is None

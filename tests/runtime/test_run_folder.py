@@ -1,0 +1,299 @@
+"""Tests of what a run writes when writing fails: checkpoints, the log and the folder."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import threading
+
+from runtime import files, run_folder
+from runtime.checkpoints import FILE_NAME, list_checkpoints
+from runtime.run_folder import Run, copy_to_host
+
+import pytest
+import torch
+
+from errors import InputError
+from text_data import tokenizer
+
+START = {"kind": "start", "step": 0, "id": "0123abcd", "tokenizer": "bytes"}
+
+
+def new_run(folder, keep=2):
+    return Run(folder, {"steps": 9}, {"sha256": "0", "tokenizer": "bytes"}, keep)
+
+
+def state(step, numbers=1000):
+    """Return the arguments of `Run.save` for a checkpoint with `numbers` equal to its step."""
+    values = torch.full((numbers,), float(step))
+    names = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": [], "gpt": {}}
+    return {"model": {"a": values, "tied": values}, "step": step, **names}
+
+
+def load(run, step):
+    return torch.load(run.folder / FILE_NAME.format(step), weights_only=True)
+
+
+def names_in(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A started run, whose thread has ended when the test ends."""
+    run = new_run(tmp_path / "run")
+    run.start(torch.device("cpu"))
+    with run.thread:
+        yield run
+
+
+@pytest.fixture
+def slow_save(monkeypatch):
+    """Delay torch.save until the event that is returned is set."""
+    event, save = threading.Event(), torch.save
+
+    def wait_and_save(*arguments):
+        assert event.wait(60)
+        save(*arguments)
+
+    monkeypatch.setattr(torch, "save", wait_and_save)
+    yield event
+    event.set()
+
+
+def test_copy_keeps_values_types_and_shared_memory():
+    model = torch.nn.Linear(3, 2)
+    model.tied = model.weight
+    before = {"model": model.state_dict(), "betas": (0.9, 0.95), "list": [1, torch.ones(2, 3).T]}
+    buffers = {}
+    after, events = copy_to_host(before, buffers)
+    assert events == []
+    assert after["model"]._metadata == before["model"]._metadata
+    assert type(after["model"]) is type(before["model"])
+    assert after["betas"] == (0.9, 0.95) and after["list"][1].stride() == (1, 3)
+    assert after["model"]["tied"] is after["model"]["weight"]
+    assert torch.equal(after["model"]["weight"], model.weight)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert after["model"]["weight"].all() and not after["model"]["weight"].requires_grad
+    again, _ = copy_to_host(before, buffers)  # into the same memory
+    assert again["model"]["weight"] is after["model"]["weight"]
+    assert not again["model"]["weight"].any()
+
+
+def test_checkpoint_has_the_values_at_the_time_of_the_call(run, slow_save):
+    checkpoint = state(1)
+    run.save(**checkpoint)
+    checkpoint["model"]["a"].zero_()  # the training continues
+    assert not list_checkpoints(run.folder)
+    slow_save.set()
+    run.wait()
+    assert load(run, 1)["model"]["a"].eq(1).all()
+
+
+def test_checkpoints_are_written_one_at_a_time(run, slow_save):
+    run.save(**state(1))
+    threading.Timer(0.1, slow_save.set).start()
+    run.save(**state(2))
+    assert [path.name for path in list_checkpoints(run.folder)][:1] == ["checkpoint_0000001.pt"]
+    run.wait()
+    assert len(list_checkpoints(run.folder)) == 2
+
+
+def test_log_is_on_disk_before_the_checkpoint(run, monkeypatch):
+    synced, replace = set(), os.replace
+    fsync = os.fsync
+
+    def watched_fsync(descriptor):
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def watched_replace(old, new):
+        assert (run.folder / "log.jsonl").stat().st_ino in synced
+        replace(old, new)
+
+    run.log("train", 1, loss=1.0)
+    monkeypatch.setattr(files.os, "fsync", watched_fsync)
+    monkeypatch.setattr(files.os, "replace", watched_replace)
+    run.save(**state(1))
+    run.wait()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_error_of_the_thread_reaches_the_trainer(code, run, monkeypatch):
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    run.save(**state(1))
+    run.wait()
+    assert not run.has_failed()
+    monkeypatch.setattr(torch, "save", fail)
+    run.save(**state(2))
+    for call in (
+        run.wait,
+        run.finish,
+        lambda: run.save(**state(3)),
+        lambda: run.describe_last_good(2),
+    ):
+        with pytest.raises(InputError, match=rf"cannot write .*0000002.pt: {os.strerror(code)}: "):
+            call()
+        assert run.has_failed()
+    assert names_in(run.folder) == {"config.yaml", "log.jsonl", "checkpoint_0000001.pt"}
+
+
+def test_full_disk_at_any_byte_of_a_checkpoint(run):
+    """PyTorch raises OSError or RuntimeError, depending on the size; the limit raises EFBIG."""
+    numbers = 100_000  # more than the buffer of a file
+    run.save(**state(1, numbers))
+    run.wait()
+    size = (run.folder / FILE_NAME.format(1)).stat().st_size
+    before = names_in(run.folder)
+    old_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in range(0, size, size // 40):
+        run.save(**state(1, numbers))  # the earlier error is gone
+        run.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old_limit[1]))
+        try:
+            run.save(**state(2, numbers))
+            error = run._saving.exception()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
+        run._saving = None
+        assert isinstance(error, InputError), (limit, repr(error))
+        assert "checkpoint_0000002.pt: File too large: use another folder" in str(error)
+        assert "\n" not in str(error)
+        assert names_in(run.folder) == before
+    assert load(run, 1)["step"] == 1
+
+
+def test_full_disk_in_the_log(run, monkeypatch):
+    (run.folder / "log.jsonl").unlink()
+    (run.folder / "log.jsonl").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"cannot write .*log.jsonl: No space left on device: "):
+        run.log("train", 1, loss=1.0)
+
+
+def test_checkpoints_of_later_steps_are_not_of_this_run(run):
+    stray = run.folder / "checkpoint_9999999.pt"
+    stray.write_bytes(b"of another run")
+    for step in (1, 2, 3):
+        run.save(**state(step))
+    run.wait()
+    names = [path.name for path in list_checkpoints(run.folder)]
+    assert names == ["checkpoint_0000002.pt", "checkpoint_0000003.pt", stray.name]
+    assert stray.read_bytes() == b"of another run"
+
+
+def test_last_good_checkpoint_is_named(run):
+    def remedy(step):
+        return run.describe_last_good(step)
+
+    nothing = "there is no good checkpoint: train again with a lower --lr and another --out_dir"
+    assert remedy(0) == nothing
+    run.save(**state(2))
+    run.save(**state(4))
+    assert remedy(5) == (
+        "the last good checkpoint is checkpoint_0000004.pt: "
+        "pass --resume, a lower --lr and --override lr"
+    )
+    # The weights of step 4 themselves give NaN.
+    assert remedy(4) == (
+        "the last good checkpoint is checkpoint_0000002.pt: "
+        "remove checkpoint_0000004.pt, then pass --resume, a lower --lr and --override lr"
+    )
+    assert remedy(2) == nothing
+
+
+def test_start_removes_what_killed_processes_left(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ours = [
+        "checkpoint_0000012.pt.partial",
+        "checkpoint_0000012.pt.0123abcd.partial",
+        "config.yaml.partial",
+        "log.jsonl.0123abcd.partial",
+    ]
+    others = ["thesis.partial", "checkpoint_best.pt.partial", "eval_a.json.0123abcd.partial"]
+    for name in ours + others:
+        (folder / name).write_text("half")
+    new_run(folder).start(torch.device("cpu"))
+    assert names_in(folder) == {"config.yaml", "log.jsonl", *others}
+
+
+CORRUPT = {
+    "not UTF-8": b'{"kind": "train", "step": 1, "loss": 1.0, "x": "\xff"}',
+    "NUL": b"\0" * 512,
+    "NUL before a record": b'\0\0\0{"kind": "train", "step": 1, "loss": 1.0}',
+    "half a record": b'{"kind": "train", "st',
+    "two records": b'{"kind": "train", "st{"kind": "train", "step": 1, "loss": 1.0}',
+    "empty": b"",
+    "list": b"[1, 2]",
+    "number": b"17",
+    "null": b"null",
+    "deep": b"[" * 100_000,
+    "long number": b'{"kind": "a", "step": ' + b"1" * 5000 + b"}",
+    "no kind": b'{"step": 1, "loss": 1.0}',
+    "no step": b'{"kind": "train", "loss": 1.0}',
+    "no loss": b'{"kind": "val", "step": 1}',
+    "kind": b'{"kind": ["train"], "step": 1, "loss": 1.0}',
+    "step": b'{"kind": "train", "step": "1", "loss": 1.0}',
+    "fraction": b'{"kind": "train", "step": 1.5, "loss": 1.0}',
+    "loss": b'{"kind": "val", "step": 1, "loss": "low"}',
+    "id": b'{"kind": "start", "step": 0, "id": 5}',
+    "tokenizer": b'{"kind": "start", "step": 0, "id": 5, "tokenizer": {}}',
+}
+
+
+@pytest.mark.parametrize("name", CORRUPT)
+def test_corrupt_lines_of_the_log_are_set_aside(name, tmp_path, capsys):
+    line, folder = CORRUPT[name], tmp_path / "run"
+    good = [START, {"kind": "train", "step": 2, "loss": 3.0}, {"kind": "val", "step": 2, "loss": 4}]
+    later = {"kind": "train", "step": 3, "loss": 2.0}
+    written = [line, *(json.dumps(record).encode() for record in [*good, later]), line]
+    folder.mkdir()
+    (folder / "log.jsonl").write_bytes(b"\n".join(written) + b'\n{"kind": "tr')
+    assert run_folder.read_log(folder) == [*good, later]
+    assert run_folder.validation_loss(folder) == 4
+    assert tokenizer.make_tokenizer(str(folder), tuple).name == "bytes"
+
+    run = new_run(folder)
+    run.step = 2  # of the checkpoint
+    run.start(torch.device("cpu"))
+    *kept, start = run_folder.read_log(folder)
+    assert kept == good and (start["kind"], start["id"]) == ("start", "0123abcd")
+    assert run.is_validated
+    assert (folder / "log.jsonl.corrupt").read_bytes() == 2 * (line + b"\n")
+    note = f"note: corrupt lines of {folder}/log.jsonl (2) are moved to {folder}/log.jsonl.corrupt"
+    assert capsys.readouterr().out == f"{note}\n"
+    assert names_in(folder) == {"config.yaml", "log.jsonl", "log.jsonl.corrupt"}
+
+
+def test_log_without_a_newline_at_the_end_is_complete(tmp_path):
+    (tmp_path / "log.jsonl").write_text(json.dumps(START))
+    run = new_run(tmp_path)
+    run.step = 0
+    run.start(torch.device("cpu"))
+    assert [record["id"] for record in run_folder.read_log(tmp_path)] == [START["id"]] * 2
+    assert not (tmp_path / "log.jsonl.corrupt").exists()
+
+
+def test_unreadable_log_is_reported(tmp_path):
+    (tmp_path / "log.jsonl").mkdir()
+    for call in (run_folder.read_log, lambda run: new_run(run).start(torch.device("cpu"))):
+        with pytest.raises(InputError, match=r"log.jsonl cannot be read \(Is a directory\): "):
+            call(tmp_path)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_removed_folder_ends_the_training(is_replaced, run):
+    shutil.rmtree(run.folder)
+    if is_replaced:
+        run.folder.mkdir()
+    message = f"{run.folder} was removed or replaced during the training: train again, or restore"
+    with pytest.raises(InputError, match=message):
+        run.log("train", 1, loss=1.0)
+    run.save(**state(1))
+    with pytest.raises(InputError, match=message):
+        run.wait()
+    assert run.folder.exists() == is_replaced
