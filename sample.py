@@ -74,6 +74,9 @@ def main(argv=None):
         except EOFError:
             print()
             return
+        except UnicodeDecodeError as error:
+            print()
+            raise InputError(f"the prompt is not text in UTF-8 ({error}): type another") from None
         complete(model, tokenizer, [prompt], config, device, dtype)
 
 

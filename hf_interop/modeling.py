@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
@@ -103,7 +104,10 @@ class PosencPreTrained(PreTrainedModel):
         With push_to_hub, transformers uploads the files before that, without it.
         """
         self.config.weights_sha256 = None  # that of the loaded files
-        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        try:
+            super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        except SafetensorError as error:  # a full disk
+            raise OSError(str(error)) from error
         only_adapters = getattr(self, "_hf_peft_config_loaded", False)
         if is_main_process and not only_adapters:
             files = sorted(Path(save_directory).glob("model*.safetensors*"))

@@ -31,14 +31,17 @@ def make_optimizer(
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, checkpoint: dict
 ) -> None:
-    """Load the states of a checkpoint; betas and weight decay stay, --override may change them.
+    """Load the states of a checkpoint; the settings stay, --override may have changed them.
 
     Raises InputError if the states belong to another network.
     """
-    names = ("betas", "weight_decay")
-    own = [{name: group[name] for name in names} for group in optimizer.param_groups]
+    own = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
     try:
         optimizer.load_state_dict(checkpoint["optimizer"])
+        _check_states(optimizer)
         if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
             scaler.load_state_dict(checkpoint["scaler"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -49,6 +52,19 @@ def restore_optimizer(
         ) from None
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
+
+
+def _check_states(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError unless the moments have the shapes of the parameters."""
+    for parameter, state in optimizer.state.items():
+        shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        if state.keys() != shapes.keys():
+            raise ValueError("it has other values than AdamW's")
+        for name, shape in shapes.items():
+            value = state[name]
+            is_float = isinstance(value, Tensor) and value.is_floating_point()
+            if not is_float or value.shape != shape:
+                raise ValueError(f"its {name} is not a tensor of shape {tuple(shape)}")
 
 
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
