@@ -45,6 +45,7 @@ from torch.nn.attention import sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
+from posenc import Encoding
 
 # Backend of PyTorch's fused kernel that a benchmark pins. torch.compile guards on this global, but
 # not on PyTorch's own setting.
@@ -92,13 +93,13 @@ class MaskSpec:
 class BiasInputs(NamedTuple):
     """An encoding and what `encoding.features` returned for these queries and keys."""
 
-    encoding: object
+    encoding: Encoding
     q_features: tuple[Tensor, ...]
     k_features: tuple[Tensor, ...]
 
 
 def make_mask_spec(
-    encoding,
+    encoding: Encoding,
     window_size: int | None = None,
     lengths: Tensor | None = None,
     query_offset: int | Tensor | None = None,
@@ -160,7 +161,9 @@ def attend(
     return _PATHS[path].compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
 
 
-def _find_override(path, q, bias_inputs, mask_spec) -> Callable[..., Tensor] | None:
+def _find_override(
+    path: str, q: Tensor, bias_inputs: BiasInputs, mask_spec: MaskSpec
+) -> Callable[..., Tensor] | None:
     """Return the function that computes a call instead of its path's own function, or None."""
     encoding, q_features, k_features = bias_inputs
     fixed_shapes = mask_spec.query_offset is not None
@@ -352,6 +355,7 @@ def bias_matrix(
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
     if encoding.distance_bias is None:
+        assert encoding.bias is not None, "the encoding has no bias"
         return encoding.bias(
             tuple(feature[..., None] for feature in q_features),
             tuple(feature[..., None, :] for feature in k_features),
@@ -469,14 +473,14 @@ def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
 
 class _Path(NamedTuple):
     compute: Callable[..., Tensor]
-    check: Callable[[object], None]
+    check: Callable[[Encoding], None]
 
 
 _PATHS: dict[str, _Path] = {}
 
 
 def register_path(
-    name: str, compute: Callable[..., Tensor], check: Callable[[object], None]
+    name: str, compute: Callable[..., Tensor], check: Callable[[Encoding], None]
 ) -> None:
     """Add an attention path.
 
@@ -486,7 +490,7 @@ def register_path(
     _PATHS[name] = _Path(compute, check)
 
 
-def resolve_path(path: str, encoding) -> str:
+def resolve_path(path: str, encoding: Encoding) -> str:
     """Return the path that `attend` takes for an encoding: `path`, or the best one for "auto".
 
     "auto" is "sdpa" where the encoding allows it, else "dense". Raise InputError for a path that
@@ -500,7 +504,7 @@ def resolve_path(path: str, encoding) -> str:
     return path
 
 
-def _reason_against_sdpa(encoding) -> str | None:
+def _reason_against_sdpa(encoding: Encoding) -> str | None:
     """Return why PyTorch's fused kernel cannot compute an encoding, None if it can."""
     if encoding.logits_transform is not None:
         return "it acts on full rows of logits"
@@ -511,7 +515,7 @@ def _reason_against_sdpa(encoding) -> str | None:
     return "its bias has no factors" + ("" if encoding.causal else " in bidirectional attention")
 
 
-def _check_sdpa(encoding) -> None:
+def _check_sdpa(encoding: Encoding) -> None:
     if reason := _reason_against_sdpa(encoding):
         name = type(encoding).__name__
         raise InputError(

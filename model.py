@@ -16,6 +16,7 @@ Legend: B batch, T tokens, C width, H heads, D head dimension = C / H, V vocabul
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,7 @@ SIZES = {  # layers, heads, width
     "xl": (48, 25, 1600),
 }
 CUSTOM = "custom"  # the size of a shape that is not in SIZES
+FROM_SIZE: Any = None  # default of integers that `size` determines
 CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
 # Elements of the largest block of logits (tokens, V) in memory: 256 MB in float32.
 LOGITS_CHUNK = 2**26
@@ -61,9 +63,9 @@ class GPTConfig:
     pe: str = "cable"
     vocab_size: int = 50304
     block_size: int = 1024
-    n_layer: int | None = None
-    n_head: int | None = None
-    n_embd: int | None = None
+    n_layer: int = FROM_SIZE
+    n_head: int = FROM_SIZE
+    n_embd: int = FROM_SIZE
     attn_scale: float | None = None
     causal: bool = True
     attention: str = "auto"
@@ -203,7 +205,7 @@ class GPT(nn.Module):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
         self.posenc = posenc.build(config.encodings, *shape, config.causal)
-        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.h = posenc.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.attention_path = attention.resolve_path(config.attention, self.posenc[0])
         self.activation_checkpointing = False
@@ -270,7 +272,9 @@ class GPT(nn.Module):
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
-    def _forward_blocks(self, tokens, cache=None, lengths=None):
+    def _forward_blocks(
+        self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
         """Return the output of the last block (B, T, C) for tokens (B, T) after those cached."""
         start = cache.length if cache else 0
         stop = start + tokens.size(1)
@@ -291,6 +295,7 @@ class GPT(nn.Module):
 
         The capacity of the cache is not checked, because only the device knows the position.
         """
+        assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
         logits = self.ln_f(x)[:, 0] @ self.wte.weight.T
         cache.position += 1

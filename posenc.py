@@ -16,21 +16,8 @@ in more_encodings/. Override only the hooks where the encoding acts:
     logits_transform  attention logits, whole rows at once             cope, dape, shaw
     window_size       attention mask (sliding window)                  window
 
-    class Recency(Encoding):  # -r_h log(1 + d), r_h one learnable number per head
-        names = ("recency",)  # train_gpt.py --pe recency
-        def __init__(self, heads, channels, block_size):
-            super().__init__(heads, channels, block_size)
-            self.r = nn.Parameter(torch.ones(heads))
-        def features(self, x, pos, previous=None):
-            p = pos.to(x.dtype)[None, None]  # (1, 1, T)
-            return (p,), (p,)  # of queries, of keys
-        def bias(self, q_features, k_features, h):
-            return -self.r[h] * (q_features[0] - k_features[0]).abs().log1p()
-
 The dense attention path, the KV cache, long contexts in chunks, and bias plots use only `bias`.
-Three optional hooks make it faster: `factors` (a sum of products, for PyTorch's fused attention),
-`triton_bias` (a form that the Triton kernels support) and `distance_bias` (a function of the
-distance alone, see `DistanceBias`). Tutorial: docs/adding_an_encoding.md.
+Three optional hooks make it faster, see `Encoding`. Tutorial: docs/adding_an_encoding.md.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension, C width (channels), L training length
 (block_size); query position i, key position j, distance d = i - j. Formulas are for decoders. In an
@@ -41,6 +28,8 @@ import difflib
 import inspect
 import math
 import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +38,18 @@ from torch import Tensor, nn
 from errors import InputError
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
+FeaturePair = tuple[tuple, tuple]  # of queries, of keys
+M = TypeVar("M", bound=nn.Module)
+
+
+class ModuleList(nn.ModuleList, Generic[M]):
+    """nn.ModuleList that declares the type of its elements."""
+
+    if TYPE_CHECKING:
+        __init__: Callable[[Iterable[M]], None]
+        __getitem__: Callable[[int], M]
+
+        def __iter__(self) -> Iterator[M]: ...
 
 
 class Encoding(nn.Module):
@@ -80,7 +81,11 @@ class Encoding(nn.Module):
     supports_bidirectional = True  # whether an encoder can use the encoding
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
-    bias = factors = triton_bias = distance_bias = logits_transform = None
+    bias: Callable[..., Tensor] | None = None
+    factors: Callable[..., Iterable[tuple[Tensor, Tensor | None]]] | None = None
+    triton_bias: Callable[..., tuple[str, dict[str, Tensor]]] | None = None
+    distance_bias: Callable[..., Tensor] | None = None
+    logits_transform: Callable[..., Tensor] | None = None
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -98,7 +103,7 @@ class Encoding(nn.Module):
         """Return queries and keys (B, H, T, D) at positions pos (T,), transformed; same dtypes."""
         return q, k
 
-    def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> tuple:
+    def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> FeaturePair:
         """Return (query features, key features): two tuples of tensors (B|1, H|1, T), dtype of x.
 
         x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
@@ -118,7 +123,7 @@ class Encoding(nn.Module):
 
 def build(
     spec: str | list, heads: int, width: int, block_size: int, layers: int, causal: bool = True
-) -> nn.ModuleList:
+) -> ModuleList[Encoding]:
     """Return the encodings of a model, one per layer; all layers share parts of scope "model".
 
     spec: "NAME", "NAME:option=value,option=value", or several joined by "+"; or the result of
@@ -134,8 +139,8 @@ def build(
                 instance.set_bidirectional()
         parts.append(instances * (layers // count))
     if len(parts) == 1:
-        return nn.ModuleList(parts[0])
-    return nn.ModuleList(Composition(list(layer), width) for layer in zip(*parts, strict=True))
+        return ModuleList(parts[0])
+    return ModuleList(Composition(list(layer), width) for layer in zip(*parts, strict=True))
 
 
 def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
@@ -199,7 +204,7 @@ class Composition(Encoding):
 
     def __init__(self, parts: list[Encoding], channels: int):
         nn.Module.__init__(self)
-        self.parts = nn.ModuleList(parts)
+        self.parts = ModuleList(parts)
         self.causal = parts[0].causal
         limits = [part.max_context for part in parts if part.max_context is not None]
         windows = [part.window_size for part in parts if part.window_size is not None]
@@ -210,9 +215,9 @@ class Composition(Encoding):
                 self.logits_transform = part.logits_transform
         biased = [part for part in parts if part.bias is not None]
         if not biased:
-            self.bias = None
+            self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
         if not biased or any(part.factors is None for part in biased):
-            self.factors = None
+            self.factors = None  # pyright: ignore[reportAttributeAccessIssue]
         if len(biased) == 1:
             self.distance_bias = biased[0].distance_bias
             self.triton_bias = biased[0].triton_bias
@@ -245,7 +250,7 @@ class Composition(Encoding):
     def factors(self, q_features, k_features):
         pairs = ()
         for part, q, k in self.split(q_features, k_features):
-            if part.bias is not None:
+            if part.bias is not None and part.factors is not None:
                 pairs += tuple(part.factors(q, k))
         return pairs
 
@@ -285,13 +290,12 @@ class WeightedDecay(Encoding):
 
     def set_bidirectional(self):
         super().set_bidirectional()
-        self.factors = None
+        self.factors = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
-        # Attention depends only on differences of S. Centering S at the middle query halves its
-        # range and the rounding error in bf16. The center is not detached, so that the gradient
-        # of S sums to zero, as the exact gradient does.
+        # Centering S at the middle query halves its range and the rounding error in bf16. The
+        # center is not detached: the gradient of S sums to zero, as the exact gradient does.
         center = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - center), None), (-g_i, s_j - center)
 
@@ -303,10 +307,9 @@ class WeightedDecay(Encoding):
 class Cable(WeightedDecay):
     """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s).
 
-    The formula is `WeightedDecay.bias`. w_c and w_s are linear layers C -> H, initialized to
-    N(0, 0.02) by model.py, with zero biases. As printed, equations 5 and 7 make the bias positive.
-    The paper's text (the bias penalizes distance, and is ALiBi for steps of -1) and the authors'
-    code make it decay, like here.
+    w_c and w_s are linear layers C -> H, N(0, 0.02), with zero biases. As printed, equations 5 and
+    7 make the bias positive. The paper's text (the bias penalizes distance, and is ALiBi for steps
+    of -1) and the authors' code make it decay, like here.
     Source: Veisi et al. 2025 (CABLE), eqs. 2-7
     """
 
@@ -365,7 +368,7 @@ class Fox(WeightedDecay):
 class LogDecay(WeightedDecay):
     """Base class of biases -log(b^2 + 1), b a WeightedDecay bias: a slower decay."""
 
-    factors = None
+    factors: None = None
     triton_kind = "log-decay"
 
     def bias(self, q_features, k_features, h):
@@ -407,6 +410,7 @@ class ALiBi(WeightedDecay):
     """
 
     names = ("alibi",)
+    slopes: Tensor  # (1, H, 1)
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
@@ -414,8 +418,7 @@ class ALiBi(WeightedDecay):
 
     def set_slopes(self, exponents: Tensor) -> None:
         """Set the slopes to 2^(-exponents), exponents (H,) float64."""
-        slopes = torch.exp2(-exponents).float()[None, :, None]  # (1, H, 1)
-        self.register_buffer("slopes", slopes, persistent=False)
+        self.register_buffer("slopes", torch.exp2(-exponents).float()[None, :, None], False)
 
     def features(self, x, pos, previous=None):
         s = -pos.to(x.dtype)[None, None]  # (1, 1, T)
@@ -424,6 +427,8 @@ class ALiBi(WeightedDecay):
 
 class DistanceBias(Encoding):
     """Base class of biases of the distance alone: subclasses define only `distance_bias`."""
+
+    distance_bias: Callable[..., Tensor]
 
     def features(self, x, pos, previous=None):
         p = pos.to(x.dtype)[None, None]  # (1, 1, T)
@@ -571,11 +576,8 @@ class FIRE(Encoding):
 
     def triton_bias(self, q_features, k_features, h):
         d = distances(k_features[0].size(-1), self.causal, h.device).abs()
-        return "piecewise-linear", {
-            "table": self.psi(d)[None],
-            "g": 1 / self.normalizer(q_features[0]),
-            "pieces": self.linear_pieces(),
-        }
+        table, g = self.psi(d)[None], 1 / self.normalizer(q_features[0])
+        return "piecewise-linear", {"table": table, "g": g, "pieces": self.linear_pieces()}
 
     def linear_pieces(self) -> Tensor:
         """Return f as a piecewise linear function, (H, 3, K), K a power of two above `width`.
@@ -669,15 +671,13 @@ def alibi_exponents(heads: int) -> Tensor:
     They are the exponents for the largest power of two P <= H, then every second one for 2P.
     """
     below = 1 << heads.bit_length() - 1
-    interleaved = torch.arange(0.5, below)[: heads - below]
-    n = torch.cat([torch.arange(1, below + 1), interleaved])
+    n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
     return 8 * n.double() / below
 
 
 def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
     """Return all distances between `keys` tokens, ascending, negative ones only if not causal."""
-    first = 0 if causal else 1 - keys
-    return torch.arange(first, keys, device=device, dtype=torch.float32)
+    return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:

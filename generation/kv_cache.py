@@ -23,8 +23,8 @@ class LayerCache:
         self.capacity = capacity
         self.window = window
         self.length = 0
-        self.buffers = None
-        self.position = None
+        self.buffers: list[Tensor] = []
+        self.position: Tensor | None = None
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k and v (B, H, T, D) and features (B|1, H|1, T); return those of all S tokens.
@@ -34,24 +34,24 @@ class LayerCache:
         """
         new = [k, v, *(feature[..., None] for feature in k_features)]
         if self.position is not None:
-            k, v, *k_features = self._write_at_position(new)
+            all_k, all_v, *all_features = self._write(new, self.position)
         elif self.window:
-            k, v, *k_features = self._slide(new)
+            all_k, all_v, *all_features = self._slide(new, self.window)
         else:
-            k, v, *k_features = self._append(new)
-        return [k, v, *(feature[..., 0] for feature in k_features)]
+            all_k, all_v, *all_features = self._append(new)
+        return [all_k, all_v, *(feature[..., 0] for feature in all_features)]
 
-    def _write_at_position(self, new: list[Tensor]) -> list[Tensor]:
+    def _write(self, new: list[Tensor], position: Tensor) -> list[Tensor]:
         for buffer, x in zip(self.buffers, new, strict=True):
-            buffer.index_copy_(2, self.position, x.to(buffer.dtype))
+            buffer.index_copy_(2, position, x.to(buffer.dtype))
         return self.buffers
 
-    def _slide(self, new: list[Tensor]) -> list[Tensor]:
+    def _slide(self, new: list[Tensor], window: int) -> list[Tensor]:
         self.length += new[0].size(2)
-        if self.buffers is None:
+        if not self.buffers:
             self.buffers = new
         else:
-            kept = min(self.window - 1, self.buffers[0].size(2))
+            kept = min(window - 1, self.buffers[0].size(2))
             self.buffers = [
                 torch.cat([buffer[:, :, buffer.size(2) - kept :], x], 2)
                 for buffer, x in zip(self.buffers, new, strict=True)
@@ -61,7 +61,8 @@ class LayerCache:
     def _append(self, new: list[Tensor]) -> list[Tensor]:
         start = self.length
         self.length += new[0].size(2)
-        if self.buffers is None:
+        if not self.buffers:
+            assert self.capacity is not None, "a cache needs a capacity or a window"
             self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
         for buffer, x in zip(self.buffers, new, strict=True):
             buffer[:, :, start : self.length] = x
@@ -88,7 +89,7 @@ class Cache:
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
         self.layers = [LayerCache(capacity, window) for _ in model.h]
         self.capacity = capacity
-        self.position = None
+        self.position: Tensor | None = None
 
     @property
     def length(self) -> int:

@@ -30,8 +30,8 @@ class DAPE(Encoding):
     def convolve(self, layer: nn.Conv2d, x: Tensor, mask: Tensor) -> Tensor:
         """Return the convolution of x (B, channels, T, S) with masked keys as zeros, dtype of x."""
         x = x.masked_fill(~mask, 0)
-        weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
-        return F.conv2d(x, weight, bias, padding=(0, self.kernel // 2))
+        bias = None if layer.bias is None else layer.bias.to(x.dtype)
+        return F.conv2d(x, layer.weight.to(x.dtype), bias, padding=(0, self.kernel // 2))
 
 
 class DAPEv2(DAPE):

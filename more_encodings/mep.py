@@ -3,9 +3,9 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from posenc import T5, DistanceBias, Kerple, alibi_exponents
+from posenc import T5, DistanceBias, Kerple, ModuleList, alibi_exponents
 
 
 class MEP(DistanceBias):
@@ -15,6 +15,7 @@ class MEP(DistanceBias):
     """
 
     names = ("mep",)
+    slopes: Tensor  # (H,)
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
@@ -43,7 +44,7 @@ class MEPLearned(MEP):
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
-        self.learned = nn.ModuleList(
+        self.learned: ModuleList[DistanceBias] = ModuleList(
             [T5(heads, channels, block_size), Kerple(heads, channels, block_size)]
         )
 

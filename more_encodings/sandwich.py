@@ -16,6 +16,7 @@ class Sandwich(DistanceBias):
 
     names = ("sandwich",)
     min_option_value = 2
+    h: Tensor  # (H,)
 
     def __init__(self, heads, channels, block_size, *, dimension: int = 128):
         super().__init__(heads, channels, block_size)
