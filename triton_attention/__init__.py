@@ -16,15 +16,18 @@ on a simulated GPU (tests/gpu_simulation/emulator.py).
 """
 
 import torch
+from torch import Tensor
 
 import attention
+from attention import BiasInputs, MaskSpec
 from errors import InputError
+from posenc import Encoding
 
 # An exported folder has a copy of this file, not the package. torch.compile cannot trace globals().
 IN_EXPORT = "__path__" not in globals()
 
 
-def supports(encoding) -> bool:
+def supports(encoding: Encoding) -> bool:
     """Return whether the Triton kernels can compute the bias of an encoding."""
     if encoding.logits_transform is not None:
         return False
@@ -50,7 +53,7 @@ def load():
     return interface
 
 
-def check(encoding) -> None:
+def check(encoding: Encoding) -> None:
     """Raise InputError if the kernels cannot compute an encoding, or cannot run on this machine."""
     if not supports(encoding):
         raise InputError(
@@ -60,7 +63,15 @@ def check(encoding) -> None:
     load()
 
 
-def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
+def compute(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias_inputs: BiasInputs,
+    scale: float,
+    mask_spec: MaskSpec,
+    packed_qkv: Tensor | None = None,
+) -> Tensor:
     """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
     interface = load()
     return interface.fused_attention(

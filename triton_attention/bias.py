@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posenc import Encoding
+
 # An operator's argument `kind` is an index into this tuple.
 KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
 
@@ -49,16 +51,24 @@ class Bias:
     table: Tensor | None = None
     pieces: Tensor | None = None
 
-    def expand_features(self, B: int, H: int, T: int, S: int) -> tuple[Tensor | None, ...]:
-        """Return s_i (B, H, T), g (B, H, T) and s_j (B, H, S), float32, None where unused."""
-        lengths = ((self.s_i, T), (self.g, T), (self.s_j, S))
-        return tuple(None if x is None else x.float().expand(B, H, length) for x, length in lengths)
+    def expand_features(
+        self, B: int, H: int, T: int, S: int, unused: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return s_i (B, H, T), g (B, H, T) and s_j (B, H, S), float32; `unused` for None."""
+
+        def expand(x: Tensor | None, length: int) -> Tensor:
+            return unused if x is None else x.float().expand(B, H, length)
+
+        return expand(self.s_i, T), expand(self.g, T), expand(self.s_j, S)
 
 
-def bias_from_encoding(encoding, q_features: tuple, k_features: tuple, heads: int) -> Bias:
+def bias_from_encoding(
+    encoding: Encoding, q_features: tuple, k_features: tuple, heads: int
+) -> Bias:
     """Return the bias of an encoding for the features that `encoding.features` returned."""
     if encoding.bias is None:
         return Bias()
+    assert encoding.triton_bias is not None, "the kernels do not support the encoding"
     device = k_features[0].device
     # FIRE's pieces are products of weights, which autocast would round.
     with torch.autocast(device.type, enabled=False):

@@ -54,7 +54,7 @@ def fused_attention(
     B, H, T, D = q.shape
     S = k.size(2)
     unused = q.new_empty(0, dtype=torch.float32)
-    s_i, g, s_j = (unused if x is None else x for x in bias.expand_features(B, H, T, S))
+    s_i, g, s_j = bias.expand_features(B, H, T, S, unused)
     table = unused if bias.table is None else bias.table.float().expand(H, -1).contiguous()
     pieces = unused if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))

@@ -55,7 +55,9 @@ def _attention(
     sizes, strides = _sizes_and_strides(*inputs)
     settings = kernel_settings("forward", q, pieces, kind, causal, window_size)
     with _device_of(q):
-        kernels.attention_forward[triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)](
+        _launch(
+            kernels.attention_forward,
+            (triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)),
             *inputs,
             kept,
             y,
@@ -112,6 +114,11 @@ def _attention_backward(
     return grads
 
 
+def _launch(kernel, grid: tuple[int, ...], *arguments, **settings) -> None:
+    """Launch a kernel. It has no type here: Triton's types do not describe a launch."""
+    kernel[grid](*arguments, **settings)
+
+
 def _launch_backward(
     grads,
     dy,
@@ -141,12 +148,27 @@ def _launch_backward(
     M, N, *_ = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)["forward"]
     skipping = {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
     numbers = scale, H, T, S, num_distances, window_size, dq.stride(2), *strides
-    kernels.attention_backward_rows[triton.cdiv(T, rows["M"]), B * H](
-        *inputs, kept, y, dy, lse, delta, dq, ds_i, dg, *numbers, **skipping, **rows
+    _launch(
+        kernels.attention_backward_rows,
+        (triton.cdiv(T, rows["M"]), B * H),
+        *inputs,
+        kept,
+        y,
+        dy,
+        lse,
+        delta,
+        dq,
+        ds_i,
+        dg,
+        *numbers,
+        **skipping,
+        **rows,
     )
     if pieces.numel() and not causal:
         ds_j = dg  # the kernel for columns adds the later keys' part of g's gradient
-    kernels.attention_backward_columns[triton.cdiv(S, columns["N"]), B * H](
+    _launch(
+        kernels.attention_backward_columns,
+        (triton.cdiv(S, columns["N"]), B * H),
         *inputs,
         kept,
         dy,
@@ -180,7 +202,9 @@ def _launch_distances(
     parts = triton.cdiv(B, SEQUENCES)
     sums = dy.new_zeros(parts, H, offsets, N, 2 * N, dtype=torch.float32)
     piece_sums = dy.new_zeros(parts, H, offsets, 2, settings["NUM_PIECES"], dtype=torch.float32)
-    kernels.attention_backward_distances[offsets, H, parts](
+    _launch(
+        kernels.attention_backward_distances,
+        (offsets, H, parts),
         q,
         k,
         v,
@@ -279,7 +303,9 @@ _attention.register_autograd(_backward, setup_context=_save)
 
 def _unpack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values (B, H, T, D), also if q is packed, (B, T, 3, H, D)."""
-    return q.transpose(1, 3).unbind(2) if q.dim() == 5 else (q, k, v)
+    if q.dim() == 5:
+        q, k, v = q.transpose(1, 3).unbind(2)
+    return q, k, v
 
 
 def _sizes_and_strides(q, k, v, s_i, g, s_j, table, pieces):

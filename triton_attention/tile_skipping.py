@@ -40,7 +40,7 @@ def skipped_fraction(
     if not can_skip(bias.kind, skip_tolerance):
         return 0.0
     M, N, *_ = tile_sizes.select(bias.kind, D, q.dtype)["forward"]
-    s_i, g, s_j = bias.expand_features(B, H, T, S)
+    s_i, g, s_j = bias.expand_features(B, H, T, S, unused=q.new_empty(0))
     kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
     kept = kept.double().mean((1, 2))  # (1 or 2, tiles of queries)
     if causal:
