@@ -63,8 +63,9 @@ class Interval:
         return self._map(lambda value: math.inf if value >= 700 else math.exp(value))
 
     def _map(self, function) -> "Interval":
-        values = [None if v is None else function(v) for v in (self.estimate, self.low, self.high)]
-        return Interval(*values, self.seeds, self.paired)
+        low = None if self.low is None else function(self.low)
+        high = None if self.high is None else function(self.high)
+        return Interval(function(self.estimate), low, high, self.seeds, self.paired)
 
 
 def t_quantile(degrees: int) -> float:
@@ -99,11 +100,16 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
         return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
     draws = log_ratio_draws(pairs) if paired else None
     if draws is None:
-        # Older records have the error 0 for a single window.
-        losses = [tuple((e["loss"], e.get("loss_se") or None) for e in pair) for pair in pairs]
+        losses = [(_loss_with_error(first), _loss_with_error(second)) for first, second in pairs]
         return unpaired_difference(losses).exp()
     resampled, segments = draws
     return over_seeds(differences, _widened(differences, resampled, segments)).exp()
+
+
+def _loss_with_error(entry: dict) -> tuple[float, float | None]:
+    """Return the loss of an entry and its standard error, None if it is unknown."""
+    # Older records have the error 0 for a single window.
+    return entry["loss"], entry.get("loss_se") or None
 
 
 def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int] | None:
@@ -167,7 +173,9 @@ def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
         resampled = np.nan_to_num(np.mean(draws, 0), nan=math.inf, posinf=math.inf)
         interval = over_seeds(ratios, _widened(ratios, resampled, len(counts[0])))
     # numpy's percentiles between two infinite draws are NaN.
-    return replace(interval, high=math.inf) if math.isnan(interval.high) else interval
+    if interval.high is not None and math.isnan(interval.high):
+        return replace(interval, high=math.inf)
+    return interval
 
 
 def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
@@ -188,8 +196,8 @@ def unpaired_difference(
     pairs: one for each seed, of (value, standard error); None: unknown, then there is no interval.
     """
     differences = [first[0] - second[0] for first, second in pairs]
-    errors = [[value[1] for value in pair] for pair in pairs]
-    if any(error is None for pair in errors for error in pair):
+    errors = [(a, b) for (_, a), (_, b) in pairs if a is not None and b is not None]
+    if len(errors) < len(pairs):
         return Interval(statistics.mean(differences), seeds=len(pairs), paired=False)
     # All seeds are evaluated on the same text: its error does not decrease with their number.
     width = NORMAL_QUANTILE * math.hypot(*np.mean(errors, 0))
@@ -201,9 +209,10 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
 
     No interval if an error is unknown, or for a single window.
     """
-    if n < 2 or any(error is None for error in errors):
+    known = [error for error in errors if error is not None]
+    if n < 2 or len(known) < len(errors):
         return Interval(statistics.mean(values), seeds=len(values))
-    width = t_quantile(n - 1) * statistics.mean(errors)
+    width = t_quantile(n - 1) * statistics.mean(known)
     return over_seeds(values, (width, width))
 
 
@@ -214,16 +223,16 @@ def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Int
     interval if one of them has a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
-    estimate = samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0)
+    estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))
     if min(map(len, samples)) < 2:
-        return Interval(float(estimate)).exp()
+        return Interval(estimate).exp()
     variances = [sample.var(ddof=1) / len(sample) for sample in samples]  # of the means
     terms = [v**2 / (len(sample) - 1) for v, sample in zip(variances, samples, strict=True)]
     if not sum(terms):
-        return Interval(*[float(estimate)] * 3).exp()
+        return Interval(estimate, estimate, estimate).exp()
     degrees = int(sum(variances) ** 2 / sum(terms) + 1e-9)  # rounded down
     width = t_quantile(degrees) * math.sqrt(sum(variances))
-    return Interval(*map(float, (estimate, estimate - width, estimate + width))).exp()
+    return Interval(estimate, float(estimate - width), float(estimate + width)).exp()
 
 
 def over_seeds(

@@ -1,5 +1,6 @@
 """Measured errors with bounds: what the checks of an encoding return and raise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,7 +79,7 @@ def compare(
     return within(Measurement(largest * bound, bound), what, cause)
 
 
-def worst(measurements: list[Measurement | None]) -> Measurement | None:
+def worst(measurements: Sequence[Measurement | None]) -> Measurement | None:
     """Return the measurement that is closest to its bound; None if nothing was measured."""
     found = [measurement for measurement in measurements if measurement is not None]
     return max(found, key=lambda measurement: measurement.closeness, default=None)

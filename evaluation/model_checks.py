@@ -256,7 +256,7 @@ def check_fixed_shapes(spec: str) -> Measurement:
     return error
 
 
-def check_one_graph(spec: str) -> Measurement:
+def check_one_graph(spec: str) -> Measurement | None:
     """Compile training to one graph for all blocks and one for the loss, without graph breaks.
 
     Loss and gradients must be those of eager mode.
@@ -280,7 +280,7 @@ def check_one_graph(spec: str) -> Measurement:
     return worst(errors)
 
 
-def check_activation_checkpointing(spec: str) -> Measurement:
+def check_activation_checkpointing(spec: str) -> Measurement | None:
     """Compare gradients with and without recomputing the blocks in backward."""
     model = make_lively_model(spec)
     plain = gradients(model)
@@ -357,9 +357,10 @@ def check_float64(spec: str, causal: bool) -> Measurement | None:
 @torch.no_grad()
 def _slope_error(model: GPT, tokens: Tensor, size: float) -> float:
     """Return the relative error of the gradients in a random direction of increasing loss."""
-    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    direction = [torch.rand_like(p) * p.grad.sign() for p in parameters]
-    slope = sum((p.grad * step).sum() for p, step in zip(parameters, direction, strict=True))
+    pairs = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    parameters = [parameter for parameter, _ in pairs]
+    direction = [torch.rand_like(parameter) * grad.sign() for parameter, grad in pairs]
+    slope = sum((grad * step).sum() for (_, grad), step in zip(pairs, direction, strict=True))
     losses = []
     for factor in (1, -2, 1):  # to one side, to the other, and back
         for parameter, step in zip(parameters, direction, strict=True):

@@ -56,11 +56,12 @@ def compare_seeds(
         from scipy import stats
     except ImportError as error:
         raise InputError("tests over seeds need scipy: pip install -r requirements.txt") from error
-    values = [[column[seed] for seed in seeds] for column in (reference, other)]
+    first = [reference[seed] for seed in seeds]
+    second = [other[seed] for seed in seeds]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # equal differences: t is infinite
-        test = stats.ttest_rel(values[1], values[0])
-    return SeedComparison(*values, float(test.statistic), float(test.pvalue))
+        test = stats.ttest_rel(second, first)
+    return SeedComparison(first, second, float(test.statistic), float(test.pvalue))
 
 
 def explain_marks(reference: str, seeds: int) -> str:
