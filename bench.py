@@ -57,7 +57,7 @@ from errors import InputError
 from model import GPT, GPTConfig
 from reporting import metrics
 from text_data import shards, text_sources, tokenization
-from text_data.tokenizer import load_tokenizer
+from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
@@ -241,7 +241,7 @@ def new_result(
         "contexts": {},
     }
     names, layers, causal = config.names(), 1, config.objective == "clm"
-    if trained:
+    if trained and config.run:
         gpt_config = trained[0].config
         names = list(dict.fromkeys((*BASELINES, gpt_config.pe)))
         layers, causal = gpt_config.n_layer, gpt_config.causal
@@ -286,6 +286,7 @@ def benchmark_preparation(config: Config) -> dict:
     Timed: opening the file, reading, decompressing, tokenizing, hashing, writing and syncing.
     """
     tokenizer = load_tokenizer(config.tokenizer)
+    assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
         load = text_sources.load_arguments([source])

@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from runtime import cli, devices, plugins
 
@@ -33,7 +34,7 @@ from model import GPTConfig
 from reporting.formatting import MISSING, Table
 
 # A model small enough that the whole program takes less than a minute on one core.
-SHAPE = {"n_layer": 2, "n_head": 4, "n_embd": 128, "vocab_size": 512}
+SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 4, "n_embd": 128, "vocab_size": 512}
 MICRO_BATCH = 4
 TRAINING_CONTEXTS = (256, 1024)  # in tokens
 DECODING_CONTEXT = 512

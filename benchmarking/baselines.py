@@ -71,11 +71,12 @@ def forgetting_attention(
 
     They sum the gates themselves, and skip what is too small to matter (adaptive_threshold "auto").
     """
-    from forgetting_transformer import forgetting_attention as kernel
+    import forgetting_transformer  # pyright: ignore[reportMissingImports]
 
     start = k_features[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
     log_gates = k_features[0].diff(prepend=start)  # (B, H, T)
-    return kernel(q, k, v, log_gates, head_first=True, sm_scale=scale, adaptive_threshold="auto")
+    options = {"head_first": True, "sm_scale": scale, "adaptive_threshold": "auto"}
+    return forgetting_transformer.forgetting_attention(q, k, v, log_gates, **options)
 
 
 class AuthorsCable(nn.Module):
@@ -83,7 +84,7 @@ class AuthorsCable(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        from Cable import Cable
+        from Cable import Cable  # pyright: ignore[reportMissingImports]
 
         self.config, self.network = config, Cable(config)
 

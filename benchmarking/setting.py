@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,9 +40,9 @@ class Setting:
     compile: bool
     causal: bool = True
     """True: decoders; False: encoders (bidirectional)"""
-    layers: list[bias_statistics.Layer] | None = None
-    """attention: layers of a trained model with their inputs"""
-    shape: dict[str, int] = dataclasses.field(default_factory=dict)
+    layers: list[bias_statistics.Layer] = dataclasses.field(default_factory=list)
+    """attention: layers of a trained model with their inputs; empty: an untrained layer"""
+    shape: dict[str, Any] = dataclasses.field(default_factory=dict)
     """settings of GPTConfig that replace those of the size, such as n_layer"""
 
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:

@@ -68,7 +68,7 @@ class _HelpFormatter(DefaultHelpFormatter):
 def parse(
     config_class: type,
     argv: list[str] | None,
-    description: str,
+    description: str | None,
     positional: tuple[str, str] | None = None,
     inherit: Callable[[dict, set[str]], dict] | None = None,
 ):
@@ -125,7 +125,7 @@ def parse(
 
 
 def _make_parser(
-    config_class: type, fields: dict, description: str, positional: tuple[str, str] | None
+    config_class: type, fields: dict, description: str | None, positional: tuple[str, str] | None
 ) -> ArgumentParser:
     """Return a parser with a flag for each field; arguments as in `parse`."""
     parser = ArgumentParser(

@@ -13,6 +13,7 @@ import logging
 import lzma
 import sysconfig
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -191,7 +192,7 @@ def read_rows(
     on_state=lambda number, state: None,
     remedy="repair the file, or leave it out",
     column_remedy=None,
-):
+) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each row of a local or streamed table.
 
     name: of the table, for messages.
@@ -223,7 +224,7 @@ def read_rows(
             table.load_state_dict(state["stream"])
         for chunk in table.iter(ROWS_PER_READ):
             has_column = column in chunk.column_names
-            texts = chunk[column].to_pylist() if has_column else [None]
+            texts: list = chunk[column].to_pylist() if has_column else [None]
             if not all(isinstance(text, str) for text in texts):
                 names = " ".join(chunk.column_names)
                 choose = column_remedy or f"choose --text_column from {names}"
