@@ -77,8 +77,8 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
             continue
         layer, part, rest = _locate(name, new_pe)
         source = sources.get(part)
-        old_name = old_names.get((layer, source, rest))
-        if old_name is None:
+        old_name = None if source is None else old_names.get((layer, source, rest))
+        if source is None or old_name is None:
             continue
         old_part, new_part = old_pe.split("+")[source], new_pe.split("+")[part]
         if weights[old_name].shape == value.shape:
@@ -97,7 +97,7 @@ def _pair_parts(old_pe: str, new_pe: str) -> dict[int, int]:
         for n, new in enumerate(new_parts):
             for o, old in enumerate(old_parts):
                 is_free = n not in sources and o not in sources.values()
-                if is_free and old and is_match(old, new):
+                if is_free and old and new and is_match(old, new):
                     sources[n] = o
     return sources
 

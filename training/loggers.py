@@ -62,6 +62,7 @@ class WandbLogger:
     def __init__(self, project: str | None):
         try:
             import wandb
+            import wandb.errors
         except ImportError as error:
             raise InputError(
                 f"Weights & Biases needs wandb ({error}): pip install wandb, or use --logger none"
