@@ -129,16 +129,17 @@ def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
 def test_names_that_the_file_system_refuses_are_one_line(refused, data_dir, trained):
     long = "x" * 300
     run = trained("cable")
-    for flags in (
-        ["--out_dir", long, "--data", data_dir],
-        ["--data", long],
-        ["--init_from", long, "--data", data_dir],
-        ["--config", long],
+    too_long = "File name too long"
+    for message, *flags in (
+        (too_long, "--out_dir", long, "--data", data_dir),
+        (too_long, "--data", long),
+        ("does not exist", "--init_from", long, "--data", data_dir),
+        (too_long, "--config", long),
     ):
         (line,) = refused(train_gpt.main, *flags, "--device", "cpu")
-        assert long in line and "File name too long" in line
+        assert long in line and message in line
     (line,) = refused(sample.main, run, "--prompt_file", long)
-    assert "File name too long" in line
+    assert too_long in line
 
 
 def test_nested_config_file_is_not_yaml(refused, tmp_path):
