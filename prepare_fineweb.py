@@ -211,7 +211,7 @@ def download_shards(config: Config) -> None:
 
     info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
     meta.content["revision"] = info.sha
-    paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings}
+    paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
     matches = [match for match in map(foreign_shards.SHARD_NAME.fullmatch, paths) if match]
     matches = [match for match in matches if match["split"] in ("val", "train")]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))

@@ -161,7 +161,7 @@ def local_shards(server, tmp_path_factory):
     ],
 )
 def test_ranges_of_answers(requested, content_range, error):
-    library = hub_access._http_library()
+    library = hub_access.http_library()
     request = library.Request("GET", "http://hub/file", headers={"Range": f"bytes={requested}"})
     headers = {"Content-Range": content_range} if content_range else {}
     response = library.Response(206, headers=headers, request=request)

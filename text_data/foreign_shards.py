@@ -62,15 +62,15 @@ def is_headerless(path: Path) -> bool:
 
 
 @functools.cache  # so that the message is printed once per process and folder
-def describe_foreign(folder: Path) -> dict | None:
-    """Return the content of meta.json for a folder of foreign shards; None if it has none.
+def describe_foreign(folder: Path) -> dict:
+    """Return the content of meta.json for a folder of foreign shards.
 
     Each file's "sha256" covers its name, size, header and first MB, which are quick to read.
-    Raises InputError if the files cannot be GPT-2 tokens.
+    Raises InputError if there are none, or if the files cannot be GPT-2 tokens.
     """
     found = find_foreign(folder)
     if not found:
-        return None
+        raise InputError(f"{folder} has no shards: pass the folder of a data set")
     splits = {}
     headerless = False
     for split, paths in found.items():

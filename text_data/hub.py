@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from errors import InputError
 
@@ -24,6 +25,8 @@ WAITS = (1, 2, 4, 8, 16)  # seconds before each repetition
 # Requests are not repeated later than this many seconds after the first.
 RETRY_SECONDS = 600
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -67,7 +70,7 @@ class _LengthCheck:
     """
 
     def __init__(self):
-        self.error = _http_library().RemoteProtocolError
+        self.error = http_library().RemoteProtocolError
         self.sizes = {}  # of large files, by the URL in the storage that the hub redirects to
 
     def __call__(self, response) -> None:
@@ -102,21 +105,23 @@ class _LengthCheck:
             raise self.error(f"{length} bytes announced, not {expected}", request=request)
 
 
-def with_retries(call: Callable, name: str):
+def with_retries(call: Callable[[], T], name: str) -> T:
     """Return call(), repeated after temporary errors of the hub.
 
     name: what is fetched, for messages. The waits are WAITS, or longer where the hub asks for it.
     """
     configure()
     start = time.monotonic()
-    for wait in (*WAITS, None):
+    waits = iter(WAITS)
+    while True:
         try:
             return call()
         except Exception as error:
             failure = _find_failure(error)
+            wait = next(waits, None)
             seconds = max(wait or 0, _retry_after(failure))
             late = time.monotonic() - start + seconds > RETRY_SECONDS
-            if wait is None or late or not _is_temporary(failure):
+            if failure is None or wait is None or late or not _is_temporary(failure):
                 raise
             reason = _reason(failure)
         print(f"{name}: {reason}; next attempt in {seconds} s", file=sys.stderr)
@@ -257,10 +262,10 @@ def input_errors(name: str, remedy: str):
 
 
 def is_offline() -> bool:
-    import datasets
+    from datasets import config
     from huggingface_hub import constants
 
-    return bool(constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE)
+    return bool(constants.HF_HUB_OFFLINE or config.HF_HUB_OFFLINE)
 
 
 def explain(error: BaseException, name: str, remedy: str) -> str | None:
@@ -268,7 +273,7 @@ def explain(error: BaseException, name: str, remedy: str) -> str | None:
 
     name: of what was accessed. remedy: an alternative to the hub.
     """
-    import datasets
+    from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
     if isinstance(error, InputError):
@@ -276,7 +281,7 @@ def explain(error: BaseException, name: str, remedy: str) -> str | None:
     failure = _find_failure(error)
     if isinstance(error, errors.HFValidationError):
         return f"{name} is neither a local path nor a name on the hub: check it, or {remedy}"
-    if isinstance(error, datasets.exceptions.DatasetNotFoundError) and "gated" in str(error):
+    if isinstance(error, DatasetNotFoundError) and "gated" in str(error):
         return _gated_message(name, "gated", remedy)
     if is_offline() and isinstance(error, OSError | ValueError):
         return _offline_message(name, remedy)
@@ -337,7 +342,7 @@ def _find_failure(error: BaseException | None) -> BaseException | None:
         if isinstance(error, errors.HfHubHTTPError):
             if not isinstance(error, errors.EntryNotFoundError):
                 return error
-        elif isinstance(error, errors.HTTPError) or _is_wrong_length(error):
+        elif isinstance(error, http_library().HTTPError) or _is_wrong_length(error):
             requests.append(error)
         elif isinstance(error, ConnectionError):
             others.append(error)
@@ -350,9 +355,10 @@ def _is_wrong_length(error: BaseException) -> bool:
     return isinstance(error, OSError) and "Consistency check failed" in str(error)
 
 
-def _http_library():
+def http_library():
     """Return the HTTP library of huggingface_hub: httpx or httpx2."""
-    from huggingface_hub.errors import HTTPError
+    # Which of the two huggingface_hub uses depends on its version.
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
     return sys.modules[HTTPError.__module__.partition(".")[0]]
 
@@ -375,7 +381,7 @@ def _is_temporary(failure: BaseException | None) -> bool:
     """
     if failure is None:
         return False
-    library = _http_library()
+    library = http_library()
     if isinstance(failure, library.TransportError):
         return not isinstance(failure, library.ConnectError)
     return _status(failure) in TEMPORARY or _is_wrong_length(failure)

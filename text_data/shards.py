@@ -189,8 +189,8 @@ class ShardWriter:
         digest = hashlib.sha256()
         with atomic(path) as file:
             for part in (header, self.buffer[: self.buffered]):
-                digest.update(part)
-                file.write(part)
+                digest.update(part.data)
+                file.write(part.data)
         entry = {
             "file": file_name,
             "documents": self.documents_started,

@@ -245,8 +245,8 @@ def raise_input_errors(name: str, remedy: str, is_local: bool):
     Like hub.input_errors, it replaces what `datasets` and huggingface_hub raise inside the block,
     and also the errors of local files. is_local: whether the hub is not accessed.
     """
-    import datasets
-    from huggingface_hub.errors import EntryNotFoundError, HTTPError
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.errors import EntryNotFoundError
 
     try:
         with nullcontext() if is_local else hub.input_errors(name, remedy):
@@ -256,8 +256,8 @@ def raise_input_errors(name: str, remedy: str, is_local: bool):
     except StopIteration:  # raised for a file without rows
         raise InputError(f"{name} has no rows: {remedy}") from None
     except (
-        datasets.exceptions.DatasetsError,
-        HTTPError,
+        DatasetsError,
+        hub.http_library().HTTPError,
         EntryNotFoundError,
         ValueError,
         OSError,

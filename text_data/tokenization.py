@@ -13,6 +13,7 @@ A document is (writer of its split, its number in that writer's source, pieces o
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,11 @@ BATCH_CHARACTERS = 1 << 18
 
 
 def start_preparation(
-    out_dir: str, choice: str, shard_tokens: int, source: dict, texts=tuple
+    out_dir: str,
+    choice: str,
+    shard_tokens: int,
+    source: dict,
+    texts: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[Tokenizer, shards.Meta]:
     """Return the tokenizer and the `Meta` of a new or resumed preparation.
 

@@ -27,7 +27,7 @@ import yaml
 
 from errors import InputError
 from text_data import hub
-from text_data.foreign_shards import describe_foreign
+from text_data.foreign_shards import describe_foreign, find_foreign
 
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILE = "tokenizer.json"
@@ -113,7 +113,11 @@ class HuggingFaceTokenizer(Tokenizer):
         self.files = files
         self.backend = _import_tokenizers().Tokenizer.from_buffer(files[TOKENIZER_FILE])
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
-        self.eot = self.backend.token_to_id(json.loads(files[SETTINGS_FILE])["eos_token"])
+        end = json.loads(files[SETTINGS_FILE])["eos_token"]
+        eot = self.backend.token_to_id(end)
+        if eot is None:
+            raise InputError(f"tokenizer {name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}")
+        self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
@@ -240,8 +244,8 @@ def _name_in_folder(folder: Path) -> str:
         return meta["tokenizer"]
     if (folder / "log.jsonl").is_file():
         return _name_in_run(folder)
-    if foreign := describe_foreign(folder):
-        return foreign["tokenizer"]
+    if find_foreign(folder):
+        return describe_foreign(folder)["tokenizer"]
     raise InputError(
         f"{folder} is a folder without shards, and not that of a run: pass the folder of a data "
         f"set or run, or hf:{folder} for a tokenizer of Hugging Face"
