@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from errors import InputError
 
@@ -222,7 +223,8 @@ class Kind:
 
     what: str
     """in words, as in "a finite number" """
-    accepts: Callable[[object], bool]
+    accepts: Callable[[Any], bool]
+    """of a value that json.loads returns"""
 
 
 @dataclass(frozen=True)
@@ -345,7 +347,7 @@ COUNT = whole_number(0)
 LENGTH = whole_number(1)
 
 
-def read_json_lines(path: str | Path) -> list[tuple[bytes, object]]:
+def read_json_lines(path: str | Path) -> list[tuple[bytes, Any]]:
     """Return the lines of a file, each with its JSON value, or None if it is corrupt.
 
     An incomplete last line is left out. Raises InputError if the file cannot be read.
