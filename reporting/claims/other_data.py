@@ -13,7 +13,7 @@ from reporting.claims.verdicts import (
     judge_all,
     printed_interval,
 )
-from reporting.tables import ACCURACIES, entry_at_training_length, values_on_other_data
+from reporting.tables import ACCURACIES, values_on_other_data
 
 CLAIMED = "cable-v1"
 RIVALS = ("alibi", "t5", "t5-clip", "rope", "sinusoidal")  # the other encodings of table 1
@@ -62,7 +62,7 @@ def _judge_best_elsewhere(
     for pe, records in by_encoding.items():
         values = [values_on_other_data(record)[measure] for record in records]
         means[pe] = statistics.mean(values)
-    rival = (max if measure in ACCURACIES else min)(rivals, key=means.get)
+    rival = (max if measure in ACCURACIES else min)(rivals, key=lambda pe: means[pe])
     compared = {
         other: _compare_elsewhere(measure, by_encoding[CLAIMED], by_encoding[other])
         for other in rivals
@@ -84,10 +84,12 @@ def _compare_elsewhere(measure: str, ours: list[dict], theirs: list[dict]) -> In
     pairs = [(a, by_seed[seed]) for a in ours if (seed := a.get("seed")) in by_seed]
     pairs = pairs or [*zip(ours, theirs, strict=False)]
     if measure in ACCURACIES:
-        values = [tuple(_percent_and_error(record, measure) for record in pair) for pair in pairs]
+        values = [
+            (_percent_and_error(a, measure), _percent_and_error(b, measure)) for a, b in pairs
+        ]
         return intervals.unpaired_difference(values)
     texts = [[_text_of(record) for record in pair] for pair in pairs]
-    entries = [(entry_at_training_length(b), entry_at_training_length(a)) for a, b in pairs]
+    entries = [(_training_length_entry(b), _training_length_entry(a)) for a, b in pairs]
     return intervals.perplexity_ratio(entries, paired=all(a == b for a, b in texts))
 
 
@@ -95,6 +97,11 @@ def _percent_and_error(record: dict, measure: str) -> tuple[float, float | None]
     key = ACCURACIES[measure]
     error = record.get(f"{key}_se")
     return 100 * record[key], None if error is None else 100 * error
+
+
+def _training_length_entry(record: dict) -> dict:
+    """Return the entry of a record of perplexity at its training length."""
+    return record["lengths"][str(record["block_size"])]
 
 
 def _text_of(record: dict) -> tuple:

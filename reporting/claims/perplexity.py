@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from evaluation import intervals
 from evaluation.intervals import Interval
@@ -24,42 +25,66 @@ from reporting.columns import PAPER_ORDER, Column, entry_pairs
 from reporting.paper import PAPER_NAMES, PaperTable
 
 FAR = FAR_MULTIPLES[0]
-# Bounds on the perplexity at a multiple of the training length (15 if 16 was not evaluated),
-# relative to the perplexity at the training length: encoding, multiple, relation, bound, paper,
-# where. The papers print directions ("sharp decline") and tables, but few bounds. OURS: the bound
-# between the two is not printed.
+
+
+class GrowthBound(NamedTuple):
+    """A bound on the perplexity at a multiple of the training length, relative to that at 1x."""
+
+    pe: str
+    multiple: int
+    """of the training length; FAR: 15 if 16 was not evaluated"""
+    relation: str
+    """<, <=, > or >="""
+    bound: float
+    paper: str
+    where: str
+
+
+class LowerThan(NamedTuple):
+    """An encoding with a lower perplexity than others."""
+
+    pe: str
+    rivals: tuple[str, ...]
+    multiples: tuple[int, ...] | str
+    """multiples of the training length, or BEYOND, FROM_TRAINING or EVERY"""
+    paper: str
+    where: str
+
+
+# The papers print directions ("sharp decline") and tables, but few bounds. OURS: the bound between
+# the two is not printed.
 GROWTH_BOUNDS = (
-    ("cable", FAR, "<", 1, CABLE, "section 5.1"),
-    ("cable-nw", FAR, "<", 1, CABLE, "table 1"),
-    ("k-cable", FAR, "<=", 1.05, CABLE, "figure 5" + OURS),
-    ("alibi", FAR, "<=", 1.1, CABLE, "section 5.1" + OURS),
-    ("alibi", FAR, ">", 1, SANDWICH, "section 4.4"),
-    ("alibi-shift:shift=0", FAR, ">", 1, SANDWICH, "section 4.4"),
-    ("kerple", FAR, "<", 1, SANDWICH, "table 3"),
-    ("kerple-power", FAR, "<=", 1.05, "Chi et al. 2022", "our bound"),
-    ("fox", FAR, "<=", 1.05, "Lin et al. 2025", "our bound"),
-    ("rope", FAR, ">", 2, CABLE, "section 5.1" + OURS),
-    ("sinusoidal", FAR, ">", 2, CABLE, "section 5.1" + OURS),
-    ("t5", FAR, ">", 2, CABLE, "section 5.1" + OURS),
-    ("t5-clip", FAR, ">", 2, CABLE, "section 5.1" + OURS),
-    ("fire", FAR, ">", 2, CABLE, "table 1" + OURS),
-    ("dapev2+cable", FAR, "<", 1, CABLE, "table 2"),
-    ("dapev2+kerple", FAR, "<", 1, CABLE, "table 2"),
-    ("cable-v1", FAR, "<", 1, CABLE_V1, "section 5.1"),
-    ("k-cable-v1", FAR, "<=", 1.05, CABLE_V1, "figure 6" + OURS),
-    ("sandwich", 2, "<", 1, SANDWICH, "section 6.2"),
-    ("sandwich", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
-    ("sandwich-smoothed", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
+    GrowthBound("cable", FAR, "<", 1, CABLE, "section 5.1"),
+    GrowthBound("cable-nw", FAR, "<", 1, CABLE, "table 1"),
+    GrowthBound("k-cable", FAR, "<=", 1.05, CABLE, "figure 5" + OURS),
+    GrowthBound("alibi", FAR, "<=", 1.1, CABLE, "section 5.1" + OURS),
+    GrowthBound("alibi", FAR, ">", 1, SANDWICH, "section 4.4"),
+    GrowthBound("alibi-shift:shift=0", FAR, ">", 1, SANDWICH, "section 4.4"),
+    GrowthBound("kerple", FAR, "<", 1, SANDWICH, "table 3"),
+    GrowthBound("kerple-power", FAR, "<=", 1.05, "Chi et al. 2022", "our bound"),
+    GrowthBound("fox", FAR, "<=", 1.05, "Lin et al. 2025", "our bound"),
+    GrowthBound("rope", FAR, ">", 2, CABLE, "section 5.1" + OURS),
+    GrowthBound("sinusoidal", FAR, ">", 2, CABLE, "section 5.1" + OURS),
+    GrowthBound("t5", FAR, ">", 2, CABLE, "section 5.1" + OURS),
+    GrowthBound("t5-clip", FAR, ">", 2, CABLE, "section 5.1" + OURS),
+    GrowthBound("fire", FAR, ">", 2, CABLE, "table 1" + OURS),
+    GrowthBound("dapev2+cable", FAR, "<", 1, CABLE, "table 2"),
+    GrowthBound("dapev2+kerple", FAR, "<", 1, CABLE, "table 2"),
+    GrowthBound("cable-v1", FAR, "<", 1, CABLE_V1, "section 5.1"),
+    GrowthBound("k-cable-v1", FAR, "<=", 1.05, CABLE_V1, "figure 6" + OURS),
+    GrowthBound("sandwich", 2, "<", 1, SANDWICH, "section 6.2"),
+    GrowthBound("sandwich", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
+    GrowthBound("sandwich-smoothed", FAR, "<=", 1.1, SANDWICH, "table 3" + OURS),
 )
 # Bounds that the CABLE paper states for FineWeb-Edu, as in GROWTH_BOUNDS. They are not judged on
 # other data, nor for tiny: its tables of WikiText-103, and of tiny (table 4), have no such growth.
 ON_FINEWEB_EDU = " on FineWeb-Edu"
 FINEWEB_EDU_BOUNDS = (
-    ("kerple", FAR, ">", 1.5, CABLE, "section 5.3" + OURS),
-    ("alibi", 2, "<=", NO_GROWTH, CABLE, "section 5.1" + OURS),
-    ("alibi", FAR, ">", 1, CABLE, "section 5.1"),
-    ("alibi", 2, "<=", NO_GROWTH, CABLE_V1, "section 5.1" + OURS),
-    ("alibi", FAR, ">", 1, CABLE_V1, "section 5.1"),
+    GrowthBound("kerple", FAR, ">", 1.5, CABLE, "section 5.3" + OURS),
+    GrowthBound("alibi", 2, "<=", NO_GROWTH, CABLE, "section 5.1" + OURS),
+    GrowthBound("alibi", FAR, ">", 1, CABLE, "section 5.1"),
+    GrowthBound("alibi", 2, "<=", NO_GROWTH, CABLE_V1, "section 5.1" + OURS),
+    GrowthBound("alibi", FAR, ">", 1, CABLE_V1, "section 5.1"),
 )
 # Multiples of the training length at which encodings are compared, in addition to tuples of them.
 BEYOND = "every length beyond the training length"
@@ -67,27 +92,31 @@ FROM_TRAINING = "every length from the training length on"
 EVERY = "every length"
 # Sandwich's "smaller and larger" dimensions, of which the paper names none; 128 is the default.
 SANDWICH_DIMENSIONS = tuple(f"sandwich:dimension={dimension}" for dimension in (32, 64, 256, 512))
-# Encodings with a lower perplexity than others: encoding, rivals, multiples, paper, where. Claims
-# of the Sandwich paper, here and above, are judged with its protocol only: same-targets.
+# The other encodings of the tables of both versions of the CABLE paper.
+CABLE_RIVALS = tuple(pe for pe in PAPER_ORDER if pe != "cable")
+CABLE_V1_RIVALS = ("alibi", "t5", "t5-clip", "rope", "sinusoidal")
+# Claims of the Sandwich paper, here and above, are judged with its protocol only: same-targets.
 LOWER_THAN = (
-    ("cable", tuple(pe for pe in PAPER_ORDER if pe != "cable"), BEYOND, CABLE, "section 5.1"),
-    ("cable-nw", ("alibi",), (4, FAR), CABLE, "section 5.1"),
-    ("k-cable", ("cable",), FROM_TRAINING, CABLE, "section 5.6"),
-    ("cable-v1", ("alibi", "t5", "t5-clip", "rope", "sinusoidal"), BEYOND, CABLE_V1, "section 5.1"),
-    ("k-cable-v1", ("cable-v1",), FROM_TRAINING, CABLE_V1, "section 5.4"),
-    ("cable", ("cable-nw",), FROM_TRAINING, CABLE, "section 5.1"),
-    ("kerple", ("kerple-power",), FROM_TRAINING, CABLE, "section 4.3"),
-    ("dapev2+cable", ("cable", "dapev2+kerple"), FROM_TRAINING, CABLE, "section 5.3"),
-    ("dapev2+kerple", ("kerple",), FROM_TRAINING, CABLE, "section 5.3"),
-    ("sandwich", ("rope", "sinusoidal"), BEYOND, SANDWICH, "section 6.2"),
-    ("sandwich", ("alibi",), (2, 4), SANDWICH, "section 6.2"),
-    ("kerple", ("sandwich",), FROM_TRAINING, SANDWICH, "section 6.2"),
-    ("sandwich", SANDWICH_DIMENSIONS, FROM_TRAINING, SANDWICH, "section 6.1"),
-    ("rope+cable", ("rope", "cable"), (1, FAR), NO_PAPER, ""),
-    ("rope+fox", ("rope", "fox"), (1, FAR), NO_PAPER, ""),
+    LowerThan("cable", CABLE_RIVALS, BEYOND, CABLE, "section 5.1"),
+    LowerThan("cable-nw", ("alibi",), (4, FAR), CABLE, "section 5.1"),
+    LowerThan("k-cable", ("cable",), FROM_TRAINING, CABLE, "section 5.6"),
+    LowerThan("cable-v1", CABLE_V1_RIVALS, BEYOND, CABLE_V1, "section 5.1"),
+    LowerThan("k-cable-v1", ("cable-v1",), FROM_TRAINING, CABLE_V1, "section 5.4"),
+    LowerThan("cable", ("cable-nw",), FROM_TRAINING, CABLE, "section 5.1"),
+    LowerThan("kerple", ("kerple-power",), FROM_TRAINING, CABLE, "section 4.3"),
+    LowerThan("dapev2+cable", ("cable", "dapev2+kerple"), FROM_TRAINING, CABLE, "section 5.3"),
+    LowerThan("dapev2+kerple", ("kerple",), FROM_TRAINING, CABLE, "section 5.3"),
+    LowerThan("sandwich", ("rope", "sinusoidal"), BEYOND, SANDWICH, "section 6.2"),
+    LowerThan("sandwich", ("alibi",), (2, 4), SANDWICH, "section 6.2"),
+    LowerThan("kerple", ("sandwich",), FROM_TRAINING, SANDWICH, "section 6.2"),
+    LowerThan("sandwich", SANDWICH_DIMENSIONS, FROM_TRAINING, SANDWICH, "section 6.1"),
+    LowerThan("rope+cable", ("rope", "cable"), (1, FAR), NO_PAPER, ""),
+    LowerThan("rope+fox", ("rope", "fox"), (1, FAR), NO_PAPER, ""),
 )
 # The same on FineWeb-Edu, as in table 4.
-FINEWEB_EDU_LOWER_THAN = (("cable", LOWER_THAN[0][1], EVERY, CABLE, "section A.2"),)
+FINEWEB_EDU_LOWER_THAN = (LowerThan("cable", CABLE_RIVALS, EVERY, CABLE, "section A.2"),)
+# End of the claims' text, bounds, comparisons.
+Scope = tuple[str, tuple[GrowthBound, ...], tuple[LowerThan, ...]]
 ALL_TRAINING_LENGTHS = Verdict(
     "cable-v1, trained with the context or less: perplexity lower than sinusoidal at every "
     "training length of sinusoidal",
@@ -112,8 +141,8 @@ def all_claims() -> list[Verdict]:
     nothing = _Results([], 1)
     claims = []
     for scope, bounds, comparisons in _scopes(on_fineweb_edu=True):
-        claims += [_judge_growth(nothing, *row[:4], row[4:], scope) for row in bounds]
-        claims += [_judge_lower(nothing, *row[:3], row[3:], scope) for row in comparisons]
+        claims += [_judge_growth(nothing, bound, scope) for bound in bounds]
+        claims += [_judge_lower(nothing, comparison, scope) for comparison in comparisons]
     return [*claims, ALL_TRAINING_LENGTHS, *LONGER_TRAINING.values()]
 
 
@@ -136,9 +165,9 @@ def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -
     return verdicts + [*_judge_all_training_lengths(columns)]
 
 
-def _scopes(on_fineweb_edu: bool, size: str | None = None) -> list[tuple[str, tuple, tuple]]:
-    """Return (end of the claims' text, bounds, comparisons) for a model on some data."""
-    scopes = [("", GROWTH_BOUNDS, LOWER_THAN)]
+def _scopes(on_fineweb_edu: bool, size: str | None = None) -> list[Scope]:
+    """Return the scopes of a model on some data."""
+    scopes: list[Scope] = [("", GROWTH_BOUNDS, LOWER_THAN)]
     if on_fineweb_edu:
         bounds = () if size == "tiny" else FINEWEB_EDU_BOUNDS
         scopes.append((ON_FINEWEB_EDU, bounds, FINEWEB_EDU_LOWER_THAN))
@@ -156,14 +185,16 @@ def _judge_model(
     own_protocol = bool((record.get("protocol") or {}).get("targets"))
     on_fineweb_edu = record["data"]["dataset"].removesuffix("-bytes") == "fineweb-edu"
     for scope, bounds, comparisons in _scopes(on_fineweb_edu, record.get("size")):
-        for pe, multiple, relation, bound, *source in bounds:
-            if pe in claimed and (SANDWICH not in source or own_protocol):
-                yield _judge_growth(results, pe, multiple, relation, bound, source, scope)
-        for pe, rivals, multiples, *source in comparisons:
-            rivals = [rival for rival in rivals if rival in results.encodings]
-            if pe in claimed and rivals and (SANDWICH not in source or own_protocol):
-                yield _judge_lower(results, pe, rivals, multiples, source, scope)
-    if printed and printed.trained_at and len(printed.numbers) > 1:
+        for bound in bounds:
+            if bound.pe in claimed and (bound.paper != SANDWICH or own_protocol):
+                yield _judge_growth(results, bound, scope)
+        for comparison in comparisons:
+            rivals = tuple(rival for rival in comparison.rivals if rival in results.encodings)
+            if comparison.pe not in claimed or not rivals:
+                continue
+            if comparison.paper != SANDWICH or own_protocol:
+                yield _judge_lower(results, comparison._replace(rivals=rivals), scope)
+    if printed and len(printed.numbers) > 1:
         yield from _judge_order(results, printed)
 
 
@@ -220,31 +251,19 @@ def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> 
     return intervals.perplexity_ratio(entry_pairs(over, over_length, under, under_length))
 
 
-def _judge_growth(
-    results: _Results,
-    pe: str,
-    multiple: int,
-    relation: str,
-    bound: float,
-    source: list[str],
-    scope: str,
-) -> Verdict:
-    multiple = results.evaluated(multiple)
-    claim = f"{pe}: perplexity at {multiple}x / perplexity at 1x {relation} {bound}{scope}"
-    if not results.has((pe, multiple), (pe, 1)):
-        return Verdict(claim, *source)
-    ratio = results.ratio((pe, multiple), (pe, 1))
-    return Verdict(claim, *source, printed_interval(ratio), judge_bound(ratio, relation, bound))
+def _judge_growth(results: _Results, row: GrowthBound, scope: str) -> Verdict:
+    multiple = results.evaluated(row.multiple)
+    growth = f"perplexity at {multiple}x / perplexity at 1x"
+    claim = Verdict(f"{row.pe}: {growth} {row.relation} {row.bound}{scope}", row.paper, row.where)
+    if not results.has((row.pe, multiple), (row.pe, 1)):
+        return claim
+    ratio = results.ratio((row.pe, multiple), (row.pe, 1))
+    outcome = judge_bound(ratio, row.relation, row.bound)
+    return replace(claim, measured=printed_interval(ratio), outcome=outcome)
 
 
-def _judge_lower(
-    results: _Results,
-    pe: str,
-    rivals: list[str],
-    multiples: tuple[int, ...] | str,
-    source: list[str],
-    scope: str,
-) -> Verdict:
+def _judge_lower(results: _Results, row: LowerThan, scope: str) -> Verdict:
+    pe, rivals, multiples, paper, where = row
     if isinstance(multiples, str):
         compared = results.multiples(multiples)
         lengths = multiples
@@ -258,7 +277,8 @@ def _judge_lower(
             if results.has((rival, multiple), (pe, multiple)):
                 ratio = results.ratio((rival, multiple), (pe, multiple))
                 ratios[f"{rival} at {multiple:g}x"] = ratio
-    return judge_lowest(Verdict(claim, *source), "smallest ratio of another encoding to it", ratios)
+    unmeasured = Verdict(claim, paper, where)
+    return judge_lowest(unmeasured, "smallest ratio of another encoding to it", ratios)
 
 
 def same_order(size: str, dataset: str) -> str:
@@ -269,8 +289,11 @@ def same_order(size: str, dataset: str) -> str:
 def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
     """Yield whether the encodings have the paper's order, at each multiple of its training length.
 
-    Pairs that the paper prints as ties do not count.
+    Pairs that the paper prints as ties do not count. Nothing for a table of several training
+    lengths.
     """
+    if printed.trained_at is None:
+        return
     for context in printed.contexts():
         multiple = context / printed.trained_at
         paper_values = {}

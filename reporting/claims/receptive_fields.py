@@ -130,12 +130,14 @@ def _judge_rank_correlation(
     fields = np.array([field.estimate for field, _ in measured])
     growths = [intervals.perplexity_ratio(pairs).estimate for _, pairs in measured]
     correlation = Interval(float(_rank_correlations(fields[None], np.array(growths)[None])[0]))
+    widths = [_width(field) for field, _ in measured]
     draws = [intervals.log_ratio_draws(pairs) for _, pairs in measured]
-    if all(field.low is not None for field, _ in measured) and None not in draws:
-        errors = [field.high - field.low for field, _ in measured]
-        errors = np.array(errors) / (2 * intervals.NORMAL_QUANTILE)
+    known_widths = [width for width in widths if width is not None]
+    known_draws = [drawn for drawn in draws if drawn is not None]
+    if len(known_widths) == len(known_draws) == len(measured):
+        errors = np.array(known_widths) / (2 * intervals.NORMAL_QUANTILE)
         noise = np.random.default_rng(0).standard_normal((intervals.DRAWS, len(fields)))
-        log_growths = np.stack([drawn for drawn, _ in draws], 1)
+        log_growths = np.stack([drawn for drawn, _ in known_draws], 1)
         drawn = _rank_correlations(fields + noise * errors, log_growths)
         correlation = Interval(correlation.estimate, *np.percentile(drawn, [2.5, 97.5]))
     return replace(
@@ -143,6 +145,13 @@ def _judge_rank_correlation(
         measured=f"{printed_interval(correlation, 2)} over {len(measured)} models",
         outcome=judge_bound(correlation, ">=", MIN_RANK_CORRELATION),
     )
+
+
+def _width(interval: Interval) -> float | None:
+    """Return the width of an interval, or None if it could not be computed."""
+    if interval.low is None or interval.high is None:
+        return None
+    return interval.high - interval.low
 
 
 def _rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:

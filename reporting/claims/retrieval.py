@@ -59,11 +59,12 @@ def judge_retrieval(columns: list[Column]) -> list[Verdict]:
             continue
         claim = f"{pe}: nDCG@10 at {beyond[-1] / trained_at:g}x / nDCG@10 at 1x {relation} {bound}"
         column = first[pe]
-        if column.mean(trained_at) and column.mean(beyond[-1]) is not None:
+        at_training_length, at_longest = column.mean(trained_at), column.mean(beyond[-1])
+        if at_training_length and at_longest is not None:
             pairs = entry_pairs(column, beyond[-1], column, trained_at)
             ratio = _compare_scores(pairs, intervals.score_ratio)
             if ratio is None:
-                ratio = Interval(column.mean(beyond[-1]) / column.mean(trained_at))
+                ratio = Interval(at_longest / at_training_length)
             outcome = judge_bound(ratio, relation, bound)
             verdicts.append(Verdict(claim, CABLE, where, printed_interval(ratio), outcome))
         else:

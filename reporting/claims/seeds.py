@@ -36,7 +36,8 @@ def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict
         found = []
         for column in columns:
             for context in printed.contexts():
-                ours = marks.get((column.label, context * column.trained_at / printed.trained_at))
+                length = context * column.trained_at / printed.training_length(column.pe)
+                ours = marks.get((column.label, length))
                 if ours is not None and printed.mark(column.pe, context) == mark:
                     found.append(ours)
         if found:

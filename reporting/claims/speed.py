@@ -168,7 +168,7 @@ def speed_ratio(entry: dict, other: dict) -> Interval:
     first, second = logs
     if len(first):
         return intervals.ratio_of_rounds(first, second)
-    return intervals.ratio_of_rounds(-np.asarray(second))
+    return intervals.ratio_of_rounds([-log for log in second])
 
 
 def memory_ratio(entry: dict, other: dict) -> Interval:
@@ -199,9 +199,10 @@ def paper_speeds(
             continue
         measured = [int(context) for context in result["contexts"]]
         for context in [printed_at] if printed_at in measured else measured:
-            entries = [entry_of(result, context, encoding) for encoding in (pe, other)]
-            if all(entries):
-                ratio = printed_interval(speed_ratio(*entries))
+            entry = entry_of(result, context, pe)
+            other_entry = entry_of(result, context, other)
+            if entry and other_entry:
+                ratio = printed_interval(speed_ratio(entry, other_entry))
                 at = f"{printed_at:,}" if printed_at else MISSING
                 cells.append([name, f"{context:,}", pe, other, ratio, f"{value:.3f}", at])
     if len(cells) == 1:
@@ -257,7 +258,7 @@ def _judge(claim: Verdict, ratios: dict[str, Interval], relation: str, bound: fl
         outcomes = [judge_bound(ratio, relation, bound) for ratio in ratios.values()]
         sign = 1 if relation.startswith("<") else -1
         distance = {name: sign * ratio.estimate for name, ratio in ratios.items()}
-    farthest = max(distance, key=distance.get)
+    farthest = max(distance, key=lambda name: distance[name])
     ratio = ratios[farthest]
     claim.outcome, counts = combine(outcomes)
     is_exact = ratio.low == ratio.high == ratio.estimate

@@ -9,8 +9,10 @@ per token, because both trainings have the same number of tokens.
 The criteria were fixed before any of these models was trained.
 """
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,15 +31,56 @@ from reporting.columns import Column, entry_pairs
 from reporting.formatting import MISSING, Table, format_number
 from reporting.paper import PaperStatements
 
-# An encoding that has a lower perplexity than a baseline that was trained at a longer length, both
-# evaluated at that length. With the bounds on the ratios of memory and time of a training step, or
-# None: size, encoding, trained at, baseline, trained at, (memory, time), paper, where.
+
+class ShorterTraining(NamedTuple):
+    """A claim that an encoding has a lower perplexity than a baseline of a longer training length.
+
+    Both are evaluated at the baseline's training length.
+    """
+
+    size: str
+    pe: str
+    trained_at: int
+    """training length in tokens"""
+    baseline: str
+    baseline_trained_at: int
+    bounds: tuple[float, float] | None
+    """bounds on the ratios of memory and time of a training step, if the paper has them"""
+    paper: str
+    where: str
+
+
 SHORTER_TRAININGS = (
-    ("medium", "cable-v1", 512, "sinusoidal", 1024, (0.52, 1.035), CABLE_V1, "abstract"),
-    ("tiny", "k-cable-v1", 512, "cable-v1", 1024, None, CABLE_V1, "section 5.4"),
-    ("tiny", "cable-v1", 1024, "sinusoidal", 8192, None, CABLE_V1, "section 5.4"),
+    ShorterTraining(
+        "medium", "cable-v1", 512, "sinusoidal", 1024, (0.52, 1.035), CABLE_V1, "abstract"
+    ),
+    ShorterTraining("tiny", "k-cable-v1", 512, "cable-v1", 1024, None, CABLE_V1, "section 5.4"),
+    ShorterTraining("tiny", "cable-v1", 1024, "sinusoidal", 8192, None, CABLE_V1, "section 5.4"),
 )
 SCALES = (1, 4, 32)  # scripts divide the paper's lengths by these, and use networks of other sizes
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Memory and time of a training step of two runs, each at its training length."""
+
+    speed: dict
+    """result of the benchmark train"""
+    ours: dict
+    """entry of the benchmark"""
+    baseline: dict
+
+    def entries(self) -> tuple[dict, dict]:
+        return self.ours, self.baseline
+
+    def memory_ratio(self) -> Interval:
+        """Return the ratio of the bytes, ours over the baseline's."""
+        return memory_ratio(self.ours, self.baseline)
+
+    def time_ratio(self) -> Interval:
+        """Return the ratio of the seconds per token; the interval is over rounds, unpaired."""
+        logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries()]
+        return intervals.ratio_of_rounds(*logs)
 
 
 @dataclass
@@ -46,13 +89,9 @@ class Pair:
 
     ours: Column
     baseline: Column
-    printed_lengths: tuple[int, int]
-    """the paper's training lengths"""
-    bounds: tuple[float, float] | None
-    source: tuple[str, str]
-    """paper, where"""
-    speed: dict | None
-    """result of the benchmark train with both encodings at both lengths"""
+    claim: ShorterTraining
+    costs: StepCosts | None
+    """None: no benchmark has both encodings, each at its training length"""
 
     @property
     def length(self) -> int:
@@ -67,22 +106,15 @@ class Pair:
         pairs = entry_pairs(self.ours, self.length, self.baseline, self.length)
         return intervals.perplexity_ratio(pairs)
 
-    def entries(self) -> list[dict]:
-        """Return the entries of the benchmark, each at its training length."""
-        return [entry_of(self.speed, column.trained_at, column.pe) for column in self.columns()]
-
-    def time_ratio(self) -> Interval:
-        """Return the ratio of the seconds per token; the interval is over rounds, unpaired."""
-        logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries()]
-        return intervals.ratio_of_rounds(*logs)
-
 
 def all_claims() -> list[Verdict]:
     """Return the claims of this module at the papers' lengths, not measured."""
     claims = []
-    for _, pe, short, baseline, long, bounds, *source in SHORTER_TRAININGS:
-        texts = _claim_texts(pe, short, baseline, long, bounds)
-        claims += [Verdict(text, *source) for text in texts]
+    for claim in SHORTER_TRAININGS:
+        texts = _claim_texts(
+            claim.pe, claim.trained_at, claim.baseline, claim.baseline_trained_at, claim.bounds
+        )
+        claims += [Verdict(text, claim.paper, claim.where) for text in texts]
     return claims
 
 
@@ -107,31 +139,34 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
     verdicts = []
     for pair in find_pairs(columns, speeds):
         ours, baseline = pair.columns()
-        text, *costs = _claim_texts(
-            ours.pe, ours.trained_at, baseline.pe, baseline.trained_at, pair.bounds
+        paper, where, bounds = pair.claim.paper, pair.claim.where, pair.claim.bounds
+        text, *cost_texts = _claim_texts(
+            ours.pe, ours.trained_at, baseline.pe, baseline.trained_at, bounds
         )
         ratio = pair.perplexity_ratio()
         outcome = judge_bound(ratio, "<", 1)
-        verdicts.append(Verdict(text, *pair.source, printed_interval(ratio), outcome))
-        if pair.bounds:
-            verdicts += _judge_cost(pair, costs)
+        verdicts.append(Verdict(text, paper, where, printed_interval(ratio), outcome))
+        if bounds:
+            memory, time = (Verdict(text, paper, where) for text in cost_texts)
+            if pair.costs:
+                _judge_costs(pair.costs, bounds, memory, time)
+            verdicts += [memory, time]
     return verdicts
 
 
-def _judge_cost(pair: Pair, texts: list[str]) -> Iterator[Verdict]:
-    memory, time = (Verdict(text, *pair.source) for text in texts)
-    if pair.speed:
-        if is_on_cpu(pair.speed):
-            memory.claim = f"on a CPU: {memory.claim}"
-            time.claim = f"on a CPU: {time.claim}"
-        ratio = memory_ratio(*pair.entries())
-        memory.measured = f"{ratio.estimate:.3f}"
-        memory.outcome = HOLDS if ratio.estimate <= pair.bounds[0] else FAILS
-        ratio = pair.time_ratio()
-        time.measured = printed_interval(ratio)
-        time.outcome = judge_bound(ratio, "<=", pair.bounds[1])
-    yield memory
-    yield time
+def _judge_costs(
+    costs: StepCosts, bounds: tuple[float, float], memory: Verdict, time: Verdict
+) -> None:
+    """Fill in the verdicts on memory and time."""
+    if is_on_cpu(costs.speed):
+        memory.claim = f"on a CPU: {memory.claim}"
+        time.claim = f"on a CPU: {time.claim}"
+    ratio = costs.memory_ratio()
+    memory.measured = f"{ratio.estimate:.3f}"
+    memory.outcome = HOLDS if ratio.estimate <= bounds[0] else FAILS
+    ratio = costs.time_ratio()
+    time.measured = printed_interval(ratio)
+    time.outcome = judge_bound(ratio, "<=", bounds[1])
 
 
 def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
@@ -144,26 +179,28 @@ def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
         by_run[column.pe, column.trained_at, column.records[0].get("size")] = column
     sizes = dict.fromkeys(size for _, _, size in by_run)
     pairs = []
-    for printed_size, pe, short, baseline_pe, long, bounds, *source in SHORTER_TRAININGS:
+    for claim in SHORTER_TRAININGS:
         for scale in SCALES:
-            for size in [printed_size] if scale == 1 else sizes:
-                ours = by_run.get((pe, short // scale, size))
-                baseline = by_run.get((baseline_pe, long // scale, size))
+            for size in [claim.size] if scale == 1 else sizes:
+                ours = by_run.get((claim.pe, claim.trained_at // scale, size))
+                baseline_length = claim.baseline_trained_at // scale
+                baseline = by_run.get((claim.baseline, baseline_length, size))
                 if not (ours and baseline):
                     continue
                 if ours.values(baseline.trained_at) and baseline.values(baseline.trained_at):
-                    pair = Pair(ours, baseline, (short, long), bounds, tuple(source), None)
-                    pair.speed = _find_speed(pair, speeds)
-                    pairs.append(pair)
+                    costs = _find_costs(ours, baseline, speeds)
+                    pairs.append(Pair(ours, baseline, claim, costs))
     return pairs
 
 
-def _find_speed(pair: Pair, speeds: list[dict]) -> dict | None:
+def _find_costs(ours: Column, baseline: Column, speeds: list[dict]) -> StepCosts | None:
     for result in speeds:
         if "objective" in result:
             continue
-        if all(entry_of(result, column.trained_at, column.pe) for column in pair.columns()):
-            return result
+        entry = entry_of(result, ours.trained_at, ours.pe)
+        baseline_entry = entry_of(result, baseline.trained_at, baseline.pe)
+        if entry and baseline_entry:
+            return StepCosts(result, entry, baseline_entry)
     return None
 
 
@@ -181,8 +218,8 @@ def training_length_table(
     notes = []
     for pair in pairs:
         cells += _rows(pair, printed)
-        if pair.speed:
-            notes.append(_speed_note(pair.speed))
+        if pair.costs:
+            notes.append(_speed_note(pair.costs.speed))
     scope = "Each run is named with its training length; the perplexities of a row are those of "
     caption = (
         f"{scope}the same text and context. The interval of a difference in perplexity is that of "
@@ -196,31 +233,33 @@ def _rows(pair: Pair, printed: PaperStatements | None) -> Iterator[list[str]]:
 
     def row(quantity, values, difference, interval):
         key = quantity.partition(" ")[0]
-        names = [column.pe for column in pair.columns()]
-        paper = printed and printed.difference(key, *names, pair.printed_lengths)
+        lengths = (pair.claim.trained_at, pair.claim.baseline_trained_at)
+        paper = printed and printed.difference(key, pair.ours.pe, pair.baseline.pe, lengths)
         runs = [cell for both in zip(labels, values, strict=True) for cell in both]
         return [quantity, *runs, difference, interval, paper or MISSING]
 
-    means = [column.mean(pair.length) for column in pair.columns()]
+    means = [statistics.mean(column.values(pair.length)) for column in pair.columns()]
     ratio = pair.perplexity_ratio()
     bounds = MISSING
-    if ratio.low is not None:
+    if ratio.low is not None and ratio.high is not None:
         low, high = (means[1] * (bound - 1) for bound in (ratio.low, ratio.high))
         bounds = f"{low:+.2f} to {high:+.2f}"
     difference = f"{means[1] * (ratio.estimate - 1):+.2f}"
     yield row(f"perplexity at {pair.length:,}", map(format_number, means), difference, bounds)
-    if not pair.speed:
+    if not pair.costs:
         return
-    entries = pair.entries()
+    entries = pair.costs.entries()
     megabytes = [f"{entry['memory'] / 1e6:,.1f}" for entry in entries]
-    change = memory_ratio(*entries).estimate - 1
+    change = pair.costs.memory_ratio().estimate - 1
     yield row("memory (MB)", megabytes, f"{change:+.1%}", MISSING)
     times = [
         f"{1e6 * np.exp(np.mean(np.log(entry['seconds']))) / entry['tokens']:,.1f}"
         for entry in entries
     ]
-    ratio = pair.time_ratio()
-    bounds = MISSING if ratio.low is None else f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
+    ratio = pair.costs.time_ratio()
+    bounds = MISSING
+    if ratio.low is not None and ratio.high is not None:
+        bounds = f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
     yield row("time per token (µs)", times, f"{ratio.estimate - 1:+.1%}", bounds)
 
 
