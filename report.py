@@ -112,10 +112,11 @@ def main(argv=None):
     if is_generalization:
         verdicts += report_generalization(perplexities + accuracies, config.verdicts, out)
     speeds = records_of(SPEED, records)
+    printed_table = printed if isinstance(printed, paper.PaperTable) else None
     for metric in LENGTH_METRICS:
         judged = perplexities if config.verdicts else None
-        table = None if statements else printed
-        verdicts += report_lengths(metric, records_of(metric, records), table, judged, out)
+        of_metric = records_of(metric, records)
+        verdicts += report_lengths(metric, of_metric, printed_table, judged, out)
     verdicts += report_training_lengths(perplexities, speeds, statements, config.verdicts, out)
     if accuracies:
         table = ACCURACY.table(accuracies)
@@ -256,9 +257,7 @@ def report_lengths(
     return written
 
 
-def seed_marks(
-    columns: list[Column], printed: paper.PaperTable | None
-) -> tuple[dict[tuple[str, int], str], str]:
+def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:
     """Return the marks of paired t-tests over seeds and a sentence on them; ({}, ""): none.
 
     They are those of table 3 of the Sandwich paper, and need two seeds of everything.

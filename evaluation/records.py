@@ -142,7 +142,7 @@ def update_record(
 
 def write_record(run: str | Path, path: Path, record: dict) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
-    if problem := metrics.metric_of(record).schema.find_problem(record):
+    if problem := metrics.checked_metric(record).schema.find_problem(record):
         raise InputError(
             f"{run}: {problem}: evaluate with --dtype float32, or train again with a lower --lr"
         )

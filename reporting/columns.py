@@ -155,8 +155,9 @@ def protocol_of(record: dict) -> dict | None:
     lengths all divide the stretches have no remainder, so that both are the same.
     """
     protocol = record.get("protocol")
-    is_segments = isinstance(protocol, dict) and protocol.get("name") == "segments"
-    if not is_segments or "remainder" in protocol:
+    if not isinstance(protocol, dict) or protocol.get("name") != "segments":
+        return protocol
+    if "remainder" in protocol:
         return protocol
     divided = False
     if protocol.get("span") and not protocol.get("stride"):

@@ -120,7 +120,7 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple[float, float] | None, file) 
 
     figure = Figure(figsize=(2.9 * max(2, len(rows)) + 0.9, 6.6), layout="constrained")
     FigureCanvasAgg(figure)
-    upper, lower = figure.subfigures(2, 1)
+    upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
     all_axes = upper.subplots(1, len(rows), squeeze=False)[0]
     scale = {"vmin": min(map(np.min, rows.values())), "vmax": max(map(np.max, rows.values()))}
     for axes, (pe, bias) in zip(all_axes, rows.items(), strict=True):

@@ -5,7 +5,7 @@ Plot functions take the data and a binary file, to which they write a PNG.
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -76,13 +76,14 @@ def by_length(
 
 
 def _line(column: Column, lengths: list[int]) -> Line:
-    line = Line(column.label, points=[], errors=[])
+    points: Points = []
+    errors = []
     for length in lengths:
-        values = column.values(length)
-        if values and column.mean(length) <= MAX_DRAWN:
-            line.points.append((length, column.mean(length)))
-            line.errors.append(standard_deviation(values) or 0)
-    return line
+        mean = column.mean(length)
+        if mean is not None and mean <= MAX_DRAWN:
+            points.append((length, mean))
+            errors.append(standard_deviation(column.values(length)) or 0)
+    return Line(column.label, points, errors)
 
 
 def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
@@ -227,7 +228,7 @@ def speeds(result: dict, file) -> None:
                 entries = [
                     (context, result["contexts"][str(context)].get(name)) for context in contexts
                 ]
-                points = [(context, value_of(entry)) for context, entry in entries if entry]
+                points: Points = [(context, value_of(entry)) for context, entry in entries if entry]
                 lines.append(Line(name, points))
             _draw_lines(axes, lines, contexts, column, "context (tokens)")
 
@@ -292,7 +293,7 @@ def _panels(file, panels: int, lines: int) -> Iterator:
 def _draw_lines(
     axes,
     lines: list[Line],
-    x_ticks: list[int],
+    x_ticks: Sequence[float],
     y_label: str,
     x_label: str,
     y_scale: str = "log",
@@ -342,7 +343,7 @@ def _draw_lines(
         _label_ends(axes, ends, x_ticks[0])
 
 
-def _label_ends(axes, ends: list[tuple], first_tick: int) -> None:
+def _label_ends(axes, ends: list[tuple], first_tick: float) -> None:
     """Label the last points: next to them at the right end of the plot, above them elsewhere."""
     axes.figure.canvas.draw()
     last = max((x for x, *_ in ends), default=None)
@@ -381,7 +382,7 @@ def _label_ends(axes, ends: list[tuple], first_tick: int) -> None:
         )
 
 
-def tick_labels(contexts: list[int]) -> list[str]:
+def tick_labels(contexts: Sequence[float]) -> list[str]:
     """Return labels of a logarithmic axis, empty where the next label would overlap.
 
     contexts: ascending.

@@ -103,6 +103,14 @@ def metric_of(record) -> Metric | None:
     return SPEED if BENCHMARKS.keys() & record.keys() else None
 
 
+def checked_metric(record: dict) -> Metric:
+    """Return the metric of a record, as metric_of does. Raises ValueError if it has none."""
+    metric = metric_of(record)
+    if metric is None:
+        raise ValueError(f"a record with the fields {', '.join(record)} has no metric")
+    return metric
+
+
 def read_records(paths: list[str], remedy: str) -> list[dict]:
     """Return the records of files. Raises InputError as read_record does, for all files at once."""
     records, problems = [], []
@@ -150,7 +158,7 @@ def summary(records: list[dict]) -> str:
     """Return Markdown tables with captions, one for each data set and protocol."""
     parts = []
     for group in group_by_protocol(records):
-        metric = metric_of(group[0])
+        metric = checked_metric(group[0])
         table = metric.table(make_columns(group, metric.key))
         parts.append(f"{table.markdown()}\n{metric.caption(group)}")
     return "\n\n".join(parts)
@@ -166,6 +174,8 @@ def describe_protocol(record: dict) -> str:
     if "metric" in record:
         return record["metric"]
     protocol = protocol_of(record)
+    if protocol is None:
+        raise ValueError("a record of perplexity has no protocol")
     if protocol.get("targets"):
         return (
             f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "

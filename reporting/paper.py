@@ -49,7 +49,7 @@ class PaperTable(Source):
     """the same numbers as printed, with ± where the table has it: table 3 of the Sandwich paper"""
     marks: dict[str, dict[int, str]] = field(default_factory=dict)
     """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
-    lengths: dict[str, int] | None = None
+    lengths: dict[str, int] = field(default_factory=dict)
     """{encoding: training length in tokens} where trained_at is None"""
 
     def training_length(self, pe: str) -> int:
@@ -174,7 +174,7 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
         numbers=numbers,
         texts=texts,
         marks=marks,
-        lengths=dict(zip(numbers, lengths, strict=True)) if len(lengths) > 1 else None,
+        lengths=dict(zip(numbers, lengths, strict=True)) if len(lengths) > 1 else {},
     )
 
 

@@ -8,7 +8,7 @@ from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import MISSING, Table, format_number, standard_deviation
 from reporting.paper import MARKS_REFERENCE, PaperTable
 
-Marks = dict[tuple[str, int], str]  # (label of a column, length) -> mark after the number
+Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
 MAX_COLUMNS = 10  # wider tables are transposed, except those of a paper
 EXPLAINED_MARKS = f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
 # Measures of eval_hellaswag.py's records, and their keys.
@@ -57,7 +57,7 @@ def seed_marks(columns: list[Column], reference: str) -> Marks:
     first = next((column for column in columns if column.pe == reference), None)
     if first is None or any(len(column.records) < 2 for column in columns):
         return {}
-    marks = {}
+    marks: Marks = {}
     for column in columns:
         for length in column.lengths() if column is not first else ():
             values = column.values_by_seed(length)
