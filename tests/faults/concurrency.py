@@ -69,7 +69,7 @@ def training_and_evaluation(workspace, rng):
     flags = ["--steps", "100000", "--checkpoint_every", "1", "--keep_checkpoints", keep]
     training = start(train_gpt, *workspace.train_flags(run, *flags))
     try:
-        kills.wait_for(run / "checkpoint_0000001.pt")
+        kills.wait_for(run, "checkpoint_*.pt")
         time.sleep(rng.uniform(0, 0.2))
         check(workspace.evaluate(run), 0)
     finally:

@@ -196,7 +196,7 @@ def shard_during_training(workspace, rng):
     path = data / "toy_train_000000.bin"
     flags = ["--steps", "100000", "--data", data, "--out_dir", run]
     program = start(train_gpt, *TRAIN, *flags)
-    kills.wait_for(run / "log.jsonl")
+    kills.wait_for(run, "log.jsonl")
     time.sleep(rng.uniform(0, 0.3))
     with open(path, "r+b") as file:
         file.truncate(rng.randrange(path.stat().st_size // 2))

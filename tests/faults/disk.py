@@ -41,7 +41,7 @@ def folder_removed(workspace, rng):
     """the folder of a run is removed while it trains."""
     run = workspace.folder / "run"
     program = start(train_gpt, *workspace.train_flags(run, "--steps", "100000"))
-    kills.wait_for(run / "log.jsonl")
+    kills.wait_for(run, "log.jsonl")
     time.sleep(rng.uniform(0, 0.3))
     while run.exists():
         shutil.rmtree(run, ignore_errors=True)

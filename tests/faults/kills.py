@@ -159,12 +159,15 @@ def start_ranks(workspace, run: Path, count: int = 2, *flags) -> list[Program]:
     ]
 
 
-def wait_for(path: Path) -> None:
-    """Wait until a program has written a file."""
+def wait_for(run: Path, pattern: str) -> None:
+    """Wait until a folder has a file whose name matches a glob pattern.
+
+    A training may have removed its first checkpoint again when this process looks.
+    """
     end = time.monotonic() + TIMEOUT
-    while not path.exists():
+    while not any(run.glob(pattern)):
         if time.monotonic() > end:
-            raise Lost(f"{path.name} is not written")
+            raise Lost(f"{pattern} is not written")
         time.sleep(0.01)
 
 
@@ -198,7 +201,7 @@ def one_of_two_ranks(workspace, rng):
     run = workspace.folder / "run"
     two_ranks_whole(workspace)
     ranks = start_ranks(workspace, run)
-    wait_for(run / "log.jsonl")  # until there is a group, torchrun has to end the other rank
+    wait_for(run, "log.jsonl")  # until there is a group, torchrun has to end the other rank
     time.sleep(rng.uniform(0, 0.3))
     rng.choice(ranks).kill()
     wait_for_ranks(ranks, 0, 1, 2, -signal.SIGKILL)
@@ -233,7 +236,7 @@ def torchrun(workspace, rng):
         start_new_session=True,
     )
     try:
-        wait_for(run / "checkpoint_0000002.pt")
+        wait_for(run, "checkpoint_*.pt")
         time.sleep(rng.uniform(0, 0.5))
         started.kill()
         started.wait()
