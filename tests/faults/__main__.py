@@ -97,7 +97,7 @@ def run_trials(workspace, kinds: list[str], seed: int, arguments) -> list[dict]:
     }
     spent, numbers = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
     budget = 60 * arguments.minutes
-    while kinds := [kind for kind in kinds if should_continue(kind, numbers, spent, budget, arguments)]:
+    while kinds := [kind for kind in kinds if is_due(kind, numbers, spent, budget, arguments)]:
         kind = min(kinds, key=spent.get)
         number = numbers[kind] if arguments.trial is None else arguments.trial
         start = time.monotonic()
@@ -121,7 +121,7 @@ def run_trials(workspace, kinds: list[str], seed: int, arguments) -> list[dict]:
     return [entry for entry in entries.values() if entry["tried"]]
 
 
-def should_continue(kind: str, numbers: dict, spent: dict, budget: float, arguments) -> bool:
+def is_due(kind: str, numbers: dict, spent: dict, budget: float, arguments) -> bool:
     """Return whether there are further trials of a kind."""
     if arguments.trial is not None:
         return numbers[kind] < 1
