@@ -90,7 +90,7 @@ def _by_length(data: dict, entry: dict, protocol: dict | None = None) -> dict:
 
 def _check_perplexity(record: dict) -> str | None:
     protocol = record["protocol"]
-    if protocol.get("targets") and not {"spans", "overlap"} <= protocol.keys():
+    if protocol.get("targets") and None in map(protocol.get, ("spans", "overlap")):
         return "protocol has targets, but no spans and overlap"
     for length, entry in record["lengths"].items():
         problem = entry and _check_perplexity_entry(entry, int(length))
