@@ -358,8 +358,8 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
 
 def divisors(number: int) -> list[int]:
     """Return all divisors of a number from 1 on, ascending."""
-    small = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
-    return sorted({*small, *(number // count for count in small)})
+    lower = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return sorted({*lower, *(number // count for count in lower)})
 
 
 def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:
