@@ -147,12 +147,12 @@ class CorruptCheckpoint(InputError):
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """Return the checkpoint files of a run's folder, the newest last."""
-    steps = {}
+    steps: dict[Path, int] = {}
     for path in Path(folder).glob("checkpoint_*.pt"):
         step = path.stem.removeprefix("checkpoint_")
         if step.isdecimal() and path.is_file():
             steps[path] = int(step)
-    return sorted(steps, key=steps.get)
+    return sorted(steps, key=steps.__getitem__)
 
 
 def checkpoint_path(run: str | Path) -> Path:
@@ -377,8 +377,8 @@ def _check_content(path: Path, checkpoint) -> None:
         raise _foreign(path, "it has other content")
     for key, expected in TYPES.items():
         value = checkpoint[key]
-        fields = expected if isinstance(expected, dict) else {}
-        if not isinstance(value, dict if fields else expected):
+        kind, fields = (dict, expected) if isinstance(expected, dict) else (expected, {})
+        if not isinstance(value, kind):
             raise _foreign(path, f"its {key} is a {type(value).__name__}")
         if not fields:
             continue

@@ -139,7 +139,7 @@ def _make_parser(
     )
     if positional:
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
-    skipped = {positional[0]} if positional else set()
+    skipped: set[str | int] = {positional[0]} if positional else set()
     if "plugin" in fields:
         parser.add_argument("--plugin", metavar="FILE", type=dict, help=PLUGIN_HELP)
         skipped.add("plugin")

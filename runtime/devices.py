@@ -184,8 +184,8 @@ def configure_backends(device: torch.device) -> None:
     Only a CPU needs to keep freed memory; that option cannot be undone.
     """
     # NumPy before 2.4 looks for denormals at the first call, and warns if they are flushed.
-    for kind in (np.float32, np.float64):
-        np.finfo(kind)
+    np.finfo(np.float32)
+    np.finfo(np.float64)
     # Steep biases give denormal attention weights, which slow a CPU down fourfold. Threads that
     # start later inherit this setting.
     torch.set_flush_denormal(True)
@@ -346,10 +346,13 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
         call()
         return torch.cuda.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages of the profiler
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+    profile = torch.autograd.profiler.profile(profile_memory=True)
+    with profile:
         call()
+    assert profile.kineto_results is not None  # set at the end of the block
+    # torch's stub of events has no nbytes.
     changes = sorted(
-        (event.start_ns(), event.nbytes())
+        (event.start_ns(), event.nbytes())  # pyright: ignore[reportAttributeAccessIssue]
         for event in profile.kineto_results.events()
         if event.name() == "[memory]"
     )

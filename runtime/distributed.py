@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from errors import InputError
@@ -116,7 +117,7 @@ def process_group():
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
     start = _agree_on_start(store, rank, world_size)
-    store = dist.PrefixStore(start, store)
+    store = PrefixStore(start, store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
     with contextlib.ExitStack() as stack:
         heartbeat = stack.enter_context(_Heartbeat(processes, start))
@@ -163,7 +164,7 @@ def _end_with_launcher() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _agree_on_start(store: dist.Store, rank: int, world_size: int) -> str:
+def _agree_on_start(store: Store, rank: int, world_size: int) -> str:
     """Return a name for this start of all ranks, which prefixes their keys in the store.
 
     When torchrun restarts the ranks, its store still has the keys of those that ended, and no rank
@@ -174,8 +175,10 @@ def _agree_on_start(store: dist.Store, rank: int, world_size: int) -> str:
     try:
         if rank == 0:
             store.set("start", own)
-            answers = [store.get(f"{own}/answer/{other}") for other in range(1, world_size)]
-            store.set(f"{own}/members", b" ".join(answers))
+            answers = [
+                store.get(f"{own}/answer/{other}").decode() for other in range(1, world_size)
+            ]
+            store.set(f"{own}/members", " ".join(answers))
             return own
         deadline = time.monotonic() + TIMEOUT.total_seconds()
         while time.monotonic() < deadline:
@@ -205,8 +208,11 @@ class _Heartbeat:
         self.others = [rank for rank in range(processes.world_size) if rank != self.rank]
         # A connection of its own, because the group's is locked while it waits for another rank.
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, is_master=False, timeout=TIMEOUT)
-        self.store = dist.PrefixStore(f"{start}/heartbeat", store)
+        # torch.distributed documents TCPStore, but does not mark it as exported.
+        store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+            address, port, is_master=False, timeout=TIMEOUT
+        )
+        self.store = PrefixStore(f"{start}/heartbeat", store)
         self.store.set(f"process/{self.rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._beat, daemon=True)

@@ -31,9 +31,10 @@ import math
 import os
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeGuard
 
 from runtime import plugins
 from runtime.checkpoints import (
@@ -102,7 +103,7 @@ class Run:
         self._identity = None  # of the folder
 
     def find_checkpoint(
-        self, resume: bool, defaults: dict, override: set[str] = frozenset()
+        self, resume: bool, defaults: dict, override: Set[str] = frozenset()
     ) -> dict | None:
         """Return the content of the newest intact checkpoint, or None for a new run.
 
@@ -138,7 +139,7 @@ class Run:
             self.changes.append({"step": self.step, "settings": changed})
         return checkpoint
 
-    def _check_changes(self, changed: dict, old_data: dict, override: set[str]) -> None:
+    def _check_changes(self, changed: dict, old_data: dict, override: Set[str]) -> None:
         """Raise InputError for changes that are not allowed or not asked for.
 
         changed: settings with their old and new value. More steps need no override.
@@ -476,7 +477,7 @@ def lock_folder(folder: Path) -> Callable[[], None]:
     return functools.partial(os.close, descriptor)
 
 
-def _is_record(value) -> bool:
+def _is_record(value) -> TypeGuard[dict]:
     """Return whether a value is a record of a log: with the values that programs read."""
     if not isinstance(value, dict):
         return False
