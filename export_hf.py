@@ -182,12 +182,10 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         settings["max_position_embeddings"] = trained.max_context
     if plugin := plugins.recorded(config.encodings):
         settings["plugin"] = plugin  # the exported files differ from these in their imports
-    hf_config = modeling.PosencConfig(
-        **settings,
-        recipe=recipe_hash(checkpoint),
-        step=checkpoint["step"],
-        auto_map=dict(kind.classes),
-    )
+    settings["recipe"] = recipe_hash(checkpoint)
+    settings["step"] = checkpoint["step"]
+    settings["auto_map"] = dict(kind.classes)
+    hf_config = modeling.PosencConfig(**settings)
     model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))
     model = model_class(hf_config)
     weights = trained.state_dict()

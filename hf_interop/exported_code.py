@@ -98,7 +98,8 @@ def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]
             objects.append(ast.unparse(alias))
         else:
             statements.append(f"import {ast.unparse(alias)}")
-    if objects:
+    if isinstance(node, ast.ImportFrom) and objects:
+        assert node.module is not None  # `from . import x` is not changed
         statements.append(f"from .{flat_name(node.module)} import {', '.join(objects)}")
     return statements
 
@@ -111,6 +112,7 @@ def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
     for node in _imports(source):
         place = f"{plugin.path}, line {node.lineno}"
         before = lines[node.lineno - 1].encode()[: node.col_offset]
+        assert node.end_lineno is not None  # ast.parse sets it
         after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
         if _changes(node, modules):
             if before.strip() or (after and not after.startswith(b"#")):

@@ -20,8 +20,8 @@ Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 import contextlib
 import dataclasses
 import hashlib
-import math
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -29,9 +29,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 import posenc
+from generation.kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
 # Arguments of from_pretrained that say where the files are.
@@ -46,8 +47,8 @@ LOCATION = (
 )
 
 # NumPy before 2.4 looks for denormals at the first call, and warns if they are rounded.
-for kind in (np.float32, np.float64):
-    np.finfo(kind)
+np.finfo(np.float32)
+np.finfo(np.float64)
 # Threads that start later inherit this setting, so it is set before the first computation.
 torch.set_flush_denormal(True)
 
@@ -226,7 +227,7 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
             past_key_values = DynamicCache(config=self.config)
         cache = None
         if past_key_values is not None:
-            cache = CacheAdapter(past_key_values, self.config.n_layer)
+            cache = CacheAdapter(past_key_values, self.model)
         needs_grad = torch.is_grad_enabled() and cache is None
         with self.autocast(input_ids.device), torch.set_grad_enabled(needs_grad):
             hidden = self.model.hidden(input_ids, cache)
@@ -285,7 +286,7 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
             path = cached_file(name_or_path, name, **location)
         except OSError:
             continue  # transformers reports a missing file, unless it loads another one
-        if hash_file(path) != sha256:
+        if path is not None and hash_file(path) != sha256:
             raise OSError(
                 f"{path} is corrupt: its SHA-256 is not that in config.json: "
                 "export or download it again"
@@ -298,7 +299,7 @@ def hash_file(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_padded(attention_mask: Tensor | None) -> bool:
+def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:
     """Return whether an attention mask (B, T) marks any padding."""
     return attention_mask is not None and not bool(attention_mask.all())
 
@@ -319,29 +320,26 @@ def pad_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor
     return input_ids.gather(1, moved_index), original_index
 
 
-class CacheAdapter:
-    """A transformers cache with the interface of kv_cache.Cache. It grows as it is filled."""
+class CacheAdapter(Cache):
+    """A transformers cache as a kv_cache.Cache. It grows as it is filled."""
 
-    capacity = math.inf
-    position = None
-
-    def __init__(self, cache, layers: int):
-        self.layers = [LayerCacheAdapter(cache, layer) for layer in range(layers)]
-        self.length = cache.get_seq_length()
+    def __init__(self, cache, model: GPT):
+        super().__init__(model)
+        self.layers = [LayerCacheAdapter(cache, layer) for layer in range(len(self.layers))]
 
 
-class LayerCacheAdapter:
-    """One layer of a transformers cache with the interface of kv_cache.LayerCache.
+class LayerCacheAdapter(LayerCache):
+    """One layer of a transformers cache as a kv_cache.LayerCache.
 
     The encoding's per-token features are stored as additional columns of the keys, so that
     everything that transformers does to a cache (beam search, cropping) applies to them too.
     """
 
-    position = window = None
-
     def __init__(self, cache, layer: int):
+        super().__init__(capacity=None, window=None)
         self.cache = cache
         self.layer = layer
+        self.length = cache.get_seq_length()  # before this call of the model
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k, v (B, H, T, D) and features (B|1, H|1, T); return those of all tokens."""

@@ -91,7 +91,9 @@ def _read_gpt2(name: str) -> tuple[dict, dict, str | None]:
         ]
         if problems:
             raise InputError(*problems)
-        gpt2, loading_info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+        loaded = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+        # transformers declares that it returns the model alone, whatever output_loading_info is.
+        gpt2, loading_info = loaded  # pyright: ignore[reportGeneralTypeIssues]
     except InputError:
         raise
     except (
@@ -174,7 +176,7 @@ def _download_gpt2(name: str) -> tuple[str, str]:
     Weights are *.safetensors if there are any, else pytorch_model*.bin.
     """
 
-    def choose(names):
+    def choose(names: list[str]) -> list[str]:
         if "config.json" not in names:
             raise InputError(f"{name} has no config.json: {remedy}")
         weights = fnmatch.filter(names, "*.safetensors") or fnmatch.filter(names, "*.bin")
@@ -194,11 +196,11 @@ def _download_cable(repository: str, file: str | None) -> tuple[str, str]:
     file: may be None if the repository has only one.
     """
 
-    def choose(names):
+    def choose(names: list[str]) -> list[str]:
         names = [name for name in names if name.endswith((".pt", ".pth", ".bin"))]
         if file is None and len(names) == 1:
             return names
-        if file not in names:
+        if file is None or file not in names:
             raise InputError(
                 f"{repository} holds {', '.join(names) or 'no weights'}: pass one of them as --file"
             )

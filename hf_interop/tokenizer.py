@@ -4,7 +4,13 @@ import json
 import re
 
 from errors import InputError
-from text_data.tokenizer import END_OF_TEXT, SETTINGS_FILE, HuggingFaceTokenizer, Tokenizer
+from text_data.tokenizer import (
+    END_OF_TEXT,
+    SETTINGS_FILE,
+    HuggingFaceTokenizer,
+    TiktokenTokenizer,
+    Tokenizer,
+)
 
 MASK = "<|mask|>"
 
@@ -18,6 +24,7 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return _from_files(tokenizer, has_mask)
+    assert isinstance(tokenizer, TiktokenTokenizer)
     encoding = tokenizer.encoding
     if tokenizer.eot == tokenizer.vocab_size - 1 and tokenizer.name in ("bytes", "gpt2"):
         return _gpt2_tokenizer(encoding, has_mask)
@@ -37,7 +44,7 @@ def _fast_tokenizer(backend, tokenizer: Tokenizer, end: str, has_mask: bool):
     """Return a PreTrainedTokenizerFast. backend: a tokenizers.Tokenizer without <|mask|>."""
     from transformers import PreTrainedTokenizerFast
 
-    special = dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
+    special: dict[str, str] = dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
     if has_mask:
         backend.add_special_tokens([MASK])
         if backend.token_to_id(MASK) != tokenizer.vocab_size:
@@ -115,7 +122,7 @@ def _gpt2_tokenizer(encoding, has_mask: bool):
             merges.append((text(left), text(right)))
     vocabulary = {text(token): rank for token, rank in ranks.items()}
     vocabulary[END_OF_TEXT] = encoding.eot_token
-    special = {"pad_token": END_OF_TEXT}
+    special: dict = {"pad_token": END_OF_TEXT}
     if has_mask:
         special["mask_token"] = MASK
         vocabulary[MASK] = encoding.n_vocab
