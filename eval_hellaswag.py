@@ -47,7 +47,7 @@ from reporting.metrics import ACCURACY
 from text_data import text_sources
 from text_data.data_loader import BATCH_TOKENS
 
-HUB = {"path": "Rowan/hellaswag", "split": "validation"}
+HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
 BLOCK = 256  # examples between two writes of the record
 
 Pair = tuple[list[int], list[int]]  # tokens of a context and of one ending
@@ -94,7 +94,8 @@ def load_examples(source: str | None) -> list[dict]:
         name, arguments = HUB["path"], HUB
     elif Path(source).is_file() and text_sources.table_format(Path(source)):
         name = source
-        arguments = text_sources.load_arguments([Path(source)]) | {"streaming": True}
+        arguments = text_sources.load_arguments([Path(source)])
+        arguments["streaming"] = True
     else:
         raise InputError(
             f"--source {source} is not a .jsonl or .parquet file: "

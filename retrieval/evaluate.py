@@ -176,7 +176,7 @@ def measure(run: str, model, task: tasks.Task, length: int) -> dict:
     hits = semantic_search(encode(task.queries.values()), encode(task.documents.values()), top_k=10)
     values = []
     for query, query_hits in zip(task.queries, hits, strict=True):
-        ranking = [names[hit["corpus_id"]] for hit in query_hits]
+        ranking = [names[int(hit["corpus_id"])] for hit in query_hits]
         values.append(100 * tasks.ndcg(ranking, task.qrels[query]))
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return {"ndcg10": float(np.mean(values)), "ndcg10_se": float(error), "by_question": values}

@@ -293,7 +293,9 @@ def train(
     checkpoints = Path(config.out_dir) / CHECKPOINTS
     trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
     return [
-        (entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
+        (int(entry["step"]), entry["loss"])
+        for entry in trainer.state.log_history
+        if "loss" in entry
     ]
 
 

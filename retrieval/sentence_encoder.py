@@ -10,9 +10,9 @@ compute it: the code in a folder is not executed. Folders of other model types t
 their own are loaded with trust_remote_code only.
 """
 
-import dataclasses
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_type_hints
 
 from runtime import plugins
 from runtime.files import read_json
@@ -48,7 +48,7 @@ def load_export(
     length = max_tokens
     if length is None and config["model_type"] == PosencConfig.model_type:
         length = config["block_size"]
-    if None not in (length, max_positions) and length > max_positions:
+    if length is not None and max_positions is not None and length > max_positions:
         raise InputError(
             f"{folder}: {config['pe']} supports at most {max_positions} positions: "
             "use a lower --max_tokens"
@@ -167,7 +167,7 @@ def read_config(folder: str, remedy: str = "pass another folder") -> dict:
         return {**config, "pe": config["model_type"], "size": CUSTOM, "block_size": length}
     if config.get("causal", True):
         raise InputError(f"{folder} holds no encoder: {remedy}")
-    types = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
+    types = get_type_hints(GPTConfig)
     wrong = [name for name, type_ in types.items() if not isinstance(config.get(name, ...), type_)]
     if wrong:
         raise InputError(f"{path} has no valid {' '.join(wrong)}: write it again, or {remedy}")

@@ -42,6 +42,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
     """Trainer that raises InputError if a checkpoint cannot be written, or is corrupt."""
 
     def _save_checkpoint(self, *arguments):
+        assert self.args.output_dir is not None
         with writing(Path(self.args.output_dir)):
             super()._save_checkpoint(*arguments)
 
