@@ -271,12 +271,10 @@ class Trainer:
     def forward_backward_step(self, batch: list[Tensor], is_last_micro_batch: bool) -> Tensor:
         """Add the gradients of one micro-batch to those of the step; return its mean loss, ().
 
-        batch: inputs and targets, (micro-batch, block_size) int64 each; for an encoder inputs,
-        targets and masked positions. is_last_micro_batch: of the step; in its backward pass the
-        ranks average their gradients.
+        batch: inputs and targets, (micro-batch, block_size) int64; an encoder's masked positions.
+        is_last_micro_batch: of the step; in its backward pass the ranks average their gradients.
         """
-        is_local = self.world_size > 1 and not is_last_micro_batch
-        with self.parallel_model.no_sync() if is_local else contextlib.nullcontext():
+        with contextlib.nullcontext() if is_last_micro_batch else self.no_sync():
             with devices.autocast(self.device, self.dtype):  # mixed precision
                 loss = self.parallel_model(*batch)
             self.scaler.scale(loss / self.accumulation_steps).backward()
@@ -299,14 +297,13 @@ class Trainer:
         with torch.compiler.set_stance("force_eager"):
             for start in range(0, len(indices), self.micro_batch):
                 batch = self.val_windows.batch(indices[start : start + self.micro_batch])
-                batch = [x.to(self.device) for x in batch]
+                inputs, targets, *masked = [x.to(self.device) for x in batch]
                 with devices.autocast(self.device, self.dtype):
-                    total += self.model.losses(*batch).sum(dtype=torch.float64)
-                    summary = summary or bias_statistics.summary(self.model, batch[0])
+                    losses = self.model.losses(inputs, targets, masked[0] if masked else None)
+                    total += losses.sum(dtype=torch.float64)
+                    summary = summary or bias_statistics.summary(self.model, inputs)
             if self.run.logger:
-                picture = loggers.draw(
-                    self.run.logger, bias_plots.picture, self.model, batch[0][:1]
-                )
+                picture = loggers.draw(self.run.logger, bias_plots.picture, self.model, inputs[:1])
         self.model.train()
         tokens = len(self.val_indices) * self.val_windows.targets_per_window
         loss = self.processes.sum(total).item() / tokens
@@ -315,7 +312,7 @@ class Trainer:
         self.print_line(f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}", *columns)
         record = {"loss": loss, "tokens": tokens, **summary}
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **record))
-        if picture is not None:
+        if self.run.logger and picture is not None:
             self.run.logger.log_image("biases", picture, self.step)
 
     def save_checkpoint(self) -> None:
@@ -380,7 +377,7 @@ class Trainer:
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(self.model, checkpoint["model"], config.out_dir)
-        elif source:
+        elif config.init_from and source:
             initialize_from(self.model, config.init_from, source, shards.tokenizer)
         self.model.to(self.device)
         torch.manual_seed(config.seed + self.rank)  # from here on, each rank draws its own numbers
@@ -409,7 +406,7 @@ class Trainer:
         steps = metrics.describe_steps(config, windows, self.world_size, self.micro_batch)
         print(f"{steps}, from step {self.step}", *self.run.describe_changes(), sep="\n")
         settings.print_notes(config)
-        facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
+        facts: dict = {"processes": self.world_size, "parameters": self.model.parameter_count()}
         facts["data"] = windows.shards.sha256
         self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
         self.compile_and_wrap()
@@ -435,8 +432,10 @@ class Trainer:
         if self.config.compile or (self.config.compile is None and self.device.type == "cuda"):
             self.model.compile()
         self.parallel_model = self.model
+        self.no_sync = contextlib.nullcontext
         if self.world_size > 1:
             self.parallel_model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            self.no_sync = self.parallel_model.no_sync
         self.model.train()
 
     def start_data_loader(self) -> None:
