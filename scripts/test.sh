@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Run the linter and the whole test suite on the CPU, without network access after the installation.
+# Run the linter, the type checker and the whole test suite on the CPU, without network access after
+# the installation.
 #
 #     bash scripts/test.sh
-#     bash scripts/test.sh tests/test_posenc.py -k cable      # arguments go to pytest; no linter
+#     bash scripts/test.sh tests/test_posenc.py -k cable      # arguments go to pytest alone
 #
 # Cost: about 10 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
 # printed.
@@ -13,6 +14,9 @@ install_requirements requirements.txt requirements-retrieval.txt requirements-de
 if [ $# = 0 ]; then
     run python -m ruff check .
     run python -m ruff format --check .
+    # Without warnings: it would search the network for a newer version.
+    export PYRIGHT_PYTHON_IGNORE_WARNINGS=1
+    run python -m pyright --pythonpath "$(command -v python)"
 fi
 export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1
 run python -m pytest -n auto -q \

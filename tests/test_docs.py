@@ -211,8 +211,8 @@ def check_command(words: list[str]) -> None:
         assert program in KNOWN, f"unknown command {program}: is it a typo?"
 
 
-KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "ruff", "pre-commit", "lm_eval"}
-KNOWN |= {"conda", "uv"}
+KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "pre-commit", "lm_eval"}
+KNOWN |= {"conda", "uv", "ruff", "pyright"}
 
 
 def check_python(arguments: list[str]) -> None:
