@@ -22,6 +22,7 @@ import errno
 import hashlib
 import os
 import pickle
+import re
 import struct
 import warnings
 import zipfile
@@ -147,12 +148,14 @@ class CorruptCheckpoint(InputError):
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """Return the checkpoint files of a run's folder, the newest last."""
-    steps: dict[Path, int] = {}
-    for path in Path(folder).glob("checkpoint_*.pt"):
-        step = path.stem.removeprefix("checkpoint_")
-        if step.isdecimal() and path.is_file():
-            steps[path] = int(step)
-    return sorted(steps, key=steps.__getitem__)
+    paths = [path for path in Path(folder).glob("checkpoint_*.pt") if path.is_file()]
+    return sorted((path for path in paths if named_step(path) >= 0), key=named_step)
+
+
+def named_step(path: Path, default: int = -1) -> int:
+    """Return the step in the name of a checkpoint file; `default` for other names."""
+    match = re.fullmatch(r"checkpoint_([0-9]+)\.pt", path.name)
+    return int(match[1]) if match else default
 
 
 def checkpoint_path(run: str | Path) -> Path:
@@ -278,7 +281,7 @@ def _read(path: Path, weights: bool, digest=None):
         reason = error.strerror or error
         raise InputError(f"{path} cannot be read ({reason}): check the file and its disk") from None
     except Exception as error:  # a file of another program can cause any
-        if str(error).startswith("PytorchStreamReader"):
+        if str(error).startswith(("PytorchStreamReader", "[enforce fail at inline_container")):
             raise CorruptCheckpoint(path, "PyTorch cannot read the zip file") from None
         raise _foreign(path, describe_load_error(error)) from None
     return content
@@ -318,15 +321,24 @@ def _check_crcs(file, weights: bool, digest) -> None:
             "torch.load('runs/tiny/checkpoint_0000001.pt', weights_only=True)"
     """
     with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-    if not weights:
-        members = [member for member in members if "/data/" not in member.filename]
-    starts = {member.filename: _find_content(file, member) for member in members}
+        members = sorted(archive.infolist(), key=lambda member: member.header_offset)
+        directory = archive.start_dir
+    if not members:
+        raise zipfile.BadZipFile("it has no members")
+    starts = [_find_content(file, member) for member in members]
+    headers = [member.header_offset for member in members]
+    for member, start, following in zip(members, starts, [*headers[1:], directory], strict=True):
+        # Otherwise an entry whose size and CRC-32 are 0 would hide its content.
+        file.seek(start + member.file_size)
+        descriptor = file.read(min(8, max(0, following - file.tell())))
+        if descriptor and not descriptor.startswith(b"PK\7\10" + struct.pack("<L", member.CRC)):
+            raise zipfile.BadZipFile(f"the size of {member.filename} is wrong")
     file.seek(0)
-    for member in sorted(members, key=lambda member: starts[member.filename]):
-        start = starts[member.filename]
+    for member, start in zip(members, starts, strict=True):
         if weights:
             _read_until(file, start, digest)
+        elif "/data/" in member.filename:
+            continue
         else:
             file.seek(start)
         if _read_until(file, start + member.file_size, digest) != member.CRC:
@@ -389,6 +401,8 @@ def _check_content(path: Path, checkpoint) -> None:
         for name, kind in fields.items():
             if name in value and not isinstance(value[name], kind):
                 raise _foreign(path, f"its {key}.{name} is a {type(value[name]).__name__}")
+    if (written := checkpoint["step"]) != named_step(path, default=written):
+        raise CorruptCheckpoint(path, f"it was written after step {written}")
     try:
         recipe_hash(checkpoint)
     except (AttributeError, TypeError, ValueError):

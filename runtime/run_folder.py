@@ -46,6 +46,7 @@ from runtime.checkpoints import (
     CorruptCheckpoint,
     list_checkpoints,
     load_newest_intact,
+    named_step,
 )
 from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
 from runtime.provenance import provenance
@@ -199,7 +200,7 @@ class Run:
         facts: further values of that record. Raises InputError if another process trains in the
         folder, or if it cannot be written.
         """
-        steps = map(_step_of, list_checkpoints(self.folder))
+        steps = map(named_step, list_checkpoints(self.folder))
         self.saved_steps = [step for step in steps if step <= self.step]
         if not self.is_writer:
             return
@@ -349,7 +350,7 @@ class Run:
                     raise error.__context__ from None
                 raise
         paths = list_checkpoints(self.folder)
-        own = [other for other in paths if _step_of(other) <= checkpoint["step"]]
+        own = [other for other in paths if named_step(other) <= checkpoint["step"]]
         for other in own[: -self.keep]:
             with writing(other):
                 other.unlink(missing_ok=True)
@@ -415,11 +416,6 @@ def copy_to_host(state, buffers: dict) -> tuple:
 
     copy_of_state = copied(state)
     return copy_of_state, [torch.cuda.current_stream(device).record_event() for device in devices]
-
-
-def _step_of(checkpoint: Path) -> int:
-    """Return the step in the name of a checkpoint."""
-    return int(checkpoint.stem.removeprefix("checkpoint_"))
 
 
 def _shorten(value):

@@ -73,7 +73,7 @@ def as_bytes(value) -> bytes:
 
 
 def test_every_damaged_byte_is_found_or_harmless(run, tmp_path):
-    """100 flips and zeroed blocks anywhere, and flips in each byte of the last zip entries."""
+    """100 flips and zeroed blocks anywhere, and each byte of parts of the zip file's directory."""
     whole = (run / NEWEST).read_bytes()
     expected = as_bytes(checkpoints.load_checkpoint(run))
     with zipfile.ZipFile(run / NEWEST) as archive:
@@ -87,6 +87,10 @@ def test_every_damaged_byte_is_found_or_harmless(run, tmp_path):
     # The last two entries of the directory, and what follows; bit 4 makes an entry a directory.
     tail = range(len(whole) - 98 - 2 * 85, len(whole))
     damages += [(position, 0, bit) for position in tail for bit in (4, generator.randrange(8))]
+    # Zeroed entries: without CRC-32 and size, and a directory that has no entries.
+    directory = whole.index(b"PK\1\2")
+    zeroed = [*range(directory, directory + 200), *tail]
+    damages += [(position, 16, 0) for position in zeroed[::3] if position + 16 <= len(whole)]
     found = 0
     for position, size, bit in damages:
         content = bytearray(whole)
@@ -162,6 +166,17 @@ def test_resume_of_a_finished_run_renames_a_corrupt_stray_checkpoint(run, resume
     assert f"{stray} is corrupt (File is not a zip file)" in output
     assert "is already trained: 6 of 6 steps" in output
     assert not stray.exists() and (run / f"{stray.name}.corrupt").exists()
+
+
+def test_resume_renames_a_checkpoint_of_another_step_than_its_name(run, resume, refused, capsys):
+    """Otherwise each resume would use the copy, and lose what was trained since."""
+    stray = run / "checkpoint_9999999.pt"
+    shutil.copy(run / PREVIOUS, stray)
+    (line,) = refused(sample.main, run)
+    assert f"{stray} is corrupt or not a checkpoint (it was written after step 4): use" in line
+    resume()
+    assert f"{stray} is corrupt (it was written after step 4)" in capsys.readouterr().out
+    assert checkpoints.checkpoint_path(run) == run / NEWEST
 
 
 def test_resume_without_an_intact_checkpoint_is_refused(run, resume, refused):
