@@ -4,8 +4,9 @@
     compared.difference, compared.t, compared.p, compared.mark
 
 The paper trains five seeds and marks an encoding x with a dagger where Sandwich is significantly
-better than x, and with an asterisk where it is significantly worse: paired two-sided t-test over
-the seeds at a level of 0.05. The test covers the choice of the seed, not that of the text. With two
+better than x, and with an asterisk where it is significantly worse: "paired two-sided t-test" at a
+level of 0.05. It does not print what is paired. Here the test is over training seeds, which are
+evaluated on the same text, so it covers the choice of the seed, not that of the text. With two
 seeds only a t above 12.7 is significant.
 """
 

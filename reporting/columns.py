@@ -92,6 +92,11 @@ def entry_pairs(
     return shared or [*zip(ours.values(), theirs.values(), strict=False)]
 
 
+def dataset_of(record: dict) -> str:
+    """Return the data set of a record, whatever its tokens are: "fineweb-edu"."""
+    return record["data"]["dataset"].removesuffix("-bytes")
+
+
 def make_columns(records: list[dict], key: str) -> list[Column]:
     """Return the columns of a table, in order; key: of the value, in an entry of a record.
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 
 from evaluation.significance import BETTER, WORSE, compare_seeds
-from reporting.columns import Column, all_lengths, record_labels, sort_key
+from reporting.columns import Column, all_lengths, dataset_of, record_labels, sort_key
 from reporting.formatting import MISSING, Table, format_number, standard_deviation
 from reporting.paper import MARKS_REFERENCE, PaperTable
 
@@ -236,7 +236,7 @@ def values_on_other_data(record: dict) -> dict[str, float]:
     entry = entry_at_training_length(record)
     if entry is None:
         return {}
-    return {record["data"]["dataset"].removesuffix("-bytes"): entry["perplexity"]}
+    return {dataset_of(record): entry["perplexity"]}
 
 
 def entry_at_training_length(record: dict) -> dict | None:

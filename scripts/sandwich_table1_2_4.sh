@@ -20,7 +20,7 @@ for w in 40 80 100 120 160 320; do settings+=(window:w=$((w * 12 / ${layers:-4} 
 experiment sandwich_table1_2_4 "${settings[@]}"
 prepare_data fineweb-edu
 number=1
-case $data in */openwebtext2) text=openwebtext2 number=4 ;; esac
+case ${data##*/} in openwebtext2) text=openwebtext2 number=4 ;; esac
 table=$(at_full_scale sandwich_table${number}_$text)
 train sandwich_small 512
 evaluate_same_targets 512,1024,2048,4096,8192

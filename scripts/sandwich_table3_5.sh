@@ -14,7 +14,7 @@ source "$(dirname "$0")/common.sh"
 experiment sandwich_table3_5 sandwich sandwich-smoothed alibi sinusoidal rope kerple t5
 prepare_data fineweb-edu
 cached=() all=() shorter=()
-case $data in */openwebtext2 | */github) text=${data##*/} ;; *) text=arxiv ;; esac
+case ${data##*/} in openwebtext2 | github) text=${data##*/} ;; *) text=arxiv ;; esac
 for pe in $encodings; do
     encodings=$pe
     mapfile -t lr < <(small_scale_lr "$pe")

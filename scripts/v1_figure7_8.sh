@@ -13,7 +13,11 @@ source "$(dirname "$0")/common.sh"
 experiment v1_figure7_8 cable-v1 alibi
 prepare_data wikitext103 test
 train wikitext103_tiny 512 $(at_full_scale --steps 5000)
-if [ "$SCALE" = full ]; then layers="0 1 2 3 4 5"; else layers="0 1"; fi
+case $SCALE in
+    full) layers="0 1 2 3 4 5" ;;
+    small) layers="0 1 2 3" ;;
+    smoke) layers="0 1" ;;
+esac
 for trained in "${runs[@]}"; do
     out=$RUNS/$SCALE/$name/${trained##*/}
     plot_biases "$trained" "$out-figure7.png" --tokens $((512 / scale_divisor)) --mean

@@ -85,8 +85,8 @@ def _compare_scores(pairs: list[tuple[dict, dict]], compare) -> Interval | None:
 def _judge_best_retrieval(
     first: dict[str, Column], rivals: list[str], lengths: list[int]
 ) -> Verdict:
-    claim = _best_claim(rivals)
     margins = {}
+    measured = dict.fromkeys(rivals, False)  # not: `learnable` beyond the training length
     for length in lengths:
         cable = first["cable"].mean(length)
         for pe in rivals:
@@ -96,6 +96,8 @@ def _judge_best_retrieval(
             pairs = entry_pairs(first["cable"], length, first[pe], length)
             margin = _compare_scores(pairs, intervals.score_difference)
             margins[f"{pe} at {length:,} tokens"] = margin or Interval(cable - rival)
+            measured[pe] = True
+    claim = _best_claim([pe for pe in rivals if measured[pe]] or rivals)
     if not margins:
         return Verdict(claim, *SOURCE)
     smallest = min(margins, key=lambda name: margins[name].estimate)

@@ -27,7 +27,7 @@ from reporting.claims.verdicts import (
     judge_bound,
     printed_interval,
 )
-from reporting.columns import Column, entry_pairs
+from reporting.columns import Column, dataset_of, entry_pairs
 from reporting.formatting import MISSING, Table, format_number
 from reporting.paper import PaperStatements
 
@@ -38,6 +38,7 @@ class ShorterTraining(NamedTuple):
     Both are evaluated at the baseline's training length.
     """
 
+    dataset: str
     size: str
     pe: str
     trained_at: int
@@ -52,10 +53,22 @@ class ShorterTraining(NamedTuple):
 
 SHORTER_TRAININGS = (
     ShorterTraining(
-        "medium", "cable-v1", 512, "sinusoidal", 1024, (0.52, 1.035), CABLE_V1, "abstract"
+        "fineweb-edu",
+        "medium",
+        "cable-v1",
+        512,
+        "sinusoidal",
+        1024,
+        (0.52, 1.035),
+        CABLE_V1,
+        "abstract",
     ),
-    ShorterTraining("tiny", "k-cable-v1", 512, "cable-v1", 1024, None, CABLE_V1, "section 5.4"),
-    ShorterTraining("tiny", "cable-v1", 1024, "sinusoidal", 8192, None, CABLE_V1, "section 5.4"),
+    ShorterTraining(
+        "wikitext103", "tiny", "k-cable-v1", 512, "cable-v1", 1024, None, CABLE_V1, "section 5.4"
+    ),
+    ShorterTraining(
+        "wikitext103", "tiny", "cable-v1", 1024, "sinusoidal", 8192, None, CABLE_V1, "section 5.4"
+    ),
 )
 SCALES = (1, 4, 32)  # scripts divide the paper's lengths by these, and use networks of other sizes
 
@@ -172,7 +185,8 @@ def _judge_costs(
 def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
     """Return the pairs of SHORTER_TRAININGS in columns, at the paper's lengths or a scale of them.
 
-    At the paper's lengths they have its size. Of several columns the first counts.
+    At the paper's lengths they have its size and data set; at a scale, as in the scripts at
+    SCALE=small, any. Of several columns the first counts.
     """
     by_run = {}
     for column in reversed(columns):
@@ -186,6 +200,8 @@ def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
                 baseline_length = claim.baseline_trained_at // scale
                 baseline = by_run.get((claim.baseline, baseline_length, size))
                 if not (ours and baseline):
+                    continue
+                if scale == 1 and dataset_of(ours.records[0]) != claim.dataset:
                     continue
                 if ours.values(baseline.trained_at) and baseline.values(baseline.trained_at):
                     costs = _find_costs(ours, baseline, speeds)

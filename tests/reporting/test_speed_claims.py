@@ -39,7 +39,7 @@ def outcomes(benchmark, by_encoding, **settings):
 def test_bound_is_the_paper_s_ratio(seconds, outcome):
     """About 3 times slower: dapev2+cable takes at least 3 times as long."""
     judged = outcomes("train", {"cable": entry(1), "dapev2+cable": entry(seconds)})
-    assert judged["train: speed of dapev2+cable / that of cable <= 0.333"] == outcome
+    assert judged["train: speed of dapev2+cable / that of cable <= 0.333 at 512 tokens"] == outcome
 
 
 def test_claims_are_judged_on_the_size_of_their_section():
@@ -113,7 +113,7 @@ def test_contexts_of_version_1():
     """8% overhead at 1,024 tokens, the same speed at 512; nothing is said of other contexts."""
     values = {"cable-v1": entry(1.06), "alibi": entry(1)}
     at_512 = "train: speed of cable-v1 within 5% of that of alibi at 512 tokens"
-    at_1024 = "train: speed of cable-v1 / that of alibi >= 0.92 at 1,024 tokens"
+    at_1024 = "train: speed of cable-v1 / that of alibi >= 0.915 at 1,024 tokens"
     judged = outcomes("train", values, context=1024)
     assert (judged[at_512], judged[at_1024]) == ("not measured", "holds")
     judged = outcomes("train", values, context=2048)
@@ -124,7 +124,7 @@ def test_older_records_have_no_interval():
     older = {"seconds": [1.0], "ratios": {"rope": 0.2}, "tokens": 512, "memory": 1000}
     values = {"cable": {**older, "ratios": {"rope": 1.0}}, "dapev2+cable": older}
     judged = claims.judge_speed("train", result(values))
-    claim = "train: speed of dapev2+cable / that of cable <= 0.333"
+    claim = "train: speed of dapev2+cable / that of cable <= 0.333 at 512 tokens"
     verdict = next(verdict for verdict in judged if verdict.claim == claim)
     assert (verdict.measured, verdict.outcome) == ("0.200 (no interval)", "not decided")
 
@@ -139,11 +139,12 @@ def test_ratios_are_shown_next_to_the_paper_s():
     assert claims.paper_speeds("eval", result(values), printed) is None
 
 
-def compared_runs(ours=16.10, theirs=16.75, scale=1, size="medium"):
+def compared_runs(ours=16.10, theirs=16.75, scale=1, size="medium", dataset="fineweb-edu-bytes"):
     """Return columns of the abstract's two runs, evaluated at 1,024 tokens over scale."""
     columns = []
     for pe, trained_at, perplexity in (("cable-v1", 512, ours), ("sinusoidal", 1024, theirs)):
         made = record(pe, {1024 // scale: perplexity}) | {"size": size}
+        made["data"] = made["data"] | {"dataset": dataset}
         made["lengths"][str(1024 // scale)]["blocks"] = [math.log(perplexity)] * 8
         columns += make_columns([made | {"block_size": trained_at // scale}], "perplexity")
     return columns
@@ -182,7 +183,8 @@ def test_headline_is_compared_with_the_paper_s():
 def test_pairs_have_the_paper_s_lengths_or_a_scale_of_them():
     assert len(find_pairs(compared_runs(), [])) == 1
     assert not find_pairs(compared_runs(size="tiny"), [])  # the abstract's runs are of size medium
-    assert len(find_pairs(compared_runs(scale=4, size="quickstart"), [])) == 1
+    assert not find_pairs(compared_runs(dataset="wikitext103"), [])
+    assert len(find_pairs(compared_runs(scale=4, size="quickstart", dataset="toy"), [])) == 1
     assert not find_pairs(compared_runs(scale=2), [])
 
 
