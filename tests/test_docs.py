@@ -442,6 +442,18 @@ TABLES = [
         "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512",
     ),
     ("reproduction/wikitext103", ["perplexity"], ["reproduction/wikitext103/*.json"], None),
+    (
+        "v1_headline/abstract",
+        ["training_lengths"],
+        ["v1_headline/abstract/*.json"],
+        "cable_v1_training-lengths",
+    ),
+    (
+        "v1_headline/section5.4",
+        ["training_lengths"],
+        ["v1_headline/section5.4/*.json"],
+        "cable_v1_training-lengths",
+    ),
     ("rope_extended/as_it_is", ["perplexity"], ["rope_extended/as_it_is/*.json"], None),
     ("rope_extended/trained_on", ["perplexity"], ["rope_extended/trained_on/*.json"], None),
     ("recall", ["recall"], ["recall/*.json"], None),
