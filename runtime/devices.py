@@ -250,6 +250,8 @@ def enable_determinism() -> None:
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
+    # Otherwise every new tensor is filled with NaN first. It is for debugging.
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
