@@ -196,8 +196,7 @@ class Trainer:
     def __init__(self, config: Config, processes: distributed.Processes):
         self.config = config
         self.processes = processes
-        self.rank = processes.rank
-        self.world_size = processes.world_size
+        self.rank, self.world_size = processes.rank, processes.world_size
         self.sequences_per_step = config.sequences_per_step(self.world_size)
         if config.deterministic:
             devices.enable_determinism()
@@ -215,7 +214,8 @@ class Trainer:
         config, run = self.config, self.run
         if run.step == config.steps:
             run.rename_corrupt_checkpoints()
-            print(f"{config.out_dir} is already trained: {self.step} of {config.steps} steps")
+            state = f"{config.out_dir} is already trained: {self.step} of {config.steps} steps"
+            print(self.model.describe(), state, sep="\n")
             return
         self.start()
         is_stopped = False

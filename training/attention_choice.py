@@ -218,8 +218,8 @@ def _find_path(
         plugins=[str(plugin.path.resolve()) for plugin in loaded],
     )
     paths = possible_paths(encoding, problem)
-    if len(paths) == 1:
-        return paths[0], f"attention: {paths[0]}, the only path of {config.pe}"
+    if paths == ["dense"]:
+        return "dense", f"attention: dense, the only path of {config.pe}"
     facts = {"problem": dataclasses.asdict(problem), "paths": paths, **_versions(device)}
     facts["plugins"] = [plugin.sha256 for plugin in loaded]
     measurement = read_cached(facts)
@@ -231,8 +231,8 @@ def _find_path(
             measurement = Measurement(failure=str(error))
         if measurement.failure is None:
             write_cached(facts, measurement)
-    path = fastest_path(measurement) or ("dense" if measurement.failure is None else None)
-    path = path or model.attention_path
+    default = "dense" if measurement.failure is None else model.attention_path
+    path = fastest_path(measurement) or default
     return path, describe(measurement, path)
 
 

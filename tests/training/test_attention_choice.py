@@ -300,6 +300,21 @@ def test_failure_is_not_cached_and_a_read_only_cache_is_no_error(cache, monkeypa
     assert not folder.exists()
 
 
+def test_dense_is_taken_if_no_path_is_correct(cache, monkeypatch):
+    """Also beyond the lengths for which it is timed; it is the only path of some encodings."""
+    wrong = Measurement(rejected={"sdpa/flash": "dq error 0.4"})
+    monkeypatch.setattr(attention_choice, "measure_in_process", lambda *_: wrong)
+    assert find_path(block_size=4096) == (
+        "dense",
+        "attention: dense; sdpa/flash rejected: dq error 0.4",
+    )
+    monkeypatch.setattr(attention_choice, "possible_paths", lambda *_: ["flex"])
+    assert find_path(block_size=4096)[0] == "dense"
+    monkeypatch.setattr(attention_choice, "measure_in_process", failing)
+    monkeypatch.setattr(attention_choice, "possible_paths", lambda *_: ["dense"])
+    assert find_path() == ("dense", "attention: dense, the only path of cable")
+
+
 def choose(config, device, model):
     processes = distributed.Processes()
     attention_choice.choose_path(model, config, 4, device, torch.float32, processes)
