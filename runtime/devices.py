@@ -250,8 +250,8 @@ def enable_determinism() -> None:
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
-    # Otherwise every new tensor is filled with NaN first. It is for debugging.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    # Otherwise every new tensor is filled with NaN first, for debugging. A property of the module.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
 def uses_compile(compile: bool | None, device: torch.device) -> bool:

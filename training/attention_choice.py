@@ -441,7 +441,7 @@ def measure(
     the device is unusable after an error.
     """
 
-    def attempt(path: str, action: Callable[[], None]) -> None:
+    def attempt(path: str, action: Callable[[], object]) -> None:
         measurement.running = path
         save()
         reason = None
@@ -478,7 +478,7 @@ def measure(
     correct = [candidate for candidate in candidates if candidate.path in measurement.errors]
     measurement.seconds = {}
     for candidate in correct:
-        attempt(candidate.path, lambda candidate=candidate: candidate.run() and None)  # compiles
+        attempt(candidate.path, candidate.run)  # compiles
     correct = [candidate for candidate in correct if candidate.path in measurement.errors]
     measurement.seconds = {candidate.path: [] for candidate in correct}
     for _ in range(ROUNDS):
