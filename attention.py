@@ -12,9 +12,11 @@ computes softmax(q k^T * scale + bias) v. `path` names the implementation:
             whole batch shares. On a GPU this rounds the bias to the dtype of q.
     sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that is a short sum of
             products u_i * w_j is itself a dot product: u is appended to the queries as extra
-            columns and w to the keys.
+            columns and w to the keys. PyTorch selects the backend; sdpa/flash, sdpa/cudnn and
+            sdpa/efficient name one, which is an error where it does not support the shapes.
 
-Other modules add paths with `register_path`: triton_attention adds "triton".
+Other modules add paths with `register_path`: triton_attention adds "triton", and
+triton_attention.flex adds "flex".
 
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
 is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
@@ -41,15 +43,19 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
 from posenc import Encoding
 
-# Backend of PyTorch's fused kernel that a benchmark pins. torch.compile guards on this global, but
-# not on PyTorch's own setting.
-PINNED_BACKEND = None
+# Backends of PyTorch's fused kernel, by path. A path is an argument of compiled functions, which
+# torch.compile guards on; it does not guard on PyTorch's own setting.
+BACKENDS = {
+    "sdpa/flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa/cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa/efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 # Fraction of a row's softmax weight that may be skipped: less than float32 resolves.
 SKIP_TOLERANCE = 2.0**-24
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
@@ -166,6 +172,7 @@ def _find_override(
 ) -> Callable[..., Tensor] | None:
     """Return the function that computes a call instead of its path's own function, or None."""
     encoding, q_features, k_features = bias_inputs
+    is_sdpa = path == "sdpa" or path in BACKENDS
     fixed_shapes = mask_spec.query_offset is not None
     full_rows = encoding.logits_transform is not None
     has_bias = encoding.bias is not None
@@ -183,7 +190,7 @@ def _find_override(
         (full_rows, dense),
         (inference and window, _masked),
         (inference and padding, _masked),
-        (path == "sdpa" and not has_bias, _without_bias),
+        (is_sdpa and not has_bias, _PATHS[path].compute),
         (padding, dense),
         (inference and has_bias and one_query, _masked),
         (inference and has_bias and shared_on_cpu, _masked),
@@ -222,16 +229,13 @@ def _masked(q, k, v, bias_inputs, scale, mask_spec):
     return _in_chunks(_masked_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
-def _without_bias(q, k, v, bias_inputs, scale, mask_spec):
-    """Compute attention without a bias by the fused kernel."""
-    return sdpa(q, k, v, scale, mask_spec)
-
-
-def _with_factors(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
+def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None):
     """Compute attention by the fused kernel, with the bias as extra columns of q and k."""
     encoding, q_features, k_features = bias_inputs
+    if encoding.bias is None:
+        return sdpa(q, k, v, scale, mask_spec, backend)
     factors = encoding.factors(q_features, k_features)
-    return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal)
+    return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal, backend)
 
 
 def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
@@ -390,16 +394,28 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, mask_spec: MaskSpec) -> Tensor:
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask_spec: MaskSpec,
+    backend: SDPBackend | None = None,
+) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
+    backend: of the fused kernel; None: PyTorch selects it. Without gradients, where q is wider by
+    the third parts of its columns, other backends compute shapes that this one does not support.
     is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
     """
+    if backend is not None:
+        others = (
+            [] if torch.is_grad_enabled() else [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        )
+        with sdpa_kernel([backend, *others], set_priority=True):
+            return sdpa(q, k, v, scale, mask_spec)
     causal = mask_spec.causal
-    if PINNED_BACKEND is not None:
-        with sdpa_kernel(PINNED_BACKEND):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     padding = mask_spec.lengths is not None
     if not padding and (q.size(2) == k.size(2) or not causal):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
@@ -408,11 +424,18 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, mask_spec: MaskSpec) -> 
 
 
 def sdpa_with_bias(
-    q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors,
+    scale: float,
+    causal: bool = True,
+    backend: SDPBackend | None = None,
 ) -> Tensor:
     """Compute attention by the fused kernel, with the bias sum_r u_r[i] w_r[j] as extra columns.
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py.
+    backend: see `sdpa`.
     """
     B, H, T, D = q.shape
     S = k.size(2)
@@ -430,7 +453,7 @@ def sdpa_with_bias(
         q = torch.cat([q, *q_columns, q.new_zeros(B, H, T, padding)], -1)
         k = torch.cat([k, *k_columns, k.new_zeros(B, H, S, padding)], -1)
         v = F.pad(v, (0, q.size(-1) - D))
-        return sdpa(q, k, v, scale, MaskSpec(causal))[..., :D]
+        return sdpa(q, k, v, scale, MaskSpec(causal), backend)[..., :D]
 
 
 def _expand_columns(x: Tensor, *shape: int) -> Tensor:
@@ -493,8 +516,9 @@ def register_path(
 def resolve_path(path: str, encoding: Encoding) -> str:
     """Return the path that `attend` takes for an encoding: `path`, or the best one for "auto".
 
-    "auto" is "sdpa" where the encoding allows it, else "dense". Raise InputError for a path that
-    is unknown, or that the encoding or this machine cannot take.
+    "auto" is "sdpa" where the encoding allows it, else "dense"; training on a GPU measures all
+    paths instead (training/attention_choice.py). Raise InputError for a path that is unknown, or
+    that the encoding or this machine cannot take.
     """
     if path == "auto":
         return "dense" if _reason_against_sdpa(encoding) else "sdpa"
@@ -523,5 +547,7 @@ def _check_sdpa(encoding: Encoding) -> None:
         )
 
 
-register_path("sdpa", _with_factors, _check_sdpa)
+register_path("sdpa", _fused, _check_sdpa)
+for _name, _backend in BACKENDS.items():
+    register_path(_name, functools.partial(_fused, backend=_backend), _check_sdpa)
 register_path("dense", dense, lambda encoding: None)

@@ -146,8 +146,7 @@ def build(
 def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
     """Return the classes of a --pe string, each with its options.
 
-    Raises InputError with all problems at once: unknown names and options, invalid values, parts
-    that override the same hook, and encodings without a bidirectional form if not causal.
+    Raises InputError with all problems at once; some encodings have no bidirectional form.
     """
     parsed, problems = [], []
     for part in spec.split("+"):
@@ -248,11 +247,9 @@ class Composition(Encoding):
         return sum(part.bias(q, k, h) for part, q, k in split if part.bias is not None)
 
     def factors(self, q_features, k_features):
-        pairs = ()
-        for part, q, k in self.split(q_features, k_features):
-            if part.bias is not None and part.factors is not None:
-                pairs += tuple(part.factors(q, k))
-        return pairs
+        split = self.split(q_features, k_features)
+        sums = [part.factors(q, k) for part, q, k in split if part.factors is not None]
+        return tuple(pair for pairs in sums for pair in pairs)
 
     def clamp_parameters_(self):
         for part in self.parts:
@@ -601,8 +598,7 @@ class FIRE(Encoding):
 class RoPE(Encoding):
     """Rotates the pair (q[n], q[n + D/2]) by the angle pos base^(-2n/D), n < D/2; keys likewise.
 
-    The logit of a query and a key then depends on their positions through the distance alone. Pairs
-    are half a head apart, as in Llama and GPT-NeoX.
+    Pairs are half a head apart, as in Llama and GPT-NeoX.
     Source: Su et al. 2024 (RoFormer), eq. 34
     """
 
@@ -666,10 +662,7 @@ class Sinusoidal(Encoding):
 
 
 def alibi_exponents(heads: int) -> Tensor:
-    """Return exponents x of ALiBi's slopes 2^-x, (H,) float64.
-
-    They are the exponents for the largest power of two P <= H, then every second one for 2P.
-    """
+    """Return x of ALiBi's slopes 2^-x, (H,): for P = 2^n <= H, then every second one for 2P."""
     below = 1 << heads.bit_length() - 1
     n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
     return 8 * n.double() / below
@@ -699,8 +692,8 @@ def sinusoids(pos: Tensor, width: int) -> Tensor:
 def running_sum(x: Tensor) -> Tensor:
     """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
 
-    torch.compile's GPU kernel adds partial sums in the order in which thread blocks finish, so it
-    is not deterministic. Also, torch 2.11 fails to compile a scan of a sum with a broadcast bias.
+    That of torch.compile is not deterministic on GPUs. Also, torch 2.11 fails to compile a scan of
+    a sum with a broadcast bias.
     """
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
@@ -708,21 +701,30 @@ def running_sum(x: Tensor) -> Tensor:
 def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
     """Return radius times sines and cosines of angles (..., T, N) float64, as dtype; no gradient.
 
-    torch.compile would compute them again for each head and sequence, in float64, which is slow
-    on GPUs. This operator prevents that. It is not used for a single token or for float64.
+    An operator, because torch.compile would compute them in float64 for each head and sequence.
     """
     if angle.size(-2) > 1 and dtype == torch.float32:
         return torch.ops.posenc.circle(angle, radius)
     return (angle.sin() * radius).to(dtype), (angle.cos() * radius).to(dtype)
 
 
-def _empty_sin_cos(angle, radius):
+def _running_sum(x):
+    """Return x.cumsum(-1). Only for a single row, PyTorch's O(T^2) deterministic sum is needed."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode(mode if x.numel() == x.size(-1) else 0)
+    try:
+        return x.cumsum(-1)
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+
+
+def _empty(angle, radius):
     like = {"dtype": torch.float32, "memory_format": torch.contiguous_format}
     return [torch.empty_like(angle, **like), torch.empty_like(angle, **like)]
 
 
 def _sin_cos(angle, radius):
-    sin, cos = _empty_sin_cos(angle, radius)
+    sin, cos = _empty(angle, radius)
     torch.sin(angle, out=sin)
     torch.cos(angle, out=cos)
     return [sin, cos] if radius == 1 else [sin.mul_(radius), cos.mul_(radius)]
@@ -738,13 +740,11 @@ def _register_operator(name, schema, function, fake, backward=None):
         operator.register_autograd(backward)
 
 
-_register_operator(
-    "circle", "(Tensor angle, float radius) -> (Tensor, Tensor)", _sin_cos, _empty_sin_cos
-)
+_register_operator("circle", "(Tensor angle, float radius) -> (Tensor, Tensor)", _sin_cos, _empty)
 _register_operator(
     "running_sum",
     "(Tensor x) -> Tensor",
-    lambda x: x.cumsum(-1),
+    _running_sum,
     lambda x: torch.empty_like(x, memory_format=torch.contiguous_format),
     lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1),
 )

@@ -39,7 +39,7 @@ from model import GPT, GPTConfig
 from reporting import bias_plots
 from text_data import data_loader
 from text_data.shards import Shards
-from training import cost, loggers, metrics, settings
+from training import attention_choice, cost, loggers, metrics, settings
 from training.initialization import initialize_from
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
 
@@ -82,8 +82,10 @@ class Config:
     """training sequence length in tokens"""
     attn_scale: float | None = None
     """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
-    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
-    """attention path (attention.py)"""
+    attention: attention_choice.Name = "auto"
+    """attention path (attention.py); auto: on a GPU, the fastest correct one (--attention_check)"""
+    attention_check: Literal["auto", "off"] = "auto"
+    """auto: measure the attention paths at the start, on GPUs; off: sdpa if possible, else dense"""
     skip_tolerance: float = SKIP_TOLERANCE
     """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
     # optimization
@@ -194,15 +196,13 @@ class Trainer:
     def __init__(self, config: Config, processes: distributed.Processes):
         self.config = config
         self.processes = processes
-        self.rank = processes.rank
-        self.world_size = processes.world_size
+        self.rank, self.world_size = processes.rank, processes.world_size
         self.sequences_per_step = config.sequences_per_step(self.world_size)
         if config.deterministic:
             devices.enable_determinism()
         local_rank = processes.local_rank if self.world_size > 1 else None
         self.device, self.dtype = devices.select_device(config.device, config.dtype, local_rank)
-        if config.micro_batch == "auto" and self.device.type != "cuda":
-            raise InputError("micro_batch auto measures the memory of a GPU: pass a number")
+        settings.check_device(config, self.device)
         self.load_data()
         checkpoint = self.find_checkpoint()
         self.make_model(checkpoint)
@@ -214,7 +214,8 @@ class Trainer:
         config, run = self.config, self.run
         if run.step == config.steps:
             run.rename_corrupt_checkpoints()
-            print(f"{config.out_dir} is already trained: {self.step} of {config.steps} steps")
+            state = f"{config.out_dir} is already trained: {self.step} of {config.steps} steps"
+            print(self.model.describe(), state, sep="\n")
             return
         self.start()
         is_stopped = False
@@ -377,11 +378,11 @@ class Trainer:
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(self.model, checkpoint["model"], config.out_dir)
+            attention_choice.reuse_path(self.model, checkpoint, self.device)
         elif config.init_from and source:
             initialize_from(self.model, config.init_from, source, shards.tokenizer)
         self.model.to(self.device)
         torch.manual_seed(config.seed + self.rank)  # from here on, each rank draws its own numbers
-        print(self.model.describe())
 
     def make_optimizer(self, checkpoint: dict | None) -> None:
         """Make the optimizer; restore it, the random states and the data position to resume."""
@@ -404,10 +405,10 @@ class Trainer:
         self.choose_micro_batch()
         config, windows = self.config, self.train_windows
         steps = metrics.describe_steps(config, windows, self.world_size, self.micro_batch)
-        print(f"{steps}, from step {self.step}", *self.run.describe_changes(), sep="\n")
+        lines = [self.model.describe(), f"{steps}, from step {self.step}"]
+        print(*lines, *self.run.describe_changes(), sep="\n")
         settings.print_notes(config)
-        facts: dict = {"processes": self.world_size, "parameters": self.model.parameter_count()}
-        facts["data"] = windows.shards.sha256
+        facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
         self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
         self.compile_and_wrap()
         self.metrics = metrics.StepMetrics(
@@ -416,20 +417,19 @@ class Trainer:
         self.start_data_loader()
 
     def choose_micro_batch(self) -> None:
-        """Choose the micro-batch size, a divisor of the sequences per rank and step."""
-        per_rank = self.sequences_per_step // self.world_size
-        if self.config.micro_batch == "auto":
-            self.micro_batch = devices.find_micro_batch(
-                self.model, per_rank, self.device, self.dtype, self.processes
-            )
+        """Choose the attention path, then the micro-batch, a divisor of the sequences per rank."""
+        per_rank, limit = self.sequences_per_step // self.world_size, self.config.micro_batch
+        where = self.device, self.dtype, self.processes
+        attention_choice.choose_path(self.model, self.config, per_rank, *where)
+        if limit == "auto":
+            self.micro_batch = devices.find_micro_batch(self.model, per_rank, *where)
             self.run.config["micro_batch"] = self.micro_batch
         else:
-            limit = self.config.micro_batch
-            self.micro_batch = max(n for n in devices.divisors(per_rank) if n <= limit)
+            self.micro_batch = devices.largest_divisor(per_rank, limit)
         self.accumulation_steps = per_rank // self.micro_batch
 
     def compile_and_wrap(self) -> None:
-        if self.config.compile or (self.config.compile is None and self.device.type == "cuda"):
+        if devices.uses_compile(self.config.compile, self.device):
             self.model.compile()
         self.parallel_model = self.model
         self.no_sync = contextlib.nullcontext

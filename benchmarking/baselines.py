@@ -1,18 +1,16 @@
 """Other implementations that bench.py compares with.
 
-flex_attention:        PyTorch's FlexAttention, with the encoding's own bias as its score_mod.
 forgetting_attention:  kernels of the Forgetting Transformer (`fox theirs`),
                        github.com/zhixuan-lin/forgetting-transformer, commit 883f260. They need a
                        GPU, bfloat16 or float16, head dimension 16, 32, 64 or 128, and einops.
 AuthorsCable:          network of the CABLE authors (`cable-v1 theirs`),
                        github.com/axiomlab/Cable, commit 8bc6b83.
 
-The last two are used if Python finds them: clone them and add their `src` folders to PYTHONPATH.
+They are used if Python finds them: clone them and add their `src` folders to PYTHONPATH.
 """
 
 from importlib.util import find_spec
 
-import torch
 from torch import Tensor, nn
 
 from model import GPT, GPTConfig
@@ -23,53 +21,13 @@ def is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def flex_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    encoding,
-    q_features: tuple,
-    k_features: tuple,
-    scale: float,
-    block_mask,
-) -> Tensor:
-    """Compute attention by FlexAttention: q, k, v (B, H, T, D) -> (B, H, T, D).
-
-    q_features, k_features: what `encoding.features` returned. block_mask: see `causal_block_mask`,
-    or None for encoders.
-    """
-    from torch.nn.attention import flex_attention as flex
-
-    # FlexAttention computes no gradient of a tensor that score_mod indexes twice.
-    k_features = tuple(feature.clone() for feature in k_features)
-
-    def at(features, b, h, token):
-        values = []
-        for feature in features:
-            batch, heads, tokens = feature.shape
-            index = b if batch > 1 else 0, h if heads > 1 else 0, token if tokens > 1 else 0
-            values.append(feature[index])
-        return tuple(values)
-
-    def score_mod(score, b, h, i, j):
-        return score + encoding.bias(at(q_features, b, h, i), at(k_features, b, h, j), h)
-
-    return flex.flex_attention(q, k, v, score_mod, block_mask, scale)
-
-
-def causal_block_mask(tokens: int, device: torch.device):
-    """Return FlexAttention's block mask of causal attention."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, i, j: i >= j, None, None, tokens, tokens, device=device)
-
-
 def forgetting_attention(
     q: Tensor, k: Tensor, v: Tensor, encoding, q_features: tuple, k_features: tuple, scale: float
 ) -> Tensor:
-    """Compute attention of `fox` by the kernels of its authors; arguments as in `flex_attention`.
+    """Compute attention of `fox` by its authors' kernels: q, k, v (B, H, T, D) -> (B, H, T, D).
 
-    They sum the gates themselves, and skip what is too small to matter (adaptive_threshold "auto").
+    q_features, k_features: what `encoding.features` returned. The kernels sum the gates themselves,
+    and skip what is too small to matter (adaptive_threshold "auto").
     """
     import forgetting_transformer  # pyright: ignore[reportMissingImports]
 

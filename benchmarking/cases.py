@@ -43,9 +43,9 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         case = train_case(setting, setting.build_model(pe, setting.context, path))
         cases[pe + suffix] = dataclasses.replace(case, optional=suffix in OPTIONAL_SUFFIXES)
     if pe == BASELINES[0]:
-        for suffix, backend in setting.backends().items():
-            case = train_case(setting, setting.build_model(pe, setting.context, "sdpa"))
-            cases[pe + suffix] = case.with_backend(backend)
+        for suffix, path in setting.backends().items():
+            case = train_case(setting, setting.build_model(pe, setting.context, path))
+            cases[pe + suffix] = dataclasses.replace(case, optional=True)
     if pe == "cable-v1" and setting.causal and baselines.is_installed("Cable"):
         config = GPTConfig(size=setting.model, block_size=setting.context)
         case = train_case(setting, baselines.AuthorsCable(config).to(setting.device))

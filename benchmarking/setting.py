@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 
 import attention
 import posenc
 import triton_attention
+import triton_attention.flex  # noqa: F401, registers the attention path "flex"
 from benchmarking import baselines
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
@@ -78,16 +78,16 @@ class Setting:
                 paths[" all tiles"] = "all tiles"
         full_rows = encoding.logits_transform is not None
         if has_bias and not full_rows and encoding.window_size is None:
-            paths[" flex"] = "flex"
+            paths[" flex"] = attention.resolve_path("flex", encoding)
         if pe == "fox" and self.causal and baselines.is_installed("forgetting_transformer"):
             paths[" theirs"] = "theirs"
         return paths
 
-    def backends(self) -> dict[str, SDPBackend]:
-        """Return the backends of PyTorch's fused kernel to pin: suffix of a name -> backend."""
+    def backends(self) -> dict[str, str]:
+        """Return the backends of PyTorch's fused kernel to pin: suffix of a name -> path."""
         if self.device.type != "cuda":
             return {}
-        return {" flash": SDPBackend.FLASH_ATTENTION, " cudnn": SDPBackend.CUDNN_ATTENTION}
+        return {" flash": "sdpa/flash", " cudnn": "sdpa/cudnn"}
 
     def make_batch(self, vocab_size: int) -> tuple[Tensor, ...]:
         """Return random inputs and targets, (B, T) int64 each.
@@ -126,27 +126,6 @@ class BenchmarkCase:
     """attention: measures the fraction of key tiles that the Triton kernels skip"""
     optional: bool = False
     """may be unsupported on this hardware; the other cases are measured anyway"""
-
-    def with_backend(self, backend: SDPBackend) -> "BenchmarkCase":
-        """Return the same case with the fused kernel pinned to a backend."""
-
-        def pin(function):
-            def pinned():
-                attention.PINNED_BACKEND = backend
-                try:
-                    return function()
-                finally:
-                    attention.PINNED_BACKEND = None
-
-            return pinned
-
-        return dataclasses.replace(
-            self,
-            prepare=lambda: pin(self.prepare()),
-            memory=pin(self.memory),
-            error=None,
-            optional=True,
-        )
 
     def is_supported(self, name: str) -> bool:
         """Run the case once. Print the error and return False if it fails.

@@ -250,6 +250,13 @@ def enable_determinism() -> None:
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
+    # Otherwise every new tensor is filled with NaN first, for debugging. A property of the module.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+
+
+def uses_compile(compile: bool | None, device: torch.device) -> bool:
+    """Return whether to use torch.compile; compile: the setting, None: on GPUs only."""
+    return device.type == "cuda" if compile is None else compile
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
@@ -363,6 +370,11 @@ def divisors(number: int) -> list[int]:
     """Return all divisors of a number from 1 on, ascending."""
     lower = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
     return sorted({*lower, *(number // count for count in lower)})
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """Return the largest divisor of a number that is at most `limit`, which is at least 1."""
+    return max(count for count in divisors(number) if count <= limit)
 
 
 def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:

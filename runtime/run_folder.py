@@ -226,7 +226,8 @@ class Run:
             if plugin.path.name in (self.config.get("plugin") or {}):
                 with atomic(self.folder / plugin.path.name) as file:
                     file.write(plugin.source)
-        facts["tokenizer"] = self.data["tokenizer"]  # for --tokenizer RUN
+        # The name of the tokenizer is for --tokenizer RUN.
+        facts |= {"data": self.data["sha256"], "tokenizer": self.data["tokenizer"]}
         if self.config.get("plugin"):
             facts["plugin"] = self.config["plugin"]
         if self.changes and self.changes[-1]["step"] == self.step:

@@ -365,6 +365,6 @@ def test_resolve_path_refuses_what_is_not_possible():
     message = "cannot compute Cable, because its bias has no factors in bidirectional attention"
     with pytest.raises(InputError, match=message):
         attention.resolve_path("sdpa", build("cable", causal=False))
-    message = "unknown attention path 'flash': use one of auto sdpa dense triton"
+    message = "unknown attention path 'flash': use one of auto sdpa sdpa/flash"
     with pytest.raises(InputError, match=message):
         attention.resolve_path("flash", build("cable"))

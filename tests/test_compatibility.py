@@ -48,8 +48,10 @@ def test_interrupted_run_resumes_and_equals_the_finished_run(tmp_path):
     ours = checkpoints.load_checkpoint(run)
     theirs = checkpoints.load_checkpoint(FIXTURES / "finished")
     assert ours.keys() == theirs.keys()
-    for key in ("format", "scaler", "step", "sampler", "gpt", "data"):
+    for key in ("format", "scaler", "step", "sampler", "data"):
         assert ours[key] == theirs[key]
+    assert theirs["gpt"]["attention"] == "auto"  # now checkpoints store what that means
+    assert ours["gpt"] == theirs["gpt"] | {"attention": "sdpa"}
     assert torch.equal(ours["rng"][0]["cpu"], theirs["rng"][0]["cpu"])
     assert list(ours["model"]) == list(theirs["model"])
     for name, weight in theirs["model"].items():
@@ -77,7 +79,7 @@ def test_config_of_a_run_is_accepted_with_the_same_values():
     theirs = yaml.safe_load((FIXTURES / "finished" / "config.yaml").read_text())
     config = train_gpt.Config(**theirs)
     assert theirs == {name: getattr(config, name) for name in theirs}
-    new = {"plugin", "logger", *settings.NOT_RECORDED}
+    new = {"attention_check", "plugin", "logger", *settings.NOT_RECORDED}
     assert theirs.keys() | new == vars(config).keys()
 
 

@@ -18,6 +18,9 @@ from runtime.checkpoints import (
     run_folder_of,
 )
 
+import torch
+
+import attention
 import posenc
 from errors import InputError
 from reporting import encoding_table
@@ -76,6 +79,17 @@ def print_notes(config) -> None:
             f"note: warmup_steps {config.warmup_steps} is above steps {config.steps}: "
             "the learning rate never reaches lr"
         )
+
+
+def check_device(config, device: torch.device) -> None:
+    """Raise InputError for settings that need a GPU, on a CPU."""
+    problems = []
+    if device.type == "cpu" and config.micro_batch == "auto":
+        problems.append("micro_batch auto measures the memory of a GPU: pass a number")
+    if device.type == "cpu" and config.attention in (*attention.BACKENDS, "flex"):
+        problems.append(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
+    if problems:
+        raise InputError(*problems)
 
 
 def overridden(config) -> set[str]:

@@ -9,6 +9,7 @@ the path is used for the first time:
     operators      PyTorch operators: launches, autograd, torch.compile
     tile_sizes     tile sizes, warps and stages of each kernel
     kernels        the Triton kernels
+    flex           PyTorch's FlexAttention: the attention path "flex", for training
 
 Without a GPU the kernels run, slowly, in Triton's interpreter: set TRITON_INTERPRET=1 before Triton
 is imported. The tests compare them with the formulas in float64, and execute the compiled kernels

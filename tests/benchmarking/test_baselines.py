@@ -33,28 +33,6 @@ def features_of(pe, causal=True):
     )
 
 
-@pytest.mark.parametrize(
-    "pe", ["cable", "k-cable", "alibi", "kerple-power", "t5", "t5-clip", "fox", "rope+cable"]
-)
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.filterwarnings("ignore")  # FlexAttention is not compiled here
-def test_flex_attention_equals_dense(pe, causal):
-    """FlexAttention has no gradients on CPUs."""
-    encoding, (q, k, v), features = features_of(pe, causal)
-    with torch.no_grad():
-        theirs = baselines.flex_attention(
-            q,
-            k,
-            v,
-            encoding,
-            *features,
-            0.2,
-            baselines.causal_block_mask(8, torch.device("cpu")) if causal else None,
-        )
-        bias_inputs = attention.BiasInputs(encoding, *features)
-        torch.testing.assert_close(theirs, attention.dense(q, k, v, bias_inputs, 0.2))
-
-
 @pytest.fixture
 def forgetting(monkeypatch):
     """Forgetting attention row by row, under the name of its authors' package."""

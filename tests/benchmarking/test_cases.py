@@ -74,7 +74,7 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     monkeypatch.setattr(
         attention,
         "attend",
-        lambda *args, **options: paths.append(args[-1]) or attend(*args, **options),
+        lambda *args, **options: paths.append(args[5]) or attend(*args, **options),
     )
     monkeypatch.setattr(
         torch.autograd,
@@ -87,8 +87,8 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     for fused, dense in zip(*grads, strict=True):
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
     assert [tuple(g.shape) for g in grads[0]] == [
-        (2, 8, 128),
         (2, 8, 384),
+        (2, 8, 128),
         (4, 128),
         (4,),
         (4, 128),
@@ -106,7 +106,7 @@ def test_attention_of_encoders_is_bidirectional(pe, keys, monkeypatch):
         lambda y, *args, **options: computed.append(y) or grad(y, *args, **options),
     )
     encoder = dataclasses.replace(PLAIN, causal=False)
-    layer = attention_cases.random_layer(encoder, pe)
+    layer = attention_cases.untrained_layer(encoder, pe)
     encoding, heads, x, projection = layer.encoding, layer.heads, layer.x, layer.projection
     found = build_attention_cases(encoder, pe)
     assert list(found) == keys.split()
@@ -234,8 +234,9 @@ def test_pinned_backends_are_used_when_compiled(monkeypatch):
     monkeypatch.setattr(
         Setting,
         "backends",
-        lambda _: {" math": SDPBackend.MATH, " flash": SDPBackend.FLASH_ATTENTION},
+        lambda _: {" math": "sdpa/math", " flash": "sdpa/flash"},
     )
+    monkeypatch.setitem(attention.BACKENDS, "sdpa/math", SDPBackend.MATH)
     torch._dynamo.reset()
     found, flash = (
         build_attention_cases(PLAIN, "rope"),

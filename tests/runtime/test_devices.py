@@ -294,3 +294,9 @@ for kind in (numpy.float32, numpy.float64):
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_only_gpus_compile_by_default():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert devices.uses_compile(None, gpu) and not devices.uses_compile(None, cpu)
+    assert devices.uses_compile(True, cpu) and not devices.uses_compile(False, gpu)

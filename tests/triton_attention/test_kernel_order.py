@@ -95,6 +95,7 @@ def audited(monkeypatch):
     monkeypatch.setattr(interpreter.GridExecutor, "_init_args_hst", audited_launch)
     monkeypatch.setattr(builder, "create_masked_load", audited_load)
     monkeypatch.setattr(builder, "create_masked_store", audited_store)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True)  # fills uninitialized memory with NaN
     yield launches
     torch.use_deterministic_algorithms(False)

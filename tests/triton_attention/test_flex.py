@@ -1,0 +1,66 @@
+"""Tests of the attention path "flex". FlexAttention has no backward pass on CPUs."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import attention
+import posenc
+import triton_attention.flex  # noqa: F401
+from errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # FlexAttention is not compiled here
+
+
+def make_inputs(pe, causal=True):
+    """Return q, k, v, bias inputs and scale for 40 tokens, without gradients."""
+    torch.manual_seed(0)
+    encoding = posenc.build(pe, 2, 12, 64, 1, causal)[0].requires_grad_(False)
+    q, k, v = torch.randn(3, 2, 2, 40, 16)
+    features = encoding.features(torch.randn(2, 40, 12), torch.arange(40))
+    return q, k, v, attention.BiasInputs(encoding, *features), 0.4
+
+
+@pytest.mark.parametrize(
+    "pe, causal",
+    [
+        ("cable", True),
+        ("fox", True),
+        ("alibi", True),
+        ("kerple", True),
+        ("t5", True),
+        ("kerple+cable", True),
+        ("window:w=9+alibi", True),
+        ("cable", False),
+        ("t5", False),
+        ("window:w=9", False),
+    ],
+)
+def test_flex_equals_dense(pe, causal):
+    inputs = make_inputs(pe, causal)
+    assert_close(attention.attend(*inputs, "flex"), attention.attend(*inputs, "dense"))
+
+
+def test_flex_is_traced_as_one_graph():
+    """Also with its block mask, which is computed once."""
+    inputs = make_inputs("cable")
+    attention.resolve_path("flex", inputs[3].encoding)
+    torch._dynamo.reset()
+    compiled = torch.compile(attention.attend, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(*inputs, "flex"), attention.attend(*inputs, "dense"))
+
+
+@pytest.mark.parametrize("pe, path", [("cable", "sdpa_with_bias"), ("kerple", "_in_chunks")])
+def test_without_gradients_the_rule_decides(pe, path, monkeypatch):
+    """FlexAttention that is not compiled would hold all logits."""
+    inputs, called, compute = make_inputs(pe), [], getattr(attention, path)
+    monkeypatch.setattr(attention, path, lambda *args: called.append(path) or compute(*args))
+    with torch.no_grad():
+        y = attention.attend(*inputs, "flex")
+        assert called
+        assert_close(y, attention.attend(*inputs, "dense"))
+
+
+def test_flex_refuses_full_rows_of_logits():
+    with pytest.raises(InputError, match="flex attention path cannot compute DAPE"):
+        attention.resolve_path("flex", posenc.build("dape", 2, 12, 64, 1)[0])

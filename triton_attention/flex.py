@@ -1,0 +1,99 @@
+"""FlexAttention: the attention path "flex".
+
+    import triton_attention.flex  # registers the path
+
+PyTorch's FlexAttention compiles a kernel for the encoding's own formula (`Encoding.bias`), forward
+and backward, on GPUs. On a CPU it has no backward pass. Without gradients `resolve_path`'s rule
+decides instead: FlexAttention that is not compiled would hold all logits, and it would be compiled
+again for each length.
+"""
+
+import functools
+
+import torch
+from torch import Tensor
+
+import attention
+from attention import BiasInputs, MaskSpec
+from errors import InputError
+from posenc import Encoding
+
+
+def check(encoding: Encoding) -> None:
+    """Raise InputError if FlexAttention cannot compute an encoding."""
+    if encoding.logits_transform is not None:
+        raise InputError(
+            f"the flex attention path cannot compute {type(encoding).__name__}, because it acts on "
+            "full rows of logits: use auto or dense"
+        )
+    # When torch.compile traces the path, its block mask is a constant. Not a decorator: it imports
+    # the compiler, which takes seconds.
+    torch.compiler.assume_constant_result(_block_mask)
+
+
+def compute(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias_inputs: BiasInputs,
+    scale: float,
+    mask_spec: MaskSpec,
+    packed_qkv: Tensor | None = None,
+) -> Tensor:
+    """Compute attention by FlexAttention; arguments as in `attention.attend`."""
+    encoding = bias_inputs.encoding
+    if not torch.is_grad_enabled():
+        path = attention.resolve_path("auto", encoding)
+        return attention.attend(q, k, v, bias_inputs, scale, path, mask_spec)
+    run = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
+    return run(q, k, v, bias_inputs, scale, mask_spec)
+
+
+@functools.cache
+def _compiled():
+    return torch.compile(_flex_attention, dynamic=False)
+
+
+def _flex_attention(q, k, v, bias_inputs, scale, mask_spec):
+    from torch.nn.attention import flex_attention
+
+    encoding, q_features, k_features = bias_inputs
+    # FlexAttention computes no gradient of a tensor that score_mod indexes twice.
+    k_features = tuple(feature.clone() for feature in k_features)
+
+    def score_mod(score, b, h, i, j):
+        q_values = _at(q_features, b, h, i)
+        return score + encoding.bias(q_values, _at(k_features, b, h, j), h)
+
+    block_mask = None
+    if mask_spec.causal or mask_spec.window_size is not None:
+        lengths = q.size(2), k.size(2)
+        block_mask = _block_mask(mask_spec.causal, mask_spec.window_size, *lengths, q.device)
+    modify = None if encoding.bias is None else score_mod
+    return flex_attention.flex_attention(q, k, v, modify, block_mask, scale)
+
+
+def _at(features, b, h, token):
+    """Return the features of one token of a sequence and head, each ()."""
+    values = []
+    for feature in features:
+        batch, heads, tokens = feature.shape
+        index = b if batch > 1 else 0, h if heads > 1 else 0, token if tokens > 1 else 0
+        values.append(feature[index])
+    return tuple(values)
+
+
+@functools.lru_cache(8)
+def _block_mask(causal, window_size, queries, keys, device):
+    """Return FlexAttention's block mask; the queries are the last of the keys."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def is_attended(b, h, i, j):
+        d = i + keys - queries - j
+        attended = d >= 0 if causal else d > -keys
+        return attended if window_size is None else attended & (d.abs() < window_size)
+
+    return create_block_mask(is_attended, None, None, queries, keys, device=device)
+
+
+attention.register_path("flex", compute, check)
