@@ -143,28 +143,30 @@ def test_a_report_that_fails_writes_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+ACCURACY = {
+    "run": "a",
+    "pe": "cable",
+    "size": "quickstart",
+    "block_size": 256,
+    "acc": 0.3,
+    "acc_se": 0.01,
+    "acc_norm": 0.4,
+    "acc_norm_se": None,
+    "examples": 1234,
+    "data": {"dataset": "hellaswag", "split": "validation", "tokenizer": "gpt2"},
+    "protocol": {"name": "lm-evaluation-harness"},
+}
+
+
 def test_records_of_all_kinds_at_once(tmp_path, capsys):
     """One table per protocol and data set, one of accuracies, one per benchmark."""
-    accuracy = {
-        "run": "a",
-        "pe": "cable",
-        "size": "quickstart",
-        "block_size": 256,
-        "acc": 0.3,
-        "acc_se": 0.01,
-        "acc_norm": 0.4,
-        "acc_norm_se": None,
-        "examples": 1234,
-        "data": {"dataset": "hellaswag", "split": "validation", "tokenizer": "gpt2"},
-        "protocol": {"name": "lm-evaluation-harness"},
-    }
     curve = {"by_position": {"first": 0, "width": 64, "loss": [1.0, 2.0, 3.0, 4.0]}}
     protocol = {"name": "same-targets", "stride": None, "targets": 1, "spans": 9, "overlap": 0.0}
     same_targets = RECORDS[0] | {
         "protocol": protocol,
         "lengths": {"256": RECORDS[0]["lengths"]["256"] | curve, "512": None},
     }
-    records = {"p": RECORDS[0], "q": same_targets, "h": accuracy, "b": TRAIN}
+    records = {"p": RECORDS[0], "q": same_targets, "h": ACCURACY, "b": TRAIN}
     paths = [save(tmp_path / f"{name}.json", entry) for name, entry in records.items()]
     report.main([*paths, "--out_dir", str(tmp_path / "out")])
     tables = {
@@ -182,6 +184,17 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
     text = (tmp_path / "out" / "hellaswag.md").read_text()
     assert "| cable | 30.00 ± 1.00 |" in text and "40.00 ± —" in text and "1,234" in text
     assert "HellaSwag (validation): accuracy" in text and "; gpt2 tokens, no" in text
+
+
+def test_results_on_other_data_are_next_to_the_paper_s(tmp_path):
+    """As scripts/generalization.sh calls it: accuracies, perplexities at the training length."""
+    wikitext = RECORDS[0]["data"] | {"dataset": "wikitext103"}
+    records = {"h": ACCURACY, "w": record("cable", {256: 25.0}, run="a") | {"data": wikitext}}
+    paths = [save(tmp_path / f"{name}.json", entry) for name, entry in records.items()]
+    numbers = str(paper.FOLDER / paper.GENERALIZATION)
+    report.main([*paths, "--paper", numbers, "--out_dir", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "generalization.md").read_text()
+    assert "30.00" in text and "25.00" in text and "CABLE, version 1, table 1" in text
 
 
 def speed(seconds, tokens=1000, memory=5e6, mfu=None, **ratios):
