@@ -35,7 +35,7 @@ class SamplingConfig:
     """compile the decoding step; pays off on a GPU and for many tokens"""
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     model: GPT,
     prompts: list[list[int]],
@@ -84,8 +84,10 @@ def generate(
                 logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
             cached = length - start
             sampled = sample_token(logits[:, :vocab_size].float(), config, generator)
-            texts[:, length] = torch.where(first_new > length, texts[:, length], sampled)
-            launched.append(StepResult(length, texts[:, length]))
+            if length < max(prompt_lengths):
+                sampled = torch.where(first_new > length, texts[:, length], sampled)
+            texts[:, length] = sampled
+            launched.append(StepResult(length, sampled))
             length += 1
             if len(launched) <= steps_ahead:
                 continue
@@ -127,7 +129,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
     if decode is not None and cache.length > 0:
         if cache.position is None:
             cache.fix_shapes()
-        return decode(tokens, cache)
+        return decode(tokens.clone(), cache)  # a slice has another alignment in each step
     for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
     return last @ model.wte.weight.T

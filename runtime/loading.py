@@ -59,6 +59,8 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
 def prepare_generation(model: GPT, dtype: torch.dtype) -> None:
     """Cast the weights of all matrix products, the embedding included, for autocast to `dtype`.
 
+    Call it when the model is on its device.
+
     On a CPU, float32 weights (out, in) with out >= in are also stored by columns: the product with
     one row, which reads all weights, then takes half the time.
     """
