@@ -14,6 +14,7 @@ folders to PYTHONPATH.
 """
 
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +83,7 @@ def forgetting_attention(
     return forgetting_transformer.forgetting_attention(q, k, v, log_gates, **options)
 
 
-def make_transformers_model(config: GPTConfig, positions: int):
+def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     """Return a decoder of transformers of the same size with random weights, for generation.
 
     positions: the longest text in tokens. `rope` is a GPT-NeoX that rotates whole heads, all other
