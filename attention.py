@@ -132,6 +132,12 @@ def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
     return mask
 
 
+def _masks_nothing(q: Tensor, mask_spec: MaskSpec) -> bool:
+    """Return whether q is the last of the cached tokens alone, which attends to all of them."""
+    limits = (mask_spec.window_size, mask_spec.lengths, mask_spec.query_offset)
+    return q.size(2) == 1 and all(limit is None for limit in limits)
+
+
 def _token_indices(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> tuple[Tensor, Tensor]:
     """Return the token indices of the queries (T, 1) and of the keys (S,)."""
     queries, keys = q.size(2), k.size(2)
@@ -155,12 +161,16 @@ def attend(
 
     scale: factor of q k^T. path: what `resolve_path` returned. mask_spec: default: the encoding's.
     packed_qkv: (B, T, 3 C), of which q, k and v are views, except for cached tokens of k and v. The
-    Triton kernels return one gradient for it, which saves a copy.
+    Triton kernels return one gradient for it, which saves a copy. If k and v have another dtype
+    than q, it is that of the arithmetic (KV cache on a CPU).
     A window_size below the encoding's and a tensor as query_offset are for use without gradients.
     """
-    encoding, q_features, k_features = bias_inputs
+    if k.dtype != q.dtype:
+        with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
+            y = attend(q.to(k.dtype), k, v, bias_inputs, scale, path, mask_spec)
+        return y.to(q.dtype)
     if mask_spec is None:
-        mask_spec = make_mask_spec(encoding)
+        mask_spec = make_mask_spec(bias_inputs.encoding)
     compute = _find_override(path, q, bias_inputs, mask_spec)
     if compute is not None:
         return compute(q, k, v, bias_inputs, scale, mask_spec)
@@ -226,6 +236,8 @@ def dense(
 
 def _masked(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention by the fused kernel, with the bias as its attn_mask; without gradients."""
+    if _masks_nothing(q, mask_spec):
+        return _masked_rows(q, k, v, bias_inputs, scale, mask_spec)
     return _in_chunks(_masked_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
@@ -383,12 +395,13 @@ def bias_matrix(
 def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
     """Compute attention for all of q at once by the fused kernel; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
-        mask = attention_mask(q, k, mask_spec)
+        mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
         if bias_inputs.encoding.bias is None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         query_offset = mask_spec.offset(q.size(2), k.size(2))
         bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
-        bias = bias.masked_fill(~mask, -torch.inf)
+        if mask is not None:
+            bias = bias.masked_fill(~mask, -torch.inf)
         if q.device.type != "cpu" or q.dtype == torch.float64:
             bias = bias.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

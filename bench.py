@@ -10,7 +10,9 @@ train      one optimizer step of train_gpt.py, from a micro-batch of random toke
 attention  attention alone, forward and backward, with everything the encoding adds (rotation,
            features, bias). `sdpa` is PyTorch's fused kernel without an encoding, `cable dense` the
            dense path. --run uses the layers of a trained model on its validation text.
-generate   greedy generation up to the context; reading the prompt is not timed
+generate   greedy generation up to the context; reading the prompt is not timed. --against
+           transformers adds models of the same size, by transformers' `generate`: GPT-NeoX for
+           `rope`, GPT-2 for other encodings
 eval       the losses of a micro-batch without gradients, as in eval_extrapolation.py
 prepare    a jsonl or parquet file to shards, compared with tiktoken alone on all cores
 
@@ -22,6 +24,7 @@ time is GPU time: launching kernels takes the host longer than a small problem t
 
 memory     bytes of a separate round: train: weights, gradients, AdamW's moments and activations;
            attention: what the round allocates; generate: the KV cache
+weights    generate: bytes of parameters and buffers
 error      attention: the largest relative error of outputs and gradients, compared with the dense
            path in float32
 left_out   attention with Triton: the fraction of key tiles that the kernels skip
@@ -83,6 +86,8 @@ class Config:
     """clm: decoders; mlm: encoders, which predict masked tokens"""
     run: str | None = None
     """attention: use the layers of this run instead of --encodings, --model and random numbers"""
+    against: Literal["transformers"] | None = None
+    """generate: compare with models of this library in the same rounds"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -115,6 +120,8 @@ class Config:
             problems.append("--run applies to attention only: remove the other benchmarks")
         if "generate" in self.what and self.objective == "mlm":
             problems.append("generate needs decoders: remove it or --objective mlm")
+        if self.against and "generate" not in self.what:
+            problems.append(f"--against {self.against} applies to generate only: remove it")
         problems += cli.check_minimums(self, micro_batch=1, repeats=1)
         if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
             problems.append(
@@ -152,6 +159,8 @@ def main(argv=None):
     }
     if "prepare" in config.what:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}
+    if config.against:
+        record[config.against] = version(config.against)
     if config.plugin:
         record["plugin"] = config.plugin
     if config.out:
@@ -190,6 +199,7 @@ def measure(
             dtype=dtype,
             compile=result["compile"],
             causal="objective" not in result,
+            against=config.against,
         )
         if setting.compile:
             # Otherwise the second context would be compiled for dynamic shapes.

@@ -149,7 +149,7 @@ def evaluate(
 
     Raises InputError if an ending alone is longer than the encoding's longest context.
     """
-    model, checkpoint = load_model(run, device, config.attention)
+    model, checkpoint = load_model(run, device, config.attention, dtype=dtype)
     tokenizer = run_tokenizer(run, checkpoint)
     count = min(len(examples), config.max_examples or len(examples))
     pairs = [encode_example(tokenizer, example) for example in examples[:count]]

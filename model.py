@@ -303,7 +303,7 @@ class GPT(nn.Module):
 
     def _run_blocks(self, tokens, pos, cache, lengths=None):
         """Return the output of the last block (B, T, C) for tokens (B, T) at positions pos (T,)."""
-        x = self.posenc[0].embed(self.wte(tokens), pos)  # (B, T, C)
+        x = self.posenc[0].embed(attention.at_least_float32(self.wte(tokens)), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc, strict=True)):
             past = cache.layers[layer] if cache else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.loading import load_model, run_tokenizer
+from runtime.loading import load_model, prepare_generation, run_tokenizer
 
 import torch
 
@@ -64,6 +64,7 @@ def main(argv=None):
         prompts = read_prompts(config.prompt_file)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)
+    prepare_generation(model, dtype)
     tokenizer = run_tokenizer(config.run[0], checkpoint)
     if not config.interactive:
         complete(model, tokenizer, prompts, config, device, dtype)

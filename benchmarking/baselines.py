@@ -6,10 +6,14 @@ forgetting_attention:  kernels of the Forgetting Transformer (`fox theirs`),
 AuthorsCable:          network of the CABLE authors (`cable-v1 theirs`),
                        github.com/axiomlab/Cable, commit 8bc6b83.
 
-They are used if Python finds them: clone them and add their `src` folders to PYTHONPATH.
+make_transformers_model: GPT-NeoX or GPT-2 of transformers (`rope transformers`), for --against.
+
+forgetting_attention and AuthorsCable are used if Python finds them: clone them and add their `src`
+folders to PYTHONPATH.
 """
 
 from importlib.util import find_spec
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,6 +39,46 @@ def forgetting_attention(
     log_gates = k_features[0].diff(prepend=start)  # (B, H, T)
     options = {"head_first": True, "sm_scale": scale, "adaptive_threshold": "auto"}
     return forgetting_transformer.forgetting_attention(q, k, v, log_gates, **options)
+
+
+def make_transformers_model(config: GPTConfig, positions: int) -> Any:
+    """Return a decoder of transformers of the same size with random weights, for generation.
+
+    positions: the longest text in tokens. `rope` is a GPT-NeoX that rotates whole heads, all other
+    encodings are compared with GPT-2.
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    shape = {"vocab_size": config.vocab_size, "bos_token_id": None, "eos_token_id": None}
+    if config.pe != "rope":
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                n_positions=positions,
+                n_embd=config.n_embd,
+                n_layer=config.n_layer,
+                n_head=config.n_head,
+                **shape,
+            )
+        )
+    return transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(
+            max_position_embeddings=positions,
+            hidden_size=config.n_embd,
+            num_hidden_layers=config.n_layer,
+            num_attention_heads=config.n_head,
+            intermediate_size=4 * config.n_embd,
+            hidden_act="gelu_new",
+            rope_parameters={
+                "rope_type": "default",
+                "rope_theta": 10_000,
+                "partial_rotary_factor": 1.0,
+            },
+            use_parallel_residual=False,
+            tie_word_embeddings=True,
+            **shape,
+        )
+    )
 
 
 class AuthorsCable(nn.Module):

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 
-from runtime import devices
+from runtime import devices, loading
 
 import torch
 from torch import Tensor
@@ -98,6 +98,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     model = setting.build_model(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
+    loading.prepare_generation(model, setting.dtype)
     new_tokens = min(NEW_TOKENS, setting.context // 2)
     vocab_size = model.config.vocab_size
     # The first new token comes from reading the prompt, which is not timed.
@@ -122,7 +123,50 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
             model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=setting.device), cache)
         return tensor_bytes(buffer for layer in cache.layers for buffer in layer.buffers)
 
-    return {pe: BenchmarkCase(prepare, new_tokens, memory)}
+    cases = {pe: BenchmarkCase(prepare, new_tokens, memory, weights_of(model))}
+    if setting.against == "transformers":
+        theirs = transformers_case(setting, model.config, prompt, new_tokens)
+        cases[f"{pe} transformers"] = theirs
+    return cases
+
+
+def transformers_case(
+    setting: Setting, config: GPTConfig, prompt: list[int], new_tokens: int
+) -> BenchmarkCase:
+    """Return the case of greedy generation by transformers' `generate`, with its dynamic cache.
+
+    It starts from a cache of the prompt and the first new token, as the case of our model.
+    """
+    positions = max(setting.context + 1, GPTConfig.block_size)
+    torch.manual_seed(SEED)
+    model = baselines.make_transformers_model(config, positions)
+    model = model.to(setting.device, setting.dtype).eval()
+    tokens = torch.tensor([prompt], device=setting.device)
+
+    @torch.no_grad()
+    def prepare():
+        output = model(tokens, use_cache=True, logits_to_keep=1)
+        known = torch.cat([tokens, output.logits[:, -1:].argmax(-1)], 1)
+        options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
+        inputs = {
+            "attention_mask": torch.ones_like(known),
+            "past_key_values": output.past_key_values,
+        }
+        return lambda: model.generate(known, **inputs, **options)
+
+    @torch.no_grad()
+    def memory():
+        """Return the size of the KV cache in bytes."""
+        whole = torch.zeros(1, setting.context, dtype=torch.int64, device=setting.device)
+        cache = model(whole, use_cache=True, logits_to_keep=1).past_key_values
+        return tensor_bytes(x for layer in cache.layers for x in (layer.keys, layer.values))
+
+    return BenchmarkCase(prepare, new_tokens, memory, weights_of(model))
+
+
+def weights_of(model: torch.nn.Module) -> int:
+    """Return the size of a model's parameters and buffers in bytes."""
+    return tensor_bytes([*model.parameters(), *model.buffers()])
 
 
 def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:

@@ -42,6 +42,8 @@ class Setting:
     """True: decoders; False: encoders (bidirectional)"""
     layers: list[bias_statistics.Layer] = dataclasses.field(default_factory=list)
     """attention: layers of a trained model with their inputs; empty: an untrained layer"""
+    against: str | None = None
+    """generate: "transformers" adds its models of the same size"""
     shape: dict[str, Any] = dataclasses.field(default_factory=dict)
     """settings of GPTConfig that replace those of the size, such as n_layer"""
 
@@ -118,6 +120,8 @@ class BenchmarkCase:
     """tokens per round"""
     memory: Callable[[], int]
     """measures memory in bytes"""
+    weights: int | None = None
+    """generate: bytes of the weights"""
     flops: float | None = None
     """FLOPs per token, if defined"""
     error: Callable[[], float] | None = None

@@ -56,6 +56,7 @@ def make_entry(
         "dense": f"{pe} dense",
         "flex": f"{pe} flex",
         "theirs": f"{pe} theirs",
+        "transformers": f"{pe} transformers",
     }
     others = {key: seconds[other] for key, other in compared.items() if other in seconds}
     entry = {
@@ -67,6 +68,8 @@ def make_entry(
         "mfu": rate * case.flops / peak if peak and case.flops else None,
         "memory": case.memory(),
     }
+    if case.weights is not None:
+        entry["weights"] = case.weights
     if case.error:
         entry["error"] = case.error()
     if case.left_out:

@@ -238,6 +238,7 @@ SPEED_RESULT = {
                     "ratios": Each(TEXT, POSITIVE),
                     "mfu": Nullable(NOT_NEGATIVE),
                     "memory": POSITIVE,
+                    "weights?": POSITIVE,
                     "error?": Nullable(NOT_NEGATIVE),
                     "left_out?": Nullable(FRACTION),
                 }

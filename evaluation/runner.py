@@ -111,7 +111,7 @@ def _evaluate(
     load_options: dict,
 ) -> dict:
     """Update the record of one run and return it with the planned lengths."""
-    model, checkpoint = load_model(plan.run, device, attention, **load_options)
+    model, checkpoint = load_model(plan.run, device, attention, dtype=dtype, **load_options)
     identity = {
         **record_identity(model, checkpoint, dtype),
         "data": plan.shards.identity,

@@ -8,12 +8,15 @@ logits = model(tokens[:, 100:], cache=cache)    # the logits of one call with al
 import torch
 from torch import Tensor
 
+from attention import at_least_float32
+
 
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
 
     The first `extend` allocates the buffers: `capacity` tokens, or with a window those that the
-    next tokens attend to.
+    next tokens attend to. On a CPU they are float32: for one query, the fused kernel is several
+    times as fast as in bfloat16.
 
     window:   if given, only the latest `window` tokens are attended to, including the current one.
     position: int64 (1,), index of the next token, once the shapes are fixed; None before that.
@@ -30,7 +33,8 @@ class LayerCache:
         """Append k and v (B, H, T, D) and features (B|1, H|1, T); return those of all S tokens.
 
         S counts all tokens so far, or with a window these T tokens and the window - 1 tokens before
-        them. With fixed shapes T is 1 and S is the capacity, including unused space.
+        them. With fixed shapes T is 1 and S is the capacity, including unused space. On a CPU the
+        result for T = 1 is float32 without a window.
         """
         new = [k, v, *(feature[..., None] for feature in k_features)]
         if self.position is not None:
@@ -63,10 +67,21 @@ class LayerCache:
         self.length += new[0].size(2)
         if not self.buffers:
             assert self.capacity is not None, "a cache needs a capacity or a window"
-            self.buffers = [x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in new]
+            self.buffers = [self._allocate(x, self.capacity) for x in new]
         for buffer, x in zip(self.buffers, new, strict=True):
             buffer[:, :, start : self.length] = x
-        return [buffer[:, :, : self.length] for buffer in self.buffers]
+        if start == 0:
+            return new
+        tokens = [buffer[:, :, : self.length] for buffer in self.buffers]
+        if new[0].size(2) == 1:
+            return tokens
+        return [x.to(y.dtype) for x, y in zip(tokens, new, strict=True)]
+
+    @staticmethod
+    def _allocate(x: Tensor, capacity: int) -> Tensor:
+        """Return zeros for `capacity` tokens like x (B, H, T, D)."""
+        dtype = at_least_float32(x.new_empty(0)).dtype if x.device.type == "cpu" else x.dtype
+        return x.new_zeros(*x.shape[:2], capacity, x.size(3), dtype=dtype)
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the key features of the latest token, each (B|1, H|1, 1); None if it is empty."""

@@ -1,5 +1,6 @@
 """Autoregressive text generation: token sampling with a KV cache."""
 
+import collections
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from generation.kv_cache import Cache
 from model import CACHE_CHUNK, GPT
+
+# Steps that are launched before the tokens of a step are read, by type of device.
+STEPS_AHEAD = {"cpu": 0, "cuda": 1}
 
 
 @dataclass
@@ -31,7 +35,7 @@ class SamplingConfig:
     """compile the decoding step; pays off on a GPU and for many tokens"""
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     model: GPT,
     prompts: list[list[int]],
@@ -43,46 +47,78 @@ def generate(
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of the rows that are not finished.
 
-    prompts: at least one token each. vocab_size: logits from here on are padding of the vocabulary.
-    end_token: the token that finishes a row; it is not yielded.
+    model: `loading.prepare_generation` makes it faster. prompts: at least one token each.
+    vocab_size: logits from here on are padding of the vocabulary. end_token: the token that
+    finishes a row; it is not yielded.
 
     All rows advance together, one position per step, from the end of the shortest prompt. A row
     inside of its prompt takes the prompt's token instead of the sampled one. When an encoding's
     longest context is full, its second half is read again as the start of a new context.
+
+    On a GPU a step is launched before the tokens of the step before are read, so that the GPU does
+    not wait for the host.
     """
-    generator = torch.Generator().manual_seed(config.seed)
-    texts = [list(prompt) for prompt in prompts]
-    final_lengths = [len(prompt) + config.max_new_tokens for prompt in prompts]
-    running = set(range(len(texts))) if config.max_new_tokens else set()
+    generator = torch.Generator(device).manual_seed(config.seed)
+    prompt_lengths = [len(prompt) for prompt in prompts]
+    final_lengths = [length + config.max_new_tokens for length in prompt_lengths]
+    running = set(range(len(prompts))) if config.max_new_tokens else set()
     capacity = max(final_lengths)
     if model.max_context is not None:
         capacity = min(capacity, model.max_context)
     decode = torch.compile(model.decode, fullgraph=True) if config.compile else None
 
-    length = min(map(len, texts))  # tokens known of every row
+    padded = [prompt + [0] * (max(final_lengths) - len(prompt)) for prompt in prompts]
+    texts = torch.tensor(padded, device=device)  # (B, tokens), filled step by step
+    first_new = torch.tensor(prompt_lengths, device=device)
+    length = min(prompt_lengths)  # tokens known of every row
     start, cached = 0, 0  # the cache holds `cached` tokens of each row, from position `start` on
     cache = Cache(model, capacity)
+    launched: collections.deque[StepResult] = collections.deque()
+    steps_ahead = STEPS_AHEAD[device.type]
     while running:
-        if length - start > capacity:
-            start, cached = length - max(1, capacity // 2), 0
-            cache = Cache(model, capacity)
-        unread = torch.tensor([text[start + cached : length] for text in texts], device=device)
-        with devices.autocast(device, dtype):
-            logits = _next_logits(model, unread, cache, decode)
-        cached = length - start
-        logits = logits[:, :vocab_size].float().cpu()
-
+        if length < texts.size(1):
+            if length - start > capacity:
+                start, cached = length - max(1, capacity // 2), 0
+                cache = Cache(model, capacity)
+            with devices.autocast(device, dtype):
+                logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
+            cached = length - start
+            sampled = sample_token(logits[:, :vocab_size].float(), config, generator)
+            if length < max(prompt_lengths):
+                sampled = torch.where(first_new > length, texts[:, length], sampled)
+            texts[:, length] = sampled
+            launched.append(StepResult(length, sampled))
+            length += 1
+            if len(launched) <= steps_ahead:
+                continue
+        position, tokens = launched.popleft().read()
         new_tokens = {}
-        for row, token in enumerate(sample_token(logits, config, generator).tolist()):
-            if len(texts[row]) > length:
-                continue  # inside of its prompt
-            texts[row].append(token)  # also of finished rows: the batch keeps its shape
-            if row in running and token != end_token:
+        for row, token in enumerate(tokens):
+            if row not in running or position < prompt_lengths[row]:
+                continue
+            if token != end_token:
                 new_tokens[row] = token
-            if token == end_token or length + 1 == final_lengths[row]:
+            if token == end_token or position + 1 == final_lengths[row]:
                 running.discard(row)
-        length += 1
         yield new_tokens
+
+
+class StepResult:
+    """Tokens (B,) int64 at a position of the texts, on their way to the host."""
+
+    def __init__(self, position: int, tokens: Tensor):
+        self.position = position
+        self.tokens = tokens.to("cpu", non_blocking=True)
+        self.arrived = None
+        if tokens.is_cuda:
+            self.arrived = torch.cuda.Event()
+            self.arrived.record()
+
+    def read(self) -> tuple[int, list[int]]:
+        """Wait for the tokens; return their position and the tokens."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.position, self.tokens.tolist()
 
 
 def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:
@@ -93,14 +129,14 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
     if decode is not None and cache.length > 0:
         if cache.position is None:
             cache.fix_shapes()
-        return decode(tokens, cache)
+        return decode(tokens.clone(), cache)  # a slice has another alignment in each step
     for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
     return last @ model.wte.weight.T
 
 
 def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
-    """Return one token for each row of logits (B, V) float32: (B,) int64.
+    """Return one token for each row of logits (B, V) float32: (B,) int64, on their device.
 
     Temperature applies first, then top_k, then top_p to the probability that top_k leaves.
     """
@@ -109,10 +145,19 @@ def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Genera
     shifted = logits - logits.amax(-1, keepdim=True)  # at most 0: a low temperature cannot overflow
     # Lower temperatures differ only in float32's range: 1 / 1e-40 is Inf.
     probabilities = (shifted / max(config.temperature, 1e-30)).softmax(-1)
-    ordered, tokens = probabilities.sort(-1, descending=True)
-    if config.top_k is not None:
-        ordered[:, config.top_k :] = 0
-    before = ordered.cumsum(-1) - ordered  # probability of all more likely tokens
-    ordered[before >= config.top_p * ordered.sum(-1, keepdim=True)] = 0
-    ordered[:, 0].clamp_(min=1e-30)  # top_p = 0 keeps the most likely token
-    return tokens.gather(-1, torch.multinomial(ordered, 1, generator=generator))[:, 0]
+    tokens = None  # those of the columns of `probabilities`, if not all in order
+    if config.top_k is not None and config.top_k < logits.size(-1):
+        probabilities, tokens = probabilities.topk(config.top_k)
+    elif config.top_p < 1:
+        probabilities, tokens = probabilities.sort(-1, descending=True)
+    if config.top_p < 1:
+        before = probabilities.cumsum(-1) - probabilities  # probability of all more likely tokens
+        too_far = before >= config.top_p * probabilities.sum(-1, keepdim=True)
+        probabilities = probabilities.masked_fill(too_far, 0)
+        probabilities[:, 0].clamp_(min=1e-30)  # top_p = 0 keeps the most likely token
+    # The first token whose cumulative probability reaches a number in (0, total]. Unlike
+    # torch.multinomial, this draws one random number per row instead of one per token.
+    cumulative = probabilities.cumsum(-1)
+    drawn = 1 - torch.rand(len(logits), 1, generator=generator, device=logits.device)
+    index = torch.searchsorted(cumulative, drawn * cumulative[:, -1:])
+    return (index if tokens is None else tokens.gather(-1, index))[:, 0]

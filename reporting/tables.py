@@ -276,6 +276,10 @@ def generalization_table(
     return Table(cells)
 
 
+def _megabytes(size: float | None) -> float | None:
+    return None if size is None else size / 1e6
+
+
 def _speed_ratio(name: str) -> Callable[[dict], float | None]:
     return lambda entry: entry["ratios"].get(name)
 
@@ -292,10 +296,12 @@ SPEED_COLUMNS = {
     "vs dense": (_speed_ratio("dense"), "{:.2f}"),
     "vs flex": (_speed_ratio("flex"), "{:.2f}"),
     "vs theirs": (_speed_ratio("theirs"), "{:.2f}"),
+    "vs transformers": (_speed_ratio("transformers"), "{:.2f}"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
     "error": (lambda entry: entry.get("error"), "{:.1e}"),
     "skipped": (lambda entry: entry.get("left_out"), "{:.1%}"),
     "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
+    "weights (MB)": (lambda entry: _megabytes(entry.get("weights")), "{:,.1f}"),
 }
 
 

@@ -2,6 +2,7 @@
 
 model, checkpoint = load_model("runs/cable", device)
 tokenizer = run_tokenizer("runs/cable", checkpoint)
+prepare_generation(model, dtype)
 """
 
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from runtime.checkpoints import load_with_hash, run_folder_of
 
 import torch
+from torch import nn
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
@@ -22,12 +24,14 @@ def load_model(
     attention: str = "auto",
     skip_tolerance: float = SKIP_TOLERANCE,
     causal: bool | None = True,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and the rest of its checkpoint.
 
     In the checkpoint, "sha256" replaces "model": the hash of the file that was loaded. attention,
     skip_tolerance: as in `GPTConfig`; they replace the settings of the training. causal: True
-    accepts decoders only, False encoders only, None both. Prints a note if the training was not
+    accepts decoders only, False encoders only, None both. dtype: of the blocks' Linear layers, see
+    `cast_blocks`. Prints a note if the training was not
     finished. Raises InputError as `load_checkpoint` does, or if a parameter contains NaN or Inf.
     """
     checkpoint, sha256 = load_with_hash(run, causal)
@@ -37,7 +41,38 @@ def load_model(
     settings = checkpoint["gpt"] | {"attention": attention, "skip_tolerance": skip_tolerance}
     model = GPT(GPTConfig(**settings))
     load_weights(model, checkpoint.pop("model"), run)
+    cast_blocks(model, dtype)
     return model.to(device).eval(), checkpoint | {"sha256": sha256}
+
+
+def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
+    """Cast the blocks' Linear layers for inference under autocast to `dtype`.
+
+    Without gradients, autocast would cast them again in every call; results are the same. Norms,
+    encodings and the embedding stay float32: evaluations compute logits in float32.
+    """
+    for module in model.h.modules():
+        if isinstance(module, nn.Linear):
+            module.to(dtype)
+
+
+def prepare_generation(model: GPT, dtype: torch.dtype) -> None:
+    """Cast the weights of all matrix products, the embedding included, for autocast to `dtype`.
+
+    Call it when the model is on its device.
+
+    On a CPU, float32 weights (out, in) with out >= in are also stored by columns: the product with
+    one row, which reads all weights, then takes half the time.
+    """
+    cast_blocks(model, dtype)
+    model.wte.to(dtype)
+    for module in (model.wte, *model.h.modules()):
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            continue
+        rows, columns = module.weight.shape
+        by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
+        if by_columns and rows >= columns:
+            module.weight.data = module.weight.data.T.contiguous().T
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:

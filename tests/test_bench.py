@@ -16,6 +16,7 @@ import bench
 from benchmarking import attention_cases, cases
 from benchmarking.setting import BenchmarkCase, Setting
 from errors import InputError
+from evaluation.record_schema import SPEED
 from model import GPT, GPTConfig
 from text_data import data_loader, shards, text_sources
 
@@ -262,6 +263,43 @@ def test_every_encoding_is_compiled(monkeypatch):
     assert last["compile"] and len(last["contexts"]["10"]) == 9 and len(graphs) == 18
 
 
+def test_generation_is_compared_with_transformers(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    flags = ["--context", "8", "--against", "transformers", "--repeats", "1", "--out", str(out)]
+    bench.main(["generate", *SMALL[:-1], "bfloat16", *flags])
+    record = json.loads(out.read_text())
+    assert SPEED.find_problem(record) is None and record["transformers"]
+    entries = record["generate"]["contexts"]["8"]
+    names = ("rope", "nope", "cable")
+    assert set(entries) == {f"{pe}{suffix}" for pe in names for suffix in ("", " transformers")}
+    for pe in names:
+        ours, theirs = entries[pe], entries[f"{pe} transformers"]
+        assert ours["others"]["transformers"] == theirs["seconds"]
+        assert "transformers" not in theirs["ratios"]
+        assert theirs["tokens"] == ours["tokens"] == 4
+        assert 0.95 < ours["weights"] / theirs["weights"] < 1.05  # of the same size and dtype
+    assert "| vs transformers |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pe", ["rope", "cable"])
+def test_transformers_case_generates_what_generate_does(pe, monkeypatch):
+    """It starts from a cache, so that reading the prompt is not timed."""
+    models, build = [], cases.baselines.make_transformers_model
+
+    def spy(*arguments):
+        models.append(build(*arguments))
+        return models[-1]
+
+    monkeypatch.setattr(cases.baselines, "make_transformers_model", spy)
+    setting = dataclasses.replace(PLAIN, against="transformers", shape={"vocab_size": 320})
+    config = setting.build_model(pe, 16).config
+    case = cases.transformers_case(setting, config, [5, 6, 7, 8], 4)
+    tokens = case.prepare()()
+    plain = models[0].generate(torch.tensor([[5, 6, 7, 8]]), max_new_tokens=5, do_sample=False)
+    assert tokens.tolist() == plain.tolist()
+    assert case.memory() == 2 * 4 * 128 * 8 * 4  # keys and values of 4 layers and 8 tokens
+
+
 @pytest.fixture
 def source(tmp_path):
     (tmp_path / "rows.jsonl").write_text(
@@ -326,6 +364,8 @@ def test_invalid_input_is_refused(source, refused, trained, tmp_path):
         "lower --micro_batch or --context"
         in refused(main, "attention", "--run", trained("cable"), "--context", 2900)[0]
     )
+    message = "--against transformers applies to generate only: remove it"
+    assert message in refused(main, "train", "--against", "transformers")[0]
     assert "repeats is 0" in refused(main, "prepare", "--repeats", 0)[0]
     assert (
         "is not a jsonl or parquet file"

@@ -182,10 +182,12 @@ def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -
 
 def _scopes(dataset: str, size: str | None) -> list[Scope]:
     """Return the scopes of a model on a data set."""
-    scope = SCOPES.get(dataset)
-    if scope is ON_FINEWEB_EDU and size == "tiny":
-        scope = (scope[0], (), scope[2])
-    return [ON_ANY_DATA, scope] if scope else [ON_ANY_DATA]
+    if dataset not in SCOPES:
+        return [ON_ANY_DATA]
+    text, bounds, comparisons = SCOPES[dataset]
+    if dataset == "fineweb-edu" and size == "tiny":
+        bounds = ()
+    return [ON_ANY_DATA, (text, bounds, comparisons)]
 
 
 def _measured_encoding(pe: str, trained_at: int) -> str:

@@ -1,5 +1,7 @@
 """Tests of generation/sampling.py: greedy decoding, batches, long contexts, distributions."""
 
+import copy
+
 from runtime import checkpoints, loading
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 from conftest import ENCODINGS, LIMITED
 
 from generation import sampling
+from generation.kv_cache import Cache
 from text_data.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
@@ -69,6 +72,73 @@ def test_a_full_context_restarts_from_its_second_half(model):
     assert generate_tokens(learnable, [prompt], **settings) == [tokens[len(prompt) :]]
     long_prompt = prompt * 5
     assert len(generate_tokens(learnable, [long_prompt], **settings)[0]) == 30
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "kerple", "dape+kerple"])
+def test_weights_by_columns_give_the_same_tokens(pe, model):
+    prompt = [END, *b"1: line"]
+    expected = greedy_tokens(model(pe), prompt, 8)
+    prepared = model(pe)
+    loading.prepare_generation(prepared, torch.float32)
+    assert not prepared.h[0].mlp.c_fc.weight.is_contiguous()
+    assert prepared.h[0].mlp.c_proj.weight.is_contiguous()
+    assert generate_tokens(prepared, [prompt], temperature=0, max_new_tokens=8) == [expected]
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "kerple", "dape+kerple"])
+def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
+    """Cached logits of cast weights, against float32 arithmetic with the same weights."""
+    cast, exact, tokens = model(pe), model(pe), torch.randint(257, (2, 16))
+    loading.prepare_generation(cast, torch.bfloat16)
+    exact.load_state_dict(cast.state_dict())
+    dense = copy.deepcopy(cast)
+    dense.attention_path = "dense"
+    cache = Cache(cast, 16)
+    with torch.inference_mode():
+        expected = exact(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            dense_error = (dense(tokens).float() - expected).norm()
+            parts = (tokens[:, :5], tokens[:, 5:9], *tokens[:, 9:].split(1, 1))
+            cached = torch.cat([cast(part, cache=cache) for part in parts], 1)
+    assert (cached.float() - expected).norm() < 1.25 * dense_error
+
+
+def test_prepared_weights_take_half_the_memory(model):
+    """All but those of norms and encodings, which stay float32."""
+    cable = model("cable")
+    sizes = {name: p.nbytes for name, p in cable.named_parameters()}
+    loading.prepare_generation(cable, torch.bfloat16)
+    for name, parameter in cable.named_parameters():
+        exact = "posenc" in name or "ln_" in name
+        assert parameter.nbytes == sizes[name] // (1 if exact else 2), name
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "fire"])
+def test_cast_blocks_change_no_loss(pe, model):
+    """Autocast casts the same weights, at every call."""
+    cast, tokens = model(pe), torch.randint(257, (2, 16))
+    loading.cast_blocks(cast, torch.bfloat16)
+    assert cast.h[0].attn.c_attn.weight.dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(pe).losses(tokens, tokens)
+        assert torch.equal(cast.losses(tokens, tokens), expected)
+    assert expected.dtype == torch.float32
+
+
+@pytest.mark.parametrize("steps_ahead", [1, 3])
+def test_steps_may_be_launched_ahead(steps_ahead, model, monkeypatch):
+    """As on a GPU. The steps after the end of all rows are not yielded."""
+    cable = model("cable")
+    prompts = [[END, *b"12: l"], [END], [END, *b"1: line 7 of 49."]]
+    ends = []
+    for count in (0, 1, 20):
+        settings = {"temperature": 0.8, "max_new_tokens": count}
+        expected = generate_tokens(cable, prompts, **settings)
+        with monkeypatch.context() as patch:
+            patch.setitem(sampling.STEPS_AHEAD, "cpu", steps_ahead)
+            assert generate_tokens(cable, prompts, **settings) == expected
+        ends += map(len, expected)
+    assert ends[:6] == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope+fox", "kerple"])
