@@ -212,7 +212,7 @@ def check_command(words: list[str]) -> None:
 
 
 KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "pre-commit", "lm_eval"}
-KNOWN |= {"conda", "uv", "ruff", "pyright"}
+KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage"}
 
 
 def check_python(arguments: list[str]) -> None:
