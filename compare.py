@@ -19,7 +19,6 @@ those that are significantly better. Details: evaluation/significance.py.
 
 import statistics
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from runtime import cli
@@ -137,9 +136,6 @@ def load_records(paths: list[str], over: str) -> list[dict]:
             "four records are needed, of two encodings with two seeds each: python compare.py "
             "--over seeds runs/A*/eval_DATA_val.json runs/B*/eval_DATA_val.json"
         )
-    for path in map(Path, paths):
-        if path.is_dir():
-            raise InputError(f"{path} is a folder: pass its record, one of {path}/eval_*.json")
     records = read_records(paths, "make it with eval_extrapolation.py")
     problems = []
     for path, record in zip(paths, records, strict=True):

@@ -70,6 +70,8 @@ def main(argv=None):
     positional = ("sources", "files and folders; default: the standard library's source code")
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if config.verify:
+        if config.sources:
+            raise InputError("--verify takes no sources: pass the folder as --out_dir")
         return shards.verify(config.out_dir)
     if config.val_every < 2:
         raise InputError(f"val_every is {config.val_every}: it must be at least 2")

@@ -67,7 +67,7 @@ class Config:
     """print all encodings, those of --plugin included, and exit"""
     # model
     size: str = "small"
-    """quickstart, tiny, small, medium, large or xl"""
+    """shape of the network: quickstart, tiny, small, medium, large or xl; for recipes: --config"""
     n_layer: int | None = None
     """number of layers; null: that of the size"""
     n_head: int | None = None

@@ -130,6 +130,8 @@ def read_record(path: str | Path, remedy: str) -> dict:
     Raises InputError if it is missing, corrupt, or something else, with `remedy`, and if a field is
     missing or is not what later steps rely on (evaluation/record_schema.py).
     """
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder: pass its records, {path}/eval_*.json")
     record = read_json(path, remedy)
     check_record(path, record, remedy)
     return record

@@ -241,7 +241,7 @@ def load_newest_intact(
 ) -> tuple[dict, list[CorruptCheckpoint]]:
     """Return the newest checkpoint of a run that is not corrupt, and the errors of newer ones.
 
-    weights: as in `load_checkpoint`. Raises the error of the newest checkpoint if all are corrupt.
+    weights: as in `load_checkpoint`. Raises InputError if all are corrupt.
     """
     errors = []
     for path in reversed(list_checkpoints(folder)):
@@ -251,7 +251,12 @@ def load_newest_intact(
             errors.append(error)
     if not errors:
         raise InputError(f"the checkpoints in {folder} were removed: run the command again")
-    raise errors[0]
+    if len(errors) == 1:
+        raise errors[0]
+    raise InputError(
+        f"all {len(errors)} checkpoints in {folder} are corrupt (the newest one: "
+        f"{errors[0].reason}): restore a copy, or train again with another --out_dir"
+    )
 
 
 def _read(path: Path, weights: bool, digest=None):

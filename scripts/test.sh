@@ -16,8 +16,8 @@ if [ $# = 0 ]; then
     run python -m ruff format --check .
     # Without warnings: it would search the network for a newer version.
     export PYRIGHT_PYTHON_IGNORE_WARNINGS=1
-    run python -m pyright --pythonpath "$(command -v python)"
+    run python -m pyright --threads 2 --pythonpath "$(command -v python)"
 fi
 export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1
-run python -m pytest -n auto -q \
+run python -m pytest -n auto --dist worksteal -q \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true "$@"

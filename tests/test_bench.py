@@ -255,12 +255,12 @@ def test_every_encoding_is_compiled(monkeypatch):
     monkeypatch.setattr(
         torch, "compile", lambda function, **_: compiled(function, backend=backend, fullgraph=True)
     )
-    names = "cable,cable-nw,k-cable,fox,alibi,t5,kerple"
+    names = "cable,alibi,kerple"  # with rope and nope, at two lengths: 10 graphs
     config = bench.Config(
         what=["eval"], encodings=names, context="8,10", model="quickstart", repeats=1, compile=True
     )
     *_, last = bench.measure("eval", config, torch.device("cpu"), torch.float32)
-    assert last["compile"] and len(last["contexts"]["10"]) == 9 and len(graphs) == 18
+    assert last["compile"] and len(last["contexts"]["10"]) == 5 and len(graphs) == 10
 
 
 def test_generation_is_compared_with_transformers(tmp_path, capsys):

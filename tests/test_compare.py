@@ -69,7 +69,7 @@ def test_invalid_records_are_refused(refused, tmp_path):
     assert "two records are needed" in refused(compare.main, a)[0]
     lines = refused(compare.main, a, tmp_path / "none.json")
     assert "does not exist: make it with eval_extrapolation.py" in lines[0]
-    assert "pass its record, one of" in refused(compare.main, a, tmp_path)[0]
+    assert "pass its records," in refused(compare.main, a, tmp_path)[0]
     assert refused(compare.main, a, write("b", data=OTHER_DATA, protocol={"name": "x"})) == [
         "error: the records differ in data: evaluate all runs in the same way",
         "error: the records differ in protocol: evaluate all runs in the same way",

@@ -197,6 +197,11 @@ def test_results_on_other_data_are_next_to_the_paper_s(tmp_path):
     assert "30.00" in text and "25.00" in text and "CABLE, version 1, table 1" in text
 
 
+def test_a_folder_is_refused_with_the_pattern_of_its_records(refused, tmp_path):
+    (line,) = refused(report.main, tmp_path, "--out_dir", tmp_path / "out")
+    assert line == f"error: {tmp_path} is a folder: pass its records, {tmp_path}/eval_*.json"
+
+
 def speed(seconds, tokens=1000, memory=5e6, mfu=None, **ratios):
     return {
         "seconds": seconds,

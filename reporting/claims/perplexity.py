@@ -52,7 +52,7 @@ class LowerThan(NamedTuple):
     where: str
 
 
-ALIBI_SLOPES = "alibi-shift with ALiBi's slopes"  # an encoding: see `_measured_encoding`
+ALIBI_SLOPES = "alibi-shift with scaled slopes"  # an encoding: see `_measured_encoding`
 SANDWICH_LENGTH = 512  # training length of the Sandwich paper
 # The papers print directions ("sharp decline") and tables, but few bounds. OURS: the bound between
 # the two is not printed.

@@ -476,7 +476,6 @@ def test_nan_or_inf_gradient_stops_the_training(data_dir, tmp_path, refused):
 def test_user_errors_are_printed_once(data_dir, tmp_path):
     (tmp_path / "file").write_text("")
     for flags, message in (
-        (["--pe", "cabel"], "did you mean cable?"),
         (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # detected by rank 0 only
         (["--tokens_per_step", "96"], "block_size 32 x world size 2 = 64: change one of them"),
     ):
