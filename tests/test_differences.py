@@ -71,6 +71,16 @@ def test_smoothed_curve_is_near_the_fit_to_all_distances():
     np.testing.assert_allclose(smoothed, printed[:, None] * 8 / RATIOS, rtol=1e-5)
 
 
+@torch.no_grad()
+def test_smoothed_sandwich_is_a_special_case_of_kerple():
+    """Sandwich, section 6.3: r1 = 0.825 (at h = 8), r2 = 1, up to a constant in each row."""
+    kerple = posenc.build(posenc.parse("kerple"), HEADS, WIDTH, 512, 1)[0]
+    kerple.r1.copy_(torch.tensor(0.825 * 8 / RATIOS))
+    kerple.r2.fill_(1)
+    difference = distance_bias_of(kerple) - distance_bias("sandwich-smoothed")
+    np.testing.assert_allclose(difference, np.tile(6.4 / RATIOS, (8192, 1)), atol=1e-4)
+
+
 def test_literal_alibi_of_sandwich_is_shift_3():
     """Equations 1 and 3: the bias -d 2^(-h) is divided by sqrt(768 / 12) = 8."""
     printed = -DISTANCES[:, None] * 2.0**-RATIOS / np.sqrt(WIDTH / HEADS)

@@ -8,6 +8,7 @@
 import contextlib
 import importlib
 import io
+import json
 import os
 import re
 import shlex
@@ -497,6 +498,20 @@ def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_pa
     assert written.exists() == committed.exists()
     if written.exists():
         assert written.read_text() == committed.read_text()
+
+
+def test_speed_of_generation_is_that_of_the_records():
+    """Of performance.md, section Generation: the ratios to transformers."""
+    page = (ROOT / "docs" / "performance.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`, (\w+) \| ([\d. |]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for model, dtype, cells in rows:
+        record = json.loads(
+            (RESULTS / "bench" / "generation" / f"{model}_{dtype}.json").read_text()
+        )
+        measured = record["generate"]["contexts"]["256"]
+        ratios = [measured[pe]["ratios"]["transformers"] for pe in ("learnable", "rope", "cable")]
+        assert cells.split(" | ") == [f"{ratio:.2f}" for ratio in ratios]
 
 
 def test_index_of_claims_is_current():
