@@ -129,7 +129,8 @@ ON_ARXIV_AND_GITHUB: Scope = (
     (),
     (LowerThan("sandwich", ("alibi",), BEYOND, SANDWICH, "section 6.2"),),
 )
-# Claims on k-cable are on "models with a low number of layers" (section 5.6).
+# Claims on these are on "models with a low number of layers" (section 5.6; version 1, section 5.4).
+SHALLOW_ONLY = ("k-cable", "k-cable-v1")
 DEEP_SIZES = ("small", "medium", "large", "xl")
 SCOPES = {
     "fineweb-edu": ON_FINEWEB_EDU,
@@ -217,7 +218,7 @@ def _judge_model(
     for scope, bounds, comparisons in _scopes(dataset_of(record), record.get("size")):
         for bound in bounds:
             is_claimed = _measured_encoding(bound.pe, trained_at) in claimed
-            if bound.pe == "k-cable" and record.get("size") in DEEP_SIZES:
+            if bound.pe in SHALLOW_ONLY and record.get("size") in DEEP_SIZES:
                 continue
             if is_claimed and (bound.paper != SANDWICH or own_protocol):
                 yield _judge_growth(results, bound, scope)
@@ -225,7 +226,7 @@ def _judge_model(
             rivals = tuple(rival for rival in comparison.rivals if rival in results.encodings)
             if comparison.pe not in claimed or not rivals:
                 continue
-            if comparison.pe == "k-cable" and record.get("size") in DEEP_SIZES:
+            if comparison.pe in SHALLOW_ONLY and record.get("size") in DEEP_SIZES:
                 continue
             if comparison.paper != SANDWICH or own_protocol:
                 yield _judge_lower(results, comparison._replace(rivals=rivals), scope)

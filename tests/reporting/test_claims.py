@@ -250,6 +250,16 @@ def test_bounds_on_fineweb_edu():
     }
 
 
+@pytest.mark.parametrize("pe", ["k-cable", "k-cable-v1"])
+def test_kernelized_cable_is_judged_on_shallow_networks_only(pe):
+    """Section 5.6, and 5.4 of version 1: "models with a low number of layers"."""
+    other = "cable-v1" if pe.endswith("v1") else "cable"
+    numbers = {256: 4.0, 512: 4.0, 4096: 4.0}
+    for size, expected in (("tiny", True), ("quickstart", True), ("small", False)):
+        records = [record(name, numbers) | {"size": size} for name in (pe, other)]
+        assert any(v.claim.startswith(f"{pe}:") for v in judge(records)) == expected
+
+
 def test_cable_is_best_at_every_length_on_fineweb_edu():
     """Section A.2: also below the training length."""
 
