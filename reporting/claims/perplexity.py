@@ -11,11 +11,13 @@ from reporting.claims.verdicts import (
     CABLE,
     CABLE_V1,
     CLAIMED_AS,
+    DEEP_SIZES,
     FAR_MULTIPLES,
     NO_GROWTH,
     NO_PAPER,
     OURS,
     SANDWICH,
+    SHALLOW_ONLY,
     Verdict,
     judge_all,
     judge_bound,
@@ -129,9 +131,6 @@ ON_ARXIV_AND_GITHUB: Scope = (
     (),
     (LowerThan("sandwich", ("alibi",), BEYOND, SANDWICH, "section 6.2"),),
 )
-# Claims on these are on "models with a low number of layers" (section 5.6; version 1, section 5.4).
-SHALLOW_ONLY = ("k-cable", "k-cable-v1")
-DEEP_SIZES = ("small", "medium", "large", "xl")
 SCOPES = {
     "fineweb-edu": ON_FINEWEB_EDU,
     "arxiv": ON_ARXIV_AND_GITHUB,
