@@ -142,7 +142,8 @@ ALL_TRAINING_LENGTHS = Verdict(
     CABLE_V1,
     "figure 5",
 )
-# Encodings that fail at a training length and do not at a longer one.
+# Table 2 of Sandwich: stable perplexity of encodings that fail at a shorter training length. For
+# windows this always holds where all contexts exceed the theoretical field, (w - 1) layers + 1.
 LONGER_TRAINING = {
     pe: Verdict(
         f"{pe}: perplexity at the longest context / at the shortest <= {NO_GROWTH}, trained with "
