@@ -4,9 +4,9 @@
 #     bash scripts/figure3.sh
 #
 # On one GPU: GPT-2 medium as in figure 3, then small as in section 5.3, at several context lengths;
-# each claim is judged on its size. Figure 4 of version 1 is in v1_figure1_4.sh. Speeds of a machine
-# that runs anything else are of no use; memory does not depend on it. SCALE=small has fewer lengths
-# and encodings: about 5 minutes on two quiet CPU cores.
+# a claim of one size is judged on that size only. Figure 4 of version 1 is in v1_figure1_4.sh.
+# Speeds of a machine that runs anything else are of no use; memory does not depend on it.
+# SCALE=small has fewer lengths and encodings: about 5 minutes on two quiet CPU cores.
 #
 # Cost: no training. Eleven encodings and nope, medians of 10 rounds: about one hour of one H100.
 # Disk: nothing.

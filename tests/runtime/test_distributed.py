@@ -396,9 +396,8 @@ def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tm
 
 def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_dir, tmp_path):
     run = tmp_path / "run"
-    for count, step in ((2, 6), (1, 13)):
-        succeeded(train(count, data_dir, run, "--resume", code=at_step(step, 0, STOP)))
-        assert checkpoints.load_checkpoint(run)["step"] == step
+    succeeded(train(1, data_dir, run, code=at_step(6, 0, STOP)))
+    assert checkpoints.load_checkpoint(run)["step"] == 6
     succeeded(train(2, data_dir, run, "--resume"))
     assert_equal_to_rounding(weights(run), weights(one_rank))
 
