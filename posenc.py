@@ -146,7 +146,7 @@ def build(
 def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
     """Return the classes of a --pe string, each with its options.
 
-    Raises InputError with all problems at once; some encodings have no bidirectional form.
+    Raises InputError with all problems: names, options, hooks that collide, no bidirectional form.
     """
     parsed, problems = [], []
     for part in spec.split("+"):
@@ -598,7 +598,7 @@ class FIRE(Encoding):
 class RoPE(Encoding):
     """Rotates the pair (q[n], q[n + D/2]) by the angle pos base^(-2n/D), n < D/2; keys likewise.
 
-    Pairs are half a head apart, as in Llama and GPT-NeoX.
+    Logits depend on the distance alone. Pairs are half a head apart, as in Llama and GPT-NeoX.
     Source: Su et al. 2024 (RoFormer), eq. 34
     """
 
@@ -662,7 +662,7 @@ class Sinusoidal(Encoding):
 
 
 def alibi_exponents(heads: int) -> Tensor:
-    """Return x of ALiBi's slopes 2^-x, (H,): for P = 2^n <= H, then every second one for 2P."""
+    """Return x of the slopes 2^-x, (H,): for the largest P = 2^n <= H, then every second of 2P."""
     below = 1 << heads.bit_length() - 1
     n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
     return 8 * n.double() / below

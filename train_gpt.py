@@ -85,7 +85,7 @@ class Config:
     attention: attention_choice.Name = "auto"
     """attention path (attention.py); auto: on a GPU, the fastest correct one (--attention_check)"""
     attention_check: Literal["auto", "off"] = "auto"
-    """auto: measure the attention paths at the start, on GPUs; off: sdpa if possible, else dense"""
+    """auto: measure the paths at the start, on GPUs; "off" (quoted in YAML): sdpa, else dense"""
     skip_tolerance: float = SKIP_TOLERANCE
     """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
     # optimization

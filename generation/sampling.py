@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from runtime import devices
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from generation.kv_cache import Cache
 from model import CACHE_CHUNK, GPT
 
+GROWTH = 256  # tokens; the fewest by which the buffer of the texts grows
 # Steps that are launched before the tokens of a step are read, by type of device.
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}
 
@@ -67,8 +69,9 @@ def generate(
         capacity = min(capacity, model.max_context)
     decode = torch.compile(model.decode, fullgraph=True) if config.compile else None
 
-    padded = [prompt + [0] * (max(final_lengths) - len(prompt)) for prompt in prompts]
-    texts = torch.tensor(padded, device=device)  # (B, tokens), filled step by step
+    longest = max(prompt_lengths)
+    padded = [prompt + [0] * (longest - len(prompt)) for prompt in prompts]
+    texts = torch.tensor(padded, device=device)  # (B, tokens); grows as it is filled
     first_new = torch.tensor(prompt_lengths, device=device)
     length = min(prompt_lengths)  # tokens known of every row
     start, cached = 0, 0  # the cache holds `cached` tokens of each row, from position `start` on
@@ -76,7 +79,7 @@ def generate(
     launched: collections.deque[StepResult] = collections.deque()
     steps_ahead = STEPS_AHEAD[device.type]
     while running:
-        if length < texts.size(1):
+        if length < max(final_lengths):
             if length - start > capacity:
                 start, cached = length - max(1, capacity // 2), 0
                 cache = Cache(model, capacity)
@@ -84,8 +87,10 @@ def generate(
                 logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
             cached = length - start
             sampled = sample_token(logits[:, :vocab_size].float(), config, generator)
-            if length < max(prompt_lengths):
+            if length < longest:
                 sampled = torch.where(first_new > length, texts[:, length], sampled)
+            elif length == texts.size(1):
+                texts = F.pad(texts, (0, max(GROWTH, length)))
             texts[:, length] = sampled
             launched.append(StepResult(length, sampled))
             length += 1

@@ -31,8 +31,8 @@ def load_model(
     In the checkpoint, "sha256" replaces "model": the hash of the file that was loaded. attention,
     skip_tolerance: as in `GPTConfig`; they replace the settings of the training. causal: True
     accepts decoders only, False encoders only, None both. dtype: of the blocks' Linear layers, see
-    `cast_blocks`. Prints a note if the training was not
-    finished. Raises InputError as `load_checkpoint` does, or if a parameter contains NaN or Inf.
+    `cast_blocks`. Prints a note if the training was not finished. Raises InputError as
+    `load_checkpoint` does, or if a parameter contains NaN or Inf.
     """
     checkpoint, sha256 = load_with_hash(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)

@@ -9,9 +9,9 @@
 #
 # Cost per encoding (seven): 9.96B tokens, 2.4e19 (medium) and 8.5e18 FLOPs (small), 17 and 6
 # hours of one H100 at 40% MFU; all together 7 days of one H100, 20 hours of eight. The trainings
-# are shared with table1_fineweb.sh and table4.sh, that of cable-v1 in small with v1_figure1_4.sh.
-# That of cable-v1 in medium is not shared: v1_headline.sh trains it at 512 tokens. Disk: 21 GB of
-# data, 8.5 and 3 GB per run.
+# are shared with table1_fineweb.sh and table4.sh, except those of cable-v1: the training of size
+# small is shared with v1_figure1_4.sh, and that of size medium is not shared (v1_headline.sh trains
+# at 512 tokens). Disk: 21 GB of data, 8.5 and 3 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment generalization cable cable-v1 alibi t5 t5-clip rope sinusoidal

@@ -367,7 +367,8 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
         "**5.10 ± 0.10**",
         "**5.10 ± 0.10**",
     ]
-    assert rows[3] == ["512", "5.37 ± 0.15†", "**5.07 ± 0.15∗**", "5.17 ± 0.06", "5.17 ± 0.15"]
+    numbers = ["5.37 ± 0.15†", "**5.07 ± 0.15∗**", "5.17 ± 0.06", "5.17 ± 0.15"]
+    assert rows[3] == ["512", *numbers]
     assert "(paired two-sided t-test over 3 seeds, level 0.05)." in caption
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in comparison.splitlines()]
     assert rows[4] == ["2", "ours", "1.01†", "0.99∗", "1.01", "1.01"]

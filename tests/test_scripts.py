@@ -95,12 +95,12 @@ def test_runs_with_other_flags_have_another_folder(tmp_path, data_dir):
     """Runs and report; a script that another script starts does not add the folder again."""
     settings = {"DATA": str(data_dir), "ENCODINGS": "cable", "DRY_RUN": "1"}
     folders = {}
-    for flags in ("", "--attn_scale 1 --plugin a/b.py"):
+    for flags in ("", "--attn_scale 1", "--attn_scale 1 --plugin a/b.py"):
         done = script("figure5.sh", tmp_path, FLAGS=flags, **settings)
         found = re.findall(rf"{tmp_path}/runs/(\S*?)smoke/", done.stdout)
         assert found and len(set(found)) == 1, done.stderr
         folders[flags] = found[0]
-    assert list(folders.values()) == ["", "attn_scale1-plugina_b.py/"]
+    assert list(folders.values()) == ["", "attn_scale1/", "attn_scale1-plugina_b.py/"]
     nested = "source scripts/common.sh; bash -c 'source scripts/common.sh; echo $RUNS'"
     done = subprocess.run(
         ["bash", "-c", nested],

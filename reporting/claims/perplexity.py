@@ -11,14 +11,13 @@ from reporting.claims.verdicts import (
     CABLE,
     CABLE_V1,
     CLAIMED_AS,
-    DEEP_SIZES,
     FAR_MULTIPLES,
     NO_GROWTH,
     NO_PAPER,
     OURS,
     SANDWICH,
-    SHALLOW_ONLY,
     Verdict,
+    is_stated_for,
     judge_all,
     judge_bound,
     judge_lowest,
@@ -218,15 +217,13 @@ def _judge_model(
     for scope, bounds, comparisons in _scopes(dataset_of(record), record.get("size")):
         for bound in bounds:
             is_claimed = _measured_encoding(bound.pe, trained_at) in claimed
-            if bound.pe in SHALLOW_ONLY and record.get("size") in DEEP_SIZES:
-                continue
+            is_claimed = is_claimed and is_stated_for(bound.pe, record.get("size"))
             if is_claimed and (bound.paper != SANDWICH or own_protocol):
                 yield _judge_growth(results, bound, scope)
         for comparison in comparisons:
             rivals = tuple(rival for rival in comparison.rivals if rival in results.encodings)
-            if comparison.pe not in claimed or not rivals:
-                continue
-            if comparison.pe in SHALLOW_ONLY and record.get("size") in DEEP_SIZES:
+            is_claimed = comparison.pe in claimed and rivals
+            if not is_claimed or not is_stated_for(comparison.pe, record.get("size")):
                 continue
             if comparison.paper != SANDWICH or own_protocol:
                 yield _judge_lower(results, comparison._replace(rivals=rivals), scope)

@@ -21,11 +21,10 @@ from evaluation.intervals import Interval
 from reporting.claims.speed import entry_of, is_on_cpu, memory_ratio
 from reporting.claims.verdicts import (
     CABLE_V1,
-    DEEP_SIZES,
     FAILS,
     HOLDS,
-    SHALLOW_ONLY,
     Verdict,
+    is_stated_for,
     judge_bound,
     printed_interval,
 )
@@ -188,7 +187,7 @@ def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
     """Return the pairs of SHORTER_TRAININGS in columns, at the paper's lengths or a scale of them.
 
     At the paper's lengths they have its size and data set; at a scale, as in the scripts at
-    SCALE=small, any (of SHALLOW_ONLY no deep size). Of several columns the first counts.
+    SCALE=small, any that `is_stated_for` accepts. Of several columns the first counts.
     """
     by_run = {}
     for column in reversed(columns):
@@ -198,7 +197,7 @@ def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
     for claim in SHORTER_TRAININGS:
         for scale in SCALES:
             for size in [claim.size] if scale == 1 else sizes:
-                if claim.pe in SHALLOW_ONLY and size in DEEP_SIZES:
+                if not is_stated_for(claim.pe, size):
                     continue
                 ours = by_run.get((claim.pe, claim.trained_at // scale, size))
                 baseline_length = claim.baseline_trained_at // scale

@@ -15,9 +15,6 @@ CLAIMED_AS = {"fox": "cable-v1"}
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
 
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
-# Claims on these are on "models with a low number of layers" (section 5.6; version 1, section 5.4).
-SHALLOW_ONLY = ("k-cable", "k-cable-v1")
-DEEP_SIZES = ("small", "medium", "large", "xl")
 # The multiple of the training length that "far" claims are about: the first that was evaluated.
 FAR_MULTIPLES = (16, 15)
 NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
@@ -64,6 +61,15 @@ def printed_interval(interval: Interval, digits: int = 3) -> str:
     if not interval.paired:
         notes.append("unpaired")
     return f"{text} ({'; '.join(notes)})"
+
+
+def is_stated_for(pe: str, size: str | None) -> bool:
+    """Return whether the papers' claims on an encoding are about networks of a size.
+
+    Those on kernelized CABLE are on "models with a low number of layers" (section 5.6; version 1,
+    section 5.4).
+    """
+    return pe not in ("k-cable", "k-cable-v1") or size not in ("small", "medium", "large", "xl")
 
 
 def judge_bound(interval: Interval, relation: str, bound: float) -> str:

@@ -1,6 +1,7 @@
 """Tests of generation/sampling.py: greedy decoding, batches, long contexts, distributions."""
 
 import copy
+import itertools
 
 from runtime import checkpoints, loading
 
@@ -123,6 +124,22 @@ def test_cast_blocks_change_no_loss(pe, model):
         expected = model(pe).losses(tokens, tokens)
         assert torch.equal(cast.losses(tokens, tokens), expected)
     assert expected.dtype == torch.float32
+
+
+def test_memory_does_not_grow_with_the_tokens_to_come(model):
+    """An encoding with a longest context needs no cache for all of them."""
+    config = sampling.SamplingConfig(max_new_tokens=10**9, temperature=0)
+    learnable, prompt = model("learnable"), [END, *b"1: line"]
+    steps = sampling.generate(learnable, [prompt], config, 257, END, CPU, torch.float32)
+    tokens = [step[0] for step in itertools.islice(steps, 8)]
+    assert tokens == greedy_tokens(learnable, prompt, 8)
+
+
+def test_buffer_of_the_texts_grows(model, monkeypatch):
+    cable, prompts = model("cable"), [[END, *b"12: l"], [END]]
+    expected = generate_tokens(cable, prompts, temperature=0, max_new_tokens=20)
+    monkeypatch.setattr(sampling, "GROWTH", 1)
+    assert generate_tokens(cable, prompts, temperature=0, max_new_tokens=20) == expected
 
 
 @pytest.mark.parametrize("steps_ahead", [1, 3])

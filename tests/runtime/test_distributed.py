@@ -396,8 +396,9 @@ def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tm
 
 def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_dir, tmp_path):
     run = tmp_path / "run"
-    succeeded(train(1, data_dir, run, code=at_step(6, 0, STOP)))
-    assert checkpoints.load_checkpoint(run)["step"] == 6
+    for count, step in ((2, 6), (1, 13)):
+        succeeded(train(count, data_dir, run, "--resume", code=at_step(step, 0, STOP)))
+        assert checkpoints.load_checkpoint(run)["step"] == step
     succeeded(train(2, data_dir, run, "--resume"))
     assert_equal_to_rounding(weights(run), weights(one_rank))
 
@@ -475,6 +476,7 @@ def test_nan_or_inf_gradient_stops_the_training(data_dir, tmp_path, refused):
 def test_user_errors_are_printed_once(data_dir, tmp_path):
     (tmp_path / "file").write_text("")
     for flags, message in (
+        (["--pe", "cabel"], "did you mean cable?"),
         (["--out_dir", tmp_path / "file" / "run"], "cannot write"),  # detected by rank 0 only
         (["--tokens_per_step", "96"], "block_size 32 x world size 2 = 64: change one of them"),
     ):
