@@ -13,7 +13,7 @@
 source "$(dirname "$0")/common.sh"
 experiment table4 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
 prepare_data fineweb-edu
-for size in small tiny; do
+for size in tiny small; do
     train fineweb-edu_$size 1024
     evaluate_perplexity 512,1024,2048,4096,8192,15360
     report cable_table4_fineweb-edu-10b_$size $size
