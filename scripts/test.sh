@@ -19,5 +19,6 @@ if [ $# = 0 ]; then
     run python -m pyright --threads 2 --pythonpath "$(command -v python)"
 fi
 export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1
-run python -m pytest -n auto --dist worksteal -q \
+# One worker more than cores, because many tests wait for other processes.
+run python -m pytest -n $(($(nproc) + 1)) --dist worksteal -q \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true "$@"
