@@ -63,8 +63,9 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
-        "" is the path that `auto` selects. " all tiles" is the Triton path that skips no tiles,
-        " flex" is FlexAttention, " theirs" the kernels of the Forgetting Transformer.
+        "" is the path that `auto` selects. On a CPU " flash" is PyTorch's fused kernel, because
+        `sdpa` computes short texts by batched products. " all tiles" is the Triton path that skips
+        no tiles, " flex" is FlexAttention, " theirs" the kernels of the Forgetting Transformer.
         """
         automatic = attention.resolve_path("auto", encoding)
         paths = {"": automatic}
@@ -73,6 +74,8 @@ class Setting:
         if automatic != "dense" and has_bias and short_enough:
             paths[" dense"] = "dense"
         if self.device.type != "cuda":
+            if automatic == "sdpa":
+                paths[" flash"] = "sdpa/flash"
             return paths
         if triton_attention.supports(encoding):
             paths[" triton"] = "triton"

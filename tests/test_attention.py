@@ -31,16 +31,20 @@ def make_inputs(T, decay, dtype, B=1, H=2, D=32):
 
 def results(path, inputs, float64=False):
     """Return the output and the gradients of q, k, v, f, g with the bias g_i (S_i - S_j)."""
+    dtype = inputs[0].dtype
     if float64:
         inputs = [x.double() for x in inputs]
     q, k, v, f, g = inputs = [x.detach().requires_grad_() for x in inputs]
     s, scale = -f.cumsum(-1), q.size(-1) ** -0.5
+    factors = DECAY.factors((s, g), (s,))
     if path == "dense":
         output = attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), scale)
+    elif path == "batched":
+        output = attention.batched_products(q, k, v, factors, scale)
     else:
-        output = attention.sdpa_with_bias(q, k, v, DECAY.factors((s, g), (s,)), scale)
+        output = attention.sdpa_with_bias(q, k, v, factors, scale)
     gradient = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
-    output.backward(gradient.to(output.dtype))
+    output.backward(gradient.to(dtype).to(output.dtype))
     return dict(zip(NAMES, [output.detach(), *(x.grad for x in inputs)], strict=True))
 
 
@@ -177,6 +181,77 @@ def test_sdpa_with_bias_is_finite_beyond_the_range_of_float16():
     inputs = make_inputs(1024, 60000, torch.float16)
     assert all(x.isfinite().all() for x in results("sdpa", inputs).values())
     assert errors("sdpa", inputs)["output"] <= 2e-3
+
+
+@pytest.mark.parametrize("T, decay", [(1, 1), (7, 2), (257, 50), (1024, 4018)])
+@pytest.mark.parametrize("dtype, qkv", [(torch.float32, 2e-6), (torch.bfloat16, 5e-3)])
+def test_batched_products_match_dense(T, decay, dtype, qkv):
+    """Unlike the fused kernel, they do not round the columns of the bias and their gradients."""
+    error = errors("batched", make_inputs(T, decay, dtype))
+    if T == 1:  # the other gradients are zero for one key
+        error = {name: error[name] for name in ("output", "dv")}
+    bounds = dict.fromkeys(NAMES, qkv) | {"df": 1e-5, "dg": 1e-5}
+    limit = {name: bound + 4e-8 * decay for name, bound in bounds.items()}
+    assert all(value <= limit[name] for name, value in error.items()), error
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_of_batched_products(causal, monkeypatch):
+    """Several blocks of rows and of texts, two columns, float64: against NumPy and differences."""
+    monkeypatch.setattr(attention, "BATCHED_ROWS", 4)
+    monkeypatch.setattr(attention, "BATCHED_BLOCK", 30)
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = torch.randn(3, 2, 3, 10, 2, generator=generator, dtype=torch.float64)
+    columns = torch.randn(2, 1, 3, 10, 2, generator=generator, dtype=torch.float64)
+    inputs = [x.requires_grad_() for x in (q, k, v, *columns)]
+
+    def compute(q, k, v, u, w):
+        pairs = [(u, w), (u[..., 0], None)]
+        return attention.batched_products(q, k, v, pairs, 0.7, causal)
+
+    bias = np.einsum("bhir,bhjr->bhij", *(x.detach().numpy() for x in columns))
+    arrays = [x.detach().numpy() for x in (q, k, v)]
+    reference = numpy_attention(*arrays[:3], bias, 0.7)
+    if not causal:
+        logits = np.einsum("bhid,bhjd->bhij", *arrays[:2]) * 0.7 + bias
+        reference = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) @ arrays[2]
+    assert_allclose(compute(*inputs).detach(), reference, rtol=1e-12)
+    with torch.no_grad():
+        assert_allclose(compute(*inputs), reference, rtol=1e-12)
+    torch.autograd.gradcheck(compute, inputs)
+
+
+def test_operator_of_batched_products_is_valid():
+    """PyTorch's own checks: schema, shapes without data, autograd and compilation."""
+    inputs = [torch.randn(2, 4, width, requires_grad=True) for width in (8, 8, 8, 1, 1)]
+    arguments = *inputs, 0.5, True, True, True
+    torch.library.opcheck(attention._batched_attention, arguments)
+
+
+@pytest.mark.parametrize(
+    "path, tokens, keys, lengths, expected",
+    [
+        ("sdpa", 6, 6, None, True),
+        ("sdpa", 7, 7, None, False),  # longer than BATCHED_TOKENS
+        ("sdpa", 5, 6, None, False),  # cached tokens
+        ("sdpa", 6, 6, torch.tensor([4]), False),  # padding
+        ("sdpa/flash", 6, 6, None, False),
+    ],
+)
+def test_short_texts_on_a_cpu_use_batched_products(
+    path, tokens, keys, lengths, expected, monkeypatch
+):
+    called = []
+    original = attention.batched_products
+    monkeypatch.setattr(
+        attention, "batched_products", lambda *args: called.append(1) or original(*args)
+    )
+    monkeypatch.setattr(attention, "BATCHED_TOKENS", 6)
+    encoding = build("nope", causal=lengths is None)
+    q, k = torch.randn(1, 2, tokens, 8), torch.randn(1, 2, keys, 8)
+    mask_spec = attention.make_mask_spec(encoding, lengths=lengths)
+    attention.attend(q, k, k, BiasInputs(encoding, (), ()), 1.0, path, mask_spec)
+    assert bool(called) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -50,7 +50,7 @@ Name = Literal[
 # Paths to measure. If several are equally fast, the first is taken: PyTorch's kernels have been
 # tested most, and the dense path needs the most memory.
 PATHS = ("sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense")
-ON_ANY_DEVICE = ("sdpa", "dense")
+ON_ANY_DEVICE = ("sdpa", "sdpa/flash", "dense")
 EQUALLY_FAST = 1.1
 # Largest relative errors on the small problem: of the output and the gradients of queries, keys,
 # values and features; of the gradients of parameters. The latter are sums along the text, in which

@@ -25,6 +25,8 @@ import posenc
 from errors import InputError
 from reporting import encoding_table
 
+GPU_PATHS = {*attention.BACKENDS, "flex"} - {"sdpa/flash"}
+
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
 # Settings that are no part of a run's config: they choose what the program does.
 NOT_RECORDED = {"resume", "override", "dry_run", "list"}
@@ -86,7 +88,7 @@ def check_device(config, device: torch.device) -> None:
     problems = []
     if device.type == "cpu" and config.micro_batch == "auto":
         problems.append("micro_batch auto measures the memory of a GPU: pass a number")
-    if device.type == "cpu" and config.attention in (*attention.BACKENDS, "flex"):
+    if device.type == "cpu" and config.attention in GPU_PATHS:
         problems.append(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
     if problems:
         raise InputError(*problems)

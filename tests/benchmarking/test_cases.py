@@ -83,8 +83,9 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     )
     for case in build_attention_cases(PLAIN, "cable").values():
         case.prepare()()
-    assert paths == ["sdpa", "dense"]
-    for fused, dense in zip(*grads, strict=True):
+    assert paths == ["sdpa", "dense", "sdpa/flash"]
+    for batched, dense, fused in zip(*grads, strict=True):
+        torch.testing.assert_close(batched, dense, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
     assert [tuple(g.shape) for g in grads[0]] == [
         (2, 8, 384),
@@ -96,7 +97,9 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("pe, keys", [("cable", "cable"), ("nope", "nope"), ("rope", "rope sdpa")])
+@pytest.mark.parametrize(
+    "pe, keys", [("cable", "cable"), ("nope", "nope,nope flash"), ("rope", "rope,rope flash,sdpa")]
+)
 def test_attention_of_encoders_is_bidirectional(pe, keys, monkeypatch):
     """Compared with softmax(q k^T / sqrt(D) + b) v over all keys."""
     computed, grad = [], torch.autograd.grad
@@ -109,13 +112,14 @@ def test_attention_of_encoders_is_bidirectional(pe, keys, monkeypatch):
     layer = attention_cases.untrained_layer(encoder, pe)
     encoding, heads, x, projection = layer.encoding, layer.heads, layer.x, layer.projection
     found = build_attention_cases(encoder, pe)
-    assert list(found) == keys.split()
+    assert list(found) == keys.split(",")
     for case in found.values():
         case.prepare()()
     pos = torch.arange(8)
     q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))
     # SDPA without an encoding does not rotate.
-    for y, (one, other) in zip(computed, (encoding.rotate(q, k, pos), (q, k)), strict=False):
+    inputs = [encoding.rotate(q, k, pos)] * (len(found) - 1 or 1) + [(q, k)]
+    for y, (one, other) in zip(computed, inputs, strict=False):
         bias = 0
         if pe == "cable":
             (s, g), _ = encoding.features(x, pos)
@@ -146,11 +150,11 @@ def test_encoder_batches_have_targets_at_masked_positions():
 
 def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
     """Half of the bias, and NaN gradients of gates."""
-    sdpa_with_bias = attention.sdpa_with_bias
+    batched_products = attention.batched_products
     monkeypatch.setattr(
         attention,
-        "sdpa_with_bias",
-        lambda q, k, v, factors, *rest: sdpa_with_bias(
+        "batched_products",
+        lambda q, k, v, factors, *rest: batched_products(
             q, k, v, [(u / 2, w) for u, w in factors], *rest
         ),
     )
@@ -159,9 +163,9 @@ def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
     def without_gradient(q, k, v, factors, *rest):
         for u, _ in factors:
             u.register_hook(lambda grad: grad * math.nan)
-        return sdpa_with_bias(q, k, v, factors, *rest)
+        return batched_products(q, k, v, factors, *rest)
 
-    monkeypatch.setattr(attention, "sdpa_with_bias", without_gradient)
+    monkeypatch.setattr(attention, "batched_products", without_gradient)
     # The output is correct; only the gradients of the gates are NaN.
     assert math.isnan(build_attention_cases(PLAIN, "cable")["cable"].error())
 
@@ -207,7 +211,7 @@ def test_pinned_backends_are_used(monkeypatch):
         lambda *args, **options: computed.append(sdpa(*args, **options)) or computed[-1],
     )
     found = build_attention_cases(PLAIN, "rope")
-    assert list(found) == ["rope", "sdpa", "sdpa flash", "sdpa cudnn"]
+    assert list(found) == ["rope", "rope flash", "sdpa", "sdpa flash", "sdpa cudnn"]
     assert found["sdpa flash"].is_supported("sdpa flash")
     assert not found["sdpa cudnn"].is_supported("sdpa cudnn")
     found["sdpa"].prepare()()

@@ -339,7 +339,7 @@ def test_attention_check_off_on_the_command_line(data_dir, tmp_path):
     assert checkpoints.load_checkpoint(tmp_path)["config"]["attention_check"] == "off"
 
 
-@pytest.mark.parametrize("path", ["sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "flex"])
+@pytest.mark.parametrize("path", ["sdpa/cudnn", "sdpa/efficient", "flex"])
 def test_paths_of_gpus_are_refused_on_cpus(path, data_dir, tmp_path, refused):
     flags = [*TINY, "--data", data_dir, "--out_dir", tmp_path / "run", "--attention", path]
     (line,) = refused(train_gpt.main, *flags)
@@ -352,7 +352,7 @@ def test_paths_of_gpus_are_refused_on_cpus(path, data_dir, tmp_path, refused):
         ({"attention": "dense"}, CPU, "dense", ""),
         ({"attention": "auto"}, GPU, "sdpa", ""),
         ({}, CPU, "sdpa", ""),
-        ({"attention": "sdpa/flash"}, CPU, "auto", "attention by sdpa/flash: it needs a GPU"),
+        ({"attention": "sdpa/cudnn"}, CPU, "auto", "attention by sdpa/cudnn: it needs a GPU"),
         ({"attention": "thin"}, GPU, "auto", "attention by thin: unknown attention path 'thin'"),
     ],
 )
