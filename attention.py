@@ -291,11 +291,10 @@ def batched_products(
     gradients = torch.is_grad_enabled()
     bias_learns = gradients and (u.requires_grad or w.requires_grad)
     inputs = (x.flatten(0, 1) for x in (q, k, v, u, w))
-    y, _ = _batched_attention(*inputs, scale, causal, gradients, bias_learns)
+    y, _ = torch.ops.posenc.batched_attention(*inputs, scale, causal, gradients, bias_learns)
     return y.view(q.shape)
 
 
-@torch.library.custom_op("posenc::batched_attention", mutates_args=())
 def _batched_attention(
     q: Tensor,
     k: Tensor,
@@ -331,7 +330,6 @@ def _batched_attention(
     return y, saved
 
 
-@_batched_attention.register_fake
 def _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns):
     elements = 0
     if gradients:
@@ -341,7 +339,6 @@ def _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns
     return torch.empty_like(v, memory_format=torch.contiguous_format), saved
 
 
-@torch.library.custom_op("posenc::batched_attention_backward", mutates_args=())
 def _batched_attention_backward(
     dy: Tensor,
     q: Tensor,
@@ -375,7 +372,6 @@ def _batched_attention_backward(
     return dq.mul_(scale), dk.mul_(scale).to(k.dtype), dv.to(v.dtype), du, dw
 
 
-@_batched_attention_backward.register_fake
 def _batched_attention_backward_fake(dy, q, k, v, u, w, saved, scale, causal, bias_learns):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, u, w))
 
@@ -393,11 +389,23 @@ def _batched_gradients(ctx, dy, _):
     if dy is None:  # nothing depends on the output
         return (None,) * 9
     settings = ctx.scale, ctx.causal, ctx.bias_learns
-    grads = _batched_attention_backward(dy, *ctx.saved_tensors, *settings)
+    grads = torch.ops.posenc.batched_attention_backward(dy, *ctx.saved_tensors, *settings)
     return *grads, None, None, None, None
 
 
-_batched_attention.register_autograd(_batched_gradients, setup_context=_save_for_backward)
+def _register_batched_attention() -> None:
+    """Register the operators, unless a copy of this file did: exported models have one each."""
+    if hasattr(torch.ops.posenc, "batched_attention"):
+        return
+    define = functools.partial(torch.library.custom_op, mutates_args=())
+    forward = define("posenc::batched_attention", _batched_attention)
+    forward.register_fake(_batched_attention_fake)
+    backward = define("posenc::batched_attention_backward", _batched_attention_backward)
+    backward.register_fake(_batched_attention_backward_fake)
+    forward.register_autograd(_batched_gradients, setup_context=_save_for_backward)
+
+
+_register_batched_attention()
 
 
 def _blocks(q: Tensor, causal: bool):

@@ -6,15 +6,16 @@
 The measure is the cumulative normalized gradient of Chi et al. 2023, section 5.1. The loss of the
 last token is differentiated with respect to the token embeddings. Each token's fraction is the norm
 of its gradient over the sum of all norms. The receptive field is the smallest n such that the last
-n tokens hold more than 99% of the gradient. The paper predicts that perplexity stays flat beyond
-the training length if the training length covers the receptive field, and grows if it does not.
+n tokens hold more than 99% of the gradient. The paper predicts that perplexity of ALiBi and of
+windows stays flat beyond the training length if the training length covers the receptive field, and
+grows if it does not; Sandwich does not need this (section 6.2).
 
 The bias that `train_gpt.py` logs covers one layer; the receptive field includes what reaches the
 prediction through other tokens, layer by layer. Unlike recall (eval_recall.py), it does not measure
 whether the distant text improves the prediction.
 
 Everything is computed in float32. In bfloat16, the fused kernel rounds the gradient of a gate's
-cumulative sum by an error that spreads over the whole text: a field of 23 tokens (`fox` at 1,024
+cumulative sum by an error that spreads over the whole text: a field of 24 tokens (`fox` at 1,024
 tokens of context) became 440.
 
 The texts are windows of the longest context, evenly spaced over the split. All contexts end with

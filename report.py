@@ -260,15 +260,20 @@ def report_lengths(
 def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:
     """Return the marks of paired t-tests over seeds and a sentence on them; ({}, ""): none.
 
-    They are those of table 3 of the Sandwich paper, and need two seeds of everything.
+    They are those of table 3 of the Sandwich paper, of the encodings in it, and need two seeds of
+    all of these.
     """
     if printed is None or not printed.marks:
         return {}, ""
-    marks = tables.seed_marks(columns, paper.MARKS_REFERENCE)
+    covered = [column for column in columns if printed.covers(column.pe)]
+    marks = tables.seed_marks(covered, paper.MARKS_REFERENCE)
     if not marks:
         return {}, ""
-    seeds = min(len(column.records) for column in columns)
-    return marks, f" {explain_marks(paper.MARKS_REFERENCE, seeds)}"
+    seeds = min(len(column.records) for column in covered)
+    caption = f" {explain_marks(paper.MARKS_REFERENCE, seeds)}"
+    if len(covered) < len(columns):
+        caption += " Encodings that the paper's table does not have are not marked."
+    return marks, caption
 
 
 def report_training_lengths(

@@ -63,9 +63,10 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
-        "" is the path that `auto` selects. On a CPU " flash" is PyTorch's fused kernel, because
-        `sdpa` computes short texts by batched products. " all tiles" is the Triton path that skips
-        no tiles, " flex" is FlexAttention, " theirs" the kernels of the Forgetting Transformer.
+        "" is the path that `auto` selects without measuring: `sdpa`, else `dense`. On a CPU
+        " flash" is PyTorch's fused kernel, because `sdpa` computes short texts by batched products.
+        " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention, " theirs" the
+        kernels of the Forgetting Transformer.
         """
         automatic = attention.resolve_path("auto", encoding)
         paths = {"": automatic}

@@ -107,9 +107,9 @@ fi
 SCALE=${SCALE:-full} SEEDS=${SEEDS:-1} RUNS=${RUNS:-runs}
 if [ -n "${DATA:-}" ]; then DATA=${DATA%/}; fi
 case $SCALE in
-    full) scale_divisor=1 eval_tokens=100000000 ;; # all of FineWeb's split val
-    small) scale_divisor=4 eval_tokens=131072 ;;
-    smoke) scale_divisor=32 eval_tokens=1024 ;;
+    full) scale_divisor=1 octaves=0 eval_tokens=100000000 ;; # all of FineWeb's split val
+    small) scale_divisor=4 octaves=2 eval_tokens=131072 ;;
+    smoke) scale_divisor=32 octaves=5 eval_tokens=1024 ;;
     *) invalid "SCALE=$SCALE is unknown: use full, small or smoke" ;;
 esac
 if [ -n "${FLAGS:-}" ]; then
@@ -118,6 +118,7 @@ if [ -n "${FLAGS:-}" ]; then
     if [[ $RUNS != *"/$flags_name" ]]; then RUNS+=/$flags_name; fi # unless a calling script did it
 fi
 # Variables that the functions below set and use:
+#   scale_divisor octaves    all lengths are divided by scale_divisor = 2^octaves
 #   name encodings    of the experiment (experiment)
 #   data split        folder of the shards, split to evaluate on (prepare_data)
 #   runs records      the current runs and records (train, evaluate_with)
@@ -396,8 +397,10 @@ finetune_encoders() {
 
 # measure_speed PAPER SIZE...: speed and memory of training, and speed of generation, of GPT-2 of each
 # size (at smaller scales: one smaller network), each with a report next to results/paper/PAPER.csv.
+# sequences: those of a training step at SCALE=full (default: 4).
 measure_speed() {
-    local printed=$1 sizes="${*:2}" repeats=10 micro_batch=4 trained=512,1024,2048 generated=512,1024,2048
+    local printed=$1 sizes="${*:2}" repeats=10 micro_batch=${sequences:-4}
+    local trained=512,1024,2048 generated=512,1024,2048
     case $SCALE in
         small) sizes=tiny repeats=3 micro_batch=1 trained=512,2048 generated=2048 ;;
         smoke) sizes=quickstart repeats=1 micro_batch=1 trained=512,2048 generated=2048 ;;

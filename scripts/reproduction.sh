@@ -4,9 +4,8 @@
 #     SEEDS="1 2 3" bash scripts/reproduction.sh                        # WikiText-103 from the hub
 #     DATA=data/english SEEDS="1 2 3" bash scripts/reproduction.sh      # shards of your own
 #
-# 0.8M parameters, byte tokens, 256 tokens of context. Two questions in addition to the paper's:
-# does the weight g help, and is RoPE composed with a decaying bias better than either alone?
-# docs/findings has the results.
+# 0.8M parameters, byte tokens, 256 tokens of context. One question in addition to the paper's: is
+# RoPE composed with a decaying bias better than either alone? docs/findings has the results.
 #
 # Cost per encoding: 4.1M tokens, 2.6e13 FLOPs, 6 to 11 minutes of one CPU core. cable, alibi,
 # rope, kerple, t5 and t5-clip train at three learning rates, and at more while the highest is the

@@ -12,8 +12,7 @@
 # hours in all. Disk: 3 GB per run.
 
 source "$(dirname "$0")/common.sh"
-settings=() layers=$(at_full_scale 12) octaves=0 text=arxiv
-while ((1 << octaves < scale_divisor)); do ((octaves += 1)); done
+settings=() layers=$(at_full_scale 12) text=arxiv
 for shift in -3 0 2 4 6 8; do settings+=(alibi-shift:shift=$((shift - octaves))); done
 for h in 0 2 4 6 8; do settings+=(alibi-equal:h=$((h - octaves))); done
 for w in 40 80 100 120 160 320; do settings+=(window:w=$((w * 12 / ${layers:-4} / scale_divisor))); done

@@ -5,13 +5,16 @@
 #
 # GPT-2 small trained at 512 tokens, evaluated at up to 8,192, and at up to 16,384 with a KV cache
 # of 2,048 tokens and, on the same targets, without it. Without DATA: FineWeb-Edu. The other data
-# sets of the paper are openwebtext2 and github: pass DATA and RUNS with these names.
+# sets of the paper are openwebtext2 and github: pass DATA and RUNS with these names. At smaller
+# scales, ALiBi with slopes scaled to the training length is trained, too (section 6.2).
 #
 # Cost: 8 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 4 hours
 # per seed. Disk: 3 GB per run.
 
 source "$(dirname "$0")/common.sh"
-experiment sandwich_table3_5 sandwich sandwich-smoothed alibi sinusoidal rope kerple t5
+scaled_alibi=alibi-shift:shift=-$octaves
+if [ "$SCALE" = full ]; then scaled_alibi=; fi # alibi itself
+experiment sandwich_table3_5 sandwich sandwich-smoothed alibi $scaled_alibi sinusoidal rope kerple t5
 prepare_data fineweb-edu
 cached=() all=() shorter=()
 case ${data##*/} in openwebtext2 | github) text=${data##*/} ;; *) text=arxiv ;; esac

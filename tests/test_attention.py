@@ -225,7 +225,7 @@ def test_operator_of_batched_products_is_valid():
     """PyTorch's own checks: schema, shapes without data, autograd and compilation."""
     inputs = [torch.randn(2, 4, width, requires_grad=True) for width in (8, 8, 8, 1, 1)]
     arguments = *inputs, 0.5, True, True, True
-    torch.library.opcheck(attention._batched_attention, arguments)
+    torch.library.opcheck(torch.ops.posenc.batched_attention.default, arguments)
 
 
 @pytest.mark.parametrize(

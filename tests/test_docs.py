@@ -9,10 +9,12 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import os
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -469,7 +471,7 @@ TABLES = [
     (
         "sandwich/encodings",
         ["perplexity", "receptive_field"],
-        ["sandwich/encodings/*.json"],
+        ["sandwich/encodings/*.json", "sandwich/slopes_and_windows/alibi-shift_shift_-2.json"],
         "sandwich_table3_arxiv",
     ),
     ("sandwich/cache", ["perplexity"], ["sandwich/cache/*.json"], "sandwich_table5_arxiv"),
@@ -512,6 +514,34 @@ def test_speed_of_generation_is_that_of_the_records():
         measured = record["generate"]["contexts"]["256"]
         ratios = [measured[pe]["ratios"]["transformers"] for pe in ("learnable", "rope", "cable")]
         assert cells.split(" | ") == [f"{ratio:.2f}" for ratio in ratios]
+
+
+def growth_over_the_last(targets: int, pe: str, multiple: int) -> float:
+    """Return the growth of perplexity over the last targets, the geometric mean over seeds."""
+    folder = "slopes_and_windows" if ":" in pe else "encodings"
+    name = re.sub("[:=]", "_", pe)
+    paths = (RESULTS / "sandwich" / folder).glob(f"{name}*.json")
+    differences = []
+    for path in paths:
+        if not re.fullmatch(rf"{re.escape(name)}(-seed\d)?", path.stem):
+            continue
+        lengths = json.loads(path.read_text())["lengths"]
+        means = []
+        for length in (128, 128 * multiple):
+            positions = lengths[str(length)]["by_position"]
+            means.append(statistics.mean(positions["loss"][-targets // positions["width"] :]))
+        differences.append(means[1] - means[0])
+    return math.exp(statistics.mean(differences))
+
+
+def test_growth_over_the_last_16_targets():
+    """Of findings/sandwich.md, section Limits."""
+    page = (ROOT / "docs" / "findings" / "sandwich.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)`, (\d+)x \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 6
+    for pe, multiple, *printed in rows:
+        growths = [growth_over_the_last(n, pe, int(multiple)) for n in (64, 16)]
+        assert printed == [f"{growth:.4f}" for growth in growths]
 
 
 def test_index_of_claims_is_current():

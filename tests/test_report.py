@@ -380,6 +380,12 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
         "(Sandwich, table 3): 1 of 1 agree, 0 disagree, 0 are not significant: **holds**",
     ]
     assert "$^\\dagger$" in (tmp_path / "out" / "perplexity.tex").read_text()
+    # An encoding that the table does not have, with one seed, changes no mark.
+    other = save(tmp_path / "other.json", record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
+    report.main([*paths, other, *flags, "--out_dir", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "perplexity.md").read_text()
+    assert "5.30 ± 0.10†" in text and "1 of 1 agree, 0 disagree, 0 are not significant" in text
+    assert "Encodings that the paper's table does not have are not marked." in text
     # One seed of one encoding is missing: no marks, and nothing is measured.
     report.main([*paths[:-2], *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()

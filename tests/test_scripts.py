@@ -226,6 +226,9 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
             assert f"--plugin {plugin_file}" in line
         if scale == "full" and "eval_extrapolation.py" in line and "--protocol" not in line:
             assert "--max_tokens 100000000 " in line  # all of FineWeb's validation split
+        if scale == "full" and "bench.py train" in line and name != "sandwich_section6.sh":
+            sequences = 16 if name.startswith("v1_") else 4  # version 1, section 4.2
+            assert f"--micro_batch {sequences} " in line
     monkeypatch.chdir(ROOT)
     check, *costs = [line.split()[1:] for line in log.read_text().splitlines()]
     plan.main(check)
@@ -395,6 +398,13 @@ def test_all_tables_counts_a_shared_training_once(planned_tables):
     # Six pairs of tables and sizes evaluate cable at 1,024 tokens.
     first = [folder for folder in folders if re.search(r"-1024/cable$", folder)]
     assert len(first) > 6 and len({*first}) == 1
+
+
+def test_sandwich_is_evaluated_with_alibi_of_scaled_slopes(planned_tables):
+    assert re.search(
+        r"eval_extrapolation.py .*-512/sandwich .*-512/alibi-shift:shift=-2 .*same-targets",
+        planned_tables,
+    )
 
 
 def test_all_tables_continues_after_failures_and_lists_them(tmp_path, data_dir):

@@ -30,7 +30,11 @@ When the criteria were fixed:
   correlation over windows only (windows and slopes before). cable-nw is compared with alibi at 4x
   and 16x only, because half of the printed tables have it above alibi at 1x. Comparisons that the
   papers state without a length are at every length from the training length on (k-cable: 1x, 4x
-  and 16x before).
+  and 16x before). Also stable perplexity of models trained on longer texts (section 5.2 of the
+  Sandwich paper);
+- on 2026-11-24, after all runs and their verdicts, from an audit of the papers: sandwich against
+  alibi-shift with scaled slopes (alibi only before), cable against kerple (section 5.3), rope
+  against cable (limitations).
 """
 
 from reporting.claims.losses import judge_losses, loss_caption, loss_table

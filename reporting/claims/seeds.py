@@ -29,6 +29,7 @@ def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict
     A mark is compared at the same multiple of the training length. It agrees if ours is the same,
     and disagrees if ours is the opposite. Cells without a mark are no claim.
     """
+    columns = [column for column in columns if printed.covers(column.pe)]
     marks = seed_marks(columns, MARKS_REFERENCE)
     verdicts = []
     for mark in RELATIONS:

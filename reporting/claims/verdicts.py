@@ -12,6 +12,7 @@ OURS = ", our bound"  # end of Verdict.where if the paper does not print the bou
 # An encoding of another paper, and the name of the same encoding in the claims of this one.
 CLAIMED_AS = {"fox": "cable-v1"}
 
+NO_INTERVAL = "(no interval)"  # in Verdict.measured
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
 
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
@@ -54,7 +55,7 @@ def printed_interval(interval: Interval, digits: int = 3) -> str:
     """Return an estimate with its interval and the number of seeds, if there are several."""
     text = f"{interval.estimate:.{digits}f}"
     if interval.low is None:
-        return f"{text} (no interval)"
+        return f"{text} {NO_INTERVAL}"
     notes = [f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"]
     if interval.seeds > 1:
         notes.append(f"{interval.seeds} seeds")

@@ -43,8 +43,8 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
     write_verdicts(
         small,
         (GROWTH, "section 5.1", "0.982", "holds", "quickstart"),
-        (f"at 1x: {ORDER}", "table 1", "3 of 3", "holds", "quickstart"),
-        (f"at 4x: {ORDER}", "table 1", "1 of 3", "fails", "quickstart"),
+        (f"at 1x: {ORDER}", "table 1, our bound", "3 of 3", "holds", "quickstart"),
+        (f"at 4x: {ORDER}", "table 1, our bound", "1 of 3", "fails", "quickstart"),
     )
     full_growth = f"tiny, trained with 1,024 tokens: {GROWTH.replace('16x', '15x')}"
     write_verdicts(full, (full_growth, "section 5.1", "1.1", "fails", "tiny"))
@@ -55,7 +55,7 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
         "**holds**: 0.982 ([small/table1](small/table1/perplexity.md))",
         "**fails**: 1.1 ([full/table4](full/table4/perplexity.md))",
     ]
-    assert rows["CABLE", "table 1", ORDER] == [
+    assert rows["CABLE", "table 1, our bound", ORDER] == [
         "**1 fail, 1 hold** of 2 ([small/table1](small/table1/perplexity.md))",
         "not measured",
     ]
@@ -85,6 +85,24 @@ def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
     assert cells[0] == "**holds** against alibi, rope: 1 ([1](1/perplexity.md))"
 
 
+def test_verdicts_with_an_interval_count_before_those_without(tmp_path):
+    """At each scale, also if those without compare more encodings."""
+    reports = (
+        ("alibi, rope", "1 (no interval), rope at 2x", "quickstart"),
+        ("rope", "1.1 (1.0 to 1.2)", "quickstart"),
+        ("rope", "1.3 (no interval)", "tiny"),
+    )
+    for number, (compared, measured, size) in enumerate(reports):
+        row = (LOWER.format(compared), "section 5.1", measured, "holds", size)
+        write_verdicts(tmp_path / str(number), row)
+    page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
+    (cells,) = (cells for cells in rows_of(page).values() if "1.1 (" in cells[0])
+    assert cells == [
+        "**holds** against rope: 1.1 (1.0 to 1.2) ([1](1/perplexity.md))",
+        "**holds** against rope: 1.3 (no interval) ([2](2/perplexity.md))",
+    ]
+
+
 def test_claims_without_a_verdict_are_not_measured(tmp_path):
     """Every printed table, and every claim of both papers with a criterion, has a row."""
     rows = rows_of(index.claims_page([], tmp_path))
@@ -92,7 +110,7 @@ def test_claims_without_a_verdict_are_not_measured(tmp_path):
     assert measured and all(cells == ["not measured"] * 2 for cells in measured)
     for number, data in ((1, "arxiv"), (4, "openwebtext2"), (3, "github"), (5, "openwebtext2")):
         order = f"same order of encodings as printed for small on {data}"
-        assert ("Sandwich", f"table {number}", order) in rows
+        assert ("Sandwich", f"table {number}, our bound", order) in rows
     assert ("CABLE", "section 5.1", GROWTH) in rows
     assert (
         "CABLE, version 1",
