@@ -439,7 +439,10 @@ def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
     if has_run or not folder.is_dir():
         return
     for path in folder.iterdir():
-        is_leftover = path.name == "wandb" or path.name.startswith("events.out.tfevents")
+        # output.txt: of scripts/side_by_side.py
+        is_leftover = path.name in ("wandb", "output.txt") or path.name.startswith(
+            "events.out.tfevents"
+        )
         if not is_leftover and path.suffix != ".partial":
             raise InputError(f"{folder} contains other files: use another --out_dir")
 

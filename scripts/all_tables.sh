@@ -20,7 +20,7 @@ fi
 check_settings ${DATA:+--data "$DATA"}
 collected=$(mktemp -d)
 trap 'rm -r "$collected"' EXIT
-export COLLECT_IN=$collected NPROC
+export COLLECT_IN=$collected NPROC JOBS
 for script in $(grep -l '^experiment ' scripts/*.sh); do
     if ! sed -n 2p "$script" | grep -q "$header"; then continue; fi
     if [ "$SCALE" = full ] && grep -q 'has no SCALE=full' "$script"; then continue; fi

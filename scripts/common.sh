@@ -15,7 +15,7 @@ invalid() {
 # A script may set, before it sources this file:
 #   own_settings      names of settings that the other scripts do not have
 #   arguments         what the words after its settings are (default: none are accepted)
-setting_names="SCALE NPROC ENCODINGS PLUGIN SEEDS EVAL_TOKENS FLAGS DRY_RUN DATA RUNS"
+setting_names="SCALE NPROC JOBS ENCODINGS PLUGIN SEEDS EVAL_TOKENS FLAGS DRY_RUN DATA RUNS"
 setting_names+=${own_settings:+ $own_settings}
 while [[ ${1:-} =~ ^([A-Za-z_]+)= ]]; do
     if [[ " $setting_names " != *" ${BASH_REMATCH[1]} "* ]]; then
@@ -87,6 +87,8 @@ install_requirements() {
 #                  every length divided by 4: hours on a CPU
 #         smoke    a few steps on the Python standard library, every length divided by 32: a functional test
 #   NPROC          number of GPUs on this machine to train on (default: all)
+#   JOBS           number of trainings to run side by side (default: auto, which is one per core on a
+#                  CPU, and one on GPUs)
 #   ENCODINGS      encodings to use instead of the script's
 #   PLUGIN         files with encodings of your own, separated by spaces: --plugin of every program
 #   SEEDS          seeds, as in "1 2 3" (default: 1)
@@ -125,12 +127,13 @@ fi
 #   lr                the best learning rate (tune_learning_rate)
 #   task              flags of python -m retrieval.evaluate (finetune_encoders)
 #   failed            commands that failed (run)
+#   queued queue      runs and commands that `train_queued` will run (queue_training)
 #   planned           the trainings of a DRY_RUN (launch_training)
 #   plugin_flags      --plugin FILE for every file in PLUGIN
 # A script may set, before it calls `experiment`:
 #   requirements      files of requirements
 #   objective         clm: it trains decoders; mlm: encoders
-runs=() records=() failed=() planned=() plugin_flags=()
+runs=() records=() failed=() planned=() plugin_flags=() queued=() queue=()
 for plugin in ${PLUGIN:-}; do plugin_flags+=(--plugin "$plugin"); done
 requirements=(requirements.txt) objective=clm
 
@@ -146,10 +149,10 @@ experiment() {
     check_settings ${DATA:+--data "$DATA"}
 }
 
-# check_settings [FLAG...]: check the settings, install the requirements, and set NPROC. Flags go to
-# scripts/plan.py check.
+# check_settings [FLAG...]: check the settings, install the requirements, and set NPROC and JOBS. Flags
+# go to scripts/plan.py check.
 check_settings() {
-    local plugin number gpus
+    local plugin number gpus cores
     if [[ ! $SEEDS =~ ^[[:space:]]*[0-9]{1,18}([[:space:]]+[0-9]{1,18})*[[:space:]]*$ ]]; then
         invalid "SEEDS=$SEEDS is invalid: use integers separated by spaces, as in SEEDS=\"1 2 3\""
     fi
@@ -158,6 +161,9 @@ check_settings() {
             invalid "$number=${!number} is invalid: use a positive integer"
         fi
     done
+    if [[ ! ${JOBS:=auto} =~ ^(auto|[1-9][0-9]*)$ ]]; then
+        invalid "JOBS=$JOBS is invalid: use auto or a positive integer"
+    fi
     for plugin in ${PLUGIN:-}; do
         if [ ! -f "$plugin" ]; then
             invalid "PLUGIN: $plugin is not a file: pass Python files, absolute or relative to $PWD"
@@ -165,9 +171,11 @@ check_settings() {
     done
     install_requirements "${requirements[@]}"
     if [ -n "${COLLECT_IN:-}" ]; then return; fi
-    gpus=$(python scripts/plan.py check --encodings "$encodings" --objective "$objective" \
-        "${plugin_flags[@]}" "$@")
+    read -r gpus cores < <(python scripts/plan.py check --encodings "$encodings" \
+        --objective "$objective" "${plugin_flags[@]}" "$@") || exit 2
     NPROC=${NPROC:-$gpus}
+    if [ "$JOBS" = auto ]; then JOBS=$cores; fi
+    if [ "$NPROC" -gt 1 ]; then JOBS=1; fi
 }
 
 # run COMMAND...: print a command and, unless DRY_RUN is set, run it. Failures are kept for `finish`.
@@ -185,6 +193,36 @@ launch_training() {
     else
         run python "${command[@]}"
     fi
+}
+
+# queue_training OUT FLAG...: train into OUT, at once or, with JOBS > 1, when `train_queued` is called.
+# OUT joins the current runs if the training succeeds.
+queue_training() {
+    local command=(train_gpt.py "${@:2}" --out_dir "$1")
+    if [ "$JOBS" = 1 ] || [ -n "${DRY_RUN:-}" ]; then
+        if launch_training "${command[@]:1}"; then runs+=("$1"); fi
+        return
+    fi
+    echo "+ python ${command[*]} ${plugin_flags[*]}"
+    queued+=("$1") queue+=("${command[@]}" "${plugin_flags[@]}")
+}
+
+# train_queued: run the queued trainings, JOBS at a time.
+train_queued() {
+    local output i status
+    if [ ${#queued[@]} = 0 ]; then return; fi
+    output=$(mktemp)
+    python scripts/side_by_side.py "$JOBS" "$output" "${queue[@]}" || exit $?
+    mapfile -t status <"$output"
+    rm "$output"
+    for i in "${!queued[@]}"; do
+        if [ "${status[i]}" = 0 ]; then
+            runs+=("${queued[i]}")
+        else
+            failed+=("python train_gpt.py ... --out_dir ${queued[i]} (${queued[i]}/output.txt)")
+        fi
+    done
+    queued=() queue=()
 }
 
 # prepare_data DATASET [SPLIT]: prepare the shards for everything that follows, unless they exist, and
@@ -261,11 +299,10 @@ train() {
         for pe in $encodings; do
             local out=$folder/$pe
             if [ "$seed" != 1 ]; then out+=-seed$seed; fi
-            launch_training "${flags[@]}" --pe "$pe" --seed "$seed" --out_dir "$out" --resume \
-                ${FLAGS:-} || continue
-            runs+=("$out")
+            queue_training "$out" "${flags[@]}" --pe "$pe" --seed "$seed" --resume ${FLAGS:-}
         done
     done
+    train_queued
     echo "${#runs[@]} trainings in $folder"
 }
 

@@ -2,14 +2,17 @@
 
 scripts/common.sh calls it from the repository's root:
 
-    python scripts/plan.py check --encodings "cable rope" --data data/mine    # prints GPU count
+    python scripts/plan.py check --encodings "cable rope" --data data/mine
     python scripts/plan.py cost full train_gpt.py FLAG... train_gpt.py FLAG...
 
-One process does all checks, and one computes all costs, because each start of Python takes seconds.
+`check` prints the number of GPUs to train on, and the number of trainings to run side by side: one on
+GPUs, one per core on a CPU. One process does all checks, and one computes all costs, because each
+start of Python takes seconds.
 """
 
 import contextlib
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -120,7 +123,8 @@ def main(argv: list[str] | None = None) -> None:
     if task == "check":
         with contextlib.redirect_stdout(sys.stderr):  # notes on data, and what a plugin prints
             check(cli.parse(Settings, words, __doc__))
-        print(max(1, torch.cuda.device_count()))
+        gpus = torch.cuda.device_count()
+        print(max(1, gpus), 1 if gpus else len(os.sched_getaffinity(0)))
     elif task == "cost":
         scale, *words = words
         print(describe_total(estimate_costs(planned_trainings(words), VOCAB_SIZES[scale])))
