@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from conftest import ROOT
 
 from benchmarking import kernel_times, roofline
+from errors import InputError
 
 
 def test_roofline_follows_its_formulas():
@@ -22,6 +24,13 @@ def test_roofline_follows_its_formulas():
     groups = roofline.group_milliseconds("small", "rope", 32, roofline.Config())
     whole = sum(roofline.attainable(item, roofline.Config()) for item in work.values())
     assert sum(groups.values()) == pytest.approx(whole)
+
+
+def test_performance_page_has_the_table_of_the_roofline():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert "\n".join(roofline.table(roofline.Config())) in page
+    with pytest.raises(InputError, match="memory is 1.5"):
+        roofline.Config(memory=1.5)
 
 
 def test_kernels_are_grouped_by_name():
