@@ -6,16 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime import cli, plugins
+from runtime import plugins
 
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, write_shards
 
-import bench
 import posenc
-import train_gpt
 from errors import InputError
 from reporting import paper
 
@@ -436,52 +434,23 @@ def test_unknown_encodings_stop_a_script_before_it_prepares_data(tmp_path):
     assert done.stderr.startswith("error: ENCODINGS: unknown positional encoding 'ropee'")
 
 
-def test_gpu_script_plans_valid_commands(tmp_path):
-    """bench.py and train_gpt.py accept its commands; every kind of Triton bias is covered."""
+def test_gpu_script_passes_its_settings(tmp_path):
+    """The commands of the parts are tested in tests/benchmarking/test_gpu_session.py."""
     requirements = (ROOT / "requirements-dev.txt").read_bytes()
-    done = script("test_gpu.sh", tmp_path, DRY_RUN="1", LIMIT="100", RESULTS=str(tmp_path / "h100"))
+    words = ["smoke", "train-small"]
+    settings = {"DRY_RUN": "1", "LIMIT": "100", "BUDGETS": "smoke=7", "RESULTS": "runs/h100"}
+    done = script("test_gpu.sh", tmp_path, *words, **settings)
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert (ROOT / "requirements-dev.txt").read_bytes() == requirements
-    configs, folders = {}, []
-    for _, _, _, _, _, _, limit, _, program, *flags in (
-        line.split() for line in done.stdout.splitlines() if " timeout " in line
-    ):
-        assert int(limit) <= 40
-        if program == "bench.py":
-            config = cli.parse(bench.Config, flags, bench.__doc__, positional=("what", ""))
-            configs[Path(config.out).name] = config
-        elif program == "train_gpt.py":
-            folders.append(cli.parse(train_gpt.Config, flags, train_gpt.__doc__).out_dir)
-    assert list(configs) == [
-        f"h100-{part}.json"
-        for part in (
-            "attention",
-            "train-small",
-            "train-medium",
-            "generate",
-            "trained",
-            "long",
-            "encoders",
-        )
-    ]
-    assert (
-        done.stdout.count("tests/triton_attention") == 1
-    )  # whose passing both records of attention need
-    assert folders == [configs["h100-trained.json"].run]
-    every_kind = {"cable", "cable-nw", "fox", "alibi", "k-cable", "kerple", "t5", "t5-clip", "fire"}
-    assert (
-        every_kind
-        <= set(configs["h100-attention.json"].names())
-        == set(configs["h100-train-medium.json"].names())
-    )
-    assert configs["h100-encoders.json"].objective == "mlm" and every_kind <= set(
-        configs["h100-encoders.json"].names()
-    )
-    assert script("test_gpu.sh", tmp_path).stderr == "error: no GPU: use scripts/test.sh\n"
-    assert (
-        "no part 'speed': use attention"
-        in script("test_gpu.sh", tmp_path, "speed", DRY_RUN="1").stderr
-    )
+    lines = done.stdout.splitlines()
+    parts = [line for line in lines if not line.startswith(" ")]
+    assert parts == ["smoke: at most 7 s", "train-small: at most 180 s", "total: at most 187 s"]
+    assert lines[-2].endswith("--device cuda --out runs/h100/train-small.json")
+    assert "--data data/stdlib --out_dir runs/h100/smoke/rope" in done.stdout
+    problem = script("test_gpu.sh", tmp_path).stderr
+    assert problem.startswith("error: no GPU: use scripts/test.sh, or pass --device cpu")
+    problem = script("test_gpu.sh", tmp_path, "LIMIT=soon").stderr
+    assert problem == "error: LIMIT=soon is invalid: use a number of seconds\n"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

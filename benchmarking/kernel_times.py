@@ -1,0 +1,137 @@
+"""Profile three training steps: the kernels that take the most time, and the time of each group.
+
+    python -m benchmarking.kernel_times --model small --micro_batch 32 --pe rope --out trace.json
+
+Groups of kernels are those of benchmarking/roofline.py, recognized by their names. wall_ms is the
+time of the fastest of three steps, busy_ms the sum of a step's kernels: in the rest of the time the
+GPU waits for the host. On a CPU, operators take the place of kernels.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime import cli, devices, provenance
+from runtime.files import write_json
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarking import roofline
+from benchmarking.cases import train_case
+from benchmarking.setting import Setting
+
+STEPS = 3
+WARMUP = 3  # steps before, which compile
+TOP = 30
+OTHER = "other"
+GROUPS = {  # group -> pattern of kernels' names; the first that matches counts
+    roofline.ATTENTION: r"flash|fmha|sdpa|scaled_dot_product|attention_|cudnn_generated",
+    roofline.PRODUCTS: r"gemm|nvjet|cutlass|cublas|\bmm\b|addmm|bmm|_mm_",
+    roofline.OPTIMIZER: r"multi_tensor|adam|foreach|lpnorm",
+    roofline.ELEMENTWISE: r"triton_|elementwise|reduce|softmax|scan|copy|cat|embedding|index|norm"
+    r"|mul|add|sum|gelu|gather|scatter|fill",
+}
+
+
+@dataclass
+class Config:
+    """Settings of a profile."""
+
+    model: str = "small"
+    """size of the model"""
+    pe: str = "rope"
+    """positional encoding"""
+    micro_batch: int = 32
+    """sequences per step"""
+    context: int = 1024
+    """tokens per sequence"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    compile: bool | None = None
+    """torch.compile; null: on GPUs only"""
+    out: str = "trace.json"
+    """JSON file to write"""
+
+
+def kernel_group(name: str) -> str:
+    """Return the group of a kernel."""
+    for group, pattern in GROUPS.items():
+        if re.search(pattern, name, re.IGNORECASE):
+            return group
+    return OTHER
+
+
+def summarize(kernels: dict[str, tuple[int, float]]) -> dict:
+    """Return the top kernels and the milliseconds of each group, per step.
+
+    kernels: name -> calls and milliseconds of STEPS steps.
+    """
+    groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
+    for name, (_, milliseconds) in kernels.items():
+        groups[kernel_group(name)] += milliseconds / STEPS
+    slowest = sorted(kernels, key=lambda name: -kernels[name][1])[:TOP]
+    top = [
+        {
+            "name": name[:200],
+            "group": kernel_group(name),
+            "calls": kernels[name][0] / STEPS,
+            "ms": kernels[name][1] / STEPS,
+        }
+        for name in slowest
+    ]
+    return {"busy_ms": sum(groups.values()), "groups_ms": groups, "kernels": top}
+
+
+def profile_steps(step, device: torch.device) -> dict[str, tuple[int, float]]:
+    """Return calls and milliseconds of each kernel in STEPS calls of `step()`."""
+    is_gpu = device.type == "cuda"
+    activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
+    kind = "CUDA" if is_gpu else "CPU"
+    with profile(activities=[activity]) as profiled:
+        for _ in range(STEPS):
+            step()
+        devices.synchronize(device)
+    kernels = {}
+    for event in profiled.key_averages():
+        time = event.self_device_time_total if is_gpu else event.self_cpu_time_total
+        if event.device_type.name == kind and time > 0:
+            kernels[event.key] = (event.count, time / 1000)
+    return kernels
+
+
+def main(argv: list[str] | None = None) -> None:
+    config = cli.parse(Config, argv, __doc__)
+    device, dtype = devices.select_device(config.device, "auto")
+    setting = Setting(
+        model=config.model,
+        micro_batch=config.micro_batch,
+        context=config.context,
+        device=device,
+        dtype=dtype,
+        compile=devices.uses_compile(config.compile, device),
+    )
+    step = train_case(setting, setting.build_model(config.pe, config.context)).prepare()
+    for _ in range(WARMUP):
+        step()
+    seconds = [devices.measure_seconds(step, device) for _ in range(STEPS)]
+    record = provenance.provenance(device)
+    record |= {"model": config.model, "pe": config.pe, "micro_batch": config.micro_batch}
+    record |= {"context": config.context, "wall_ms": 1000 * min(seconds)}
+    record |= summarize(profile_steps(step, device))
+    if config.model in roofline.MICRO_BATCHES and config.pe in ("rope", "cable"):
+        settings = roofline.Config(context=config.context)
+        estimate = (config.model, config.pe, config.micro_batch, settings)
+        record["roofline_ms"] = roofline.group_milliseconds(*estimate)
+    write_json(Path(config.out), record)
+    print(f"a step takes {record['wall_ms']:.1f} ms, its kernels {record['busy_ms']:.1f} ms")
+    for group, milliseconds in record["groups_ms"].items():
+        estimate = record.get("roofline_ms", {}).get(group)
+        words = f", roofline {estimate:.1f}" if estimate is not None else ""
+        print(f"{group:12} {milliseconds:8.2f} ms{words}")
+    for kernel in record["kernels"][:10]:
+        print(f"{kernel['ms']:8.2f} ms {kernel['calls']:6.0f} calls  {kernel['name'][:100]}")
+
+
+if __name__ == "__main__":
+    cli.run(main)
