@@ -5,9 +5,9 @@ scripts/common.sh calls it from the repository's root:
     python scripts/plan.py check --encodings "cable rope" --data data/mine
     python scripts/plan.py cost full train_gpt.py FLAG... train_gpt.py FLAG...
 
-`check` prints the number of GPUs to train on, and the number of trainings to run side by side: one on
-GPUs, one per core on a CPU. One process does all checks, and one computes all costs, because each
-start of Python takes seconds.
+`check` prints the number of GPUs to train on and the number of trainings to run side by side, which
+is one on GPUs and one per core on a CPU. One process does all checks, and one computes all costs,
+because each start of Python takes seconds.
 """
 
 import contextlib

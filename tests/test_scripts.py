@@ -198,7 +198,7 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
     log = tmp_path / "calls"
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\necho "$@" >>{log}\n')
+    python.write_text(f'#!/bin/sh\necho "$@" >>{log}\nif [ "$2" = check ]; then echo 1 1; fi\n')
     python.chmod(0o755)
     settings = {"DATA": str(data_dir)} if scale == "small" else {}
     done = script(
