@@ -107,8 +107,10 @@ def compile_all(arch: int = 90) -> dict[str, dict[str, MachineCode]]:
     statistics = {}
     for label in (*KINDS, *LEARNABLE_PARTS):
         kind = label.partition(",")[0]
-        options = {"arch": arch, **LEARNABLE_PARTS.get(label, {})}
-        statistics[label] = {name: compile_kernel(kind, name, **options) for name in names(kind)}
+        learnable = LEARNABLE_PARTS.get(label, {})
+        statistics[label] = {
+            name: compile_kernel(kind, name, arch=arch, **learnable) for name in names(kind)
+        }
     return statistics
 
 
