@@ -640,11 +640,26 @@ def sdpa_with_bias(
         q_columns = [_expand_columns(u, B, H, T) for u, _ in columns]
         k_columns = [_expand_columns(w, B, H, S) for _, w in columns]
         width = D + sum(x.size(-1) for x in q_columns)
-        padding = -width % 8  # fused kernels need head dimensions that are multiples of 8
-        q = torch.cat([q, *q_columns, q.new_zeros(B, H, T, padding)], -1)
-        k = torch.cat([k, *k_columns, k.new_zeros(B, H, S, padding)], -1)
-        v = F.pad(v, (0, q.size(-1) - D))
-        return sdpa(q, k, v, scale, MaskSpec(causal), backend)[..., :D]
+        width += -width % 8  # fused kernels need head dimensions that are multiples of 8
+        q, k, v = (_append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, [])))
+        y = sdpa(q, k, v, scale, MaskSpec(causal), backend)
+        if y.is_cuda:
+            return y.transpose(1, 2)[..., :D].transpose(1, 2)  # so that the gradient has this order
+        return y[..., :D]
+
+
+def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
+    """Return x (B, H, T, D) with columns (B, H, T, N) appended, then zeros: (B, H, T, width).
+
+    On a GPU its order in memory is (B, T, H, width), that of the layer. In another order, the
+    backward pass of flash attention would copy the output and its gradient. On a CPU the fused
+    kernel is faster with (B, H, T, width).
+    """
+    padding = width - sum(part.size(-1) for part in (x, *columns))
+    parts = [x, *columns, x.new_zeros(*x.shape[:3], padding)]
+    if x.is_cuda:
+        return torch.cat([part.transpose(1, 2) for part in parts], -1).transpose(1, 2)
+    return torch.cat(parts, -1)
 
 
 def _expand_columns(x: Tensor, *shape: int) -> Tensor:

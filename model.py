@@ -432,16 +432,16 @@ class MeanCrossEntropy(torch.autograd.Function):
         x_grads = []
         weight_grad = torch.zeros_like(weight)
         rows = max(1, LOGITS_CHUNK // len(weight))
-        if x.is_cuda:
-            fewest_rows = -(-len(x) // MAX_GPU_CHUNKS)
-            rows = max(GPU_CHUNK_FACTOR * LOGITS_CHUNK // len(weight), fewest_rows, 1)
+        if x.is_cuda:  # equal chunks, if possible: they share compiled kernels
+            fewest = min(-(-len(x) // (GPU_CHUNK_FACTOR * rows)), MAX_GPU_CHUNKS)
+            counts = range(fewest, MAX_GPU_CHUNKS + 1)
+            rows = -(-len(x) // next((n for n in counts if len(x) % n == 0), fewest))
         for part, y in zip(x.split(rows), targets[:, None].split(rows), strict=True):
             logits = part @ weight.T
             log_p = attention.at_least_float32(logits).log_softmax(-1)
             losses.append(-log_p.gather(1, y))
             # The gradient of the logits, times N: dividing early would underflow in float16. When
-            # compiled, the one-hot targets become a comparison, and all from `float` to this line
-            # is one kernel that writes only this tensor.
+            # compiled, all from the float32 logits to this line is one kernel with one output.
             grad = log_p.exp_().sub_(torch.zeros_like(log_p).scatter_(1, y, 1)).to(logits.dtype)
             x_grads.append(grad @ weight)
             weight_grad += grad.T @ part

@@ -240,7 +240,7 @@ class Trainer:
                 should_log = should_save or self.step % config.log_every == 0
                 if should_log:  # waits for the device
                     losses = self.metrics.reduce_losses(self.step, run, self.scaler)
-                self.metrics.seconds += time.perf_counter() - step_start
+                self.metrics.add_time(time.perf_counter() - step_start)
                 if should_log:
                     self.log_step(losses)
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
@@ -262,8 +262,7 @@ class Trainer:
         for micro_step in range(self.accumulation_steps):
             # sampler_state: after this step; the loader itself reads ahead.
             window_indices, *batch, self.sampler_state = next(self.batches)
-            is_last_micro_batch = micro_step == self.accumulation_steps - 1
-            loss = self.forward_backward_step(batch, is_last_micro_batch)
+            loss = self.forward_backward_step(batch, micro_step == self.accumulation_steps - 1)
             self.metrics.add_micro_batch(loss, window_indices)
         norm = optimizer_step(self.model, self.optimizer, self.scaler, self.config.grad_clip)
         self.metrics.add_step(norm)
@@ -290,9 +289,8 @@ class Trainer:
     def validate(self) -> None:
         """Print and log the validation loss, and statistics of the bias on the first batch."""
         self.model.eval()
-        picture = None
+        picture, summary = None, {}
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        summary = {}
         indices = np.array_split(self.val_indices, self.world_size)[self.rank]
         # Shapes differ from those of training, and would compile again.
         with torch.compiler.set_stance("force_eager"):
@@ -434,7 +432,9 @@ class Trainer:
         self.parallel_model = self.model
         self.no_sync = contextlib.nullcontext
         if self.world_size > 1:
-            self.parallel_model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            self.parallel_model = DistributedDataParallel(
+                self.model, gradient_as_bucket_view=True, broadcast_buffers=False
+            )
             self.no_sync = self.parallel_model.no_sync
         self.model.train()
 
@@ -443,7 +443,7 @@ class Trainer:
         sampler = data_loader.Sampler(len(windows), self.config.seed, **self.sampler_state)
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(windows, sampler, *sizes)
-        self.batches = data_loader.prefetch(batches, self.device)
+        self.batches = self.metrics.time_waiting(data_loader.prefetch(batches, self.device))
 
 
 if __name__ == "__main__":

@@ -399,20 +399,25 @@ def find_micro_batch(
 ) -> int:
     """Return the largest micro-batch that fits into the GPU memory of every rank.
 
-    sequences: of one rank and one optimizer step; the result divides it. Each attempt runs one
-    forward and backward pass with memory reserved for AdamW's two moments. Raises InputError if not
-    even one sequence fits.
+    sequences: of one rank and one optimizer step; the result divides it. Each attempt runs the
+    forward and backward pass of a micro-batch with all that is in memory then: AdamW's two moments,
+    with several ranks the buckets of DistributedDataParallel, and with gradient accumulation the
+    gradients of earlier micro-batches. Raises InputError if not even one sequence fits.
     """
+    copies = 2 if processes.world_size == 1 else 3  # of the parameters, in `held`
 
     def attempt(micro_batch):
         model.zero_grad()
         shape = (micro_batch, model.config.block_size)
         tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-        moments = torch.empty(2 * model.parameter_count(), device=device)
+        held = torch.empty(copies * model.parameter_count(), device=device)
+        if micro_batch < sequences:
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
         with autocast(device, dtype):
             loss = model(tokens, tokens)
         loss.backward()
-        del moments
+        del held
 
     largest = largest_that_fits(attempt, divisors(sequences))
     model.zero_grad()

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import TensorOnGPU
 from numpy.testing import assert_allclose
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention
 import posenc
 import triton_attention
 from attention import BiasInputs
 from errors import InputError
+from training.attention_layer import random_layer
 
 # The bias g_i (S_i - S_j) of given S and g.
 DECAY = posenc.WeightedDecay(heads=2, channels=1, block_size=1)
@@ -106,7 +109,7 @@ def test_dense_gradients_match_finite_differences(monkeypatch):
 def test_gpu_chunks_are_few_enough_to_compile():
     """Size small with 32 sequences of 1,024 tokens: 2 to 4 chunks that cover all queries."""
 
-    class TensorOnGPU:
+    class Shape:
         is_cuda, shape = True, (32, 12, 1024, 64)
 
         def size(self, n):
@@ -115,7 +118,7 @@ def test_gpu_chunks_are_few_enough_to_compile():
         def __getitem__(self, where):
             return where[2].stop - where[2].start
 
-    x = TensorOnGPU()
+    x = Shape()
     bias_inputs = BiasInputs(posenc.NoPE(12, 768, 1024), (), ())
     chunks = attention._chunks(x, x, x, bias_inputs, attention.MaskSpec())
     rows = [queries for (queries, *_), _ in chunks]
@@ -174,6 +177,42 @@ def test_sdpa_with_bias_matches_dense_in_float16(decay):
     error = errors("sdpa", make_inputs(1024, decay, torch.float16))
     assert error.pop("df") <= 1e-2
     assert max(error.values()) <= 2e-3, error
+
+
+class FlashCalls(TorchDispatchMode):
+    """Collects the tensors that each call of a fused kernel gets and returns, by operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.tensors = {}
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        results = operator(*args, **(kwargs or {}))
+        name = operator.overloadpacket.__name__
+        if "flash_attention" in name:
+            results = results if isinstance(results, tuple) else (results,)
+            four = [x for x in (*args, *results) if isinstance(x, torch.Tensor) and x.dim() == 4]
+            self.tensors[name] = four
+        return results
+
+
+@pytest.mark.parametrize("pe", ["cable", "alibi", "rope+cable", "nope"])
+def test_flash_attention_copies_nothing(pe):
+    """Output and gradient, and with a bias all other tensors, are contiguous as (B, T, H, D).
+
+    On a GPU the kernel allocates its output in the order of q, and its backward pass copies an
+    output or a gradient in another order (_flash_attention_backward in PyTorch).
+    """
+    layer = random_layer(pe, 2, 32, 24, (3, 24), torch.bfloat16, torch.device("cpu"))
+    layer.projection = layer.projection.as_subclass(TensorOnGPU)
+    with FlashCalls() as calls:
+        layer.forward_backward(lambda: layer.attend("sdpa"))
+    forward, backward = calls.tensors.values()
+    q, k, v, y, *_ = forward
+    y_grad = backward[0]
+    assert y.shape == y_grad.shape == (3, 2, 24, 16 if pe == "nope" else 24)
+    tensors = (y, y_grad) if pe == "nope" else (q, k, v, y, y_grad)
+    assert all(x.transpose(1, 2).is_contiguous() for x in tensors)
 
 
 def test_sdpa_with_bias_is_finite_beyond_the_range_of_float16():

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -161,9 +162,15 @@ def test_half_precision_trains_like_float32(dtype, pe, trained, train):
 
 
 def test_compile_and_activation_checkpointing_train_the_same(trained, train):
+    """One graph for all blocks and one for the loss, each compiled once and without a break."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
     run = train(
         "run", "--pe", "cable", "--compile", "--activation_checkpointing", "--deterministic"
     )
+    assert counters["stats"]["unique_graphs"] == 2
+    assert not counters["graph_break"] and not counters["recompile_limit"]
     assert not torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(False)
@@ -548,6 +555,37 @@ def test_micro_batch_auto_is_the_largest_that_fits(limit, expected, monkeypatch)
         devices.find_micro_batch(*arguments)
 
 
+@pytest.mark.parametrize("world_size, sequences, copies", [(1, 2, 2), (1, 4, 3), (8, 4, 4)])
+def test_micro_batch_auto_reserves_memory(world_size, sequences, copies, monkeypatch):
+    """A micro-batch of 2 runs next to two moments, gradients to add to, and DDP's buckets."""
+    forward = train_gpt.GPT.forward
+    empty = torch.empty
+    reserved, totals = [], []
+
+    def counting_forward(self, tokens, targets):
+        if len(tokens) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if len(tokens) == 2:
+            grads = [p.grad.numel() for p in self.parameters() if p.grad is not None]
+            totals.append(sum(reserved) + sum(grads))
+        reserved.clear()
+        return forward(self, tokens, targets)
+
+    def counting_empty(*sizes, **options):
+        reserved.append(math.prod(sizes))
+        return empty(*sizes, **options)
+
+    config = train_gpt.GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
+    model = train_gpt.GPT(config)
+    monkeypatch.setattr(train_gpt.GPT, "forward", counting_forward)
+    monkeypatch.setattr(devices.torch, "empty", counting_empty)
+    processes = train_gpt.distributed.Processes(world_size=world_size)
+    monkeypatch.setattr(train_gpt.distributed.Processes, "gather", lambda self, value: [value])
+    arguments = (model, sequences, torch.device("cpu"), torch.float32, processes)
+    assert devices.find_micro_batch(*arguments) == 2
+    assert totals == [copies * model.parameter_count()]
+
+
 def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys):
     run = tmp_path / "run"
     flags = ["--size", "medium", "--pe", "learnable", "--out_dir", str(run), "--dry_run"]
@@ -603,7 +641,8 @@ def test_log_contains_every_step_and_the_provenance(trained):
         ("val", 6),
     ]
     assert {"command", "commit", "torch", "device", "data", "parameters"} <= records[0].keys()
-    assert {"loss", "lr", "grad_norm", "ms", "tokens_per_second"} <= records[1].keys()
+    keys = {"loss", "lr", "grad_norm", "ms", "data_ms", "tokens_per_second"}
+    assert keys <= records[1].keys()
     assert records[2]["tokens"] == 64
 
 

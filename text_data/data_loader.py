@@ -91,6 +91,9 @@ def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, 
     positions: n pairs (shard, offset of the window's first token).
     Raises InputError, with shard and offset, for a token outside the vocabulary.
     """
+    positions = list(positions)
+    for shard, offset in positions:  # a network disk then serves all windows at once
+        shards.tokens[shard].prefetch(offset, length + 1)
     rows = []
     for shard, offset in positions:
         row = shards.tokens[shard][offset : offset + length + 1].astype(np.int64)

@@ -69,6 +69,13 @@ class TokenFile:
     def __len__(self) -> int:
         return self.length
 
+    def prefetch(self, start: int, count: int) -> None:
+        """Ask the system to read tokens that are used soon; returns at once, where it can."""
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            first = self.offset + start * self.dtype.itemsize
+            size = count * self.dtype.itemsize
+            os.posix_fadvise(self.file, first, size, os.POSIX_FADV_WILLNEED)
+
     def __getitem__(self, part: slice) -> np.ndarray:
         """Return tokens, which threads may read at once. Raises InputError if they are gone."""
         start, stop, step = part.indices(self.length)

@@ -1,6 +1,10 @@
 """Training metrics: loss, gradient norm, throughput and MFU of the steps."""
 
+import contextlib
 import math
+import statistics
+import time
+from collections.abc import Generator
 
 from runtime import devices
 from runtime.distributed import Processes
@@ -44,7 +48,18 @@ class StepMetrics:
         self.norms = torch.zeros(rows, device=self.device)
         self.window_indices = []
         self.steps = 0
-        self.seconds = 0.0  # of training, without validation and saving
+        self.seconds = []  # of each step, without validation and saving
+        self.data_seconds = [0.0]  # of these, spent waiting for data; the last entry is growing
+        self.is_first_interval = True
+
+    def time_waiting(self, batches: Generator) -> Generator:
+        """Yield the items of `batches`, and store how long each was waited for."""
+        with contextlib.closing(batches):
+            while True:
+                start = time.perf_counter()
+                item = next(batches)
+                self.data_seconds[-1] += time.perf_counter() - start
+                yield item
 
     def add_micro_batch(self, loss: Tensor, window_indices) -> None:
         """Store the loss of a micro-batch, (), and the indices of its windows."""
@@ -56,6 +71,11 @@ class StepMetrics:
         """Store the gradient norm of a step, (), after its last micro-batch."""
         self.norms[self.steps] = norm
         self.steps += 1
+
+    def add_time(self, seconds: float) -> None:
+        """Store the time of a step."""
+        self.seconds.append(seconds)
+        self.data_seconds.append(0.0)
 
     def reduce_losses(self, step: int, run: Run, scaler) -> Tensor:
         """Return the mean losses of all ranks, one per step since the last log line, (steps,).
@@ -99,15 +119,19 @@ class StepMetrics:
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
 
-        losses: of `reduce_losses`. "ms" is per step, "memory" in bytes. "mfu" (model FLOPs
-        utilization) is present if the peak FLOPs of the device are known.
+        losses: of `reduce_losses`. "ms" is per step, "data_ms" the part of it spent waiting for
+        data, "memory" in bytes. The first step of a process, which compiles, is not timed unless it
+        is the only one. "mfu" (model FLOPs utilization) is present if the peak FLOPs of the device
+        are known.
         """
-        ms = 1000 * self.seconds / self.steps
+        first = int(self.is_first_interval and self.steps > 1)
+        ms = 1000 * statistics.fmean(self.seconds[first:])
         values = {
             "loss": losses.mean().item(),
             "lr": lr,
             "grad_norm": self.norms[self.steps - 1].item(),
             "ms": ms,
+            "data_ms": 1000 * statistics.fmean(self.data_seconds[first : self.steps]),
             "tokens_per_second": 1000 * self.tokens_per_step / ms,
             "memory": devices.peak_memory(self.device),
         }
@@ -116,7 +140,9 @@ class StepMetrics:
             values["mfu"] = flops_per_second / (self.peak_flops * self.processes.world_size)
         self.window_indices.clear()
         self.steps = 0
-        self.seconds = 0.0
+        self.seconds = []
+        self.data_seconds = [0.0]
+        self.is_first_interval = False
         return values
 
 
@@ -146,6 +172,7 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
         f"lr {values['lr']:.2e}",
         f"norm {values['grad_norm']:.2f}",
         f"{values['ms']:.0f} ms",
+        f"data {values['data_ms']:.0f} ms",
         f"{values['tokens_per_second']:,.0f} tokens/s",
     ]
     if "mfu" in values:

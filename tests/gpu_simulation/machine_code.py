@@ -1,12 +1,13 @@
 """Machine-code statistics of the Triton kernels, compiled without a GPU.
 
     python tests/gpu_simulation/machine_code.py
-    python tests/gpu_simulation/machine_code.py --out runs/machine_code.json
+    python tests/gpu_simulation/machine_code.py --arch 80 --out runs/machine_code.json
 
-The kernels are compiled for a Hopper GPU in bf16 at head dimension 64 and disassembled. For each
-kind of bias and each kernel the table shows the cycles that a multiprocessor needs to issue the
-inner loop for 128 x 64 pairs of query and key without a mask, and in parentheses the stack bytes
-of a thread, that is, what spills out of its registers.
+The kernels are compiled in bf16 at head dimension 64 and disassembled. Two tables have a row for
+each kind of bias and a column for each kernel. The first shows the cycles that a multiprocessor
+needs to issue the inner loop for 128 x 64 pairs of query and key without a mask. The second shows
+the registers of a thread, the bytes that spill out of them to its stack, and the KB of shared
+memory of a program.
 
 A multiprocessor has four schedulers, and each issues one instruction of one warp per cycle. So the
 instructions of a loop times the warps over four are a lower bound on the cycles of one iteration,
@@ -19,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -39,7 +41,7 @@ from errors import InputError  # noqa: E402
 from triton_attention import kernels, operators, tile_sizes, tile_skipping  # noqa: E402
 from triton_attention.bias import KINDS  # noqa: E402
 
-HOPPER = GPUTarget("cuda", 90, 32)
+ARCHITECTURES = (80, 90)  # compute capabilities of A100 and H100
 HEAD_DIM = 64
 PAIRS = 128 * 64  # pairs of query and key that the cycles refer to
 KERNELS = {
@@ -69,19 +71,27 @@ class MachineCode:
     shared: int
     """bytes of shared memory per program"""
 
+    def describe_resources(self) -> str:
+        return f"{self.registers}, {self.stack}, {self.shared / 1024:.0f} KB"
+
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "--arch", type=int, choices=ARCHITECTURES, default=90, help="compute capability of the GPU"
+    )
     parser.add_argument("--out", metavar="FILE", help="write the statistics to this JSON file")
-    out = parser.parse_args(argv).out
-    statistics = compile_all()
-    print(format_table(statistics))
-    if out:
+    options = parser.parse_args(argv)
+    statistics = compile_all(options.arch)
+    print(format_table("cycles to issue", statistics, lambda code: f"{code.cycles:,.0f}"))
+    print()
+    print(format_table("registers, stack, shared", statistics, MachineCode.describe_resources))
+    if options.out:
         record = {
             "triton": version("triton"),
-            "gpu": f"sm_{HOPPER.arch}",
+            "gpu": f"sm_{options.arch}",
             "dtype": "bfloat16",
             "head_size": HEAD_DIM,
             "kinds": {
@@ -89,27 +99,30 @@ def main(argv: list[str] | None = None) -> None:
                 for label, codes in statistics.items()
             },
         }
-        write_json(out, {"instructions": record})
+        write_json(options.out, {"instructions": record})
 
 
-def compile_all() -> dict[str, dict[str, MachineCode]]:
+def compile_all(arch: int = 90) -> dict[str, dict[str, MachineCode]]:
     """Return the statistics of every kernel, by kind of bias and by what is learnable."""
     statistics = {}
     for label in (*KINDS, *LEARNABLE_PARTS):
         kind = label.partition(",")[0]
         learnable = LEARNABLE_PARTS.get(label, {})
-        statistics[label] = {name: compile_kernel(kind, name, **learnable) for name in names(kind)}
+        statistics[label] = {
+            name: compile_kernel(kind, name, arch=arch, **learnable) for name in names(kind)
+        }
     return statistics
 
 
-def format_table(statistics: dict[str, dict[str, MachineCode]]) -> str:
-    """Return a Markdown table of cycles and stack bytes, aligned to the right."""
-    rows = [["cycles to issue", *KERNELS]]
+def format_table(
+    title: str,
+    statistics: dict[str, dict[str, MachineCode]],
+    describe: Callable[[MachineCode], str],
+) -> str:
+    """Return a Markdown table of `describe` of every kernel, aligned to the right."""
+    rows = [[title, *KERNELS]]
     for label, codes in statistics.items():
-        cells = [
-            f"{codes[name].cycles:,.0f} ({codes[name].stack})" if name in codes else "–"
-            for name in KERNELS
-        ]
+        cells = [describe(codes[name]) if name in codes else "–" for name in KERNELS]
         rows.append([label, *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * (width - 1) + ":" for width in widths])
@@ -131,13 +144,13 @@ def names(kind: str) -> list[str]:
 
 
 def compile_kernel(
-    kind: str, name: str, s_learns: bool = True, g_learns: bool = True
+    kind: str, name: str, s_learns: bool = True, g_learns: bool = True, arch: int = 90
 ) -> MachineCode:
-    """Compile one causal kernel for a Hopper GPU and return its statistics.
+    """Compile one causal kernel and return its statistics.
 
     kind: one of bias.KINDS. name: one of KERNELS. s_learns, g_learns: whether S and g get
-    gradients. FIRE's network has its real width. Pointers are aligned to 16 bytes, as PyTorch
-    aligns them, and lengths and strides are multiples of 16.
+    gradients. arch: one of ARCHITECTURES. FIRE's network has its real width. Pointers are aligned
+    to 16 bytes, as PyTorch aligns them, and lengths and strides are multiples of 16.
     Raises InputError under Triton's interpreter, which does not compile.
     """
     if kernels.INTERPRETED.value:
@@ -157,7 +170,7 @@ def compile_kernel(
         "s_learns": s_learns,
         "g_learns": g_learns,
     }
-    compiled = triton.compile(_source(function, constants), HOPPER, options)
+    compiled = triton.compile(_source(function, constants), GPUTarget("cuda", arch, 32), options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()

@@ -6,8 +6,8 @@
 #
 # simulated_driver.c replaces the CUDA libraries. Every kernel is compiled for a GPU and launched,
 # but nothing is computed: all results are zeros. Memory figures are those of PyTorch's allocator;
-# times are those of the host. LAUNCHES names a file to which every kernel launch, matrix product
-# and copy is appended.
+# times are those of the host. LAUNCHES names a file to which every kernel launch, matrix product,
+# attention by cuDNN and copy is appended. CUDNN=8900 simulates a cuDNN without attention.
 # Costs a few seconds on top of the program's compilation and writes nothing else.
 # Needs gcc and a PyTorch for CUDA 13, which `pip install torch` installs on Linux; no driver.
 
@@ -25,7 +25,8 @@ trap 'rm -r "$folder"' EXIT
 # The headers include nv/target, which the packages lack and which only C++ needs.
 mkdir "$folder/nv" && touch "$folder/nv/target"
 gcc -w -shared -fPIC -O1 -Wl,-soname,libcuda.so.1 \
-    -I"$folder" -I"$packages/nvidia/cu13/include" -I"$packages/triton/backends/nvidia/include" \
+    -I"$folder" -I"$packages/nvidia/cu13/include" -I"$packages/nvidia/cudnn/include" \
+    -I"$packages/triton/backends/nvidia/include" \
     -o "$folder/libcuda.so.1" "$here/simulated_driver.c"
 ln -s libcuda.so.1 "$folder/libcuda.so"
 TRITON_LIBCUDA_PATH=$folder TRITON_CACHE_DIR=$folder/triton \

@@ -1,4 +1,4 @@
-/* CUDA and cuBLAS of a simulated H100, for simulate_gpu.sh.
+/* CUDA, cuBLAS and cuDNN of a simulated H100, for simulate_gpu.sh.
 
    Device memory is address space that is never written. Kernels and matrix products are logged,
    not run. Events report the host's time. The library is preloaded before PyTorch's libraries and
@@ -10,6 +10,7 @@
 #include <cublas_v2.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <cudnn.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -380,7 +381,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction name, void **
         config->sharedMemBytes);
 }
 
-/* cuBLAS. cuDNN reports a version too old for attention, because it is not simulated. */
+/* cuBLAS */
 static cublasStatus_t product(long m, long n, long k, long count, int type) {
     const char *name = type == CUDA_R_16BF ? "bf16" : type == CUDA_R_16F ? "fp16" : "fp32";
     fprintf(launches(), "product\t%s\t%ld,%ld,%ld,%ld\n", name, m, n, k, count);
@@ -462,4 +463,61 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     Layout *x = (Layout *)layout_a, *y = (Layout *)layout_d;
     return product(y->rows, y->columns, x->rows * x->columns / y->rows, 1, x->type);
 }
-size_t cudnnGetVersion(void) { return 8900; }
+
+/* cuDNN: its graphs, which PyTorch uses for attention. Every graph has one engine, which needs no
+   workspace. An executed plan is logged with the number of matrix products in its graph: two in
+   attention forward, five in its backward. CUDNN sets the version, as in 8900 for cuDNN 8.9. */
+typedef struct { int type, products; } Descriptor;
+static int products; /* in the graph that is being made */
+
+size_t cudnnGetVersion(void) {
+    const char *version = getenv("CUDNN");
+    return version ? atoi(version) : 91900;
+}
+size_t cudnnGetCudartVersion(void) { return 13000; }
+const char *cudnnGetErrorString(cudnnStatus_t status) { return "the simulated cuDNN"; }
+void cudnnGetLastErrorString(char *out, size_t size) { snprintf(out, size, "none"); }
+CREATE(cudnnStatus_t, cudnnCreate, cudnnHandle_t)
+SUCCEED(cudnnStatus_t, cudnnDestroy, cudnnHandle_t handle)
+SUCCEED(cudnnStatus_t, cudnnSetStream, cudnnHandle_t handle, cudaStream_t stream)
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+        cudnnBackendDescriptor_t *out) {
+    Descriptor *descriptor = calloc(1, 512);
+    descriptor->type = type;
+    products += type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR;
+    *out = (cudnnBackendDescriptor_t)descriptor;
+    return 0;
+}
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+    free(descriptor);
+    return 0;
+}
+SUCCEED(cudnnStatus_t, cudnnBackendSetAttribute, cudnnBackendDescriptor_t descriptor,
+        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+        const void *values)
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
+        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t requested,
+        int64_t *count, void *out) {
+    int64_t known = name == CUDNN_ATTR_ENGINEHEUR_RESULTS || name == CUDNN_ATTR_ENGINECFG_ENGINE;
+    int size = type == CUDNN_TYPE_INT64 ? 8 : type == CUDNN_TYPE_INT32 ? 4 : 0;
+    if (size && requested && out) {
+        memset(out, 0, size); /* bytes of workspace and shared memory, the number of the engine */
+        known = 1;
+    }
+    if (count)
+        *count = known;
+    return 0;
+}
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t out) {
+    Descriptor *descriptor = (Descriptor *)out;
+    if (descriptor->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        descriptor->products = products;
+        products = 0;
+    }
+    return 0;
+}
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+        cudnnBackendDescriptor_t pointers) {
+    fprintf(launches(), "cudnn\tattention\t%d\n", ((Descriptor *)plan)->products);
+    return 0;
+}

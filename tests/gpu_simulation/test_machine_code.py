@@ -203,7 +203,10 @@ def test_machine_code_statistics(tmp_path):
         for code in codes.values():
             assert 32 < code["registers"] <= 255
             assert 0 < code["shared"] <= 227 * 1024
-    assert re.search(rf"\| +decay \| +{cycles['decay']['forward']:,.0f} \(\d+\) \|", table)
+    assert re.search(rf"\| +decay \| +{cycles['decay']['forward']:,.0f} \|", table)
+    decay = record["kinds"]["decay"]["forward"]
+    resources = f"{decay['registers']}, {decay['stack']}, {decay['shared'] / 1024:.0f} KB"
+    assert re.search(rf"\| +decay \| +{resources} \|", table)
 
 
 DISASSEMBLY = """

@@ -1,6 +1,7 @@
 """Tests of the data loader: windows, sampler, micro-batches per rank, and prefetch."""
 
 import itertools
+import os
 import threading
 
 import numpy as np
@@ -95,6 +96,29 @@ def test_ranks_share_every_step(folder, world_size, micro_batch):
             assert torch.equal(inputs, expected_inputs)
             assert torch.equal(targets, expected_targets)
             assert state == {"epoch": sampler.epoch, "index": sampler.index}
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system has no posix_fadvise")
+def test_windows_are_requested_before_the_first_is_read(folder, monkeypatch):
+    """The system then reads all windows at once. Requests are of the bytes that are read."""
+    windows = data_loader.Windows(shards.Shards(folder, "train"), 10)
+    calls = []
+    advise, read = os.posix_fadvise, os.pread
+
+    def record_advise(file, offset, size, advice):
+        calls.append(("request", offset, size))
+        advise(file, offset, size, advice)
+
+    def record_read(file, size, offset):
+        calls.append(("read", offset, size))
+        return read(file, size, offset)
+
+    monkeypatch.setattr(os, "posix_fadvise", record_advise)
+    monkeypatch.setattr(os, "pread", record_read)
+    windows.batch([3, 0])
+    requests, reads = calls[:2], calls[2:]
+    assert [name for name, *_ in calls] == ["request", "request", "read", "read"]
+    assert [place for _, *place in requests] == [place for _, *place in reads]
 
 
 def test_prefetch_keeps_the_order_and_raises_errors():
