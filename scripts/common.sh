@@ -127,13 +127,14 @@ fi
 #   lr                the best learning rate (tune_learning_rate)
 #   task              flags of python -m retrieval.evaluate (finetune_encoders)
 #   failed            commands that failed (run)
-#   queued queue      runs and commands that `train_queued` will run (queue_training)
+#   queued queue      runs and commands that `train_queued` will run, and the latter's words
+#   queue_words       (queue_training)
 #   planned           the trainings of a DRY_RUN (launch_training)
 #   plugin_flags      --plugin FILE for every file in PLUGIN
 # A script may set, before it calls `experiment`:
 #   requirements      files of requirements
 #   objective         clm: it trains decoders; mlm: encoders
-runs=() records=() failed=() planned=() plugin_flags=() queued=() queue=()
+runs=() records=() failed=() planned=() plugin_flags=() queued=() queue=() queue_words=()
 for plugin in ${PLUGIN:-}; do plugin_flags+=(--plugin "$plugin"); done
 requirements=(requirements.txt) objective=clm
 
@@ -203,8 +204,9 @@ queue_training() {
         if launch_training "${command[@]:1}"; then runs+=("$1"); fi
         return
     fi
-    echo "+ python ${command[*]} ${plugin_flags[*]}"
-    queued+=("$1") queue+=("${command[@]}" "${plugin_flags[@]}")
+    command+=("${plugin_flags[@]}")
+    echo "+ python ${command[*]}"
+    queued+=("$1") queue+=("python ${command[*]}") queue_words+=("${command[@]}")
 }
 
 # train_queued: run the queued trainings, JOBS at a time.
@@ -212,17 +214,17 @@ train_queued() {
     local output i status
     if [ ${#queued[@]} = 0 ]; then return; fi
     output=$(mktemp)
-    python scripts/side_by_side.py "$JOBS" "$output" "${queue[@]}" || exit $?
+    python scripts/side_by_side.py "$JOBS" "$output" "${queue_words[@]}" || exit $?
     mapfile -t status <"$output"
     rm "$output"
     for i in "${!queued[@]}"; do
         if [ "${status[i]}" = 0 ]; then
             runs+=("${queued[i]}")
         else
-            failed+=("python train_gpt.py ... --out_dir ${queued[i]} (${queued[i]}/output.txt)")
+            failed+=("${queue[i]}")
         fi
     done
-    queued=() queue=()
+    queued=() queue=() queue_words=()
 }
 
 # prepare_data DATASET [SPLIT]: prepare the shards for everything that follows, unless they exist, and

@@ -3,26 +3,23 @@
 #
 #     SEEDS="1 2 3 4 5" DATA=data/arxiv RUNS=runs/arxiv bash scripts/sandwich_table3_5.sh
 #
-# GPT-2 small trained at 512 tokens, evaluated at up to 8,192, and at up to 16,384 with a KV cache
-# of 2,048 tokens and, on the same targets, without it. Without DATA: FineWeb-Edu. The other data
-# sets of the paper are openwebtext2 and github: pass DATA and RUNS with these names. At smaller
-# scales, ALiBi with slopes scaled to the training length is trained, too (section 6.2).
+# GPT-2 small trained at 512 tokens, evaluated at up to 8,192, and at up to 16,384 with and without a
+# KV cache of 2,048 tokens. Without DATA: FineWeb-Edu; pass DATA and RUNS for openwebtext2 and github.
+# At smaller scales also ALiBi with slopes scaled to the training length (section 6.2).
 #
 # Cost: 8 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 4 hours
 # per seed. Disk: 3 GB per run.
 
 source "$(dirname "$0")/common.sh"
-scaled_alibi=alibi-shift:shift=-$octaves
-if [ "$SCALE" = full ]; then scaled_alibi=; fi # alibi itself
+if [ "$SCALE" = full ]; then scaled_alibi=; else scaled_alibi=alibi-shift:shift=-$octaves; fi
 experiment sandwich_table3_5 sandwich sandwich-smoothed alibi $scaled_alibi sinusoidal rope kerple t5
 prepare_data fineweb-edu
 cached=() all=() shorter=()
 case ${data##*/} in openwebtext2 | github) text=${data##*/} ;; *) text=arxiv ;; esac
-for pe in $encodings; do
-    encodings=$pe
-    mapfile -t lr < <(small_scale_lr "$pe")
+for encodings in $encodings; do
+    mapfile -t lr < <(small_scale_lr "$encodings")
     train sandwich_small 512 "${lr[@]}" && all+=("${runs[@]}")
-    case $pe in
+    case $encodings in
         sandwich | alibi) cached+=("${runs[@]}") ;;
         sinusoidal) train sandwich_small 128 && shorter=("${runs[@]}") ;;
     esac
