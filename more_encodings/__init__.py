@@ -8,6 +8,7 @@ from more_encodings import (  # noqa: F401
     dape,
     distance_functions,
     leveling,
+    logit_scale,
     relative_keys,
     rope_scaling,
     sandwich,
