@@ -203,8 +203,7 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
 
     Raises InputError with all problems: names, options, hooks that collide, no bidirectional form.
     """
-    layers = _parse_layers(layer_specs(spec), causal)
-    return [part for parts in layers.values() for part in parts]
+    return sum(_parse_layers(layer_specs(spec), causal).values(), [])
 
 
 def _parse_layers(pattern: list[str], causal: bool) -> dict[str, list]:
@@ -601,6 +600,7 @@ class RoPE(Encoding):
 
     names = ("rope",)
     attention_factor = 1.0  # scale of queries and keys; YaRN changes it
+    rotated_heads: int | None = None  # the first heads, which are rotated; None: all
 
     def __init__(self, heads, channels, block_size, *, base: int = 10_000):
         super().__init__(heads, channels, block_size)
@@ -615,6 +615,9 @@ class RoPE(Encoding):
         dtype = torch.promote_types(q.dtype, torch.float32)
         sin, cos = sin_cos(angle, self.attention_factor, dtype)
         sin, cos = sin[:, None], cos[:, None]  # (T, 1, D/2)
+        if self.rotated_heads is not None:  # others by 0: faster than splitting and joining heads
+            acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
+            sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, D/2)
 
         def rotate_pairs(x: Tensor) -> Tensor:
             # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from errors import InputError
-from posenc import Encoding
+from posenc import Encoding, RoPE
 
 
 class SomeHeads(Encoding):
@@ -52,7 +52,8 @@ class SomeHeads(Encoding):
     ) -> Encoding:
         """Return the encoding on some of `heads` heads; make(n) returns an instance of n heads.
 
-        Fixed numbers per head, which are buffers, are those of the first of all heads.
+        Fixed numbers per head, which are buffers, are those of the first of all heads. RoPE and its
+        variants rotate the other heads by 0 themselves.
         """
         count = options.get("heads") or max(1, heads * options["heads_percent"] // 100)
         if count > heads:
@@ -60,6 +61,10 @@ class SomeHeads(Encoding):
                 f"{wrapped.names[0]}: heads is {count}, but the model has {heads} heads: "
                 f"use at most {heads}"
             )
+        if wrapped.rotate is RoPE.rotate:
+            rope: Any = make(heads)
+            rope.rotated_heads = count
+            return rope
         encoding = make(count)
         if encoding.window_size is not None:
             raise InputError(
