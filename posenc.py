@@ -156,9 +156,11 @@ def build(
         for i, (cls, options) in enumerate(parts):
             key = cls, *options.items(), parts[:i].count(parts[i])
             count = 1 if cls.scope == "model" else len(numbers)
-            instances = shared.get(key) or [
-                _make(cls, options, heads, width, block_size, causal) for _ in range(count)
-            ]
+            instances = shared.get(key)
+            if instances is None:
+                instances = [_make(cls, options, heads, width, block_size) for _ in range(count)]
+                for instance in instances if not causal else ():
+                    instance.set_bidirectional()
             if cls.scope == "model":
                 shared[key] = instances
             columns.append(instances * (len(numbers) // count))
@@ -167,15 +169,12 @@ def build(
     return ModuleList(encodings[number] for number in range(layers))
 
 
-def _make(cls, options: dict, heads: int, width: int, block_size: int, causal: bool) -> Encoding:
+def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encoding:
     """Return an instance of a class; options: its own and those of WRAPPERS."""
     own_options = {name: value for name, value in options.items() if name not in WRAPPERS}
 
     def make(heads: int) -> Encoding:
-        encoding = cls(heads, width, block_size, **own_options)
-        if not causal:
-            encoding.set_bidirectional()
-        return encoding
+        return cls(heads, width, block_size, **own_options)
 
     wrapper = next((WRAPPERS[name] for name in options if name in WRAPPERS), None)
     return make(heads) if wrapper is None else wrapper.wrap(cls, make, options, heads)

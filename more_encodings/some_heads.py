@@ -23,12 +23,21 @@ class SomeHeads(Encoding):
     def __init__(self, encoding: Encoding, count: int, heads: int):
         nn.Module.__init__(self)
         self.encoding, self.count, self.heads = encoding, count, heads
-        self.causal, self.max_context = encoding.causal, encoding.max_context
+        self.max_context = encoding.max_context
         self.scales_queries = encoding.scales_queries
         self.rotates = type(encoding).rotate is not Encoding.rotate
+        self.remove_missing_hooks()
+
+    def remove_missing_hooks(self) -> None:
+        """Set the optional hooks that the encoding does not have to None."""
         for hook in ("bias", "factors", "triton_bias", "distance_bias"):
-            if getattr(encoding, hook) is None:
+            if getattr(self.encoding, hook) is None:
                 setattr(self, hook, None)
+
+    def set_bidirectional(self):
+        super().set_bidirectional()
+        self.encoding.set_bidirectional()
+        self.remove_missing_hooks()
 
     @staticmethod
     def supports(wrapped: type[Encoding]) -> bool:

@@ -333,11 +333,11 @@ def test_ssmax_starts_with_a_mean_scale_of_one():
 
 @pytest.mark.parametrize("first", ["rope", "transformer-xl", "cope"])
 def test_order_of_a_logit_scale_does_not_matter(first):
-    """Transformer-XL's u and v are not scaled."""
-    q, k = torch.randn(2, B, H, T, C // H)
+    """Queries are scaled first: Transformer-XL's u and v are not scaled."""
+    (q, k), pos = torch.randn(2, B, H, T, C // H), torch.arange(T)
     one, other = make(f"{first}+logn"), make(f"logn+{first}")
     other.parts[1].load_state_dict(one.parts[0].state_dict())
-    for ours, theirs in zip(
-        one.rotate(q, k, torch.arange(T)), other.rotate(q, k, torch.arange(T)), strict=True
-    ):
-        assert torch.equal(ours, theirs)
+    expected = one.parts[0].rotate(*make("logn").rotate(q, k, pos), pos)
+    for encoding in (one, other):
+        for ours, theirs in zip(encoding.rotate(q, k, pos), expected, strict=True):
+            assert torch.equal(ours, theirs)
