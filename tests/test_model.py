@@ -2,6 +2,7 @@
 
 import math
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import attention
 import posenc
 from errors import InputError
 from evaluation.model_checks import V, gradients, make_lively_model, make_model
@@ -217,6 +219,10 @@ def test_each_layer_of_a_pattern_takes_its_path():
     assert model.attention_path == "dense_dense_sdpa_dense_dense"
     assert model.describe().endswith("attention by dense and sdpa")
     assert GPT(model.config).attention_path == model.attention_path
+    with mock.patch("attention.attend", wraps=attention.attend) as attend:
+        model(torch.randint(V, (1, 5)))
+    paths = [call.args[5] for call in attend.call_args_list]
+    assert paths == ["dense", "dense", "sdpa", "dense", "dense"]
     with pytest.raises(InputError, match="the sdpa attention path cannot compute Kerple"):
         make_model("kerple@1_rope@1", attention="sdpa")
 
