@@ -16,8 +16,9 @@ from posenc import Encoding
 class LogN(Encoding):
     """Multiplies queries by log n / log L, n the number of keys that the query attends to.
 
-    Combines with all encodings, also with those that rotate: `rope+logn`.
-    Source: Chiang & Cholak 2022, section 5.3
+    Combines with all encodings, also with those that rotate: `rope+logn`. The division by log L is
+    ours: logits have their usual size at the training length.
+    Source: Chiang & Cholak 2022
     """
 
     names = ("logn",)
@@ -44,8 +45,8 @@ class LogN(Encoding):
 class SSMax(LogN):
     """Multiplies queries by s_h log n, n the number of keys that the query attends to.
 
-    s starts at the reciprocal of the mean of log n over the training length, so that logits start
-    with their usual size. `rope+ssmax` combines it with RoPE.
+    s starts at the reciprocal of the mean of log n over the training length (ours), so that logits
+    start with their usual size. `rope+ssmax` combines it with RoPE.
     Source: Nakanishi 2025 (Scalable-Softmax)
     """
 
