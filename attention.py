@@ -39,7 +39,7 @@ Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -732,6 +732,28 @@ def resolve_path(path: str, encoding: Encoding) -> str:
         raise InputError(f"unknown attention path '{path}': use one of auto {' '.join(_PATHS)}")
     _PATHS[path].check(encoding)
     return path
+
+
+def resolve_paths(path: str, encodings: Iterable[Encoding]) -> str:
+    """Return the paths of a model's layers: one name, or one per layer, joined by "_".
+
+    path: one name for all layers, or what this function returned before. Raises as `resolve_path`.
+    """
+    encodings = list(encodings)
+    names = layer_paths(path, len(encodings))
+    return join_paths(resolve_path(*pair) for pair in zip(names, encodings, strict=True))
+
+
+def join_paths(paths: Iterable[str]) -> str:
+    """Return one name for equal paths of all layers, else the paths, joined by "_"."""
+    paths = list(paths)
+    return paths[0] if len(set(paths)) == 1 else "_".join(paths)
+
+
+def layer_paths(path: str, layers: int) -> list[str]:
+    """Return the path of each layer from what `join_paths` returned."""
+    names = path.split("_")
+    return names if len(names) == layers else names * layers
 
 
 def _reason_against_sdpa(encoding: Encoding) -> str | None:

@@ -129,7 +129,7 @@ def summary_of_formula(spec: str) -> str:
 def build_error(spec: str) -> Exception | None:
     """Return the exception of building an encoding, None if there is none."""
     try:
-        posenc.build(spec, 4, 24, 64, layers=1)
+        posenc.build(spec, 4, 24, 64, layers=len(posenc.layer_specs(spec)))
     except Exception as error:
         return error
     return None
@@ -171,16 +171,23 @@ def print_speed(spec: str) -> None:
     print(f"\n{Table(rows).markdown()}")
     print(
         f"Medians of {REPEATS} interleaved rounds, ratios above 1 are faster; "
-        f"{SHAPE['n_layer']} layers of width {SHAPE['n_embd']}, {SHAPE['n_head']} heads, "
+        f"{layers_of(spec)} layers of width {SHAPE['n_embd']}, {SHAPE['n_head']} heads, "
         f"training with {MICRO_BATCH} sequences, float32, {devices.describe(torch.device('cpu'))}."
     )
-    print(describe_size(spec))
+    for layer_spec in dict.fromkeys(posenc.layer_specs(spec)):
+        print(describe_size(layer_spec))
+
+
+def layers_of(spec: str) -> int:
+    """Return the number of layers of the model whose speed is measured."""
+    return max(SHAPE["n_layer"], len(posenc.layer_specs(spec)))
 
 
 def speed_row(label: str, make_cases, spec: str, context: int) -> list[str]:
     """Time an encoding and the baselines, interleaved; return the row of the table."""
     device = torch.device("cpu")
-    setting = Setting("custom", MICRO_BATCH, context, device, torch.float32, False, shape=SHAPE)
+    shape = SHAPE | {"n_layer": layers_of(spec)}
+    setting = Setting("custom", MICRO_BATCH, context, device, torch.float32, False, shape=shape)
     cases: dict[str, BenchmarkCase] = {}
     for pe in (spec, *BASELINES):
         cases |= make_cases(setting, pe)
@@ -194,7 +201,7 @@ def speed_row(label: str, make_cases, spec: str, context: int) -> list[str]:
 
 
 def describe_size(spec: str) -> str:
-    """Return the parameters and the cached numbers per token that an encoding adds to a layer."""
+    """Return the parameters and the cached numbers per token that a layer's encoding adds."""
     shape = GPTConfig(size="custom", pe=spec, **SHAPE)
     heads, width = shape.n_head, shape.n_embd
     encoding = posenc.build(spec, heads, width, shape.block_size, layers=1)[0]

@@ -321,7 +321,7 @@ def measure(
         "block_tokens": block_tokens.tolist(),
         "by_position": by_position,
     }
-    if model.attention_path == "triton" and plan.config.cache_window is None:
+    if "triton" in model.attention_path and plan.config.cache_window is None:
         inputs, _ = read_windows(plan.shards, [windows[0][:2]], windows[0].length)
         with devices.autocast(device, dtype):
             entry["left_out"] = bias_statistics.skipped_fractions(model, inputs.to(device))

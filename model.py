@@ -85,7 +85,7 @@ class GPTConfig:
         else:
             problems.append(f"unknown size '{self.size}': use one of {' '.join(SIZES)}")
         try:
-            self.encodings = posenc.parse(self.pe, self.causal)  # for posenc.build; not a field
+            self.encodings = posenc.parse(self.pe, self.causal)  # not a field
         except InputError as error:
             problems += error.problems
         if problems:
@@ -204,10 +204,13 @@ class GPT(nn.Module):
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
-        self.posenc = posenc.build(config.encodings, *shape, config.causal)
+        self.posenc = posenc.build(config.pe, *shape, config.causal)
+        limits = [layer.max_context for layer in self.posenc if layer.max_context is not None]
+        # The longest sequence that the encoding supports, in tokens; None: no limit.
+        self.max_context: int | None = min(limits, default=None)
         self.h = posenc.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
-        self.attention_path = attention.resolve_path(config.attention, self.posenc[0])
+        self.attention_path = attention.resolve_paths(config.attention, self.posenc)
         self.activation_checkpointing = False
         self.init_weights()
 
@@ -305,9 +308,9 @@ class GPT(nn.Module):
         """Return the output of the last block (B, T, C) for tokens (B, T) at positions pos (T,)."""
         x = self.posenc[0].embed(attention.at_least_float32(self.wte(tokens)), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
+        paths = attention.layer_paths(self.attention_path, len(self.h))
         for layer, (block, encoding) in enumerate(zip(self.h, self.posenc, strict=True)):
-            past = cache.layers[layer] if cache else None
-            context = pos, encoding, self.attention_path, past, lengths
+            context = pos, encoding, paths[layer], cache and cache.layers[layer], lengths
             if recompute:
                 x = checkpoint(block, x, *context, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -349,11 +352,6 @@ class GPT(nn.Module):
         losses = cross_entropies(hidden.flatten(0, 1), self.wte.weight, targets.flatten())
         return losses.view_as(targets)
 
-    @property
-    def max_context(self) -> int | None:
-        """The longest sequence that the encoding supports, in tokens; None: no limit."""
-        return self.posenc[0].max_context
-
     def clamp_parameters_(self) -> None:
         """Clamp the encodings' parameters to their bounds, after each optimizer step."""
         for encoding in self.posenc:
@@ -393,7 +391,7 @@ class GPT(nn.Module):
         return (
             f"{kind}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
             f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, "
-            f"attention by {self.attention_path}"
+            f"attention by {' and '.join(dict.fromkeys(self.attention_path.split('_')))}"
         )
 
 

@@ -1,8 +1,10 @@
 """Positional encodings: one class per encoding, with its formula and its source.
 
     encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)
-    posenc.build("fire:width=16", ...)           # options are keyword arguments of the class
+    posenc.build("t5:buckets=64", ...)           # options are keyword arguments of the class
+    posenc.build("cable:heads=2", ...)           # on the first two heads only
     posenc.build("rope+cable", ...)              # several encodings at once
+    posenc.build("window+rope@3_nope@1", ...)    # three layers, then one, and so on
     posenc.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
 
 To add an encoding, write a subclass of `Encoding` with `names`, in a file of your own (--plugin) or
@@ -10,7 +12,7 @@ in more_encodings/. Override only the hooks where the encoding acts:
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
-    rotate            queries and keys, in every layer                 rope, yarn
+    rotate            queries and keys, in every layer                 rope, yarn, ssmax
     features + bias   attention logits: a formula of a few numbers     cable, alibi, fire
                       (features) of the query's and the key's token
     logits_transform  attention logits, whole rows at once             cope, dape, shaw
@@ -29,7 +31,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +40,7 @@ from torch import Tensor, nn
 from errors import InputError
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
+WRAPPERS: dict[str, Any] = {}  # option of many encodings -> the class that adds it to them
 FeaturePair = tuple[tuple, tuple]  # of queries, of keys
 M = TypeVar("M", bound=nn.Module)
 
@@ -74,11 +77,14 @@ class Encoding(nn.Module):
     """
 
     names: tuple[str, ...] = ()  # --pe names
+    shared_options: tuple[str, ...] = ()  # that it adds to others, see more_encodings/some_heads.py
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
     window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
+    combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
+    scales_queries = False  # whether `rotate` is only a factor of queries: combines with others
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias: Callable[..., Tensor] | None = None
@@ -90,6 +96,7 @@ class Encoding(nn.Module):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
+        WRAPPERS.update(dict.fromkeys(cls.shared_options, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):
         """Create the encoding; subclasses add options as keyword-only arguments."""
@@ -120,34 +127,104 @@ class Encoding(nn.Module):
         """Switch to bidirectional attention, for an encoder."""
         self.causal = False
 
+    def split(self, q_features: tuple, k_features: tuple) -> list[tuple["Encoding", tuple, tuple]]:
+        """Return (part, its query features, its key features) for all parts."""
+        return [(self, q_features, k_features)]
+
 
 def build(
     spec: str | list, heads: int, width: int, block_size: int, layers: int, causal: bool = True
 ) -> ModuleList[Encoding]:
-    """Return the encodings of a model, one per layer; all layers share parts of scope "model".
+    """Return the encodings of a model, one per layer; layers share equal parts of scope "model".
 
-    spec: "NAME", "NAME:option=value,option=value", or several joined by "+"; or the result of
-    `parse`. causal: True for a decoder, False for an encoder. Raises InputError like `parse`.
+    spec: "NAME", "NAME:option=value,option=value", several joined by "+", or a pattern of layers
+    (see `layer_specs`); or what `parse` returned, if that was no pattern. causal: True for a
+    decoder, False for an encoder. Raises InputError like `parse`, and for what does not fit the
+    model.
     """
-    parsed = parse(spec, causal) if isinstance(spec, str) else spec
-    parts = []  # for each part of the spec: its instance in every layer
-    for cls, options in parsed:
-        count = 1 if cls.scope == "model" else layers
-        instances = [cls(heads, width, block_size, **options) for _ in range(count)]
-        if not causal:
-            for instance in instances:
-                instance.set_bidirectional()
-        parts.append(instances * (layers // count))
-    if len(parts) == 1:
-        return ModuleList(parts[0])
-    return ModuleList(Composition(list(layer), width) for layer in zip(*parts, strict=True))
+    pattern = layer_specs(spec) if isinstance(spec, str) else [""]
+    parsed = _parse_layers(pattern, causal) if isinstance(spec, str) else {"": spec}
+    if len(pattern) > layers:
+        raise InputError(
+            f"the pattern {spec} has {len(pattern)} layers, but the model has {layers}: "
+            f"use at most {layers}"
+        )
+    shared, encodings = {}, {}  # instances of scope "model"; the encoding of each layer
+    for layer_spec, parts in parsed.items():
+        numbers = [n for n in range(layers) if pattern[n % len(pattern)] == layer_spec]
+        columns = []  # for each part of the spec: its instance in each of these layers
+        for i, (cls, options) in enumerate(parts):
+            key = cls, *options.items(), parts[:i].count(parts[i])
+            count = 1 if cls.scope == "model" else len(numbers)
+            instances = shared.get(key)
+            if instances is None:
+                instances = [_make(cls, options, heads, width, block_size) for _ in range(count)]
+                for instance in instances if not causal else ():
+                    instance.set_bidirectional()
+            if cls.scope == "model":
+                shared[key] = instances
+            columns.append(instances * (len(numbers) // count))
+        for number, *layer in zip(numbers, *columns, strict=True):
+            encodings[number] = layer[0] if len(layer) == 1 else Composition(layer, width)
+    return ModuleList(encodings[number] for number in range(layers))
+
+
+def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encoding:
+    """Return an instance of a class; options: its own and those of WRAPPERS."""
+    own_options = {name: value for name, value in options.items() if name not in WRAPPERS}
+
+    def make(heads: int) -> Encoding:
+        return cls(heads, width, block_size, **own_options)
+
+    wrapper = next((WRAPPERS[name] for name in options if name in WRAPPERS), None)
+    return make(heads) if wrapper is None else wrapper.wrap(cls, make, options, heads)
+
+
+def layer_specs(spec: str) -> list[str]:
+    """Return the --pe string of each layer of a pattern, or the string itself if it is none.
+
+    "rope@3_nope@1" stands for three layers of `rope` and one of `nope`, repeated over all layers.
+    Raises InputError for other uses of "@".
+    """
+    if "@" not in spec:
+        return [spec]
+    if not re.fullmatch("[^@]+@[1-9][0-9]?(_[^@]+@[1-9][0-9]?)*", spec):
+        raise InputError(
+            f"'{spec}' is no pattern of layers: join encodings with counts of 1 to 99 by '_', as "
+            "in rope@3_nope@1"
+        )
+    pairs = re.findall("([^@]+)@([0-9]+)_?", spec)
+    return [layer for layer, count in pairs for _ in range(int(count))]
 
 
 def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
-    """Return the classes of a --pe string, each with its options.
+    """Return the classes of a --pe string, each with its options; of a pattern, all layers' parts.
 
     Raises InputError with all problems: names, options, hooks that collide, no bidirectional form.
     """
+    return sum(_parse_layers(layer_specs(spec), causal).values(), [])
+
+
+def _parse_layers(pattern: list[str], causal: bool) -> dict[str, list]:
+    """Return {--pe string of a layer: what `parse` returns for it}; raise InputError like it."""
+    parsed, problems = {}, []
+    for spec in dict.fromkeys(pattern):
+        parsed[spec], layer_problems = _parse_parts(spec, causal)
+        problems += layer_problems
+    all_parts = [part for parts in parsed.values() for part in parts]
+    for part in all_parts:
+        if part[0].embed is not Encoding.embed and any(part not in x for x in parsed.values()):
+            problems.append(
+                f"{part[0].names[0]} acts on the embeddings of the whole model: use it, with the "
+                "same options, in all layers of the pattern, or in none"
+            )
+    if problems:
+        raise InputError(*dict.fromkeys(problems))
+    return parsed
+
+
+def _parse_parts(spec: str, causal: bool) -> tuple[list[tuple[type[Encoding], dict]], list[str]]:
+    """Return the classes of one layer's encoding, with options, and the problems with them."""
     parsed, problems = [], []
     for part in spec.split("+"):
         name, _, words = part.partition(":")
@@ -165,13 +242,15 @@ def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
         parsed.append((cls, options))
     for hook in ("embed", "rotate", "logits_transform"):
         unused = getattr(Encoding, hook)
-        acting = [cls.names[0] for cls, _ in parsed if getattr(cls, hook) is not unused]
-        if len(acting) > 1:
-            names = " and ".join(acting)
-            problems.append(f"{names} cannot be combined, both act on {hook}: choose one of them")
-    if problems:
-        raise InputError(*problems)
-    return parsed
+        acting = [cls for cls, _ in parsed if getattr(cls, hook) is not unused]
+        for scales in (False, True):
+            names = [cls.names[0] for cls in acting if cls.scales_queries == scales]
+            if len(names) > 1:
+                problems.append(
+                    f"{' and '.join(names)} cannot be combined, both act on {hook}: "
+                    "choose one of them"
+                )
+    return parsed, problems
 
 
 def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:
@@ -179,10 +258,13 @@ def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, li
     options, problems = {}, []
     parameters = inspect.signature(cls).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    wrappers = {option: wrapper for option, wrapper in WRAPPERS.items() if wrapper.supports(cls)}
+    known += wrappers
     for word in filter(None, words.split(",")):
         option, _, value = word.partition("=")
         allowed = cls.option_words.get(option)
-        is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= cls.min_option_value
+        smallest = wrappers.get(option, cls).min_option_value
+        is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= smallest
         if option not in known:
             hint = f"choose from {' '.join(known)}" if known else "it has none"
             problems.append(f"{name} has no option '{option}': {hint}")
@@ -191,10 +273,12 @@ def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, li
         elif not allowed and not is_integer:
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "
-                f"{cls.min_option_value} and at most 9 digits, as in {name}:{option}=8"
+                f"{smallest} and at most 9 digits, as in {name}:{option}=8"
             )
         else:
             options[option] = value if allowed else int(value)
+    for wrapper in {wrappers[option] for option in options if option in wrappers}:
+        problems += wrapper.problems(name, options)
     return options, problems
 
 
@@ -209,6 +293,9 @@ class Composition(Encoding):
         windows = [part.window_size for part in parts if part.window_size is not None]
         self.max_context = min(limits, default=None)
         self.window_size = min(windows, default=None)
+        for module in self.modules():
+            if isinstance(module, Encoding):
+                module.combined_window_size = self.window_size
         for part in parts:
             if part.logits_transform is not None:
                 self.logits_transform = part.logits_transform
@@ -230,8 +317,10 @@ class Composition(Encoding):
         return x
 
     def rotate(self, q, k, pos):
-        for part in self.parts:
-            q, k = part.rotate(q, k, pos)
+        for scales_queries in (True, False):  # the order of the parts must not matter
+            for part in self.parts:
+                if part.scales_queries == scales_queries:
+                    q, k = part.rotate(q, k, pos)
         return q, k
 
     def features(self, x, pos, previous=None):
@@ -255,8 +344,7 @@ class Composition(Encoding):
         for part in self.parts:
             part.clamp_parameters_()
 
-    def split(self, q_features: tuple, k_features: tuple) -> list[tuple[Encoding, tuple, tuple]]:
-        """Return (part, its query features, its key features) for all parts."""
+    def split(self, q_features, k_features):
         split, q_start, k_start = [], 0, 0
         for part, (q_count, k_count) in zip(self.parts, self.counts, strict=True):
             q_stop, k_stop = q_start + q_count, k_start + k_count
@@ -381,15 +469,6 @@ class KCable(LogDecay, Cable):
     names = ("k-cable",)
 
 
-class KFox(LogDecay, Fox):
-    """-log(b^2 + 1), b the bias of `cable-v1`.
-
-    Source: Veisi et al. 2025, version 1, section 5.4, which prints the other sign
-    """
-
-    names = ("k-cable-v1",)
-
-
 class NoPE(Encoding):
     """No positional encoding: only the causal mask depends on positions.
 
@@ -463,29 +542,6 @@ class Kerple(DistanceBias):
         self.r2.clamp_(min=0.01)
 
 
-class KerplePower(DistanceBias):
-    """-r1 d^r2, r1 ~ U(0, 1), >= 0.01, and r2 ~ U(0, 2), in [0.01, 2], learnable per head.
-
-    Source: Chi et al. 2022 (KERPLE), power variant
-    """
-
-    names = ("kerple-power",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.r1 = nn.Parameter(torch.rand(heads))
-        self.r2 = nn.Parameter(2 * torch.rand(heads))
-        self.clamp_parameters_()
-
-    def distance_bias(self, d, h):
-        return -self.r1[h] * d.abs() ** self.r2[h]
-
-    @torch.no_grad()
-    def clamp_parameters_(self):
-        self.r1.clamp_(min=0.01)
-        self.r2.clamp_(0.01, 2)
-
-
 class T5(DistanceBias):
     """r_h[bucket(d)], buckets exact up to half of them, then logarithmic up to max_distance.
 
@@ -534,67 +590,6 @@ class T5Clip(DistanceBias):
         return self.table[h, d.abs().clamp(max=self.k).long()]
 
 
-class FIRE(Encoding):
-    """f(psi(d) / psi(max(threshold, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H.
-
-    f has a ReLU; c starts at 0.1; `threshold` is multiplied by a learnable factor that starts at 1.
-    Not a function of the distance alone. Bidirectional: max(i, j) replaces i.
-    Source: Li et al. 2024 (FIRE), eqs. 5-7
-    """
-
-    names = ("fire",)
-    features = DistanceBias.features
-
-    def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
-        super().__init__(heads, channels, block_size)
-        self.threshold = threshold
-        self.c = nn.Parameter(torch.tensor(0.1))
-        self.multiplier = nn.Parameter(torch.tensor(1.0))
-        # Like torch.nn.Linear. With N(0, 0.02) and zero biases, half of the units would be dead.
-        self.w1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
-        self.b1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
-        self.w2 = nn.Parameter(torch.empty(heads, width).uniform_(-1, 1) / width**0.5)
-        self.b2 = nn.Parameter(torch.empty(heads).uniform_(-1, 1) / width**0.5)
-
-    def bias(self, q_features, k_features, h):
-        (i,), (j,) = q_features, k_features
-        ratio = self.psi((i - j).abs()) / self.normalizer(torch.maximum(i, j))
-        hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
-        heads = h.flatten()
-        return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
-
-    def psi(self, x: Tensor) -> Tensor:
-        """Return log(|c| x + 1)."""
-        return (self.c.abs() * x).log1p()
-
-    def normalizer(self, i: Tensor) -> Tensor:
-        """Return psi(max(threshold, i)), i the later position of query and key."""
-        return self.psi(torch.maximum(i, (self.threshold * self.multiplier).abs()))
-
-    def triton_bias(self, q_features, k_features, h):
-        d = distances(k_features[0].size(-1), self.causal, h.device).abs()
-        table, g = self.psi(d)[None], 1 / self.normalizer(q_features[0])
-        return "piecewise-linear", {"table": table, "g": g, "pieces": self.linear_pieces()}
-
-    def linear_pieces(self) -> Tensor:
-        """Return f as a piecewise linear function, (H, 3, K), K a power of two above `width`.
-
-        [:, 0]: the ascending breakpoints (where a unit switches), padded with infinity to K;
-        [:, 1] and [:, 2]: slopes and intercepts of the pieces before, between and after them.
-        """
-        count = 1 << len(self.w1).bit_length()
-        with torch.no_grad():
-            breakpoints, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
-            rank = order.argsort()  # of each unit's breakpoint
-            piece = torch.arange(count, device=rank.device)[:, None]
-            active = torch.where(self.w1 > 0, piece > rank, piece <= rank)  # (K, width)
-            active = torch.where(self.w1 == 0, self.b1 > 0, active).to(self.w1.dtype)
-        slopes = (self.w2 * self.w1) @ active.T  # (H, K)
-        intercepts = (self.w2 * self.b1) @ active.T + self.b2[:, None]
-        breakpoints = F.pad(breakpoints, (0, count - len(breakpoints)), value=torch.inf)
-        return torch.stack([breakpoints.expand_as(slopes), slopes, intercepts], 1)
-
-
 class RoPE(Encoding):
     """Rotates the pair (q[n], q[n + D/2]) by the angle pos base^(-2n/D), n < D/2; keys likewise.
 
@@ -604,6 +599,7 @@ class RoPE(Encoding):
 
     names = ("rope",)
     attention_factor = 1.0  # scale of queries and keys; YaRN changes it
+    rotated_heads: int | None = None  # the first heads, which are rotated; None: all
 
     def __init__(self, heads, channels, block_size, *, base: int = 10_000):
         super().__init__(heads, channels, block_size)
@@ -618,6 +614,9 @@ class RoPE(Encoding):
         dtype = torch.promote_types(q.dtype, torch.float32)
         sin, cos = sin_cos(angle, self.attention_factor, dtype)
         sin, cos = sin[:, None], cos[:, None]  # (T, 1, D/2)
+        if self.rotated_heads is not None:  # others by 0: faster than splitting and joining heads
+            acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
+            sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, D/2)
 
         def rotate_pairs(x: Tensor) -> Tensor:
             # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.

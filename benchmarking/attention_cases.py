@@ -86,7 +86,7 @@ def read_validation_text(
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
         statistics = bias_statistics.summary(model, tokens)
-        if find_spec("triton") and triton_attention.supports(model.posenc[0]):
+        if find_spec("triton") and any(map(triton_attention.supports, model.posenc)):
             statistics["left_out"] = bias_statistics.skipped_fractions(model, tokens)
         return bias_statistics.layers(model, tokens), statistics
 

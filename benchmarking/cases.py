@@ -30,12 +30,12 @@ NEW_TOKENS = 64  # tokens to generate per round, or half of the context if that 
 def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     """Return the cases of one optimizer step, by name."""
     shape = GPTConfig(size=setting.model, **setting.shape)
-    encoding = posenc.build(pe, shape.n_head, shape.n_embd, setting.context, 1, setting.causal)[0]
-    paths = {
-        suffix: path
-        for suffix, path in setting.paths(pe, encoding).items()
-        if suffix in ("", " triton")
-    }
+    if "@" in pe:
+        paths = {"": "auto"}  # of each layer
+    else:
+        where = shape.n_head, shape.n_embd, setting.context, 1, setting.causal
+        paths = setting.paths(pe, posenc.build(pe, *where)[0])
+        paths = {suffix: path for suffix, path in paths.items() if suffix in ("", " triton")}
     if " triton" in paths and paths[""] == "dense":
         del paths[""]  # takes a minute to compile; the attention benchmark compares it too
     cases = {}

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 import attention
+import triton_attention
 from model import GPT, Attention
-from posenc import Composition, Encoding, NoPE, WeightedDecay
+from more_encodings.some_heads import SomeHeads, unwrap
+from posenc import Encoding, NoPE, WeightedDecay
 from triton_attention.bias import bias_from_encoding
 from triton_attention.tile_skipping import skipped_fraction
 
@@ -66,7 +68,8 @@ class Layer:
 
     def skipped_fraction(self) -> float:
         """Return the fraction of tiles inside the attention mask that the Triton kernels skip."""
-        if self.encoding.window_size is not None:  # nothing is skipped with a sliding window
+        # Nothing is skipped with a sliding window, or in layers that take another path.
+        if self.encoding.window_size is not None or not triton_attention.supports(self.encoding):
             return 0.0
         q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
         bias = bias_from_encoding(self.encoding, *self.features, self.attn.heads)
@@ -81,13 +84,11 @@ class Layer:
         """
         if self.encoding.bias is None:
             return None
-        parts = [(self.encoding, *self.features)]
-        if isinstance(self.encoding, Composition):
-            parts = self.encoding.split(*self.features)
-        for part, _, k_features in parts:
-            if isinstance(part, WeightedDecay):
+        for part, _, k_features in self.encoding.split(*self.features):
+            if isinstance(unwrap(part), WeightedDecay):
                 s = k_features[0]
-                return -s.diff(dim=-1, prepend=s[..., :1])
+                decay = -s.diff(dim=-1, prepend=s[..., :1])
+                return part.zero_others(decay) if isinstance(part, SomeHeads) else decay
         return None
 
 
@@ -126,25 +127,27 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
 
     slope:    decrease of the bias per token over the whole context, in nats.
     window:   exp of the entropy of softmax(bias): the number of tokens that it would effectively
-              attend to if all queries and keys were equal; T without any decay.
+              attend to if all queries and keys were equal; T (or window_size) without any decay.
     left_out: the fraction of tiles that the Triton kernels skip, on the Triton path only.
     """
-    if model.posenc[0].bias is None:
+    if all(encoding.bias is None for encoding in model.posenc):
         return {}
     last = tokens.size(1) - 1
 
     def statistics(layer):
-        q_features, k_features = layer.features
-        q_features = tuple(feature[..., -1:] for feature in q_features)
-        bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
-        matrix = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)
-        row = matrix[..., 0, :]  # (B|1, H|1, 1, T) -> (B|1, H|1, T)
+        row = layer.x.new_zeros(1, 1, last + 1)
+        if layer.encoding.bias is not None:
+            q_features, k_features = layer.features
+            q_features = tuple(feature[..., -1:] for feature in q_features)
+            bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
+            matrix = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)
+            row = matrix[..., 0, :]  # (B|1, H|1, 1, T) -> (B|1, H|1, T)
         row = row[..., -(layer.encoding.window_size or row.size(-1)) :]
         weights = row.softmax(-1)
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
         slope = (row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)
         entry = {"slope": slope.mean().item(), "window": entropy.exp().mean().item()}
-        if model.attention_path == "triton":
+        if "triton" in model.attention_path:
             entry["left_out"] = layer.skipped_fraction()
         return entry
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+import posenc
 from evaluation import layer_checks, model_checks
 from evaluation.measurement import CheckFailed, Measurement, NotApplicable, worst
 
@@ -173,9 +174,12 @@ def measure(name: str, spec: str) -> Measurement | None:
     """
     check = CHECKS[name]
     measurements, reasons = [], []
-    for case in check.cases:
+    specs = [spec]
+    if check.function.__module__ == layer_checks.__name__:  # of each layer of a pattern
+        specs = dict.fromkeys(posenc.layer_specs(spec))
+    for layer_spec, case in itertools.product(specs, check.cases):
         try:
-            measurements.append(check.function(spec, **case))
+            measurements.append(check.function(layer_spec, **case))
         except NotApplicable as reason:
             reasons.append(reason)
     if not measurements:

@@ -51,7 +51,7 @@ def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
         "dtype": str(dtype).removeprefix("torch."),
         "attention": model.attention_path,
     }
-    if model.attention_path == "triton":
+    if "triton" in model.attention_path:
         identity["skip_tolerance"] = model.config.skip_tolerance
     if plugin := checkpoint["config"].get("plugin"):
         identity["plugin"] = plugin

@@ -114,7 +114,7 @@ def front_matter(
         tags=[
             "positional-encoding",
             "length-extrapolation",
-            *(cls.names[0] for cls, _ in network.config.encodings),
+            *dict.fromkeys(cls.names[0] for cls, _ in network.config.encodings),
             "custom_code",
         ],
         datasets=[*datasets.values()] or None,

@@ -4,13 +4,14 @@ Importing the package registers them. To add a family, add a module and list it 
 """
 
 from more_encodings import (  # noqa: F401
-    cope,
+    absolute_positions,
     dape,
-    diet,
-    mep,
-    random_positions,
+    distance_functions,
+    leveling,
+    logit_scale,
     relative_keys,
     rope_scaling,
     sandwich,
+    some_heads,
     window,
 )

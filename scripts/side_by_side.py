@@ -58,7 +58,7 @@ class Jobs:
             if self.interrupted:
                 return self.interrupted
             process = subprocess.Popen(
-                [sys.executable, "-u", *command],
+                ["python", "-u", *command],  # that of the script
                 env={"OMP_NUM_THREADS": str(threads), **os.environ},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

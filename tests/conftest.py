@@ -77,14 +77,16 @@ NAMES = sorted(posenc.ENCODINGS)
 ENCODINGS = [
     *NAMES,
     "rope+cable",
-    "rope+fox",
+    "rope+ssmax",
     "learnable+alibi",
+    "cable:heads=2",
+    "rope:heads_percent=75+cable:heads_percent=75",
+    "window:w=9+rope@1_cable@1",
     "alibi+cable",
     "kerple+test-drift+sinusoidal",
     "dapev2+kerple",
     "dape+cable",
     "rope+cope",
-    "window:w=9",
     "window:w=9+alibi",
     "yarn:factor=2,ramp=released",
 ]

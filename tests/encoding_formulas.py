@@ -80,6 +80,24 @@ def k_fox_bias(encoding, x):
     return -np.log(fox_bias(encoding, x) ** 2 + 1)
 
 
+def floor_of(encoding, bias):
+    """Return -c (1 - exp(b / c)), c a number per head."""
+    c = numbers(encoding.c)[:, None, None]
+    return -c * (1 - np.exp(bias / c))
+
+
+def cable_floor_bias(encoding, x):
+    return floor_of(encoding, cable_bias(encoding, x))
+
+
+def fox_floor_bias(encoding, x):
+    return floor_of(encoding, fox_bias(encoding, x))
+
+
+def log_fox_bias(encoding, x):
+    return -numbers(encoding.r)[:, None, None] * np.log(1 - fox_bias(encoding, x))
+
+
 # Baselines of the CABLE paper
 
 
@@ -200,6 +218,9 @@ BIASES = {
     "cable-v1": fox_bias,
     "k-cable": k_cable_bias,
     "k-cable-v1": k_fox_bias,
+    "cable-floor": cable_floor_bias,
+    "fox-floor": fox_floor_bias,
+    "log-fox": log_fox_bias,
     "t5": t5_bias,
     "t5-clip": t5_clip_bias,
     "kerple": kerple_bias,
@@ -214,6 +235,8 @@ BIASES = {
     "mep": mep_bias,
     "mep-learned": mep_learned_bias,
     "window": None,
+    "logn": None,
+    "ssmax": None,
     "cope": None,
     "dape": None,
     "dapev2": None,

@@ -20,10 +20,11 @@ import report
 import sample
 import train_gpt
 from errors import InputError
+from evaluation.layer_checks import supports_bidirectional
 from model import GPT, GPTConfig
 from text_data import data_loader, shards
 
-BIDIRECTIONAL = [pe for pe in ENCODINGS if "cope" not in pe]
+BIDIRECTIONAL = [pe for pe in ENCODINGS if supports_bidirectional(pe)]
 MLM = [*TINY, "--objective", "mlm"]
 CPU = torch.device("cpu")
 CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]

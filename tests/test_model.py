@@ -2,6 +2,7 @@
 
 import math
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import attention
 import posenc
 from errors import InputError
 from evaluation.model_checks import V, gradients, make_lively_model, make_model
 from generation.kv_cache import Cache
 from hf_interop.pretrained import load_pretrained
 from model import GPT, SIZES, GPTConfig, MeanCrossEntropy, cross_entropies
+from training.initialization import kept_names
 
 
 def test_matches_hugging_face(tmp_path):
@@ -249,6 +252,43 @@ def test_only_linear_and_embedding_weights_decay(pe, undecayed):
     assert len(decay["params"]) == 1 + 2 * 4 + gates
     biases = 2 * 4 + {"cable": 2 * 2, "test-drift": 2}.get(pe, 0)
     assert len(rest["params"]) == biases + 2 * (2 * 2 + 1) + undecayed
+
+
+def test_each_layer_of_a_pattern_takes_its_path():
+    model = make_model("kerple@2_rope@1", n_layer=5)
+    assert model.attention_path == "dense_dense_sdpa_dense_dense"
+    assert model.describe().endswith("attention by dense and sdpa")
+    assert GPT(model.config).attention_path == model.attention_path
+    with mock.patch("attention.attend", wraps=attention.attend) as attend:
+        model(torch.randint(V, (1, 5)))
+    paths = [call.args[5] for call in attend.call_args_list]
+    assert paths == ["dense", "dense", "sdpa", "dense", "dense"]
+    with pytest.raises(InputError, match="the sdpa attention path cannot compute Kerple"):
+        make_model("kerple@1_rope@1", attention="sdpa")
+
+
+def test_context_of_a_pattern_is_the_shortest_of_its_layers():
+    assert make_model("rope@1_diet-abs@1").max_context == 32
+    assert make_model("rope@1_cable@1").max_context is None
+
+
+@pytest.mark.parametrize(
+    "old, new, kept",
+    [
+        ("rope@1_cable@1", "rope@1_cable@1", ["1.step", "1.weight"]),
+        ("rope+cable", "rope@1_rope+cable@1", ["1.parts.1.step", "1.parts.1.weight"]),
+        ("nope@1_cable@1", "cable", ["1.step", "1.weight"]),
+        ("cable:heads=2", "rope+cable:heads=2@1_cable@1", ["0.parts.1.encoding.step"]),
+    ],
+)
+def test_init_from_keeps_the_parameters_of_each_layer(old, new, kept):
+    weights = make_model(old).state_dict()
+    names, misfits = kept_names(weights, old, make_model(new))
+    assert {name for name in names if name.endswith("weight")} >= {
+        f"posenc.{name}.weight" for name in kept
+    }
+    assert {name.split(".")[1] for name in names} == {name[0] for name in kept}
+    assert not misfits
 
 
 def test_an_encoding_may_have_linear_layers_without_biases(monkeypatch):

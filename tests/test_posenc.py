@@ -27,6 +27,7 @@ from encoding_formulas import (
     check_rotation_of_transformers,
     dense_bias,
     diet_abs_bias,
+    floor_of,
     kerple_bias,
     linear,
     make,
@@ -132,9 +133,11 @@ def test_bias_matches_formula(pe):
 
 def bidirectional_bias(pe, encoding, x):
     """Return the bidirectional bias: the past mirrored, except where a formula says otherwise."""
-    if pe in ("cable", "k-cable"):  # the weight g is the query's on both sides
+    if pe in ("cable", "k-cable", "cable-floor"):  # the weight g is the query's on both sides
         g = softplus(linear(encoding.weight, x)).transpose(0, 2, 1)[..., None]  # (B, H, T, 1)
         bias = g * mirrored(cable_nw_bias(encoding, x))
+        if pe == "cable-floor":
+            return floor_of(encoding, bias)
         return -np.log(bias**2 + 1) if pe == "k-cable" else bias
     if pe == "t5":  # has buckets for each side
         return t5_encoder_bias(encoding, x)
@@ -159,7 +162,19 @@ def test_bidirectional_bias_matches_formula(pe):
 
 @pytest.mark.parametrize(
     "pe",
-    ["alibi", "cable", "cable-nw", "fox", "k-cable", "kerple", "kerple-power", "sandwich-smoothed"],
+    [
+        "alibi",
+        "cable",
+        "cable-floor",
+        "cable-nw",
+        "fox",
+        "fox-floor",
+        "k-cable",
+        "kerple",
+        "kerple-power",
+        "log-fox",
+        "sandwich-smoothed",
+    ],
 )
 def test_bias_decays_with_distance(pe):
     bias = dense_bias(make(pe), torch.randn(B, T, C))
@@ -339,7 +354,29 @@ def test_options_are_constructor_keywords():
         ("cabel", "unknown positional encoding 'cabel': did you mean cable"),
         ("rope+", "unknown positional encoding ''"),
         ("fire:depth=3", "fire has no option 'depth': choose from width threshold"),
-        ("cable:k=3", "cable has no option 'k': it has none"),
+        ("cable:k=3", "cable has no option 'k': choose from heads heads_percent"),
+        ("learnable:k=3", "learnable has no option 'k': it has none"),
+        ("cable:heads=0", "heads is '0': it must be an integer of at least 1"),
+        ("alibi-shift:heads=-1", "heads is '-1': it must be an integer of at least 1"),
+        ("cable:heads=5", "cable: heads is 5, but the model has 4 heads: use at most 4"),
+        ("cable:heads_percent=101", "cable: heads_percent is 101: use 1 to 100"),
+        ("cable:heads=1,heads_percent=9", "heads and heads_percent exclude each other"),
+        ("cope:heads=1", "cope has no option 'heads': choose from positions"),
+        ("transformer-xl:heads=1", "transformer-xl has no option 'heads': it has none"),
+        ("sinusoidal:heads=1", "sinusoidal has no option 'heads': it has none"),
+        ("window:heads=1", "window has no option 'heads': choose from w"),
+        ("nope:heads=1", "nope has no option 'heads': it has none"),
+        ("rope@1_nope", "'rope@1_nope' is no pattern of layers: join encodings with counts of 1"),
+        ("rope@0", "is no pattern of layers"),
+        ("rope@1__nope@1", "unknown positional encoding '_nope'"),
+        ("rope@1_cabel@1", "unknown positional encoding 'cabel': did you mean cable"),
+        ("rope@1_nope@1", "the pattern rope@1_nope@1 has 2 layers, but the model has 1"),
+        (
+            "learnable@1_rope@1",
+            "learnable acts on the embeddings of the whole model: use it, with the same options, "
+            "in all layers of the pattern, or in none",
+        ),
+        ("ssmax+logn", "ssmax and logn cannot be combined, both act on rotate: choose one of them"),
         (
             "t5-clip:k=many",
             "t5-clip: k is 'many': it must be an integer of at least 1 and at most 9 digits, "
@@ -437,6 +474,68 @@ def test_composition_shares_parts_of_scope_model():
     assert len({id(layer.parts[0]) for layer in layers}) == 1
     assert len({id(layer.parts[1]) for layer in layers}) == 3
     assert layers[0].max_context == 16
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("pe", ["cable", "kerple", "t5", "fire", "k-cable", "diet-abs", "mep"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_bias_of_some_heads_is_zero_on_the_others(pe, count, causal):
+    """On its own heads it is that of the encoding with as many heads, but for fixed slopes."""
+    encoding, x = make(f"{pe}:heads={count}", causal=causal), torch.randn(B, T, C)
+    bias = dense_bias(encoding, x)
+    assert not bias[:, count:].any()
+    own = make(pe, heads=count, causal=causal)
+    own.load_state_dict(encoding.encoding.state_dict())
+    if pe == "mep":
+        own.slopes.copy_(make(pe).slopes[:count])
+    assert_allclose(bias[:, :count], dense_bias(own, x, count), rtol=1e-5, atol=1e-6)
+    assert encoding.factors is None or own.factors is not None
+
+
+def test_some_heads_have_no_parameters_for_the_others():
+    sizes = [p.numel() for p in make("cable:heads=3").parameters()]
+    assert sizes == [p.numel() for p in make("cable", heads=3).parameters()]
+
+
+@pytest.mark.parametrize(
+    "pe, slopes",
+    [
+        ("alibi:heads=2", [1 / 4, 1 / 16]),
+        ("alibi-shift:shift=-2,heads=2", [1, 1 / 4]),
+        ("alibi-shift:shift=-2,heads_percent=99", [1, 1 / 4, 1 / 16]),
+        ("alibi:heads_percent=1", [1 / 4]),
+    ],
+)
+def test_slopes_of_some_heads_are_those_of_the_first_of_all_heads(pe, slopes):
+    assert_allclose(make(pe).encoding.slopes.flatten(), slopes)
+
+
+def test_rotation_of_some_heads_leaves_the_others():
+    q, k = torch.randn(2, B, H, T, 6)
+    rotated = make("rope:heads=3").rotate(q, k, torch.arange(T))
+    expected = make("rope").rotate(q, k, torch.arange(T))
+    for ours, whole, before in zip(rotated, expected, (q, k), strict=True):
+        assert torch.equal(ours[:, :3], whole[:, :3])
+        assert torch.equal(ours[:, 3:], before[:, 3:])
+
+
+def test_pattern_repeats_over_the_layers():
+    layers = posenc.build("t5+window:w=9@2_t5+cable:heads=2@1", H, C, 16, layers=7)
+    assert [layer.window_size for layer in layers] == [9, 9, None, 9, 9, None, 9]
+    assert len({layer.parts[0] for layer in layers}) == 1  # t5 is shared
+    assert len({layer.parts[1] for layer in layers}) == 7
+    assert [cls.names[0] for cls, _ in posenc.parse("rope@2_t5+fire@1")] == ["rope", "t5", "fire"]
+    assert posenc.layer_specs("rope:heads_percent=75@1_t5:max_distance=64@2") == [
+        "rope:heads_percent=75",
+        "t5:max_distance=64",
+        "t5:max_distance=64",
+    ]
+
+
+def test_embedding_of_a_pattern_acts_once():
+    layers = posenc.build("learnable+window@1_learnable@1", H, C, 16, layers=4)
+    assert layers[0].parts[0] is layers[1]
+    assert layers[2].parts[0] is layers[3] is layers[1]
 
 
 def test_composition_uses_the_smallest_window():

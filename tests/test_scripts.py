@@ -296,7 +296,8 @@ def test_check_prints_the_numbers_of_gpus_and_of_jobs(tmp_path, capsys):
     "flags, problem",
     [
         (["--encodings", "cable ropee"], "ENCODINGS: unknown positional encoding 'ropee'"),
-        (["--encodings", "fire:heads=2"], "ENCODINGS: fire has no option 'heads'"),
+        (["--encodings", "fire:depth=2"], "ENCODINGS: fire has no option 'depth'"),
+        (["--encodings", "rope@0_nope@1"], "ENCODINGS: 'rope@0_nope@1' is no pattern of layers"),
         (["--encodings", "rope+yarn"], "ENCODINGS: rope and yarn cannot be combined"),
         (["--encodings", "cable,rope"], "'cable,rope' has a comma: separate encodings by spaces"),
         (["--encodings", " "], "ENCODINGS is empty"),

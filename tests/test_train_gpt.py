@@ -513,7 +513,8 @@ def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
     plugin = tmp_path / "mine.py"
     plugin.write_text("import posenc\nclass A(posenc.Encoding):\n    names = ('my-a', 'my-b')\n")
     train_gpt.main(["--list", "--plugin", str(plugin), "--data", "nodata"])
-    lines = capsys.readouterr().out.splitlines()
+    listed, _, combinations = capsys.readouterr().out.partition("\n\n")
+    lines = listed.splitlines()
     rows = [line for line in lines if not line.startswith(" ")]
     names = [name for row in rows for name in row.split("  ")[0].split(", ")]
     assert sorted(names) == sorted(posenc.ENCODINGS) and "my-b" in names
@@ -522,6 +523,7 @@ def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
     (yarn,) = (number for number, line in enumerate(lines) if line.startswith("yarn "))
     options = lines[yarn + 1].strip()
     assert options == "options: factor=4, base=10000, length, ramp=paper or released"
+    assert "cable:heads=2" in combinations and "rope@3_nope@1" in combinations
 
 
 def test_missing_wandb_is_reported_with_the_fix(refused, data_dir, tmp_path, monkeypatch):

@@ -37,6 +37,7 @@ from runtime.provenance import hash_file, short_hash
 import torch
 
 import attention
+import posenc
 import triton_attention.flex  # noqa: F401, registers the attention path "flex"
 from errors import InputError
 from model import GPT
@@ -172,8 +173,8 @@ def _is_measured(config, device: torch.device) -> bool:
 
 
 def _set_path(model: GPT, path: str) -> None:
-    """Set the path of a model, also in the config that its checkpoints store."""
-    model.attention_path = attention.resolve_path(path, model.posenc[0])
+    """Set the paths of a model, also in the config that its checkpoints store."""
+    model.attention_path = attention.resolve_paths(path, model.posenc)
     model.config.attention = path
 
 
@@ -187,7 +188,7 @@ def reuse_path(model: GPT, checkpoint: dict, device: torch.device) -> None:
         return
     path = checkpoint["gpt"].get("attention", "auto")
     try:
-        if device.type == "cpu" and path not in ("auto", *ON_ANY_DEVICE):
+        if device.type == "cpu" and not {*path.split("_")} <= {"auto", *ON_ANY_DEVICE}:
             raise InputError("it needs a GPU")
         _set_path(model, model.attention_path if path == "auto" else path)
     except InputError as error:
@@ -197,14 +198,36 @@ def reuse_path(model: GPT, checkpoint: dict, device: torch.device) -> None:
 def _find_path(
     model: GPT, config, sequences: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[str, str]:
-    """Return the best path for a model by a measurement, new or cached, and the line to print."""
+    """Return the best paths for a model by measurements, new or cached, and the lines to print.
+
+    Layers with the same encoding have the same path.
+    """
+    pattern = posenc.layer_specs(config.pe)
+    found = {
+        spec: _find_layer_path(model, pattern.index(spec), spec, config, sequences, device, dtype)
+        for spec in dict.fromkeys(pattern)
+    }
+    paths = [found[pattern[n % len(pattern)]][0] for n in range(len(model.h))]
+    lines = [line if len(found) == 1 else f"{spec}: {line}" for spec, (_, line) in found.items()]
+    return attention.join_paths(paths), "\n".join(lines)
+
+
+def _find_layer_path(
+    model: GPT,
+    layer: int,
+    spec: str,
+    config,
+    sequences: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[str, str]:
+    """Return the best path for a layer, whose encoding is `spec`, and the line to print."""
     limit = ANY_MICRO_BATCH if config.micro_batch == "auto" else config.micro_batch
-    layer = model.h[0].attn
-    encoding = model.posenc[0]
+    encoding = model.posenc[layer]
     loaded = plugins.LOADED.values()
     problem = Problem(
-        pe=config.pe,
-        heads=layer.heads,
+        pe=spec,
+        heads=model.config.n_head,
         width=model.config.n_embd,
         block_size=config.block_size,
         micro_batch=devices.largest_divisor(sequences, limit),
@@ -219,7 +242,7 @@ def _find_path(
     )
     paths = possible_paths(encoding, problem)
     if paths == ["dense"]:
-        return "dense", f"attention: dense, the only path of {config.pe}"
+        return "dense", f"attention: dense, the only path of {spec}"
     facts = {"problem": dataclasses.asdict(problem), "paths": paths, **_versions(device)}
     facts["plugins"] = [plugin.sha256 for plugin in loaded]
     measurement = read_cached(facts)
@@ -231,7 +254,9 @@ def _find_path(
             measurement = Measurement(failure=str(error))
         if measurement.failure is None:
             write_cached(facts, measurement)
-    default = "dense" if measurement.failure is None else model.attention_path
+    default = "dense"
+    if measurement.failure is not None:
+        default = attention.layer_paths(model.attention_path, len(model.h))[layer]
     path = fastest_path(measurement) or default
     return path, describe(measurement, path)
 

@@ -69,18 +69,18 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
     weights}, and the parts that are the same but have tables of another length.
     """
     new_pe = model.config.pe
-    sources = _pair_parts(old_pe, new_pe)
     old_names = {_locate(name, old_pe): name for name in weights if _is_encoding(name)}
     kept, misfits = {}, {}
     for name, value in model.state_dict().items():
         if not _is_encoding(name):
             continue
         layer, part, rest = _locate(name, new_pe)
-        source = sources.get(part)
+        old_parts, new_parts = _parts(old_pe, layer), _parts(new_pe, layer)
+        source = _pair_parts(old_parts, new_parts).get(part)
         old_name = None if source is None else old_names.get((layer, source, rest))
         if source is None or old_name is None:
             continue
-        old_part, new_part = old_pe.split("+")[source], new_pe.split("+")[part]
+        old_part, new_part = old_parts[source], new_parts[part]
         if weights[old_name].shape == value.shape:
             kept[name] = old_name
         elif _parse_part(old_part) == _parse_part(new_part):
@@ -88,14 +88,18 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
     return kept, list(misfits)
 
 
-def _pair_parts(old_pe: str, new_pe: str) -> dict[int, int]:
-    """Return for each part of `new_pe` that has one the part of `old_pe` to take weights from."""
-    old_parts = [_parse_part(part) for part in old_pe.split("+")]
-    new_parts = [_parse_part(part) for part in new_pe.split("+")]
+def _parts(pe: str, layer: int) -> list[str]:
+    """Return the --pe strings of the parts of one layer's encoding."""
+    pattern = posenc.layer_specs(pe)
+    return pattern[layer % len(pattern)].split("+")
+
+
+def _pair_parts(old_parts: list[str], new_parts: list[str]) -> dict[int, int]:
+    """Return for each new part that has one the index of the old part to take weights from."""
     sources = {}
     for is_match in (_is_same, _is_related):  # the same part is the better match
-        for n, new in enumerate(new_parts):
-            for o, old in enumerate(old_parts):
+        for n, new in enumerate(map(_parse_part, new_parts)):
+            for o, old in enumerate(map(_parse_part, old_parts)):
                 is_free = n not in sources and o not in sources.values()
                 if is_free and old and new and is_match(old, new):
                     sources[n] = o
@@ -122,16 +126,16 @@ def _is_encoding(name: str) -> bool:
     return name.startswith("posenc.")
 
 
-def _locate(name: str, pe: str) -> tuple[str, int, str]:
+def _locate(name: str, pe: str) -> tuple[int, int, str]:
     """Return layer, part and the rest of a parameter's name in a checkpoint.
 
-    The names are posenc.LAYER.REST, or posenc.LAYER.parts.PART.REST if `pe` has several parts.
+    The names are posenc.LAYER.REST, or posenc.LAYER.parts.PART.REST if the layer has several parts.
     """
     _, layer, rest = name.split(".", 2)
-    if "+" not in pe:
-        return layer, 0, rest
+    if len(_parts(pe, int(layer))) == 1:
+        return int(layer), 0, rest
     _, part, rest = rest.split(".", 2)
-    return layer, int(part), rest
+    return int(layer), int(part), rest
 
 
 def _describe_change(weights: dict, old_pe: str, model: GPT, kept: dict, run) -> list[str]:
@@ -155,5 +159,5 @@ def _describe_change(weights: dict, old_pe: str, model: GPT, kept: dict, run) ->
 
 def _label(name: str, pe: str) -> str:
     """Return "cable.step.weight" for the parameter of any layer."""
-    _, part, rest = _locate(name, pe)
-    return f"{pe.split('+')[part].partition(':')[0]}.{rest}"
+    layer, part, rest = _locate(name, pe)
+    return f"{_parts(pe, layer)[part].partition(':')[0]}.{rest}"

@@ -28,6 +28,11 @@ from reporting import encoding_table
 GPU_PATHS = {*attention.BACKENDS, "flex"} - {"sdpa/flash"}
 
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
+COMBINATIONS = """\
+rope+cable                 several at once
+cable:heads=2              on the first 2 heads only, for encodings that act on queries, keys or
+cable:heads_percent=50     biases; or on that percentage of the heads
+window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all layers"""
 # Settings that are no part of a run's config: they choose what the program does.
 NOT_RECORDED = {"resume", "override", "dry_run", "list"}
 
@@ -166,4 +171,5 @@ def describe_encodings() -> str:
         if options := ", ".join(encoding_table.options(cls)):
             rows.append(("", f"    options: {options.replace('`', '')}"))
     width = max(len(names) for names, _ in rows)
-    return "\n".join(f"{names:{width}}  {text}" for names, text in rows)
+    lines = [f"{names:{width}}  {text}" for names, text in rows]
+    return "\n".join([*lines, "", COMBINATIONS])

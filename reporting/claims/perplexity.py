@@ -14,6 +14,7 @@ from reporting.claims.verdicts import (
     FAR_MULTIPLES,
     NO_GROWTH,
     NO_PAPER,
+    OTHER_ENCODING,
     OURS,
     SANDWICH,
     Verdict,
@@ -368,6 +369,7 @@ def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
 
 def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
     """Yield the verdicts on encodings of table 2 of Sandwich, if it has two training lengths."""
+    columns = [column for column in columns if not OTHER_ENCODING.search(column.pe)]
     columns = [column for column in columns if column.pe.partition(":")[0] in LONGER_TRAINING]
     if len({column.trained_at for column in columns}) < 2:
         return

@@ -1,5 +1,6 @@
 """Claims on receptive fields (Sandwich, section 5)."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -59,7 +60,7 @@ def judge_receptive_fields(
         name = column.pe.partition(":")[0]
         lengths = sorted(map(int, column.records[0]["lengths"]))
         lengths = [length for length in lengths if column.values(length)]
-        if name != "window" or "+" in column.pe or not lengths:
+        if name != "window" or re.search("[+@]", column.pe) or not lengths:
             continue
         field = _receptive_field(column, lengths[-1])
         far, pairs = _growth(column, perplexities)

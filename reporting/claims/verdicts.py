@@ -1,5 +1,6 @@
 """Verdicts on claims, and the rules by which the interval of a measured quantity decides one."""
 
+import re
 from dataclasses import dataclass, replace
 
 from evaluation.intervals import Interval
@@ -11,6 +12,8 @@ NO_PAPER = "not in a paper"
 OURS = ", our bound"  # end of Verdict.where if the paper does not print the bound
 # An encoding of another paper, and the name of the same encoding in the claims of this one.
 CLAIMED_AS = {"fox": "cable-v1"}
+# Options and patterns that make another encoding, about which no paper has claims.
+OTHER_ENCODING = re.compile("[:,]heads|@")
 
 NO_INTERVAL = "(no interval)"  # in Verdict.measured
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"

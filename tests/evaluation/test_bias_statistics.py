@@ -110,6 +110,23 @@ def test_summary_depends_on_the_text(model):
     assert bias_statistics.summary(model("rope"), torch.arange(16)[None]) == {}
 
 
+def test_bias_and_decay_of_some_heads(model):
+    layer = bias_statistics.layers(model("alibi:heads=1"), torch.tensor([[5, 6, 7]]))[0]
+    bias = layer.bias()[0]
+    assert_allclose(bias[0, 2], [-2 / 16, -1 / 16, 0])
+    assert not bias[1].any()
+    assert_allclose(layer.decay(), [[[0, 1, 1], [0, 0, 0]]])
+
+
+def test_summary_of_layers_that_differ(model):
+    """A layer without a bias attends to all tokens, or to those in its window."""
+    for pe, window in (("nope@1_alibi@1", 16), ("window:w=5@1_alibi@1", 5)):
+        summary = bias_statistics.summary(model(pe), torch.arange(32).view(2, 16))
+        windows = [effective_window(slope, 16) for slope in (1 / 16, 1 / 256)]
+        assert summary["slope"] == pytest.approx([0, (1 / 16 + 1 / 256) / 2])
+        assert summary["window"] == pytest.approx([window, sum(windows) / 2])
+
+
 def test_map_layers_removes_its_hooks_on_errors(model):
     network = model("alibi")
     with pytest.raises(ZeroDivisionError):

@@ -11,23 +11,27 @@ from evaluation.encoding_checks import CHECKS, measure, run_check
 from evaluation.layer_checks import make_encoding
 from evaluation.measurement import CheckFailed, NotApplicable
 
-CAUSAL_ONLY = ("cope", "rope+cope")
+CAUSAL_ONLY = ("cope", "rope+cope", "logn", "ssmax", "rope+ssmax")
+WITHOUT_ORDER = ("nope", "dape", "window", "logn", "ssmax")
 
 
 def is_applicable(name, pe):
     """Whether a check applies to an encoding; all checks that are not listed here apply to all."""
-    encoding = make_encoding(pe)
     rules = {
-        "factors": encoding.factors is not None,
-        "distance bias": encoding.distance_bias is not None,
-        "triton bias": encoding.bias is not None and encoding.triton_bias is not None,
-        "continued features": encoding.bias is not None,
-        "clamping": any(True for _ in encoding.parameters()),
-        "order": pe not in ("nope", "dape", "window"),
+        "order": pe not in WITHOUT_ORDER,
         "encoder: formula": pe not in CAUSAL_ONLY,
         "encoder: padding": pe not in CAUSAL_ONLY,
         "encoder: context": pe not in CAUSAL_ONLY,
     }
+    for encoding in map(make_encoding, posenc.layer_specs(pe)):
+        has = {
+            "factors": encoding.factors is not None,
+            "distance bias": encoding.distance_bias is not None,
+            "triton bias": encoding.bias is not None and encoding.triton_bias is not None,
+            "continued features": encoding.bias is not None,
+            "clamping": any(True for _ in encoding.parameters()),
+        }
+        rules |= {check: rules.get(check, False) or applies for check, applies in has.items()}
     return rules.get(name, True)
 
 
@@ -48,6 +52,14 @@ def test_encoding(name, pe):
     else:
         with pytest.raises(expected):
             measure(name, pe)
+
+
+@pytest.mark.parametrize("pe", ["k-cable", "t5", "fire", "mep-learned", "diet-abs"])
+def test_other_biases_on_some_heads(pe):
+    names = ("factors", "distance bias", "triton bias", "gradients", "clamping", "attention paths")
+    for name in names:
+        result = run_check(name, f"{pe}:heads=1")
+        assert result.status != "failed", result
 
 
 def test_order_fails_without_an_encoding(monkeypatch):

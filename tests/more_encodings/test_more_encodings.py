@@ -305,3 +305,39 @@ def test_initial_values_follow_the_sources():
     assert not transformer_xl.u.any()
     assert not transformer_xl.v.any()
     assert initial("shaw", 1, 512).a.std() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("pe", ["logn", "ssmax", "rope+ssmax"])
+@pytest.mark.parametrize("window_size", [None, 7])
+def test_logit_scale_matches_formula(pe, window_size):
+    """Nakanishi 2025: s_h log n of the n keys that a query attends to; logn: log n / log L."""
+    spec = pe if window_size is None else f"{pe}+window:w={window_size}"
+    encoding = make(spec)
+    q, k = torch.randn(2, B, H, T, C // H)
+    scaled, same = encoding.rotate(q, k, torch.arange(T))
+    if pe == "rope+ssmax":
+        q, k = make("rope").rotate(q, k, torch.arange(T))
+    n = np.minimum(np.arange(T) + 1, window_size or T)
+    parameters = [numbers(parameter) for parameter in encoding.parameters()]
+    s = parameters[0] if parameters else np.full(H, 1 / np.log(64))
+    expected = q.double().numpy() * s[:, None, None] * np.log(n)[:, None]
+    assert_allclose(scaled.detach(), expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(same, k)
+
+
+def test_ssmax_starts_with_a_mean_scale_of_one():
+    encoding = make("ssmax", std=None, block_size=100)
+    mean = numbers(encoding.s) * np.log(np.arange(1, 101)).mean()
+    assert_allclose(mean, 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("first", ["rope", "transformer-xl", "cope"])
+def test_order_of_a_logit_scale_does_not_matter(first):
+    """Queries are scaled first: Transformer-XL's u and v are not scaled."""
+    (q, k), pos = torch.randn(2, B, H, T, C // H), torch.arange(T)
+    one, other = make(f"{first}+logn"), make(f"logn+{first}")
+    other.parts[1].load_state_dict(one.parts[0].state_dict())
+    expected = one.parts[0].rotate(*make("logn").rotate(q, k, pos), pos)
+    for encoding in (one, other):
+        for ours, theirs in zip(encoding.rotate(q, k, pos), expected, strict=True):
+            assert torch.equal(ours, theirs)

@@ -408,6 +408,9 @@ def test_models_trained_on_longer_texts_are_stable():
         "tokens: 1.083 (1.083 to 1.083): **fails**",
     ]
     assert texts([window]) == []
+    for pe in ("alibi-shift:shift=6,heads=2", "window:w=160@1_nope@1"):  # other encodings
+        other = record(pe, {2048: 6.0, 8192: 6.2}, block_size=2048)
+        assert texts([other, window]) == []
 
 
 SAME_TARGETS = {"name": "same-targets", "targets": 1, "spans": 1000, "overlap": 0.0}

@@ -37,6 +37,12 @@ def test_last_row_of_alibi_is_linear():
     np.testing.assert_allclose(row, -np.arange(100) * 2**-0.5, rtol=1e-6)
 
 
+def test_bias_of_some_heads():
+    row = distance_plots.bias_by_distance("alibi-shift:shift=-2,heads=2", 100, 4, 1)
+    np.testing.assert_allclose(row, -np.arange(100) / 4)
+    assert not distance_plots.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
+
+
 def test_fit_is_the_least_squares_line():
     bias = sandwich_by_eq_6(200)
     np.testing.assert_allclose(distance_plots.fit_logarithm(bias), least_squares(bias))

@@ -411,8 +411,8 @@ from .posenc import Encoding, RoPE as Rotary
 from . import posenc as pe
 from .posenc import __name__ as _
 import torch
-from . import cope
-from .cope import __name__ as _
+from . import dape
+from .dape import __name__ as _
 from .relative_keys import Shaw
 import scipy.special  # not of this repository
 """
@@ -428,7 +428,7 @@ def test_imports_of_a_plugin_are_rewritten(tmp_path):
     source = """
 from posenc import Encoding, RoPE as Rotary
 import posenc as pe, torch
-from more_encodings import cope
+from more_encodings import dape
 from more_encodings.relative_keys import Shaw  # a comment
 import scipy.special  # not of this repository
 """
@@ -454,7 +454,7 @@ def test_required_packages_are_named_as_pip_names_them(tmp_path):
         ("import text_data.shards", "imports text_data.shards, which is not exported"),
         ("import sample", "imports sample, which is not exported"),
         ("import plugin_other", "imports plugin_other, which is not exported"),
-        ("import more_encodings.cope", "imports a module by its full name"),
+        ("import more_encodings.dape", "imports a module by its full name"),
         ("import posenc; x = 1", "has other code next to an import: use two lines"),
         ("if True: import posenc", "has other code next to an import"),
     ],

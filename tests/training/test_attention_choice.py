@@ -257,6 +257,28 @@ def test_measurement_is_cached(cache):
     assert len(problems) == 2
 
 
+def test_each_kind_of_layer_is_measured(monkeypatch, tmp_path):
+    def measure(problem, paths):
+        path = "flex" if "window" in problem.pe else "dense"
+        return Measurement({path: 0.0}, {path: [1.0]})
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(attention_choice, "measure_in_process", measure)
+    pe = "window:w=9@2_kerple@1"
+    model = GPT(GPTConfig("quickstart", pe, 64, 24))
+    assert model.attention_path == "dense"
+    path, lines = attention_choice._find_path(model, make_config(pe=pe), 4, CPU, torch.float32)
+    assert path == "flex_flex_dense_flex"
+    assert lines.splitlines() == [
+        "window:w=9: attention: flex, error 0e+00",
+        "kerple: attention: dense, error 0e+00",
+    ]
+    attention_choice._set_path(model, path)
+    assert model.config.attention == model.attention_path == path
+    assert model.describe().endswith("attention by flex and dense")
+    assert GPT(model.config).attention_path == path
+
+
 def test_other_versions_are_measured_again(cache, monkeypatch):
     _, problems = cache
     find_path()

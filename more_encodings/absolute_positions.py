@@ -1,12 +1,13 @@
-"""Sinusoidal embeddings with random positions during training: SHAPE and CAPE.
+"""Absolute positions: random ones during training, SHAPE and CAPE, and tables as a bias, DIET-ABS.
 
-In evaluation mode both are `sinusoidal`. Random numbers are drawn per rank, so results depend on
-the world size.
+In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are drawn per rank, so results
+depend on the world size. DIET-REL, from the paper of DIET-ABS, is `t5-clip` in posenc.py.
 """
 
 import torch
+from torch import nn
 
-from posenc import Sinusoidal
+from posenc import Encoding, Sinusoidal
 
 
 class SHAPE(Sinusoidal):
@@ -52,3 +53,31 @@ class CAPE(Sinusoidal):
             scale = (1 + self.percent / 100) ** log_scale
             pos = (pos + self.shift * shift + jitter / 2) * scale  # (B, T)
         return super().embed(x, pos)
+
+
+class DIETAbs(Encoding):
+    """P_Q[i] P_K[j], two learnable tables per head, L rows of `rank` numbers; rank = D by default.
+
+    Initialized to N(0, 0.02). Undefined beyond the training length, like `learnable`.
+    Source: Chen et al. 2021 (DIET), eq. 1
+    """
+
+    names = ("diet-abs",)
+
+    def __init__(self, heads, channels, block_size, *, rank: int | None = None):
+        super().__init__(heads, channels, block_size)
+        rank = channels // heads if rank is None else rank
+        self.p_q = nn.Parameter(0.02 * torch.randn(rank, heads, block_size))
+        self.p_k = nn.Parameter(0.02 * torch.randn(rank, heads, block_size))
+        self.max_context = block_size
+
+    def features(self, x, pos, previous=None):
+        q_features = self.p_q[:, None, :, pos].unbind()  # (1, H, T), one per rank
+        k_features = self.p_k[:, None, :, pos].unbind()
+        return q_features, k_features
+
+    def bias(self, q_features, k_features, h):
+        return sum(p_q * p_k for p_q, p_k in zip(q_features, k_features, strict=True))
+
+    def factors(self, q_features, k_features):
+        return ((torch.stack(q_features, -1), torch.stack(k_features, -1)),)

@@ -1,0 +1,61 @@
+"""Logits scaled by the logarithm of the number of keys: SSMax and log n.
+
+Softmax over more keys is flatter. A factor that grows with their number n keeps it as sharp. n
+counts the tokens up to the query, within the sliding window of a combination such as
+`window+ssmax`; the window of a KV cache in an evaluation does not count.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posenc import Encoding
+
+
+class LogN(Encoding):
+    """Multiplies queries by log n / log L, n the number of keys that the query attends to.
+
+    Combines with all encodings, also with those that rotate: `rope+logn`. The division by log L is
+    ours: logits have their usual size at the training length.
+    Source: Chiang & Cholak 2022
+    """
+
+    names = ("logn",)
+    scales_queries = True
+    supports_bidirectional = False  # n would depend on the padding
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.length = max(2, block_size)
+
+    def rotate(self, q, k, pos):
+        n = pos + 1
+        if self.combined_window_size is not None:
+            n = n.clamp(max=self.combined_window_size)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        scale = n.double().log().to(dtype)[:, None] * self.factor()  # (T, 1) or (H, T, 1)
+        return (q.to(dtype) * scale).to(q.dtype), k
+
+    def factor(self) -> float | Tensor:
+        """Return the factor of log n, one for all heads or (H, 1, 1)."""
+        return 1 / math.log(self.length)
+
+
+class SSMax(LogN):
+    """Multiplies queries by s_h log n, n the number of keys that the query attends to.
+
+    s starts at the reciprocal of the mean of log n over the training length (ours), so that logits
+    start with their usual size. `rope+ssmax` combines it with RoPE.
+    Source: Nakanishi 2025 (Scalable-Softmax)
+    """
+
+    names = ("ssmax",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        mean = math.lgamma(self.length + 1) / self.length  # of log n, n = 1..length
+        self.s = nn.Parameter(torch.full((heads,), 1 / mean))
+
+    def factor(self):
+        return self.s[:, None, None]
