@@ -206,7 +206,7 @@ def test_flash_attention_copies_nothing(pe):
     layer = random_layer(pe, 2, 32, 24, (3, 24), torch.bfloat16, torch.device("cpu"))
     layer.projection = layer.projection.as_subclass(TensorOnGPU)
     with FlashCalls() as calls:
-        layer.forward_backward(lambda: layer.attend("sdpa"))
+        layer.forward_backward(lambda: layer.attend("sdpa/flash"))
     forward, backward = calls.tensors.values()
     q, k, v, y, *_ = forward
     y_grad = backward[0]

@@ -282,7 +282,7 @@ def test_costs_of_all_trainings_are_added_up(tmp_path, capsys):
 
 
 def test_check_prints_the_numbers_of_gpus_and_of_jobs(tmp_path, capsys):
-    """A script assigns the output to NPROC and JOBS; notes on foreign shards go to standard error."""
+    """A script reads NPROC and JOBS; notes on foreign shards go to standard error."""
     for split in ("train", "val"):
         np.arange(100, dtype="<u2").tofile(tmp_path / f"{split}.bin")
     plan.main(["check", "--encodings", "rope", "--data", str(tmp_path)])

@@ -70,7 +70,9 @@ def read_results(out: Path, scope: str, kind: str) -> dict:
 
 
 def encoding_kind(pe: str) -> str:
-    """Return the kind of bias that the kernels compute for an encoding; ANY_KIND if none."""
+    """Return the kind of bias that the kernels compute for an encoding; else ANY_KIND."""
+    if len(posenc.layer_specs(pe)) > 1:
+        return ANY_KIND
     encoding = posenc.build(pe, 2, 8, 8, 1)[0]
     if not triton_attention.supports(encoding):
         return ANY_KIND
