@@ -12,8 +12,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from errors import InputError
+from evaluation.records import perplexity
 from model import GPT
 from text_data.data_loader import Windows
+from text_data.recall_task import SYMBOLS, RecallWindows
 
 
 class StepMetrics:
@@ -118,6 +120,52 @@ class StepMetrics:
         self.steps = 0
         self.seconds = 0.0
         return values
+
+
+def validation_sums(model: GPT, windows: Windows, inputs: Tensor, *targets: Tensor) -> Tensor:
+    """Return two sums over the targets of a batch, (2,) float64: losses, and correct predictions.
+
+    windows: of the batch. Correct predictions are counted for `RecallWindows` only, else 0.
+    """
+    losses = model.losses(inputs, *targets).sum(dtype=torch.float64)
+    correct = torch.zeros_like(losses)
+    if isinstance(windows, RecallWindows):
+        correct += correct_symbols(model, windows.first_symbol, inputs, *targets).sum()
+    return torch.stack([losses, correct])
+
+
+@torch.no_grad()
+def correct_symbols(
+    model: GPT, first_symbol: int, inputs: Tensor, targets: Tensor, positions: Tensor
+) -> Tensor:
+    """Return whether the most probable symbol is the target, (B, t) bool.
+
+    inputs (B, T), targets (B, t) and their positions (B, t) of the recall task, whose symbols
+    begin at the token id `first_symbol`. Other tokens are no candidates: chance is 1 / SYMBOLS.
+    """
+    hidden = model.hidden(inputs)  # (B, T, C)
+    hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, t, C)
+    embeddings = model.wte.weight[first_symbol : first_symbol + SYMBOLS]
+    with torch.autocast(hidden.device.type, enabled=False):  # as in cross_entropies
+        logits = hidden.to(embeddings.dtype) @ embeddings.T  # (B, t, SYMBOLS)
+    return logits.argmax(-1) + first_symbol == targets
+
+
+def validation_values(sums: Tensor, tokens: int, windows: Windows) -> dict:
+    """Return the values of a log line from the sums of all batches and their number of targets."""
+    loss, accuracy = (sums / tokens).tolist()
+    values = {"loss": loss, "tokens": tokens}
+    if isinstance(windows, RecallWindows):
+        values["accuracy"] = accuracy
+    return values
+
+
+def validation_columns(values: dict) -> list[str]:
+    """Return the columns of a console line from the values of a validation."""
+    columns = [f"val loss {values['loss']:.4f}", f"perplexity {perplexity(values['loss']):.3f}"]
+    if "accuracy" in values:
+        columns.append(f"accuracy {values['accuracy']:.1%}")
+    return columns
 
 
 def check_validation(loss: float, step: int, run: Run) -> None:
