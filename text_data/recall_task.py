@@ -1,7 +1,7 @@
 """Recall task: generated sequences in which earlier tokens determine some later ones.
 
     train = RecallWindows(Shards("data/stdlib", "train"), length=64)
-    inputs, targets, positions = train.batch(numbers, (seed, step))  # the positions that count
+    inputs, targets, positions = train.batch(numbers, (seed, epoch, index))  # positions that count
     tokens, positions = make_sequence(text, PASSAGE, "random", 10, 32, first_symbol, generator)
 
 Three kinds of sequences consist of symbols, SYMBOLS token ids that follow the text's vocabulary:
@@ -10,7 +10,8 @@ Three kinds of sequences consist of symbols, SYMBOLS token ids that follow the t
     associative   8 pairs of a key and a value, filler, the pairs in another order; the values count
                   (multi-query associative recall, Arora et al. 2023, arXiv:2312.04927)
     periodic      up to half a sequence of symbols, repeated to its end; all repeated symbols count.
-                  It is the curriculum: half of the training and no part of validation
+                  They are the curriculum: first all, then half of the training, and no part of
+                  validation
 
 Filler is random symbols or the text of the shards. All symbols of a passage, of the pairs or of a
 period differ, and random filler has none of them. So each counted token is the one that followed
@@ -33,8 +34,12 @@ from text_data.shards import Shards, padded_size
 SYMBOLS = 63  # 257 byte tokens and 63 symbols are 320 embeddings, as for text
 # Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the mean loss independent
 # of how micro-batches and ranks share a step. Targets repeat if fewer count.
-TARGETS = 24
-PERIODIC = 0.5  # fraction of periodic sequences in training
+TARGETS = 48
+# The curriculum: so many training sequences are all periodic, then this fraction. A network first
+# learns to predict symbols that it has read, then which of them; random filler would teach the
+# opposite of the first step.
+CURRICULUM = 51_200
+PERIODIC = 0.5
 SHORTEST_PERIOD = 4
 Filler = Literal["random", "text"]
 FILLERS: tuple[Filler, ...] = ("random", "text")
@@ -69,7 +74,6 @@ class RecallWindows(Windows):
                 f"sequences of {length} tokens are too short for objective recall: use a "
                 f"block_size of at least {SHORTEST_LENGTH}"
             )
-        self.periodic = PERIODIC if shards.split == "train" else 0.0
 
     @property
     def first_symbol(self) -> int:
@@ -86,24 +90,35 @@ class RecallWindows(Windows):
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
         """Return inputs (n, length), targets (n, TARGETS) and their positions (n, TARGETS).
 
-        All are int64. A target is the token after its position. seed: non-negative integers.
+        All are int64. A target is the token after its position. seed: the sampler's seed, epoch and
+        index in training; () in validation.
         """
         inputs, next_tokens = super().batch(numbers)
         texts = torch.cat([inputs, next_tokens[:, -1:]], 1).numpy()  # (n, length + 1)
+        periodic = self._periodic_fraction(*seed)
         rows, chosen = [], []
         for text, number in zip(texts, numbers, strict=True):
             generator = np.random.default_rng([*seed, *self.locate(number)])
-            row, positions = self._make_sequence(text, generator)
+            row, positions = self._make_sequence(text, periodic, generator)
             rows.append(row)
             chosen.append(np.resize(generator.permutation(positions), TARGETS))
         tokens = torch.from_numpy(np.stack(rows))
         positions = torch.from_numpy(np.stack(chosen))
         return tokens[:, :-1], tokens.gather(1, positions + 1), positions
 
-    def _make_sequence(self, text: np.ndarray, generator) -> tuple[np.ndarray, np.ndarray]:
+    def _periodic_fraction(self, *seed: int) -> float:
+        """Return the fraction of periodic sequences in this step of training; 0 in validation."""
+        if not seed:
+            return 0.0
+        _, epoch, index = seed
+        return 1.0 if epoch * len(self) + index < CURRICULUM else PERIODIC
+
+    def _make_sequence(
+        self, text: np.ndarray, periodic: float, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return a sequence of a random kind, as `make_sequence` does."""
         tokens = len(text)
-        if generator.random() < self.periodic:
+        if generator.random() < periodic:
             period = int(generator.integers(SHORTEST_PERIOD, min(tokens // 2, SYMBOLS) + 1))
             symbols = self.first_symbol + generator.permutation(SYMBOLS)[:period]
             return np.resize(symbols, tokens), np.arange(period, tokens - 1)

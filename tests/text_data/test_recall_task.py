@@ -33,7 +33,7 @@ def predict(tokens, position):
 def test_counted_targets_are_determined_by_earlier_tokens(windows):
     counts = []  # of different targets in a sequence
     for seed in range(4):
-        inputs, targets, positions = windows.batch(range(50), (seed,))
+        inputs, targets, positions = windows.batch(range(50), (seed, 0, recall_task.CURRICULUM))
         assert inputs.shape == (50, 32) and targets.shape == positions.shape == (50, TARGETS)
         assert inputs.dtype == targets.dtype == positions.dtype == torch.int64
         assert inputs.max() < windows.padded_vocab_size
@@ -45,8 +45,9 @@ def test_counted_targets_are_determined_by_earlier_tokens(windows):
                     assert row[position + 1] == target
             counts.append(len(set(row_positions.tolist())))
     # Six tokens of a passage, eight values, or at least half of a periodic sequence.
-    for count, expected in ((6, 0.25), (8, 0.25)):
-        assert counts.count(count) / len(counts) == pytest.approx(expected, abs=0.1)
+    expected = (1 - recall_task.PERIODIC) / 2
+    for count in (6, 8):
+        assert counts.count(count) / len(counts) == pytest.approx(expected, abs=0.08)
     assert all(different >= 16 for different in counts if different not in (6, 8))
 
 
@@ -77,8 +78,20 @@ def test_sequence_is_filler_and_two_copies_of_its_symbols(task, filler):
     assert positions.tolist() == [target - 1 for target in counted]
 
 
-def test_validation_has_no_periodic_sequences(windows):
-    windows.periodic = 0.0
+def test_training_starts_with_periodic_sequences(windows):
+    """In the first CURRICULUM sequences, also across epochs."""
+    epochs, index = divmod(recall_task.CURRICULUM, len(windows))
+    before = divmod(recall_task.CURRICULUM - 1, len(windows))
+    for epoch_and_index in ((0, 0), before):
+        inputs, _, positions = windows.batch(range(50), (0, *epoch_and_index))
+        assert inputs.min() >= VOCAB
+        assert all(len(set(row.tolist())) >= 16 for row in positions)
+    _, _, positions = windows.batch(range(50), (0, epochs, index))
+    assert {6, 8} < {len(set(row.tolist())) for row in positions}
+
+
+def test_validation_has_no_periodic_sequences(data_dir):
+    windows = RecallWindows(Shards(data_dir, "val"), 32)
     _, _, positions = windows.batch(range(50))
     assert {len(set(row.tolist())) for row in positions} == {6, 8}
     assert all(
@@ -102,7 +115,7 @@ def test_sequences_depend_on_seed_and_step_only(windows, world_size, micro_batch
 
 
 def test_another_step_has_other_sequences_of_the_same_window(windows):
-    first, second = windows.batch([3], (1, 0, 0))[0], windows.batch([3], (1, 0, 64))[0]
+    first, second = windows.batch([3], (1, 0, 0))[0], windows.batch([3], (1, 0, 6))[0]
     assert not torch.equal(first, second)
 
 

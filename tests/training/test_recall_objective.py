@@ -11,15 +11,20 @@ from conftest import TINY, log_of
 from test_train_gpt import digest
 
 import train_gpt
-from text_data.recall_task import SYMBOLS
+from text_data import recall_task
+from text_data.recall_task import SYMBOLS, TARGETS
 from training.metrics import correct_symbols
 
 RECALL = [*TINY, "--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]
 
 
 @pytest.fixture
-def train(data_dir, tmp_path):
-    """train("run", flags...): train with --objective recall; return the folder."""
+def train(data_dir, tmp_path, monkeypatch):
+    """train("run", flags...): train with --objective recall; return the folder.
+
+    The curriculum ends after three of the six steps.
+    """
+    monkeypatch.setattr(recall_task, "CURRICULUM", 24)
 
     def run(name, *flags):
         out = tmp_path / name
@@ -53,10 +58,10 @@ def test_gradient_accumulation_gives_the_same_losses(train):
 
 
 def test_untrained_model_has_the_accuracy_of_chance(train):
-    """64 windows have 24 targets each, of which 6 or 8 are different."""
+    """Of the targets of each of 64 windows, 6 or 8 are different."""
     run = train("run", "--steps", 1, "--lr", 0, "--min_lr", 0, "--val_tokens", 2048)
     (accuracy,) = values(run, "val", "accuracy")
-    assert values(run, "val", "tokens") == [64 * 24]
+    assert values(run, "val", "tokens") == [64 * TARGETS]
     error = (1 / SYMBOLS / (64 * 6)) ** 0.5
     assert accuracy == pytest.approx(1 / SYMBOLS, abs=4 * error)
 
@@ -75,7 +80,8 @@ def test_prediction_is_the_most_probable_symbol():
 
 
 def test_dry_run_counts_the_logits_of_counted_targets(data_dir, capsys):
-    train_gpt.main([*RECALL, "--data", str(data_dir), "--dry_run"])
+    flags = ["--data", str(data_dir), "--dry_run", "--block_size", "64"]
+    train_gpt.main([*RECALL, *flags])
     assert "of the logits for 75.0% of the tokens" in capsys.readouterr().out
 
 
