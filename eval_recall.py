@@ -47,7 +47,7 @@ from model import GPT
 from reporting import metrics
 from text_data import recall_task
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
-from training.metrics import correct_symbols
+from training.metrics import is_correct
 
 DISTANCES = "64,128,256,512,1024,2048,4096"  # on text
 TASK_DISTANCES = "8,16,32,48,1x,2x,4x,8x,16x"
@@ -270,7 +270,6 @@ def task_sequences(
             plan.filler,
             start,
             distance,
-            plan.shards.vocab_size,
             np.random.default_rng([trial]),
         )
         rows.append(row)
@@ -289,9 +288,7 @@ def measure_accuracy(
         tokens, positions = (x.to(device) for x in task_sequences(plan, batch, distance))
         targets = tokens.gather(1, positions + 1)
         with devices.autocast(device, dtype):
-            correct = correct_symbols(
-                model, plan.shards.vocab_size, tokens[:, :-1], targets, positions
-            )
+            correct = is_correct(model, tokens[:, :-1], targets, positions)
         fractions.append(correct.double().mean(1).cpu().numpy())
     percent = 100 * np.concatenate(fractions)  # (trials,)
     return {

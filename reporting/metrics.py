@@ -269,10 +269,13 @@ def _recall_caption(records: list[dict]) -> str:
 
 def _trained_recall_caption(records: list[dict]) -> str:
     protocol = records[0]["protocol"]
-    filler = "random symbols" if protocol["filler"] == "random" else _data(records[0])
+    data = records[0]["data"]
+    filler = "random symbols"
+    if protocol["filler"] == "text":
+        filler = f"the text of {data['dataset']} ({data['split']}) as symbols"
     return (
         f"Trained recall, task {protocol['task']}: accuracy in percent on symbols that return at "
-        f"this distance, with {filler} as filler; chance is "
+        f"this distance, with {filler} in between; chance is "
         f"{100 / protocol['symbols']:.1f}. {protocol['trials']:,} sequences; models trained on "
         f"such tasks with {records[0]['block_size']:,} tokens. Standard error over sequences at "
         f"most {_max_error(records, 'accuracy_se')}.{_seed_notes(records)}"

@@ -112,7 +112,7 @@ class CopyingNetwork:
     Without such a copy the logits are random.
     """
 
-    def __init__(self, memory, vocab_size=400):
+    def __init__(self, memory, vocab_size=recall_task.SYMBOLS):
         self.memory = memory
         self.wte = SimpleNamespace(weight=torch.eye(vocab_size))
         self.generator = torch.Generator().manual_seed(0)
@@ -142,7 +142,6 @@ def task_plan(windows, task, filler, trials=60):
         task=task,
         filler=filler,
         shortest=32,
-        shards=windows.shards,
     )
 
 
@@ -199,8 +198,8 @@ def test_accuracies_are_kept_and_become_tables(trained, tmp_path, capsys):
     for table in tables:
         assert [line.split("|")[1].strip() for line in table.splitlines()[2:4]][0] == "steps to 95%"
         assert "chance is 1.6" in table
-    assert sum("with random symbols as filler" in table for table in tables) == 2
-    assert sum("with toy (val, byte tokens) as filler" in table for table in tables) == 2
+    assert sum("with random symbols in between" in table for table in tables) == 2
+    assert sum("with the text of toy (val) as symbols in between" in table for table in tables) == 2
 
 
 def test_steps_to_learn_are_those_of_the_log(tmp_path):

@@ -15,7 +15,7 @@ from errors import InputError
 from evaluation.records import perplexity
 from model import GPT
 from text_data.data_loader import Windows
-from text_data.recall_task import SYMBOLS, RecallWindows
+from text_data.recall_task import RecallWindows
 
 
 class StepMetrics:
@@ -130,25 +130,21 @@ def validation_sums(model: GPT, windows: Windows, inputs: Tensor, *targets: Tens
     losses = model.losses(inputs, *targets).sum(dtype=torch.float64)
     correct = torch.zeros_like(losses)
     if isinstance(windows, RecallWindows):
-        correct += correct_symbols(model, windows.first_symbol, inputs, *targets).sum()
+        correct += is_correct(model, inputs, *targets).sum()
     return torch.stack([losses, correct])
 
 
 @torch.no_grad()
-def correct_symbols(
-    model: GPT, first_symbol: int, inputs: Tensor, targets: Tensor, positions: Tensor
-) -> Tensor:
-    """Return whether the most probable symbol is the target, (B, t) bool.
+def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+    """Return whether the most probable token is the target, (B, t) bool.
 
-    inputs (B, T), targets (B, t) and their positions (B, t) of the recall task, whose symbols
-    begin at the token id `first_symbol`. Other tokens are no candidates: chance is 1 / SYMBOLS.
+    inputs (B, T); targets (B, t) of the positions (B, t), all int64.
     """
     hidden = model.hidden(inputs)  # (B, T, C)
     hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, t, C)
-    embeddings = model.wte.weight[first_symbol : first_symbol + SYMBOLS]
     with torch.autocast(hidden.device.type, enabled=False):  # as in cross_entropies
-        logits = hidden.to(embeddings.dtype) @ embeddings.T  # (B, t, SYMBOLS)
-    return logits.argmax(-1) + first_symbol == targets
+        logits = hidden.to(model.wte.weight.dtype) @ model.wte.weight.T  # (B, t, V)
+    return logits.argmax(-1) == targets
 
 
 def validation_values(sums: Tensor, tokens: int, windows: Windows) -> dict:

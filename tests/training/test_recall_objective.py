@@ -13,7 +13,7 @@ from test_train_gpt import digest
 import train_gpt
 from text_data import recall_task
 from text_data.recall_task import SYMBOLS, TARGETS
-from training.metrics import correct_symbols
+from training.metrics import is_correct
 
 RECALL = [*TINY, "--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]
 
@@ -66,17 +66,13 @@ def test_untrained_model_has_the_accuracy_of_chance(train):
     assert accuracy == pytest.approx(1 / SYMBOLS, abs=4 * error)
 
 
-def test_prediction_is_the_most_probable_symbol():
-    """Of three symbols from id 5 on; other tokens with larger logits do not matter."""
-    logits = torch.zeros(1, 2, 5 + SYMBOLS)
-    logits[0, 0, 6], logits[0, 0, 2] = 1, 9
-    logits[0, 1, 7] = 1
-    model = SimpleNamespace(
-        hidden=lambda tokens: logits, wte=SimpleNamespace(weight=torch.eye(5 + SYMBOLS))
-    )
+def test_prediction_is_the_most_probable_token():
+    logits = torch.zeros(1, 2, 8)
+    logits[0, 0, 6], logits[0, 1, 7] = 1, 1
+    model = SimpleNamespace(hidden=lambda tokens: logits, wte=SimpleNamespace(weight=torch.eye(8)))
     tokens, positions = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, 0, 0]])
     targets = torch.tensor([[7, 6, 7]])
-    assert correct_symbols(model, 5, tokens, targets, positions).tolist() == [[True, True, False]]
+    assert is_correct(model, tokens, targets, positions).tolist() == [[True, True, False]]
 
 
 def test_dry_run_counts_the_logits_of_counted_targets(data_dir, capsys):
