@@ -122,15 +122,21 @@ class StepMetrics:
         return values
 
 
-def validation_sums(model: GPT, windows: Windows, inputs: Tensor, *targets: Tensor) -> Tensor:
+def validation_sums(
+    model: GPT,
+    windows: Windows,
+    inputs: Tensor,
+    targets: Tensor,
+    positions: Tensor | None = None,
+) -> Tensor:
     """Return two sums over the targets of a batch, (2,) float64: losses, and correct predictions.
 
     windows: of the batch. Correct predictions are counted for `RecallWindows` only, else 0.
     """
-    losses = model.losses(inputs, *targets).sum(dtype=torch.float64)
+    losses = model.losses(inputs, targets, positions).sum(dtype=torch.float64)
     correct = torch.zeros_like(losses)
-    if isinstance(windows, RecallWindows):
-        correct += is_correct(model, inputs, *targets).sum()
+    if isinstance(windows, RecallWindows) and positions is not None:
+        correct += is_correct(model, inputs, targets, positions).sum()
     return torch.stack([losses, correct])
 
 
