@@ -25,11 +25,11 @@ for seed in $SEEDS; do
     for pe in $encodings; do
         out=$OUT/$pe
         if [ "$seed" != 1 ]; then out+=-seed$seed; fi
-        launch_training --config configs/recall.yaml --data "$DATA" --pe "$pe" --seed "$seed" \
-            --out_dir "$out" --resume "$@" || continue
-        runs+=("$out")
+        queue_training "$out" --config configs/recall.yaml --data "$DATA" --pe "$pe" --seed "$seed" \
+            --resume "$@"
     done
 done
+train_queued
 evaluate_with eval_recall.py --data "$DATA" ${DISTANCES:+--distances "$DISTANCES"} \
     ${TRIALS:+--trials "$TRIALS"}
 run python report.py "${records[@]}" --out_dir "$OUT" || true
