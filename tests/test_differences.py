@@ -168,7 +168,8 @@ def test_epochs_of_the_configs(size, epochs):
 def test_memory_of_the_headline_is_linear_in_the_length():
     """Of 16 sequences of `medium`, from the numbers of training.md at 1,024 tokens.
 
-    The line through 4 and 32 sequences meets 0 near weights, two buffers of gradients and moments, 20 bytes each.
+    The line through 4 and 32 sequences meets 0 near weights, gradients, accumulated gradients and
+    moments, 20 bytes per parameter.
     """
     text = (ROOT / "docs" / "training.md").read_text()
     gigabytes = {
