@@ -4,6 +4,8 @@
     python bench.py train --encodings cable,t5 --model medium --micro_batch 8 --device cuda
     python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1
     python bench.py prepare --source corpus.jsonl.xz
+    python bench.py compare --out results/bench/compare.json
+    python bench.py growth --context 512,2048,8192,32768,131072 --model quickstart --out growth.json
     python report.py out.json --out_dir results/bench
 
 train      one optimizer step of train_gpt.py, from a micro-batch of random tokens
@@ -15,6 +17,13 @@ generate   greedy generation up to the context; reading the prompt is not timed.
            `rope`, GPT-2 for other encodings
 eval       the losses of a micro-batch without gradients, as in eval_extrapolation.py
 prepare    a jsonl or parquet file to shards, compared with tiktoken alone on all cores
+compare    one table of ratios to other people's code: a training step to nanoGPT (the environment
+           variable NANOGPT names a clone), the CABLE authors' network and the Forgetting
+           Transformer without kernels, `generate`, `eval` of 32,768 tokens by overlapping windows
+           to transformers, and `prepare`. What is missing is named and skipped. Products of square
+           matrices in the same rounds measure the peak speed. Not compiled, unless with --compile
+growth     seconds per token of train, generate and eval with one encoding and one sequence at each
+           context; report.py fits the exponent of the growth and plots it
 
 Cases are interleaved (A B C A B C), after one round that is not counted. `rope` and `nope` are
 always measured; every other encoding is measured together with them. Speeds are those of the median
@@ -52,6 +61,7 @@ from runtime.files import write_json
 
 import torch
 
+from benchmarking import baselines, comparison
 from benchmarking.attention_cases import read_validation_text
 from benchmarking.cases import BENCHMARKS
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting
@@ -62,6 +72,9 @@ from reporting import metrics
 from text_data import shards, text_sources, tokenization
 from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
+ALL = (*BENCHMARKS, "prepare", "compare", "growth")
+ALONE = ("compare", "growth")  # whose record has a table of its own
+GROWING = ("train", "eval", "generate")  # benchmarks whose growth is measured
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
 
@@ -71,17 +84,17 @@ class Config:
     """Settings of a benchmark."""
 
     what: list[str] = field(default_factory=list)
-    """benchmarks to run: train, attention, generate, eval, prepare"""
+    """benchmarks to run: train, attention, generate, eval, prepare; or one of compare, growth"""
     encodings: str = "cable"
-    """positional encodings in addition to rope and nope, separated by commas"""
+    """positional encodings in addition to rope and nope, separated by commas; growth: one"""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own"""
     context: str = "1024"
-    """context lengths in tokens, separated by commas"""
+    """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"
     """size of the model: quickstart, tiny, small, medium, large or xl"""
     micro_batch: int = 4
-    """train, attention, eval: sequences per pass"""
+    """train, attention, eval, compare (training): sequences per pass"""
     objective: Literal["clm", "mlm"] = "clm"
     """clm: decoders; mlm: encoders, which predict masked tokens"""
     run: str | None = None
@@ -107,12 +120,13 @@ class Config:
     """JSON file for the record, with hardware and versions"""
 
     def __post_init__(self):
-        known = ", ".join((*BENCHMARKS, "prepare"))
-        unknown = [name for name in self.what if name not in (*BENCHMARKS, "prepare")]
+        known = ", ".join(ALL)
+        unknown = [name for name in self.what if name not in ALL]
         problems = [f"unknown benchmark '{name}': choose from {known}" for name in unknown]
         if not self.what:
             problems.append(f"name a benchmark: {known}")
-        if "prepare" in self.what and self.source:
+        problems += self._problems_alone()
+        if {"prepare", "compare"} & {*self.what} and self.source:
             source = Path(self.source)
             if not (text_sources.table_format(source) and source.is_file()):
                 problems.append(f"{source} is not a jsonl or parquet file: pass another --source")
@@ -135,19 +149,44 @@ class Config:
         if problems:
             raise InputError(*dict.fromkeys(problems))
 
+    def _problems_alone(self) -> list[str]:
+        """Return what does not fit the benchmarks of ALONE."""
+        alone = [name for name in self.what if name in ALONE]
+        problems = []
+        if not alone:
+            return problems
+        if len(self.what) > 1:
+            problems.append(f"{alone[0]} has a record of its own: remove the other benchmarks")
+        if self.objective == "mlm":
+            problems.append(f"{alone[0]} needs decoders: remove --objective mlm")
+        if alone[0] == "compare":
+            if "," in self.context:
+                problems.append("compare measures one context: pass a single --context")
+            try:
+                baselines.nanogpt_folder()
+            except InputError as error:
+                problems += error.problems
+        elif len(self.own_names()) > 1:
+            problems.append("growth measures one encoding: pass a single one in --encodings")
+        return problems
+
     def contexts(self) -> list[int]:
         """Return the context lengths, ascending."""
         return sorted({int(word) for word in self.context.split(",")})
 
     def names(self) -> list[str]:
-        """Return the encodings, each once. A comma before `option=` is part of an encoding."""
-        return list(dict.fromkeys((*BASELINES, *re.split(r",(?!\w+=)", self.encodings))))
+        """Return the encodings, each once."""
+        return list(dict.fromkeys((*BASELINES, *self.own_names())))
+
+    def own_names(self) -> list[str]:
+        """Return --encodings. A comma before `option=` is part of an encoding."""
+        return re.split(r",(?!\w+=)", self.encodings)
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("what", "benchmarks to run"))
     device, dtype = torch.device("cpu"), torch.float32
-    if any(name in BENCHMARKS for name in config.what):
+    if any(name != "prepare" for name in config.what):
         device, dtype = devices.select_device(config.device, config.dtype)
     trained = None
     if config.run:
@@ -157,10 +196,11 @@ def main(argv=None):
         "processor": devices.cpu_name(),
         "cores": os.cpu_count(),
     }
-    if "prepare" in config.what:
+    if {"prepare", "compare"} & {*config.what}:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}
-    if config.against:
-        record[config.against] = version(config.against)
+    uses_transformers = config.against or "compare" in config.what
+    if uses_transformers and baselines.is_installed("transformers"):
+        record["transformers"] = version("transformers")
     if config.plugin:
         record["plugin"] = config.plugin
     if config.out:
@@ -168,13 +208,20 @@ def main(argv=None):
     for name in config.what:
         if name == "prepare":
             results = [benchmark_preparation(config)]
+        elif name == "compare":
+            results = compare(config, device, dtype)
+        elif name == "growth":
+            results = measure_growth(config, device, dtype)
         else:
             results = measure(name, config, device, dtype, trained)
         for result in results:  # the record is updated after each encoding
             record[name] = result
             if config.out:
                 write_json(config.out, record)
-        if name != "prepare":
+        if name in ALONE:
+            metric = metrics.checked_metric(record)
+            print(f"\n{metric.table(record).markdown()}\n\n{metric.caption(record)}\n")
+        elif name != "prepare":
             print(f"\n{metrics.speed_summary(name, result)}\n")
 
 
@@ -230,6 +277,64 @@ def measure(
             yield result
 
 
+def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
+    """Yield the comparison with other people's code after each of its rows."""
+    (context,) = config.contexts()
+    compiles = bool(config.compile)
+    setting = Setting(
+        config.model, config.micro_batch, context, device, dtype, compiles, against="transformers"
+    )
+    result = header(config, device, dtype, compiles)
+    result |= {"context": context, "rows": [], "skipped": {}}
+    for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
+        result["rows"].append(row)
+        yield result
+    try:
+        prepared = benchmark_preparation(config)
+    except InputError as error:  # the tokenizer's vocabulary is neither cached nor reachable
+        result["skipped"]["preparation"] = str(error)
+        print(f"preparation: skipped, {error}")
+    else:
+        seconds = prepared["seconds"]
+        row = {"task": "preparation", "against": "tiktoken", "tokens": prepared["tokens"]}
+        row["seconds"] = {"ours": seconds["pipeline"], "theirs": seconds["tiktoken"]}
+        result["rows"].append(row)
+    yield result
+
+
+def measure_growth(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
+    """Yield the seconds of GROWING at each context, after each of them."""
+    compiles = bool(config.compile)
+    result = header(config, device, dtype, compiles)
+    (pe,) = config.own_names()
+    result |= {"micro_batch": 1, "encoding": pe, "lengths": {name: {} for name in GROWING}}
+    for context in config.contexts():
+        setting = Setting(config.model, 1, context, device, dtype, compiles)
+        if compiles:
+            torch.compiler.reset()  # as in `measure`
+        for name in GROWING:
+            label = f"{name} of {pe} at {context:,} tokens"
+            entry = None  # beyond the encoding's longest context
+            if case := BENCHMARKS[name](setting, pe).get(pe):
+                prepare = {name: case.prepare}
+                seconds = interleave(prepare, config.repeats, device, label)[name]
+                entry = {"seconds": seconds, "tokens": case.tokens}
+            result["lengths"][name][str(context)] = entry
+            yield result
+
+
+def header(config: Config, device: torch.device, dtype: torch.dtype, compiles: bool) -> dict:
+    """Return the part of a result that says how it was measured."""
+    return {
+        "model": config.model,
+        "micro_batch": config.micro_batch,
+        "device": devices.describe(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "compile": compiles,
+        "repeats": config.repeats,
+    }
+
+
 def new_result(
     name: str,
     config: Config,
@@ -241,15 +346,9 @@ def new_result(
     compiles = config.compile
     if compiles is None:
         compiles = device.type == "cuda" and name in ("train", "attention")
-    result = {
-        "model": config.model,
-        "micro_batch": 1 if name == "generate" else config.micro_batch,
-        "device": devices.describe(device),
-        "dtype": str(dtype).removeprefix("torch."),
-        "compile": compiles,
-        "repeats": config.repeats,
-        "contexts": {},
-    }
+    result = header(config, device, dtype, compiles) | {"contexts": {}}
+    if name == "generate":
+        result["micro_batch"] = 1
     names, layers, causal = config.names(), 1, config.objective == "clm"
     if trained and config.run:
         gpt_config = trained[0].config

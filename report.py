@@ -19,6 +19,8 @@ losses           record of plot.py losses: final and mean training loss
 hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
+compare          record of bench.py compare: speed relative to other people's code
+growth           record of bench.py growth: time per token by context, with a plot
 training_lengths records of perplexity of runs of different training length, and of `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard deviation. Each data set and
@@ -53,6 +55,8 @@ from reporting.formatting import Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,
+    COMPARISON,
+    GROWTH,
     LENGTH_METRICS,
     LOSSES,
     NDCG,
@@ -121,7 +125,8 @@ def main(argv=None):
     if accuracies:
         table = ACCURACY.table(accuracies)
         out.add_table(ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
-    verdicts += report_losses(records_of(LOSSES, records), config.verdicts, out)
+    for metric in (LOSSES, COMPARISON, GROWTH):
+        verdicts += report_each(metric, records_of(metric, records), config.verdicts, out)
     verdicts += report_speeds(speeds, statements, config.verdicts, out)
     if verdicts:
         text = io.StringIO()
@@ -306,21 +311,23 @@ def report_training_lengths(
     return written
 
 
-def report_losses(records: list[dict], judge: bool, out: Folder) -> list[dict]:
-    """Write the table of each record of `plot.py losses`.
+def report_each(metric: Metric, records: list[dict], judge: bool, out: Folder) -> list[dict]:
+    """Write the table and plots of each record of a metric whose records are not combined.
 
     judge: write verdicts. Returns them for verdicts.csv.
     """
     written = []
     for number, record in enumerate(records, 1):
-        stem = LOSSES.stem if len(records) == 1 else f"{LOSSES.stem}_{number}"
-        table = LOSSES.table(record)
-        parts = [table.markdown(), LOSSES.caption(record)]
+        stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
+        table = metric.table(record)
+        parts = [table.markdown(), metric.caption(record)]
         if judge:
-            verdicts = LOSSES.judge(record)
+            verdicts = metric.judge(record)
             parts.append(describe_verdicts(verdicts, []))
-            written += as_rows(verdicts, stem, record["runs"])
+            written += as_rows(verdicts, stem, record.get("runs", []))
         out.add_table(stem, table, parts)
+        for plot in metric.plots:
+            out.add_plot(stem, partial(plot.draw, record))
     return written
 
 

@@ -5,19 +5,31 @@ forgetting_attention:  kernels of the Forgetting Transformer (`fox theirs`),
                        GPU, bfloat16 or float16, head dimension 16, 32, 64 or 128, and einops.
 AuthorsCable:          network of the CABLE authors (`cable-v1 theirs`),
                        github.com/axiomlab/Cable, commit 8bc6b83.
+NanoGPT:               network of github.com/karpathy/nanoGPT, commit 3adf61e, for `compare`.
 
+forgetting_eager:      attention of the Forgetting Transformer without its kernels: the attention
+                       path "forgetting-eager", for `compare`
 make_transformers_model: GPT-NeoX or GPT-2 of transformers (`rope transformers`), for --against.
 
 forgetting_attention and AuthorsCable are used if Python finds them: clone them and add their `src`
-folders to PYTHONPATH.
+folders to PYTHONPATH. NanoGPT is used if NANOGPT names the folder of a clone.
 """
 
-from importlib.util import find_spec
+import os
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+import attention
+from errors import InputError
 from model import GPT, GPTConfig
+from posenc import Encoding
+
+NANOGPT = "NANOGPT"  # environment variable: folder of a clone
+EAGER_PATH = "forgetting-eager"
 
 
 def is_installed(module: str) -> bool:
@@ -39,6 +51,46 @@ def forgetting_attention(
     log_gates = k_features[0].diff(prepend=start)  # (B, H, T)
     options = {"head_first": True, "sm_scale": scale, "adaptive_threshold": "auto"}
     return forgetting_transformer.forgetting_attention(q, k, v, log_gates, **options)
+
+
+def forgetting_eager(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias_inputs: attention.BiasInputs,
+    scale: float,
+    mask_spec: attention.MaskSpec,
+    packed_qkv: Tensor | None = None,
+) -> Tensor:
+    """Compute attention of `fox` as the reference in its authors' test of their kernels.
+
+    It holds logits, biases and weights of all pairs: (B, H, T, T). The arguments are those of
+    `attention.attend`.
+    """
+    log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
+    logits = (q @ k.mT * scale).float() + (log_decay[..., :, None] - log_decay[..., None, :])
+    is_later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return logits.masked_fill(is_later, float("-inf")).softmax(-1).to(v.dtype) @ v
+
+
+def _check_eager(encoding: Encoding) -> None:
+    """Raise InputError for encodings that `forgetting_eager` does not compute."""
+    if "fox" not in encoding.names or not encoding.causal:
+        raise InputError(f"attention path {EAGER_PATH} supports causal fox only: use another path")
+
+
+attention.register_path(EAGER_PATH, forgetting_eager, _check_eager)
+
+
+def nanogpt_folder() -> Path | None:
+    """Return the folder of nanoGPT, or None without NANOGPT. Raises InputError for another one."""
+    folder = os.environ.get(NANOGPT)
+    if folder and not (Path(folder) / "model.py").is_file():
+        raise InputError(
+            f"{NANOGPT}={folder} has no model.py: "
+            "use the folder of a clone of github.com/karpathy/nanoGPT"
+        )
+    return Path(folder) if folder else None
 
 
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
@@ -81,14 +133,16 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     )
 
 
-class AuthorsCable(nn.Module):
-    """The CABLE authors' network with the interface of GPT, and their initialization and decay."""
+class OtherNetwork(nn.Module):
+    """A network of other authors with the interface of GPT.
 
-    def __init__(self, config: GPTConfig):
+    network(tokens, targets) returns logits and loss. The weight decay is that of the CABLE authors
+    and of nanoGPT.
+    """
+
+    def __init__(self, config: GPTConfig, network: nn.Module):
         super().__init__()
-        from Cable import Cable  # pyright: ignore[reportMissingImports]
-
-        self.config, self.network = config, Cable(config)
+        self.config, self.network = config, network
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of tokens and targets, (B, block_size) int64 each."""
@@ -107,3 +161,30 @@ class AuthorsCable(nn.Module):
         """Do nothing: no parameter is bounded."""
 
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token
+
+
+class AuthorsCable(OtherNetwork):
+    """The CABLE authors' network with their initialization."""
+
+    def __init__(self, config: GPTConfig):
+        from Cable import Cable  # pyright: ignore[reportMissingImports]
+
+        super().__init__(config, Cable(config))
+
+
+class NanoGPT(OtherNetwork):
+    """nanoGPT's network, with biases and without dropout as ours."""
+
+    def __init__(self, config: GPTConfig):
+        folder = nanogpt_folder()
+        if folder is None:
+            raise InputError(
+                f"{NANOGPT} is not set: use the folder of a clone of github.com/karpathy/nanoGPT"
+            )
+        spec = spec_from_file_location("nanogpt_model", folder / "model.py")
+        assert spec and spec.loader
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        names = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd")
+        shape = {name: getattr(config, name) for name in names}
+        super().__init__(config, module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True)))

@@ -53,7 +53,7 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     return cases
 
 
-def train_case(setting: Setting, model: GPT | baselines.AuthorsCable) -> BenchmarkCase:
+def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> BenchmarkCase:
     """Return the case of one optimizer step of a model, from one micro-batch."""
     model.train()
     optimizer = make_optimizer(model)
@@ -80,7 +80,7 @@ def train_case(setting: Setting, model: GPT | baselines.AuthorsCable) -> Benchma
 
 
 def train_step(
-    model: GPT | baselines.AuthorsCable,
+    model: GPT | baselines.OtherNetwork,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     batch: tuple[Tensor, ...],
@@ -123,7 +123,8 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
             model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=setting.device), cache)
         return tensor_bytes(buffer for layer in cache.layers for buffer in layer.buffers)
 
-    cases = {pe: BenchmarkCase(prepare, new_tokens, memory, weights_of(model))}
+    flops = model.flops_per_token(setting.context) / 3  # forward only
+    cases = {pe: BenchmarkCase(prepare, new_tokens, memory, weights_of(model), flops)}
     if setting.against == "transformers":
         theirs = transformers_case(setting, model.config, prompt, new_tokens)
         cases[f"{pe} transformers"] = theirs
@@ -185,7 +186,8 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         held = tensor_bytes([*model.parameters(), *model.buffers()])
         return held + devices.measure_peak_memory(forward, setting.device)
 
-    return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), memory)}
+    flops = model.flops_per_token(setting.context, batch[1].size(1)) / 3
+    return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), memory, flops=flops)}
 
 
 # Benchmarks by their name on the command line: function of the setting and an encoding.

@@ -235,6 +235,23 @@ def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Int
     return Interval(estimate, float(estimate - width), float(estimate + width)).exp()
 
 
+def slope(x: Sequence[float], y: Sequence[float]) -> Interval:
+    """Return the slope of the least-squares line through points, with its t interval.
+
+    x: at least two different values. No interval for fewer than three points.
+    """
+    deviations = np.asarray(x, float) - np.mean(x)
+    squares = float(deviations @ deviations)
+    estimate = float(deviations @ np.asarray(y, float)) / squares
+    if len(x) < 3:
+        return Interval(estimate)
+    residuals = np.asarray(y, float) - np.mean(y) - estimate * deviations
+    width = t_quantile(len(x) - 2) * math.sqrt(
+        float(residuals @ residuals) / (len(x) - 2) / squares
+    )
+    return Interval(estimate, estimate - width, estimate + width)
+
+
 def over_seeds(
     values: Sequence[float], widths: tuple[float, float], paired: bool = True
 ) -> Interval:

@@ -257,10 +257,58 @@ SPEED_RESULT = {
         ),
     ),
 }
+HARDWARE = {"processor": TEXT, "torch": TEXT}
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 SPEED = Schema(
-    {"processor": TEXT, "torch": TEXT, **{f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}},
+    {**HARDWARE, **{f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}},
     _check_speed,
+)
+HEADER_FIELDS = ("model", "micro_batch", "device", "dtype", "compile", "repeats")
+SETUP = {name: SPEED_RESULT[name] for name in HEADER_FIELDS}
+ROUNDS = Array(POSITIVE, minimum=1)
+
+
+def _check_comparison(record: dict) -> str | None:
+    for row in record["compare"]["rows"]:
+        if len({len(rounds) for rounds in row["seconds"].values()}) > 1:
+            return f"the row {row['task']}, {row['against']} has different numbers of rounds"
+        if row.get("flops") and not (row.get("product_flops") and "product" in row["seconds"]):
+            return f"the row {row['task']}, {row['against']} has flops, but no product"
+    return None
+
+
+COMPARISON = Schema(
+    {
+        **HARDWARE,
+        "compare": {
+            **SETUP,
+            "context": LENGTH,
+            "rows": Array(
+                {
+                    "task": TEXT,
+                    "encoding?": TEXT,
+                    "against": TEXT,
+                    "tokens": LENGTH,
+                    "flops?": Nullable(POSITIVE),
+                    "product_flops?": POSITIVE,
+                    "seconds": {"ours": ROUNDS, "theirs": ROUNDS, "product?": ROUNDS},
+                }
+            ),
+            "skipped": Each(TEXT, TEXT),
+        },
+    },
+    _check_comparison,
+)
+GROWTH_ENTRY = {"seconds": ROUNDS, "tokens": LENGTH}
+GROWTH = Schema(
+    {
+        **HARDWARE,
+        "growth": {
+            **SETUP,
+            "encoding": TEXT,
+            "lengths": Each(TEXT, Each(LENGTH_KEY, Nullable(GROWTH_ENTRY)), minimum=1),
+        },
+    }
 )
 LOSSES = Schema(
     {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from reporting.columns import Column, all_lengths
 from reporting.formatting import standard_deviation
-from reporting.tables import SPEED_COLUMNS, speed_sort_key
+from reporting.tables import SPEED_COLUMNS, growth_exponent, seconds_per_token, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
 
@@ -231,6 +231,20 @@ def speeds(result: dict, file) -> None:
                 points: Points = [(context, value_of(entry)) for context, entry in entries if entry]
                 lines.append(Line(name, points))
             _draw_lines(axes, lines, contexts, column, "context (tokens)")
+
+
+def growth(record: dict, file) -> None:
+    """Plot seconds per token of `bench.py growth` against context, with the fitted exponents."""
+    lines = []
+    contexts = set()
+    for name, entries in record["growth"]["lengths"].items():
+        points = seconds_per_token(entries)
+        exponent = growth_exponent(points)
+        label = name if exponent is None else f"{name}: exponent {exponent.estimate:.2f}"
+        lines.append(Line(label, [(context, 1e6 * seconds) for context, seconds in points]))
+        contexts |= {context for context, _ in points}
+    with _panels(file, 1, len(lines)) as (axes,):
+        _draw_lines(axes, lines, sorted(contexts), "microseconds per token", "context (tokens)")
 
 
 def losses(lines: list[tuple[str, Points]], file) -> None:

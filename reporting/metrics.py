@@ -26,7 +26,15 @@ from reporting.claims import Verdict
 from reporting.columns import Column, group_by_protocol, make_columns, protocol_of
 from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
-from reporting.tables import accuracy_table, length_table, speed_table, trained_recall_table
+from reporting.tables import (
+    FITTED_LENGTHS,
+    accuracy_table,
+    comparison_table,
+    growth_table,
+    length_table,
+    speed_table,
+    trained_recall_table,
+)
 
 # What one row of each benchmark of bench.py measures.
 BENCHMARKS = {
@@ -49,7 +57,8 @@ class Plot:
     stem: str
     """name of the file, without .png"""
     draw: Callable
-    """draws columns (for SPEED a benchmark's result) to a binary file: draw(columns, file)"""
+    """draws columns (for SPEED a benchmark's result, for GROWTH a record) to a binary file:
+    draw(columns, file)"""
     needs: str | None = None
     """key that every entry of the records must have"""
 
@@ -74,7 +83,8 @@ class Metric:
     schema: Schema
     """fields of its records"""
     table: Callable[..., Table]
-    """of columns; for ACCURACY of records; for SPEED of a benchmark's result"""
+    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for LOSSES,
+    COMPARISON and GROWTH of a record"""
     describe: Callable[..., str]
     """what the numbers of records are, on which data, by which protocol, with which error"""
     judge: Callable[..., list[Verdict]] = no_claims
@@ -100,6 +110,9 @@ def metric_of(record) -> Metric | None:
         return ACCURACY
     if record.get("metric") == LOSSES.name and "runs" in record:
         return LOSSES
+    for metric in (COMPARISON, GROWTH):
+        if metric.stem in record:
+            return metric
     return SPEED if BENCHMARKS.keys() & record.keys() else None
 
 
@@ -358,12 +371,51 @@ def _speed_caption(benchmark: str, result: dict) -> str:
         layers=f"every layer of the run {result['run']}" if "run" in result else "one layer",
         tokens=f"{tokens[0]}" if len(tokens) == 1 else f"{tokens[0]} to {tokens[-1]}",
     )
-    model = f"{result['model']} {'encoder' if 'objective' in result else 'model'}"
-    compiled = "compiled" if result["compile"] else "not compiled"
     return (
-        f"{benchmark}: {measured}. {model}, {result['dtype']}, {result['device']}, {compiled}. "
+        f"{benchmark}: {measured}. {_setup(result)} "
         f"Medians of {result['repeats']} interleaved rounds; ratios compare speed, above 1 is "
         "faster."
+    )
+
+
+def _setup(result: dict) -> str:
+    """Return the model and the device of a benchmark as a sentence."""
+    model = f"{result['model']} {'encoder' if 'objective' in result else 'model'}"
+    compiled = "compiled" if result["compile"] else "not compiled"
+    return f"{model}, {result['dtype']}, {result['device']}, {compiled}."
+
+
+def _hardware(record: dict) -> str:
+    return f"{record['processor']}, PyTorch {record['torch']}."
+
+
+def _comparison_caption(record: dict) -> str:
+    result = record["compare"]
+    products = [
+        row["product_flops"] / statistics.median(row["seconds"]["product"])
+        for row in result["rows"]
+        if row.get("flops")
+    ]
+    peak = f" (median {statistics.median(products) / 1e9:,.0f} GFLOP/s)" if products else ""
+    rounds = result["repeats"]
+    skipped = [f" Not measured: {label} ({why})." for label, why in result["skipped"].items()]
+    return (
+        f"Speed compared with other implementations, at {result['context']:,} tokens; training "
+        f"with micro-batch {result['micro_batch']}. {_setup(result)} Medians of {rounds} "
+        "interleaved rounds; ratio: ours to theirs in the same round, geometric mean with its 95% "
+        "t interval, above 1 is faster. Of peak: our FLOP/s relative to a product of square "
+        f"matrices in the same dtype and round{peak}. {_hardware(record)}{''.join(skipped)}"
+    )
+
+
+def _growth_caption(record: dict) -> str:
+    result = record["growth"]
+    return (
+        f"Microseconds per token of {result['encoding']}: one optimizer step (train), losses "
+        "without gradients (eval) and greedy generation up to the context (generate), one "
+        f"sequence. {_setup(result)} Medians of {result['repeats']} rounds. Exponent p of "
+        f"time per token ~ context^p: least squares in logarithms over the {FITTED_LENGTHS} "
+        f"longest contexts, with its 95% t interval. {_hardware(record)}"
     )
 
 
@@ -488,5 +540,22 @@ LOSSES = Metric(
     table=claims.loss_table,
     describe=claims.loss_caption,
     judge=claims.judge_losses,
+)
+COMPARISON = Metric(
+    name="Comparison",
+    stem="compare",
+    key="seconds",
+    schema=record_schema.COMPARISON,
+    table=comparison_table,
+    describe=_comparison_caption,
+)
+GROWTH = Metric(
+    name="Growth",
+    stem="growth",
+    key="seconds",
+    schema=record_schema.GROWTH,
+    table=growth_table,
+    describe=_growth_caption,
+    plots=(Plot("growth", figures.growth),),
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]

@@ -1,8 +1,11 @@
 """Result tables: by context length, against a paper, HellaSwag accuracy, other data, speed."""
 
+import math
 import statistics
 from collections.abc import Callable
 
+from evaluation import intervals
+from evaluation.intervals import Interval
 from evaluation.significance import BETTER, WORSE, compare_seeds
 from reporting.columns import Column, all_lengths, dataset_of, record_labels, sort_key
 from reporting.formatting import MISSING, Table, format_number, standard_deviation
@@ -353,3 +356,83 @@ def speed_table(result: dict) -> Table:
 def speed_sort_key(name: str) -> tuple:
     """Return the sort key of a benchmark case, e.g. "cable triton": its encoding, then its path."""
     return sort_key(name.partition(" ")[0]), name
+
+
+def comparison_table(record: dict) -> Table:
+    """Return the table of `bench.py compare`: one row per task and other implementation.
+
+    Speeds are medians. The ratio is the geometric mean over rounds, with its interval.
+    """
+    header = ["task", "against", "ours (tokens/s)", "theirs (tokens/s)", "ratio", "of peak"]
+    cells = [header]
+    plain: list[list] = [header]
+    for row in record["compare"]["rows"]:
+        ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
+        speeds = [row["tokens"] / statistics.median(seconds) for seconds in (ours, theirs)]
+        logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
+        ratio = intervals.ratio_of_rounds(logs)
+        peak = fraction_of_peak(row)
+        task = ", ".join(filter(None, (row["task"], row.get("encoding"))))
+        cells.append(
+            [
+                task,
+                row["against"],
+                *(f"{speed:,.0f}" for speed in speeds),
+                with_interval(ratio),
+                MISSING if peak is None else f"{peak:.1%}",
+            ]
+        )
+        plain.append([task, row["against"], *speeds, ratio.estimate, peak])
+    return Table(cells, plain)
+
+
+def fraction_of_peak(row: dict) -> float | None:
+    """Return our FLOP/s relative to the product of matrices in the same round, the median.
+
+    None for a task without FLOPs.
+    """
+    if not row.get("flops"):
+        return None
+    rounds = zip(row["seconds"]["ours"], row["seconds"]["product"], strict=True)
+    relative = statistics.median(product / ours for ours, product in rounds)
+    return row["flops"] / row["product_flops"] * relative
+
+
+def with_interval(value: Interval) -> str:
+    """Return an estimate with its interval, if it has one."""
+    text = f"{value.estimate:.2f}"
+    return text if value.low is None else f"{text} ({value.low:.2f} to {value.high:.2f})"
+
+
+FITTED_LENGTHS = 4  # the longest ones; shorter ones are dominated by costs that do not grow
+
+
+def seconds_per_token(entries: dict[str, dict | None]) -> list[tuple[int, float]]:
+    """Return (context, median seconds per token), ascending, of one benchmark's growth."""
+    points = []
+    for context, entry in sorted(entries.items(), key=lambda item: int(item[0])):
+        if entry:
+            points.append((int(context), statistics.median(entry["seconds"]) / entry["tokens"]))
+    return points
+
+
+def growth_exponent(points: list[tuple[int, float]]) -> Interval | None:
+    """Return p of seconds per token ~ context^p at the longest lengths; None for one length."""
+    if len(points) < 2:
+        return None
+    logs = [(math.log(context), math.log(seconds)) for context, seconds in points]
+    return intervals.slope(*zip(*logs[-FITTED_LENGTHS:], strict=True))
+
+
+def growth_table(record: dict) -> Table:
+    """Return microseconds per token by context of `bench.py growth`, and the fitted exponents."""
+    lengths = record["growth"]["lengths"]
+    points = {name: seconds_per_token(entries) for name, entries in lengths.items()}
+    cells = [["context", *points]]
+    for context in sorted({context for line in points.values() for context, _ in line}):
+        values = [dict(line).get(context) for line in points.values()]
+        texts = [MISSING if value is None else f"{1e6 * value:,.1f}" for value in values]
+        cells.append([f"{context:,}", *texts])
+    exponents = [growth_exponent(line) for line in points.values()]
+    cells.append(["exponent", *(MISSING if p is None else with_interval(p) for p in exponents)])
+    return Table(cells)

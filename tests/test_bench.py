@@ -13,10 +13,10 @@ import torch
 
 import attention
 import bench
-from benchmarking import attention_cases, cases
+from benchmarking import attention_cases, cases, comparison
 from benchmarking.setting import BenchmarkCase, Setting
 from errors import InputError
-from evaluation.record_schema import SPEED
+from evaluation.record_schema import COMPARISON, GROWTH, SPEED
 from model import GPT, GPTConfig
 from text_data import data_loader, shards, text_sources
 
@@ -342,6 +342,80 @@ def test_standard_library_is_the_default(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(text_sources, "standard_library_files", lambda: [tmp_path / "a.py"] * 3)
     bench.main(["prepare", "--tokenizer", "bytes", "--repeats", "1"])
     assert "prepare, stdlib.parquet, bytes" in capsys.readouterr().out
+
+
+def instant(setting, pe):
+    """Return a case that takes no time."""
+    return {pe: BenchmarkCase(lambda: lambda: None, setting.context, lambda: 0, flops=2)}
+
+
+def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, capsys):
+    """The table has a row for each task, in order. A pair that fails or is missing is skipped."""
+
+    def missing(setting):
+        raise InputError("module x is missing: clone it")
+
+    def fails(setting):
+        theirs = BenchmarkCase(lambda: lambda: 1 / 0, 1, lambda: 0)
+        return instant(setting, "cable")["cable"], theirs
+
+    def pair(setting):
+        return (*instant(setting, "cable").values(), *instant(setting, "theirs").values())
+
+    rows = [("a", "cable", "m", missing), ("b", "cable", "f", fails), ("c", "cable", "p", pair)]
+    monkeypatch.setattr(comparison, "ROWS", rows)
+    monkeypatch.setitem(comparison.PRODUCT_SIZE, "cpu", 4)
+    monkeypatch.delenv("NANOGPT", raising=False)
+    out = tmp_path / "compare.json"
+    text = ["--source", str(source), "--text_column", "body", "--tokenizer", "bytes"]
+    bench.main(["compare", *SMALL, "--context", "8", *text, "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert record["transformers"] and record["tiktoken"] and COMPARISON.find_problem(record) is None
+    assert list(record["compare"]["skipped"]) == ["a, cable, m", "b, cable, f"]
+    assert [row["task"] for row in record["compare"]["rows"]] == ["c", "preparation"]
+    row = record["compare"]["rows"][0]
+    assert (row["tokens"], row["flops"], row["product_flops"]) == (8, 16, 128)
+    assert {name: len(rounds) for name, rounds in row["seconds"].items()} == dict.fromkeys(
+        ("ours", "theirs", "product"), 3
+    )
+    printed = capsys.readouterr().out
+    assert "a, cable, m: skipped, module x is missing: clone it" in printed
+    assert "| c, cable |" in " ".join(printed.split()) and "Not measured: a, cable, m" in printed
+
+
+def test_growth_has_seconds_of_each_context(monkeypatch, tmp_path):
+    monkeypatch.setattr(GPTConfig, "block_size", 8)
+    out = tmp_path / "growth.json"
+    flags = ["--encodings", "learnable", "--context", "8,10", *SMALL, "--out", str(out)]
+    bench.main(["growth", *flags])
+    record = json.loads(out.read_text())
+    assert GROWTH.find_problem(record) is None and record["growth"]["micro_batch"] == 1
+    lengths = record["growth"]["lengths"]
+    assert {name: {n: e and e["tokens"] for n, e in lengths[name].items()} for name in lengths} == {
+        "train": {"8": 8, "10": 10},
+        "eval": {"8": 8, "10": None},
+        "generate": {"8": 4, "10": None},
+    }
+    assert len(lengths["train"]["8"]["seconds"]) == 3
+
+
+def test_compare_and_growth_refuse_other_settings(refused, monkeypatch, tmp_path):
+    monkeypatch.setenv("NANOGPT", str(tmp_path))
+    (line,) = refused(bench.main, "compare")
+    assert line == (
+        f"error: NANOGPT={tmp_path} has no model.py: "
+        "use the folder of a clone of github.com/karpathy/nanoGPT"
+    )
+    monkeypatch.delenv("NANOGPT")
+    alone = "growth has a record of its own: remove the other benchmarks"
+    assert alone in refused(bench.main, "train", "growth")[0]
+    for flags, expected in (
+        (("compare", "--context", "8,12"), "pass a single --context"),
+        (("compare", "--objective", "mlm"), "compare needs decoders"),
+        (("growth", "--encodings", "cable,alibi"), "growth measures one encoding"),
+    ):
+        (line,) = refused(bench.main, *flags)
+        assert expected in line
 
 
 def test_invalid_input_is_refused(source, refused, trained, tmp_path):

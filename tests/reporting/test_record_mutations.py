@@ -8,6 +8,7 @@ import re
 
 import pytest
 from conftest import ROOT
+from test_comparison_tables import COMPARE, growth_record
 from test_report import TRAIN
 
 import compare
@@ -103,6 +104,8 @@ KINDS = {
     "accuracy": accuracy_record,
     "speed": lambda: shortened(TRAIN),
     "losses": losses_record,
+    "compare": lambda: COMPARE,
+    "growth": lambda: growth_record(8, 16, 32),
 }
 
 

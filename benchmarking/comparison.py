@@ -1,0 +1,162 @@
+"""Pairs of cases for `bench.py compare`: ours, and another implementation of the same task.
+
+    for row in measure_rows(setting, repeats, skipped): ...
+
+What is not available is skipped. Every pair is interleaved with a product of two square matrices,
+whose speed is the measured peak of the device.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+from runtime import devices, loading
+
+import torch
+
+from benchmarking import baselines
+from benchmarking.cases import generation_cases, train_case
+from benchmarking.setting import SEED, BenchmarkCase, Setting
+from benchmarking.timing import interleave
+from errors import InputError
+from model import GPTConfig
+from text_data.data_loader import BATCH_TOKENS
+
+EVALUATED_TOKENS = 32_768  # of the text that both evaluations predict
+PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices
+
+Pair = tuple[BenchmarkCase, BenchmarkCase]  # ours, theirs
+
+
+def train_nanogpt(setting: Setting) -> Pair:
+    """Return one optimizer step of `learnable` and of nanoGPT's network."""
+    config = GPTConfig(size=setting.model, block_size=setting.context)
+    theirs = train_case(setting, baselines.NanoGPT(config).to(setting.device))
+    return train_case(setting, setting.build_model("learnable", setting.context)), theirs
+
+
+def train_cable_authors(setting: Setting) -> Pair:
+    """Return one optimizer step of `cable-v1` and of the CABLE authors' network."""
+    if not baselines.is_installed("Cable"):
+        raise InputError(
+            "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
+        )
+    config = GPTConfig(size=setting.model, block_size=setting.context)
+    theirs = train_case(setting, baselines.AuthorsCable(config).to(setting.device))
+    return train_case(setting, setting.build_model("cable-v1", setting.context)), theirs
+
+
+def train_forgetting(setting: Setting) -> Pair:
+    """Return one optimizer step of `fox`, with our attention and with that of its authors."""
+    paths = "auto", baselines.EAGER_PATH
+    models = [setting.build_model("fox", setting.context, path) for path in paths]
+    return train_case(setting, models[0]), train_case(setting, models[1])
+
+
+def generate(pe: str, setting: Setting) -> Pair:
+    """Return greedy generation of an encoding and of transformers."""
+    cases = generation_cases(setting, pe)
+    if not cases:
+        raise InputError(f"{pe} is limited to {GPTConfig.block_size} tokens: lower --context")
+    return cases[pe], cases[f"{pe} transformers"]
+
+
+def evaluate(pe: str, setting: Setting) -> Pair:
+    """Return the losses of a text by overlapping windows, and by transformers' recipe for them.
+
+    The windows are those of the recipe in transformers' documentation, "Perplexity of fixed-length
+    models": they overlap by half, and each predicts its last half. Ours are evaluated in batches,
+    as in eval_extrapolation.py, and have logits of these tokens only.
+    """
+    stride = setting.context // 2
+    length = 2 * stride
+    total = max(2, EVALUATED_TOKENS // stride) * stride
+    model = setting.build_model(pe, length).eval()
+    torch.manual_seed(SEED)
+    text = torch.randint(model.config.vocab_size, (total + 1,), device=setting.device)
+    inputs = text[:-1].unfold(0, length, stride)  # (windows, length)
+    targets = text[1:].unfold(0, length, stride)
+    theirs = baselines.make_transformers_model(
+        GPTConfig(size=setting.model, pe="learnable"), length
+    )
+    theirs = theirs.to(setting.device, setting.dtype).eval()
+    loading.cast_blocks(model, setting.dtype)
+
+    def ours():
+        with devices.autocast(setting.device, setting.dtype):
+            losses = [model.losses(inputs[:1], targets[:1])]
+            batches = inputs[1:].split(max(1, BATCH_TOKENS // length))
+            counted = targets[1:, -stride:].split(max(1, BATCH_TOKENS // length))
+            losses += [model.losses(*batch) for batch in zip(batches, counted, strict=True)]
+        return torch.cat([loss.flatten() for loss in losses])
+
+    @torch.no_grad()
+    def recipe():
+        losses, predicted_to = [], 0
+        for begin in range(0, total, stride):
+            end = min(begin + length, total)
+            tokens = text[None, begin:end]
+            labels = tokens.clone()
+            labels[:, : predicted_to - end] = -100  # not predicted again
+            losses.append(theirs(tokens, labels=labels).loss)
+            predicted_to = end
+            if end == total:
+                break
+        return torch.stack(losses)
+
+    flops = inputs.numel() * model.flops_per_token(length, stride) / 3 / total
+    case = BenchmarkCase(lambda: ours, total, lambda: 0, flops=flops)
+    return case, BenchmarkCase(lambda: recipe, total, lambda: 0)
+
+
+# Rows: what is compared, the encoding, with what, and the function that returns the pair.
+ROWS: list[tuple[str, str, str, Callable[[Setting], Pair]]] = [
+    ("training step", "learnable", "nanoGPT", train_nanogpt),
+    ("training step", "cable-v1", "CABLE authors", train_cable_authors),
+    ("training step", "fox", "Forgetting Transformer, eager", train_forgetting),
+    *(
+        ("generation", pe, "transformers", functools.partial(generate, pe))
+        for pe in ("learnable", "rope", "cable")
+    ),
+    *(
+        ("evaluation", pe, "transformers, sliding window", functools.partial(evaluate, pe))
+        for pe in ("learnable", "cable")
+    ),
+]
+
+
+def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Iterator[dict]:
+    """Yield the row of each pair that is available; others are printed and added to `skipped`.
+
+    skipped: label of a row -> why.
+    """
+    product, product_flops = matrix_product(setting)
+    for task, pe, against, build in ROWS:
+        label = f"{task}, {pe}, {against}"
+        try:
+            ours, theirs = build(setting)
+        except (InputError, ImportError) as error:
+            skipped[label] = " ".join(str(error).split())
+            print(f"{label}: skipped, {error}")
+            continue
+        if not theirs.is_supported(label):
+            skipped[label] = "their code fails on this machine: see the output"
+            continue
+        prepare = {"ours": ours.prepare, "theirs": theirs.prepare, "product": lambda: product}
+        seconds = interleave(prepare, repeats, setting.device, label)
+        yield {
+            "task": task,
+            "encoding": pe,
+            "against": against,
+            "tokens": ours.tokens,
+            "flops": ours.flops * ours.tokens if ours.flops else None,
+            "product_flops": product_flops,
+            "seconds": seconds,
+        }
+
+
+def matrix_product(setting: Setting) -> tuple[Callable[[], torch.Tensor], int]:
+    """Return a function that multiplies two square matrices, and its FLOPs."""
+    size = PRODUCT_SIZE[setting.device.type]
+    torch.manual_seed(SEED)
+    factors = torch.randn(2, size, size, device=setting.device, dtype=setting.dtype)
+    return lambda: factors[0] @ factors[1], 2 * size**3

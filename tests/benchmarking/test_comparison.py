@@ -1,0 +1,115 @@
+"""Pairs of `bench.py compare`: both sides compute the same task."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_baselines import features_of
+from test_cases import PLAIN
+
+import attention
+from benchmarking import baselines, comparison
+from errors import InputError
+from model import GPTConfig
+
+SHAPE = dataclasses.replace(PLAIN, shape={"vocab_size": 64})
+NANOGPT_MODEL = """
+from types import SimpleNamespace as GPTConfig
+import torch
+class GPT(torch.nn.Linear):
+    def __init__(self, config):
+        super().__init__(config.n_embd, config.block_size)
+        self.config = config
+"""
+
+
+def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv(baselines.NANOGPT, raising=False)
+    with pytest.raises(InputError, match="NANOGPT is not set: use the folder"):
+        comparison.train_nanogpt(PLAIN)
+    monkeypatch.setenv(baselines.NANOGPT, str(tmp_path))
+    (tmp_path / "model.py").write_text(NANOGPT_MODEL)
+    network = baselines.NanoGPT(GPTConfig(size="quickstart", block_size=12)).network
+    assert vars(network.config) == {
+        "block_size": 12,
+        "vocab_size": 50304,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 128,
+        "dropout": 0.0,
+        "bias": True,
+    }
+
+
+def test_forgetting_eager_equals_dense():
+    encoding, (q, k, v), features = features_of("fox")
+    inputs = attention.BiasInputs(encoding, *features)
+    mask_spec = attention.MaskSpec()
+    torch.testing.assert_close(
+        baselines.forgetting_eager(q, k, v, inputs, 0.2, mask_spec),
+        attention.dense(q, k, v, inputs, 0.2, mask_spec),
+    )
+    with pytest.raises(InputError, match="supports causal fox only"):
+        attention.resolve_path(baselines.EAGER_PATH, features_of("cable")[0])
+
+
+def test_training_of_fox_is_compared_with_the_eager_path():
+    """Both are the same network with the same batch."""
+    ours, theirs = comparison.train_forgetting(SHAPE)
+    assert ours.tokens == theirs.tokens == 16 and ours.flops == theirs.flops
+    models = [SHAPE.build_model("fox", 8, path) for path in ("auto", baselines.EAGER_PATH)]
+    losses = [model(*SHAPE.make_batch(64)) for model in models]
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("context, windows", [(8, 9), (9, 9), (40, 1)])
+def test_both_evaluations_predict_all_tokens_once(context, windows, monkeypatch):
+    """By the same windows; the recipe's last inputs are our last targets but one."""
+    calls = []
+
+    class Theirs(torch.nn.Module):
+        def forward(self, tokens, labels):
+            assert tokens.size(1) == context // 2 * 2
+            calls.append(labels[:, 1:][labels[:, 1:] >= 0])
+            return SimpleNamespace(loss=torch.zeros(()))
+
+    setting = dataclasses.replace(SHAPE, context=context)
+    monkeypatch.setattr(baselines, "make_transformers_model", lambda *_: Theirs())
+    monkeypatch.setattr(comparison, "EVALUATED_TOKENS", 40)
+    monkeypatch.setattr(comparison, "BATCH_TOKENS", 24)  # three windows of 8
+    ours, theirs = comparison.evaluate("learnable", setting)
+    losses = ours.prepare()()
+    theirs.prepare()()
+    torch.manual_seed(comparison.SEED)
+    text = torch.randint(64, (1, 41))
+    assert len(calls) == windows and torch.cat(calls).tolist() == text[0, 1:40].tolist()
+    assert ours.tokens == losses.numel() == 40
+    length, stride = context // 2 * 2, context // 2
+    model = setting.build_model("learnable", length).eval()
+    last = model.losses(text[:, 40 - length : 40], text[:, 41 - stride :])
+    torch.testing.assert_close(losses[-stride:], last[0])
+
+
+def test_fraction_of_peak_counts_all_windows(monkeypatch):
+    """63 windows of 1,024 tokens predict 32,768; a forward pass is a third of a training step."""
+    monkeypatch.setattr(comparison.baselines, "make_transformers_model", fake_transformers)
+    setting = dataclasses.replace(SHAPE, context=1024)
+    case, _ = comparison.evaluate("cable", setting)
+    model = setting.build_model("cable", 1024)
+    expected = 63 * 1024 * model.flops_per_token(1024, 512) / 3
+    assert case.tokens == 32_768 and case.flops * case.tokens == pytest.approx(expected)
+
+
+def fake_transformers(config, positions):
+    assert isinstance(config, GPTConfig) and config.pe == "learnable" and positions == 1024
+    return torch.nn.Identity()
+
+
+def test_other_networks_are_named_if_missing(monkeypatch):
+    monkeypatch.setattr(baselines, "is_installed", lambda module: False)
+    with pytest.raises(InputError, match="module Cable is missing: add src"):
+        comparison.train_cable_authors(PLAIN)
+    monkeypatch.setattr(comparison, "generation_cases", lambda *_: {})
+    with pytest.raises(InputError, match="learnable is limited to 1024 tokens: lower --context"):
+        comparison.generate("learnable", PLAIN)
