@@ -25,6 +25,7 @@ from benchmarking.attention_cases import attention_cases as build_attention_case
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
 from text_data import data_loader, shards
+from training import settings
 from training.optimizer import make_optimizer
 
 PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
@@ -54,7 +55,7 @@ def test_train_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
     config = train_gpt.Config(
         steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16, objective=objective
     )
-    windows = config.windows(shards.Shards(data_dir, "train"))
+    windows = settings.make_windows(config, shards.Shards(data_dir, "train"))
     batches = data_loader.micro_batches(windows, data_loader.Sampler(len(windows), 1), 2, 2)
     optimizer, scaler = make_optimizer(model), torch.amp.GradScaler("cpu", enabled=False)
     for step, (_, *batch, _) in zip(range(6), batches, strict=False):
