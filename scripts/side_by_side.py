@@ -44,7 +44,7 @@ class Jobs:
             return list(pool.map(self.run_one, self.commands))
 
     def interrupt(self, number: int, frame) -> None:
-        """Pass a signal on: train_gpt.py saves a checkpoint and ends."""
+        """Pass a signal on: train_gpt.py saves a checkpoint and ends, also if it got two."""
         self.interrupted = 128 + number
         for process in self.running:
             process.send_signal(number)
@@ -63,7 +63,6 @@ class Jobs:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # a terminal's SIGINT reaches it through `interrupt` alone
             )
             self.running.append(process)
         with open(out_dir / "output.txt", "a") as log:

@@ -77,7 +77,6 @@ def test_quickstart_resumes_and_skips_finished_steps(tmp_path):
     steps = checkpoints.load_checkpoint(runs / "cable")["step"]
 
     output = finish(start(tmp_path))
-    assert "near is already trained: 8 of 8 steps" in output
     assert f"from step {steps}" in output or steps == 8
     for line in (
         "| context |",
@@ -96,6 +95,10 @@ def test_quickstart_resumes_and_skips_finished_steps(tmp_path):
     assert output.count("is already trained") == 2
     assert output.count("already evaluated") == 2
     assert "is already prepared" in output
-    files = [path for path in written if path.parent.name != "runs" and path.is_file()]
+    files = [
+        path
+        for path in written
+        if path.parent.name != "runs" and path.name != "output.txt" and path.is_file()
+    ]
     assert len(files) == 11  # one is the copy of the plugin
     assert all(path.stat().st_mtime_ns == written[path] for path in files)
