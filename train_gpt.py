@@ -34,7 +34,6 @@ from tqdm import tqdm
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation import bias_statistics
-from evaluation.records import perplexity
 from model import GPT, GPTConfig
 from reporting import bias_plots
 from text_data import data_loader
@@ -89,8 +88,9 @@ class Config:
     skip_tolerance: float = SKIP_TOLERANCE
     """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
     # optimization
-    objective: Literal["clm", "mlm"] = "clm"
-    """clm: causal language modeling, a decoder; mlm: masked language modeling, an encoder"""
+    objective: Literal["clm", "mlm", "recall"] = "clm"
+    """clm: causal language modeling, a decoder; mlm: masked language modeling, an encoder; recall:
+    a decoder that predicts tokens which return (text_data/recall_task.py), with data as filler"""
     mask_rate: float = 0.15
     """mlm: fraction of tokens that are masked"""
     steps: int = 19_000
@@ -149,12 +149,7 @@ class Config:
 
     @property
     def causal(self) -> bool:
-        return self.objective == "clm"
-
-    def windows(self, shards: Shards) -> data_loader.Windows:
-        if self.causal:
-            return data_loader.Windows(shards, self.block_size)
-        return data_loader.MaskedWindows(shards, self.block_size, self.mask_rate)
+        return self.objective != "mlm"
 
     def gpt_config(self, vocab_size: int) -> GPTConfig:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
@@ -290,27 +285,25 @@ class Trainer:
         """Print and log the validation loss, and statistics of the bias on the first batch."""
         self.model.eval()
         picture, summary = None, {}
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         indices = np.array_split(self.val_indices, self.world_size)[self.rank]
         # Shapes differ from those of training, and would compile again.
         with torch.compiler.set_stance("force_eager"):
             for start in range(0, len(indices), self.micro_batch):
                 batch = self.val_windows.batch(indices[start : start + self.micro_batch])
-                inputs, targets, *masked = [x.to(self.device) for x in batch]
+                inputs, *targets = [x.to(self.device) for x in batch]
                 with devices.autocast(self.device, self.dtype):
-                    losses = self.model.losses(inputs, targets, masked[0] if masked else None)
-                    total += losses.sum(dtype=torch.float64)
+                    sums += metrics.validation_sums(self.model, self.val_windows, inputs, *targets)
                     summary = summary or bias_statistics.summary(self.model, inputs)
             if self.run.logger:
                 picture = loggers.draw(self.run.logger, bias_plots.picture, self.model, inputs[:1])
         self.model.train()
         tokens = len(self.val_indices) * self.val_windows.targets_per_window
-        loss = self.processes.sum(total).item() / tokens
-        metrics.check_validation(loss, self.step, self.run)
-        columns = metrics.bias_columns(summary)
-        self.print_line(f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}", *columns)
-        record = {"loss": loss, "tokens": tokens, **summary}
-        self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **record))
+        values = metrics.validation_values(self.processes.sum(sums), tokens, self.val_windows)
+        metrics.check_validation(values["loss"], self.step, self.run)
+        self.print_line(*metrics.validation_columns(values), *metrics.bias_columns(summary))
+        values |= summary
+        self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if self.run.logger and picture is not None:
             self.run.logger.log_image("biases", picture, self.step)
 
@@ -336,8 +329,9 @@ class Trainer:
     def load_data(self) -> None:
         config = self.config
         train = Shards(config.data, "train", config.verify_data, run=config.out_dir)
-        self.train_windows = config.windows(train)
-        self.val_windows = config.windows(Shards(config.data, "val", config.verify_data))
+        self.train_windows = settings.make_windows(config, train)
+        val = Shards(config.data, "val", config.verify_data)
+        self.val_windows = settings.make_windows(config, val)
         count = max(1, config.val_tokens // config.block_size)
         self.val_indices = data_loader.evenly_spaced(len(self.val_windows), count)
 
@@ -366,8 +360,8 @@ class Trainer:
         if config.init_from and not checkpoint:
             source = load_checkpoint(config.init_from, check_plugins=False)
             self.run.init_steps = trained_steps(source)
-        vocab_size = shards.padded_vocab_size
-        if source and config.causal:  # an imported GPT-2 has no padding
+        vocab_size = self.train_windows.padded_vocab_size
+        if source and config.objective == "clm":  # an imported GPT-2 has no padding
             vocab_size = source["gpt"]["vocab_size"]
         shape = config.gpt_config(vocab_size)
         cost.check_memory(shape, self.device)

@@ -196,6 +196,17 @@ RECALL = Schema(
         {"passage": LENGTH, "trials": LENGTH, "span": LENGTH},
     )
 )
+PERCENT = number(0, 100, "a number from 0 to 100")
+TRAINED_RECALL = Schema(
+    {
+        **_by_length(
+            DATA,
+            {"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE},
+            {"task": TEXT, "filler": TEXT, "trials": LENGTH, "span": LENGTH, "symbols": LENGTH},
+        ),
+        "steps_to_95": Nullable(COUNT),
+    }
+)
 NDCG = Schema(
     _by_length(
         {"dataset": NAME, "split": NAME, "documents": COUNT, "questions": COUNT},

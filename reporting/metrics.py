@@ -26,7 +26,7 @@ from reporting.claims import Verdict
 from reporting.columns import Column, group_by_protocol, make_columns, protocol_of
 from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
-from reporting.tables import accuracy_table, length_table, speed_table
+from reporting.tables import accuracy_table, length_table, speed_table, trained_recall_table
 
 # What one row of each benchmark of bench.py measures.
 BENCHMARKS = {
@@ -267,6 +267,21 @@ def _recall_caption(records: list[dict]) -> str:
     )
 
 
+def _trained_recall_caption(records: list[dict]) -> str:
+    protocol = records[0]["protocol"]
+    data = records[0]["data"]
+    filler = "random symbols"
+    if protocol["filler"] == "text":
+        filler = f"the text of {data['dataset']} ({data['split']}) as symbols"
+    return (
+        f"Trained recall, task {protocol['task']}: accuracy in percent on symbols that return at "
+        f"this distance, with {filler} in between; chance is "
+        f"{100 / protocol['symbols']:.1f}. {protocol['trials']:,} sequences; models trained on "
+        f"such tasks with {records[0]['block_size']:,} tokens. Standard error over sequences at "
+        f"most {_max_error(records, 'accuracy_se')}.{_seed_notes(records)}"
+    )
+
+
 def _ndcg_caption(records: list[dict]) -> str:
     data = records[0]["data"]
     return (
@@ -414,6 +429,25 @@ RECALL = Metric(
         ),
     ),
 )
+TRAINED_RECALL = Metric(
+    name="Trained recall",
+    stem="trained_recall",
+    key="accuracy",
+    schema=record_schema.TRAINED_RECALL,
+    table=trained_recall_table,
+    describe=_trained_recall_caption,
+    plots=(
+        Plot(
+            "trained_recall",
+            partial(
+                figures.by_length,
+                y_label="accuracy (percent)",
+                y_scale="linear",
+                x_label="distance (tokens)",
+            ),
+        ),
+    ),
+)
 NDCG = Metric(
     name="nDCG@10",
     stem="retrieval",
@@ -455,4 +489,4 @@ LOSSES = Metric(
     describe=claims.loss_caption,
     judge=claims.judge_losses,
 )
-LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, NDCG)  # record["lengths"]
+LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]

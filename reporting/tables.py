@@ -21,17 +21,21 @@ def length_table(
     best: Callable | None,
     marks: Marks | None = None,
     printed: PaperTable | None = None,
+    first_row: list[str] | None = None,
 ) -> Table:
     """Return a table with one row per length: mean ± standard deviation over seeds.
 
     A wide table is transposed, unless it is one of a paper, which prints one row per length.
     x_name: what the lengths are, "context" or "distance". best: min or max, picks the value of a
     row that is printed in bold, with all that print alike; None: no bold. marks: printed after
-    the values. printed: the paper's table of these encodings, if there is one.
+    the values. printed: the paper's table of these encodings, if there is one. first_row: a name
+    and a text for each column, between header and lengths.
     """
     lengths = all_lengths(columns)
     rows = [[column.values(length) for column in columns] for length in lengths]
     cells = [[x_name, *(column.label for column in columns)]]
+    if first_row:
+        cells.append(first_row)
     for length, row in zip(lengths, rows, strict=True):
         texts = [(marks or {}).get((column.label, length), "") for column in columns]
         cells.append([f"{length:,}", *map(_marked, _printed_row(row, best), texts)])
@@ -46,6 +50,17 @@ def length_table(
         if any(len(seeds) > 1 for seeds in values):
             _append_column(plain, [f"{column.label} std", *map(standard_deviation, values)])
     return Table(cells, plain)
+
+
+def trained_recall_table(
+    columns: list[Column], marks: Marks | None = None, printed: PaperTable | None = None
+) -> Table:
+    """Return the table of accuracies, with the steps to 95% of each seed in the first row."""
+    row = ["steps to 95%"]
+    for column in columns:
+        steps = [record["steps_to_95"] for record in column.records]
+        row.append(", ".join(MISSING if step is None else f"{step:,}" for step in steps))
+    return length_table(columns, "distance", max, marks, printed, row)
 
 
 def seed_marks(columns: list[Column], reference: str) -> Marks:

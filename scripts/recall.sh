@@ -4,7 +4,8 @@
 #     bash scripts/recall.sh
 #     SCALE=small DATA=data/english bash scripts/recall.sh     # docs/findings has the results
 #
-# Distances go up to 16 times the training length (eval_recall.py).
+# Distances go up to 16 times the training length (eval_recall.py). For models that are trained to
+# copy: trained_recall.sh.
 #
 # Cost: ten trainings of GPT-2 small on FineWeb-Edu, six of them shared with table4.sh: 60 hours
 # of one H100 at 40% MFU.

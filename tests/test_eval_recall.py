@@ -14,6 +14,7 @@ from conftest import write_shards
 
 import eval_recall
 import report
+from text_data import recall_task
 from text_data.data_loader import Windows
 from text_data.shards import Shards
 
@@ -103,6 +104,114 @@ def test_standard_error_agrees_with_a_bootstrap_over_trials(windows, monkeypatch
         bootstrap.append(100 * (1 - math.exp(-saved[draw].mean())))
     assert entry["recall"] == pytest.approx(100 * (1 - math.exp(-saved.mean())), rel=1e-6)
     assert entry["recall_se"] == pytest.approx(np.std(bootstrap), rel=0.1)
+
+
+class CopyingNetwork:
+    """Embeds each token as the logits of what followed its latest copy in the last `memory` tokens.
+
+    Without such a copy the logits are random.
+    """
+
+    def __init__(self, memory, vocab_size=recall_task.SYMBOLS):
+        self.memory = memory
+        self.wte = SimpleNamespace(weight=torch.eye(vocab_size))
+        self.generator = torch.Generator().manual_seed(0)
+
+    def hidden(self, tokens):
+        logits = torch.rand(*tokens.shape, len(self.wte.weight), generator=self.generator)
+        for row, values in zip(logits, tokens.tolist(), strict=True):
+            for position, token in enumerate(values):
+                before = values[max(0, position - self.memory) : position]
+                if token in before:
+                    latest = len(before) - 1 - before[::-1].index(token)
+                    row[position, (before + [token])[latest + 1]] = 2
+        return logits
+
+
+@pytest.fixture
+def byte_windows(tmp_path):
+    """60 windows of 48 bytes."""
+    tokens = np.random.default_rng(0).integers(257, size=60 * 48 + 1)
+    return Windows(Shards(write_shards(tmp_path / "bytes", [tokens], 10**6, 257), "train"), 48)
+
+
+def task_plan(windows, task, filler, trials=60):
+    return SimpleNamespace(
+        windows=windows,
+        numbers=np.arange(trials),
+        task=task,
+        filler=filler,
+        shortest=32,
+    )
+
+
+@pytest.mark.parametrize("task", recall_task.TASKS, ids=lambda task: task.name)
+@pytest.mark.parametrize("filler", recall_task.FILLERS)
+def test_accuracy_of_a_network_of_known_memory(byte_windows, task, filler):
+    """Copies further back than the memory give chance. Pairs are up to 14 tokens closer."""
+    plan = task_plan(byte_windows, task, filler)
+    for memory, distance, expected in ((100, 16, 100), (100, 32, 100), (17, 32, None)):
+        entry = eval_recall.measure_accuracy(
+            CopyingNetwork(memory), plan, distance, CPU, torch.float32
+        )
+        if expected:
+            assert (entry["accuracy"], entry["accuracy_se"]) == (expected, 0)
+        else:
+            chance = 100 / recall_task.SYMBOLS
+            assert entry["accuracy"] == pytest.approx(chance, abs=4 * entry["accuracy_se"])
+
+
+def test_task_sequences_end_with_the_second_copy(byte_windows):
+    plan = task_plan(byte_windows, recall_task.PASSAGE, "text")
+    trials = np.array([3, 9])
+    shown = []
+    for distance, length in ((8, 32), (24, 32), (40, 48)):
+        tokens, positions = eval_recall.task_sequences(plan, trials, distance)
+        assert tokens.shape == (2, length)
+        assert positions.tolist() == [[*range(length - 7, length - 1)]] * 2
+        assert torch.equal(tokens[:, length - 8 :], tokens[:, length - 8 - distance :][:, :8])
+        shown.append(tokens[:, -8:])
+    assert torch.equal(shown[0], shown[1]) and torch.equal(shown[0], shown[2])
+
+
+def test_accuracies_are_kept_and_become_tables(trained, tmp_path, capsys):
+    flags = ["--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]
+    runs = [shutil.copytree(trained(pe, *flags), tmp_path / pe) for pe in ("learnable", "cable")]
+    evaluate = [*map(str, runs), *CPU_FLAGS, "--trials", "20", "--distances", "8,16,1x"]
+    eval_recall.main(evaluate)
+    printed = capsys.readouterr().out
+    paths = sorted(runs[0].glob("eval_recall_*.json")) + sorted(runs[1].glob("eval_recall_*.json"))
+    assert len(paths) == 8 and all(f"record: {path}" in printed for path in paths)
+    records = {path: json.loads(path.read_text()) for path in paths}
+    name = "eval_recall_passage_text_toy_val_20x40.json"
+    assert [*records[runs[0] / name]["lengths"]] == ["8", "16", "32"]
+    assert records[runs[0] / name]["lengths"]["32"] is None  # 39 inputs
+    assert records[runs[1] / name]["steps_to_95"] is None
+    eval_recall.main(evaluate)
+    assert capsys.readouterr().out.count("is already evaluated") == 8
+    assert {path: json.loads(path.read_text()) for path in paths} == records
+
+    out = tmp_path / "report"
+    report.main([*map(str, paths), "--out_dir", str(out)])
+    tables = [path.read_text() for path in sorted(out.glob("trained_recall*.md"))]
+    assert len(tables) == 4 and len([*out.glob("trained_recall*.png")]) == 4
+    for table in tables:
+        assert [line.split("|")[1].strip() for line in table.splitlines()[2:4]][0] == "steps to 95%"
+        assert "chance is 1.6" in table
+    assert sum("with random symbols in between" in table for table in tables) == 2
+    assert sum("with the text of toy (val) as symbols in between" in table for table in tables) == 2
+
+
+def test_steps_to_learn_are_those_of_the_log(tmp_path):
+    lines = [("val", 50, 0.5), ("train", 60, 1.0), ("val", 100, 0.951), ("val", 150, 0.94)]
+    log = [
+        {"kind": kind, "step": step, "loss": 1.0, "accuracy": accuracy}
+        for kind, step, accuracy in lines
+    ]
+    for count, expected in ((1, None), (2, None), (4, 100)):
+        text = "".join(json.dumps(record) + "\n" for record in log[:count])
+        (tmp_path / "log.jsonl").write_text(text)
+        assert eval_recall.steps_to_learn(str(tmp_path)) == expected
 
 
 @pytest.fixture

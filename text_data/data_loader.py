@@ -55,10 +55,15 @@ class Windows:
     def targets_per_window(self) -> int:
         return self.length
 
-    def batch(self, numbers, mask_seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    @property
+    def padded_vocab_size(self) -> int:
+        """Number of embeddings of a model that reads the batches."""
+        return self.shards.padded_vocab_size
+
+    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
         """Return inputs and targets of the windows with these numbers, as `read_windows` does.
 
-        mask_seed: used by `MaskedWindows` only.
+        seed: used by subclasses whose batches are random.
         """
         return read_windows(self.shards, map(self.locate, numbers), self.length)
 
@@ -75,13 +80,13 @@ class MaskedWindows(Windows):
     def targets_per_window(self) -> int:
         return masked_count(self.length, self.rate)
 
-    def batch(self, numbers, mask_seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
         """Return inputs, targets and masked positions, as `read_masked_windows` does.
 
-        mask_seed: non-negative integers; another seed masks other tokens of the same windows.
+        seed: non-negative integers; another seed masks other tokens of the same windows.
         """
         return read_masked_windows(
-            self.shards, map(self.locate, numbers), self.length, self.rate, mask_seed
+            self.shards, map(self.locate, numbers), self.length, self.rate, seed
         )
 
 
@@ -191,12 +196,12 @@ def micro_batches(
     """
     per_rank = sequences // world_size
     while True:
-        mask_seed = (sampler.seed, sampler.epoch, sampler.index)
+        seed = (sampler.seed, sampler.epoch, sampler.index)
         numbers = sampler.take(sequences)[rank * per_rank : (rank + 1) * per_rank]
         state = {"epoch": sampler.epoch, "index": sampler.index}
         for start in range(0, per_rank, micro_batch):
             chunk = numbers[start : start + micro_batch]
-            yield chunk, *windows.batch(chunk, mask_seed), state
+            yield chunk, *windows.batch(chunk, seed), state
 
 
 def prefetch(batches, device: torch.device, depth: int = 2):

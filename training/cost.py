@@ -17,9 +17,10 @@ import torch
 
 from errors import InputError
 from model import GPT, GPTConfig
+from text_data import recall_task
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
-from training import metrics
+from training import metrics, settings
 
 MFU = 0.4
 DEVICES = ("H100", "A100", "RTX 4090")
@@ -54,8 +55,8 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
     """
     config.sequences_per_step(1)  # raises InputError
     if use_data and Path(config.data).is_dir():
-        train = config.windows(Shards(config.data, "train", "never"))
-        vocab_size = train.shards.padded_vocab_size
+        train = settings.make_windows(config, Shards(config.data, "train", "never"))
+        vocab_size = train.padded_vocab_size
         epochs = metrics.describe_epochs(config, train)
     else:
         vocab_size = vocab_size or GPTConfig.vocab_size
@@ -63,9 +64,11 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         epochs = f"{config.data} {state}, assuming a vocabulary of {vocab_size}"
     with torch.device("meta"):  # shapes only, no memory
         model = GPT(config.gpt_config(vocab_size))
-    targets = config.block_size
-    if not config.causal:
-        targets = masked_count(config.block_size, config.mask_rate)
+    targets = {
+        "clm": config.block_size,
+        "mlm": masked_count(config.block_size, config.mask_rate),
+        "recall": recall_task.TARGETS,
+    }[config.objective]
     parameters = model.parameter_count()
     return Cost(
         description=model.describe(),
@@ -101,7 +104,7 @@ def describe_cost(config) -> str:
     """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run."""
     cost = estimate_cost(config)
     formula = f"{cost.flops_per_token:.3g} a token = 6 N + 12 L C T, N = {cost.parameters:,}"
-    if not config.causal:
+    if config.objective != "clm":
         formula += f", of the logits for {cost.targets:.1%} of the tokens"
     files = 1 + config.keep_checkpoints
     lines = [

@@ -16,8 +16,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from errors import InputError
+from evaluation.records import perplexity
 from model import GPT
 from text_data.data_loader import Windows
+from text_data.recall_task import RecallWindows
 
 
 class StepMetrics:
@@ -144,6 +146,54 @@ class StepMetrics:
         self.data_seconds = [0.0]
         self.is_first_interval = False
         return values
+
+
+def validation_sums(
+    model: GPT,
+    windows: Windows,
+    inputs: Tensor,
+    targets: Tensor,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Return two sums over the targets of a batch, (2,) float64: losses, and correct predictions.
+
+    windows: of the batch. Correct predictions are counted for `RecallWindows` only, else 0.
+    """
+    losses = model.losses(inputs, targets, positions).sum(dtype=torch.float64)
+    correct = torch.zeros_like(losses)
+    if isinstance(windows, RecallWindows) and positions is not None:
+        correct += is_correct(model, inputs, targets, positions).sum()
+    return torch.stack([losses, correct])
+
+
+@torch.no_grad()
+def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+    """Return whether the most probable token is the target, (B, t) bool.
+
+    inputs (B, T); targets (B, t) of the positions (B, t), all int64.
+    """
+    hidden = model.hidden(inputs)  # (B, T, C)
+    hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, t, C)
+    with torch.autocast(hidden.device.type, enabled=False):  # as in cross_entropies
+        logits = hidden.to(model.wte.weight.dtype) @ model.wte.weight.T  # (B, t, V)
+    return logits.argmax(-1) == targets
+
+
+def validation_values(sums: Tensor, tokens: int, windows: Windows) -> dict:
+    """Return the values of a log line from the sums of all batches and their number of targets."""
+    loss, accuracy = (sums / tokens).tolist()
+    values = {"loss": loss, "tokens": tokens}
+    if isinstance(windows, RecallWindows):
+        values["accuracy"] = accuracy
+    return values
+
+
+def validation_columns(values: dict) -> list[str]:
+    """Return the columns of a console line from the values of a validation."""
+    columns = [f"val loss {values['loss']:.4f}", f"perplexity {perplexity(values['loss']):.3f}"]
+    if "accuracy" in values:
+        columns.append(f"accuracy {values['accuracy']:.1%}")
+    return columns
 
 
 def check_validation(loss: float, step: int, run: Run) -> None:

@@ -24,6 +24,9 @@ import attention
 import posenc
 from errors import InputError
 from reporting import encoding_table
+from text_data.data_loader import MaskedWindows, Windows
+from text_data.recall_task import RecallWindows
+from text_data.shards import Shards
 
 GPU_PATHS = {*attention.BACKENDS, "flex"} - {"sdpa/flash"}
 
@@ -60,12 +63,22 @@ def inherit(values: dict, given: set[str]) -> dict:
         plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     provided = checkpoint["config"]  # as recorded: null stays null, so that nothing changes
     if not is_resumed:
+        config = checkpoint["config"]
         objective = "clm" if checkpoint["gpt"].get("causal", True) else "mlm"
-        data = {"objective": objective, "data": checkpoint["config"].get("data")}
+        data = {"objective": config.get("objective", objective), "data": config.get("data")}
         provided = checkpoint["gpt"] | data
     if not (provided.get("data") and Path(provided["data"]).is_dir()):
         names.discard("data")
     return {name: provided[name] for name in names if name in provided}
+
+
+def make_windows(config, shards: Shards) -> Windows:
+    """Return the windows of the shards that the objective trains on."""
+    if config.objective == "recall":
+        return RecallWindows(shards, config.block_size)
+    if config.objective == "mlm":
+        return MaskedWindows(shards, config.block_size, config.mask_rate)
+    return Windows(shards, config.block_size)
 
 
 def recorded(config) -> dict:

@@ -1,0 +1,87 @@
+"""Tests of --objective recall: resume, gradient accumulation, accuracy, its log, and its cost."""
+
+import shutil
+from types import SimpleNamespace
+
+from runtime import checkpoints
+
+import pytest
+import torch
+from conftest import TINY, log_of
+from test_train_gpt import digest
+
+import train_gpt
+from text_data import recall_task
+from text_data.recall_task import SYMBOLS, TARGETS
+from training.metrics import is_correct
+
+RECALL = [*TINY, "--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]
+
+
+@pytest.fixture
+def train(data_dir, tmp_path, monkeypatch):
+    """train("run", flags...): train with --objective recall; return the folder.
+
+    The curriculum ends after three of the six steps.
+    """
+    monkeypatch.setattr(recall_task, "CURRICULUM", 24)
+
+    def run(name, *flags):
+        out = tmp_path / name
+        paths = ["--data", str(data_dir), "--out_dir", str(out)]
+        train_gpt.main([*RECALL, *paths, *map(str, flags)])
+        return out
+
+    return run
+
+
+def values(run, kind, key):
+    return [record[key] for record in log_of(run) if record["kind"] == kind]
+
+
+def test_resumed_run_is_bit_exact(train, tmp_path):
+    whole = train("whole", "--keep_checkpoints", 3, "--val_tokens", 2048)
+    parts = shutil.copytree(whole, tmp_path / "parts")
+    for step in (4, 6):
+        (parts / f"checkpoint_{step:07}.pt").unlink()
+    train("parts", "--keep_checkpoints", 3, "--val_tokens", 2048, "--resume")
+    states = [checkpoints.load_checkpoint(run) for run in (whole, parts)]
+    for part in ("model", "optimizer", "sampler"):
+        assert digest(states[0][part]) == digest(states[1][part])
+    for kind, key in (("train", "loss"), ("val", "loss"), ("val", "accuracy")):
+        assert values(whole, kind, key) == values(parts, kind, key)
+
+
+def test_gradient_accumulation_gives_the_same_losses(train):
+    losses = [values(train(str(size), "--micro_batch", size), "train", "loss") for size in (2, 8)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_untrained_model_has_the_accuracy_of_chance(train):
+    """Of the targets of each of 64 windows, 6 or 8 are different."""
+    run = train("run", "--steps", 1, "--lr", 0, "--min_lr", 0, "--val_tokens", 2048)
+    (accuracy,) = values(run, "val", "accuracy")
+    assert values(run, "val", "tokens") == [64 * TARGETS]
+    error = (1 / SYMBOLS / (64 * 6)) ** 0.5
+    assert accuracy == pytest.approx(1 / SYMBOLS, abs=4 * error)
+
+
+def test_prediction_is_the_most_probable_token():
+    logits = torch.zeros(1, 2, 8)
+    logits[0, 0, 6], logits[0, 1, 7] = 1, 1
+    model = SimpleNamespace(hidden=lambda tokens: logits, wte=SimpleNamespace(weight=torch.eye(8)))
+    tokens, positions = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, 0, 0]])
+    targets = torch.tensor([[7, 6, 7]])
+    assert is_correct(model, tokens, targets, positions).tolist() == [[True, True, False]]
+
+
+def test_dry_run_counts_the_logits_of_counted_targets(data_dir, capsys):
+    flags = ["--data", str(data_dir), "--dry_run", "--block_size", "64"]
+    train_gpt.main([*RECALL, *flags])
+    assert "of the logits for 75.0% of the tokens" in capsys.readouterr().out
+
+
+def test_short_sequences_are_refused(data_dir, tmp_path, refused):
+    flags = [*RECALL, "--data", data_dir, "--out_dir", tmp_path / "run", "--block_size", 16]
+    assert "16 tokens are too short" in refused(train_gpt.main, *flags)[0]
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,151 @@
+"""Recall task: generated sequences in which earlier tokens determine some later ones.
+
+    train = RecallWindows(Shards("data/stdlib", "train"), length=64)
+    inputs, targets, positions = train.batch(numbers, (seed, epoch, index))  # positions that count
+    tokens, positions = make_sequence(text, PASSAGE, "random", 10, 32, generator)
+
+Three kinds of sequences consist of symbols, the token ids below SYMBOLS:
+
+    passage       8 symbols, filler, the same 8 symbols; the last 6 of them count
+    associative   8 pairs of a key and a value, filler, the pairs in another order; the values count
+                  (multi-query associative recall, Arora et al. 2023, arXiv:2312.04927)
+    periodic      up to half a sequence of symbols, repeated to its end; all repeated symbols count.
+                  They are the curriculum: first all, then half of the training, and no part of
+                  validation
+
+Filler is random symbols, or text whose tokens are replaced by symbols, other ones in each sequence.
+All symbols of a passage, of the pairs or of a period differ, and filler has none of them. So each
+counted token is the one that followed the only earlier copy of the token before it.
+
+The vocabulary has no further tokens: with tied embeddings, those that are never predicted delay
+learning (`rope`: from 350 steps to more than 900 with 320 embeddings).
+
+Sequences are a function of the seed, the training step and the window of text that they replace,
+like masks in data_loader.py: they depend on neither batch size nor world size.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from errors import InputError
+from text_data.data_loader import Windows
+from text_data.shards import VOCABULARY_MULTIPLE, Shards
+
+SYMBOLS = VOCABULARY_MULTIPLE
+# Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the mean loss independent
+# of how micro-batches and ranks share a step. Targets repeat if fewer count.
+TARGETS = 48
+# The curriculum: so many training sequences are all periodic, then this fraction. A network first
+# learns to predict symbols that it has read, then which of them; random filler would teach the
+# opposite of the first step.
+CURRICULUM = 51_200
+PERIODIC = 0.5
+SHORTEST_PERIOD = 4
+Filler = Literal["random", "text"]
+FILLERS: tuple[Filler, ...] = ("random", "text")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A block of symbols that returns: its length, and which tokens of its second copy count."""
+
+    name: str
+    tokens: int
+    counted: tuple[int, ...]  # offsets in the second copy
+    has_pairs: bool = False  # pairs of two tokens, which return in another order
+
+
+PASSAGE = Task("passage", 8, tuple(range(2, 8)))
+ASSOCIATIVE = Task("associative", 16, tuple(range(1, 16, 2)), has_pairs=True)
+TASKS = (PASSAGE, ASSOCIATIVE)
+SHORTEST_LENGTH = 2 * max(task.tokens for task in TASKS)
+
+
+class RecallWindows(Windows):
+    """Sequences of the recall task instead of windows of text, some with the text as filler.
+
+    Raises InputError, besides that of `Windows`, if a sequence is too short for the task.
+    """
+
+    def __init__(self, shards: Shards, length: int):
+        super().__init__(shards, length)
+        if length < SHORTEST_LENGTH:
+            raise InputError(
+                f"sequences of {length} tokens are too short for objective recall: use a "
+                f"block_size of at least {SHORTEST_LENGTH}"
+            )
+
+    @property
+    def targets_per_window(self) -> int:
+        return TARGETS
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return SYMBOLS
+
+    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+        """Return inputs (n, length), targets (n, TARGETS) and their positions (n, TARGETS).
+
+        All are int64. A target is the token after its position. seed: the sampler's seed, epoch and
+        index in training; () in validation.
+        """
+        inputs, next_tokens = super().batch(numbers)
+        texts = torch.cat([inputs, next_tokens[:, -1:]], 1).numpy()  # (n, length + 1)
+        periodic = self._periodic_fraction(*seed)
+        rows, chosen = [], []
+        for text, number in zip(texts, numbers, strict=True):
+            generator = np.random.default_rng([*seed, *self.locate(number)])
+            row, positions = self._make_sequence(text, periodic, generator)
+            rows.append(row)
+            chosen.append(np.resize(generator.permutation(positions), TARGETS))
+        tokens = torch.from_numpy(np.stack(rows))
+        positions = torch.from_numpy(np.stack(chosen))
+        return tokens[:, :-1], tokens.gather(1, positions + 1), positions
+
+    def _periodic_fraction(self, *seed: int) -> float:
+        """Return the fraction of periodic sequences in this step of training; 0 in validation."""
+        if not seed:
+            return 0.0
+        _, epoch, index = seed
+        return 1.0 if epoch * len(self) + index < CURRICULUM else PERIODIC
+
+    def _make_sequence(
+        self, text: np.ndarray, periodic: float, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a sequence of a random kind, as `make_sequence` does."""
+        tokens = len(text)
+        if generator.random() < periodic:
+            period = int(generator.integers(SHORTEST_PERIOD, min(tokens // 2, SYMBOLS) + 1))
+            symbols = generator.permutation(SYMBOLS)[:period]
+            return np.resize(symbols, tokens), np.arange(period, tokens - 1)
+        task = TASKS[generator.integers(len(TASKS))]
+        filler = FILLERS[generator.integers(len(FILLERS))]
+        distance = int(generator.integers(task.tokens, tokens - task.tokens + 1))
+        start = int(generator.integers(tokens - task.tokens - distance + 1))
+        return make_sequence(text, task, filler, start, distance, generator)
+
+
+def make_sequence(
+    text: np.ndarray,
+    task: Task,
+    filler: Filler,
+    start: int,
+    distance: int,
+    generator: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens, as many as in `text`, and the positions whose next tokens count.
+
+    The block of the task begins at `start`, its second copy `distance` tokens later.
+    """
+    symbols = generator.permutation(SYMBOLS)
+    block, others = symbols[: task.tokens], symbols[task.tokens :]
+    copy = generator.permutation(block.reshape(-1, 2)).ravel() if task.has_pairs else block
+    drawn = text if filler == "text" else generator.integers(len(others), size=len(text))
+    tokens = others[drawn % len(others)]
+    second = start + distance
+    tokens[start : start + task.tokens] = block
+    tokens[second : second + task.tokens] = copy
+    return tokens, second - 1 + np.array(task.counted)
