@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from evaluation.intervals import Interval
 from reporting.columns import Column, all_lengths
 from reporting.formatting import standard_deviation
 from reporting.tables import SPEED_COLUMNS, speed_sort_key
@@ -30,6 +31,7 @@ COLORS = (
     "#666666",
     "#000000",
 )
+FLOOR = 0.01  # percent of recall: lower values, also negative ones, are drawn here
 MARKED_CONTEXTS = [4**power for power in range(12)]
 # Ticks of a logarithmic axis, times powers of ten: the first list that gives at least three.
 TICK_STEPS = (
@@ -246,6 +248,75 @@ def losses(lines: list[tuple[str, Points]], file) -> None:
             y_scale="linear",
             x_scale="linear",
             marker="",
+        )
+
+
+def scatter(
+    points: list[tuple[str, Interval, Interval]],
+    file,
+    x_label: str,
+    y_label: str,
+    highlighted: tuple[str, ...] = (),
+) -> None:
+    """Plot one point per (label, x, y), with intervals as error bars, on logarithmic axes.
+
+    Values of y below FLOOR are drawn there, as triangles. Labels are at the right, in the order of
+    the points' heights, and connected with their points. highlighted: labels in bold.
+    """
+    with _panels(file, 1, len(points)) as (axes,):
+        drawn = []  # (height, x, label, color), heights as drawn
+        for number, (label, x, y) in enumerate(points):
+            color = COLORS[number % len(COLORS)]
+            height = max(y.estimate, FLOOR)
+            axes.errorbar(
+                x.estimate,
+                height,
+                xerr=_error_bars(x, x.estimate),
+                yerr=_error_bars(y, height),
+                fmt="o" if y.estimate >= FLOOR else "v",
+                color=color,
+                markersize=5,
+                elinewidth=1,
+                capsize=2,
+            )
+            drawn.append((height, x.estimate, label, color))
+        axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
+        axes.set_ylim(bottom=0.7 * FLOOR)
+        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            ticks = _log_ticks(*limits)
+            axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="0.92")
+        _label_points(axes, sorted(drawn), highlighted)
+
+
+def _error_bars(interval: Interval, drawn: float) -> list[list[float]] | None:
+    """Return the lengths of the bars below and above a point, which end at FLOOR; None: no bars."""
+    if interval.low is None or interval.high is None:
+        return None
+    low, high = max(interval.low, FLOOR), max(interval.high, FLOOR)
+    return [[max(0.0, drawn - low)], [max(0.0, high - drawn)]]
+
+
+def _label_points(axes, drawn: list[tuple], highlighted: tuple[str, ...]) -> None:
+    """Label points at the right of the axes; drawn: ascending (y, x, label, color)."""
+    axes.figure.canvas.draw()
+    scale = 72 / axes.figure.dpi
+    heights = [axes.transData.transform((x, y))[1] * scale for y, x, *_ in drawn]
+    bottom = axes.transAxes.transform((0, 0))[1] * scale
+    for (y, x, label, color), height in zip(drawn, spread(heights, gap=11), strict=True):
+        axes.annotate(
+            label,
+            (x, y),
+            xycoords="data",
+            xytext=(12, height - bottom),
+            textcoords=("axes points", "axes points"),
+            va="center",
+            color=color,
+            fontsize=9,
+            fontweight="bold" if label in highlighted else None,
+            annotation_clip=False,
         )
 
 

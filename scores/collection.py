@@ -1,0 +1,245 @@
+"""Scores from runs: read the records that scripts/score.sh made of one encoding.
+
+    score = collect("runs/scores", "rope+cable", seeds=[1, 2, 3])
+
+The runs of the first seed are in text/PE and recall/PE, those of seed N in text/PE-seedN and
+recall/PE-seedN, and the record of bench.py is speed/PE.json.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from runtime.checkpoints import load_checkpoint, recipe_hash
+
+import torch
+
+import posenc
+from benchmarking.cases import cache_bytes
+from errors import InputError
+from evaluation.intervals import segment_losses
+from model import GPT, GPTConfig
+from reporting.claims.speed import entry_of
+from reporting.columns import protocol_of
+from reporting.metrics import (
+    PERPLEXITY,
+    RECALL,
+    RECEPTIVE_FIELD,
+    TRAINED_RECALL,
+    metric_of,
+    read_record,
+)
+from scores.score_file import REMEDY
+
+DIGITS = 6  # decimals of losses and percentages
+METRICS = (PERPLEXITY, RECALL, RECEPTIVE_FIELD, TRAINED_RECALL)
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """What was measured on one run."""
+
+    folder: Path
+    checkpoint: dict
+    records: dict[str, dict]
+    """by kind: name of the metric; of trained recall: task and filler, as in "passage random" """
+
+    def get(self, kind: str) -> dict:
+        """Return the record of a kind. Raises InputError if it is missing."""
+        if kind not in self.records:
+            raise InputError(f"{self.folder} has no record of {kind}: {REMEDY}")
+        return self.records[kind]
+
+    def training(self) -> dict:
+        """Return what identifies the budget of the training, whatever its encoding and seed are."""
+        return {
+            "recipe": recipe_hash(self.checkpoint, any_encoding=True),
+            "steps": self.checkpoint["step"],
+            "block_size": self.checkpoint["gpt"]["block_size"],
+        }
+
+
+def run_folder(folder: str | Path, task: str, pe: str, seed: int) -> Path:
+    """Return the folder of a run; task: "text" or "recall"."""
+    return Path(folder) / task / (pe if seed == 1 else f"{pe}-seed{seed}")
+
+
+def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
+    """Return the score of an encoding, from its runs and their records in a folder.
+
+    Raises InputError if a run, a step of it or a record is missing, if a record is there twice, or
+    if the seeds differ in recipe, protocol or text.
+    """
+    texts = {seed: read_run(run_folder(folder, "text", pe, seed), pe, seed) for seed in seeds}
+    tasks = {seed: read_run(run_folder(folder, "recall", pe, seed), pe, seed) for seed in seeds}
+    first, first_task = texts[seeds[0]], tasks[seeds[0]]
+    perplexity = {seed: run.get(PERPLEXITY.name) for seed, run in texts.items()}
+    recall = {seed: run.get(RECALL.name) for seed, run in texts.items()}
+    field = first.get(RECEPTIVE_FIELD.name)
+    trained = {
+        kind: {seed: run.get(kind) for seed, run in tasks.items()} for kind in first_task.records
+    }
+    if not trained:
+        raise InputError(f"{first_task.folder} has no record of {TRAINED_RECALL.name}: {REMEDY}")
+    speed_path = Path(folder) / "speed" / f"{pe}.json"
+    speed_record = read_record(speed_path, REMEDY)
+    speed, speed_budget = read_speed(speed_path, speed_record, pe)
+
+    records = [*perplexity.values(), *recall.values(), field]
+    records += [record for by_seed in trained.values() for record in by_seed.values()]
+    budget = {
+        "seeds": seeds,
+        "training": same([run.training() for run in texts.values()], first.folder),
+        "recall_training": same([run.training() for run in tasks.values()], first_task.folder),
+        "perplexity": same(map(protocol_of, perplexity.values()), first.folder),
+        "recall": same(map(protocol_of, recall.values()), first.folder),
+        "receptive_field": field["protocol"],
+        "trained_recall": {
+            kind: same(map(protocol_of, by_seed.values()), first_task.folder)
+            for kind, by_seed in trained.items()
+        },
+        "speed": speed_budget,
+    }
+    provenance = records[0]["provenance"]
+    score = {
+        "pe": pe,
+        "code_sha256": code_hash(pe),
+        "commits": sorted({str(each["provenance"]["commit"]) for each in records}),
+        "python": provenance["python"],
+        "torch": provenance["torch"],
+        "processor": speed_record["processor"],
+        "text": same([record["data"] for record in records], folder),
+        "budget": budget,
+        "parameters": records[0]["parameters"],
+        "attention_path": records[0]["attention"],
+        "cache_bytes_per_token": cache_bytes_per_token(first.checkpoint),
+        "perplexity": by_seed(perplexity, perplexity_entry),
+        "recall": by_seed(recall, partial(rounded, names=("recall", "recall_se", "by_trial"))),
+        "trained_recall": {
+            kind: by_seed(runs, partial(rounded, names=("accuracy", "accuracy_se")))
+            for kind, runs in sorted(trained.items())
+        },
+        "steps_to_95": {
+            str(seed): next(iter(trained.values()))[seed]["steps_to_95"] for seed in seeds
+        },
+        "receptive_field": by_seed(
+            {seeds[0]: field},
+            partial(rounded, names=("receptive_field", "receptive_field_se")),
+        ),
+        "speed": speed,
+    }
+    if plugin := records[0].get("plugin"):
+        score["plugin"] = plugin
+    return score
+
+
+def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
+    """Return the records of a run. Raises InputError if they are not of this encoding and seed."""
+    checkpoint = load_checkpoint(folder, causal=True, weights=False)
+    config = checkpoint["config"]
+    found = checkpoint["gpt"]["pe"], config["seed"]
+    if found != (pe, seed):
+        raise InputError(
+            f"{folder} is a run of {found[0]} with seed {found[1]}, not of {pe} with seed {seed}: "
+            f"use another RUNS folder"
+        )
+    if checkpoint["step"] < config["steps"]:
+        raise InputError(
+            f"{folder} is trained for {checkpoint['step']} of {config['steps']} steps: {REMEDY}"
+        )
+    records = {}
+    for path in sorted(folder.glob("eval_*.json")):
+        record = read_record(path, "rename it or remove it")
+        metric = metric_of(record)
+        if metric not in METRICS or record["step"] != checkpoint["step"]:
+            continue
+        kind = metric.name
+        if metric is TRAINED_RECALL:
+            kind = f"{record['protocol']['task']} {record['protocol']['filler']}"
+        if kind in records:
+            raise InputError(f"{folder} has two records of {kind}, {path} is one: move one away")
+        records[kind] = record
+    return RunRecords(folder, checkpoint, records)
+
+
+def read_speed(path: Path, record: dict, pe: str) -> tuple[dict, dict]:
+    """Return the seconds of a training step next to those of rope, and what identifies the step."""
+    result = record.get("train", {"contexts": {}})
+    if len(result["contexts"]) != 1:
+        raise InputError(f"{path} has not one context of the benchmark train: {REMEDY}")
+    (context,) = result["contexts"]
+    entry = entry_of(result, int(context), pe)
+    if entry is None:
+        raise InputError(f"{path} has no speed of {pe}: {REMEDY}")
+    seconds = {"seconds": entry["seconds"], "rope": entry["others"]["rope"]}
+    budget = {name: result[name] for name in ("model", "micro_batch")} | {"context": int(context)}
+    return seconds, budget
+
+
+def same(values: Iterable, where: str | Path):
+    """Return the value that all are equal to. Raises InputError if they differ."""
+    first, *others = values
+    if any(other != first for other in others):
+        raise InputError(
+            f"the runs next to {where} differ in text, recipe or protocol: remove those that "
+            "scripts/score.sh did not make"
+        )
+    return first
+
+
+def by_seed(records: dict[int, dict], make_entry: Callable[[dict], dict]) -> dict:
+    """Return {seed: {length: entry}}; entries are null where a length is not supported."""
+    return {
+        str(seed): {
+            length: entry and make_entry(entry) for length, entry in record["lengths"].items()
+        }
+        for seed, record in records.items()
+    }
+
+
+def perplexity_entry(entry: dict) -> dict:
+    """Return an entry with the mean losses of the segments that intervals are computed from."""
+    losses, widths = [entry["loss"]], [1.0]
+    segments = segment_losses([entry])
+    if segments:
+        losses, widths = segments[0][0].tolist(), segments[1]
+    return {
+        **rounded(entry, ("loss", "loss_se")),
+        "tokens": entry["tokens"],
+        "blocks": [round(loss, DIGITS) for loss in losses],
+        "block_tokens": [round(width * entry["tokens"]) for width in widths],
+    }
+
+
+def rounded(entry: dict, names: Sequence[str]) -> dict:
+    """Return these values of an entry, rounded: numbers, arrays of numbers, or None."""
+    values = {name: entry[name] for name in names}
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = [round(each, DIGITS) for each in value]
+        elif value is not None:
+            values[name] = round(value, DIGITS)
+    return values
+
+
+def code_hash(pe: str) -> str:
+    """Return a hash of the source code of an encoding's classes and of its options.
+
+    It does not cover the base class of all encodings and functions outside of the classes.
+    """
+    sources = []
+    for cls, options in posenc.parse(pe):
+        classes = [base for base in cls.__mro__ if issubclass(base, posenc.Encoding)]
+        sources += [inspect.getsource(base) for base in classes if base is not posenc.Encoding]
+        sources.append(repr(sorted(options.items())))
+    return hashlib.sha256("\n".join(sources).encode()).hexdigest()
+
+
+def cache_bytes_per_token(checkpoint: dict) -> float:
+    """Return the bytes per token of the KV cache in float32, the precision of caches on a CPU."""
+    model = GPT(GPTConfig(**checkpoint["gpt"])).eval()
+    tokens = model.config.block_size
+    return cache_bytes(model, tokens, torch.device("cpu"), torch.float32) / tokens
