@@ -36,7 +36,7 @@ case $SCALE in
         bench=(--context 256 --micro_batch 16 --repeats 20)
         ;;
     smoke)
-        RUNS+=/smoke/scores OUT=${OUT:-$RUNS/smoke/scores/json}
+        RUNS+=/smoke/scores OUT=${OUT:-$RUNS/json}
         text=(--config configs/smoke.yaml) task=(--config configs/recall.yaml --steps 3)
         lengths=1x,16x max_tokens=1024 windows=2
         distances=32,128,512 trials=4 passage=8 task_trials=4
@@ -80,7 +80,7 @@ progress() {
     done
     if [ $done -gt 0 ]; then left=$((SECONDS * left / done)); fi
     steps=$((steps + 1))
-    echo "== step $steps of ${#costs[@]}: $*; about $((left / 60 + 1)) minutes left"
+    echo "== step $steps of ${#costs[@]}: $*; about $((left / 60 + 1)) min left"
 }
 
 # train_seeds TASK PE FLAG...: train an encoding with every seed.
