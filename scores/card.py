@@ -84,20 +84,28 @@ def main(argv=None):
 def missing(config: Config) -> list[str]:
     """Return the encodings to be trained: references without a score file, and those given.
 
-    Raises InputError if the score files of the references are of another text than the data.
+    Raises InputError if the score files of the references have other seeds, or another text than
+    the data.
     """
-    needed = []
+    needed, problems = [], []
     for pe in REFERENCES:
         path = score_path(config.out_dir, pe)
         if not path.exists():
             needed.append(pe)
-        elif Path(config.data).is_dir():
-            score = read_score(path)
-            if Shards(config.data, score["text"]["split"], "never").identity != score["text"]:
-                raise InputError(
-                    f"{config.data} has another text than {path}: prepare it with Python "
-                    f"{score['python']}, or pass OUT=FOLDER to train the references on your text"
-                )
+            continue
+        score = read_score(path)
+        seeds = score["budget"]["seeds"]
+        if seeds != config.seed_numbers():
+            problems.append(f"{path} has the seeds {seeds}: use the same, or another OUT folder")
+        if not Path(config.data).is_dir():
+            continue  # a dry run
+        if Shards(config.data, score["text"]["split"], "never").identity != score["text"]:
+            problems.append(
+                f"{config.data} has another text than {path}: prepare it with Python "
+                f"{score['python']}, or pass OUT=FOLDER to train the references on your text"
+            )
+    if problems:
+        raise InputError(*problems)
     return list(dict.fromkeys([*needed, *config.names]))
 
 

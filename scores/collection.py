@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from runtime import plugins
 from runtime.checkpoints import load_checkpoint, recipe_hash
 
 import torch
@@ -115,6 +116,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
         "budget": budget,
         "parameters": records[0]["parameters"],
         "attention_path": records[0]["attention"],
+        "dtype": records[0]["dtype"],
         "cache_bytes_per_token": cache_bytes_per_token(first.checkpoint),
         "perplexity": by_seed(perplexity, perplexity_entry),
         "recall": by_seed(recall, partial(rounded, names=("recall", "recall_se", "by_trial"))),
@@ -226,16 +228,19 @@ def rounded(entry: dict, names: Sequence[str]) -> dict:
 
 
 def code_hash(pe: str) -> str:
-    """Return a hash of the source code of an encoding's classes and of its options.
+    """Return a hash of the source code of an encoding's classes, of its plugins and its options.
 
     It does not cover the base class of all encodings and functions outside of the classes.
     """
-    sources = []
-    for cls, options in posenc.parse(pe):
-        classes = [base for base in cls.__mro__ if issubclass(base, posenc.Encoding)]
-        sources += [inspect.getsource(base) for base in classes if base is not posenc.Encoding]
-        sources.append(repr(sorted(options.items())))
-    return hashlib.sha256("\n".join(sources).encode()).hexdigest()
+    parsed = posenc.parse(pe)
+    parts = [plugin.sha256 for plugin in plugins.plugins_of(parsed)]
+    for cls, options in parsed:
+        parts.append(repr(sorted(options.items())))
+        for base in cls.__mro__:
+            is_encoding = issubclass(base, posenc.Encoding) and base is not posenc.Encoding
+            if is_encoding and base.__module__ not in plugins.LOADED:
+                parts.append(inspect.getsource(base))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def cache_bytes_per_token(checkpoint: dict) -> float:

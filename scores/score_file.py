@@ -46,6 +46,7 @@ SCHEMA = {
     "budget": {"training": TRAINING, "recall_training": TRAINING},
     "parameters": LENGTH,
     "attention_path": TEXT,
+    "dtype": TEXT,
     "cache_bytes_per_token": POSITIVE,
     "perplexity": _by_seed(
         {

@@ -15,9 +15,10 @@ from runtime import cli
 from runtime.files import atomic
 
 from errors import InputError
+from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
-from reporting.formatting import MISSING, Table
+from reporting.formatting import MISSING, Table, format_number
 from scores import criterion
 from scores.criterion import FAR, REFERENCE, printed
 from scores.score_file import REFERENCES, check_comparable, read_score
@@ -97,15 +98,20 @@ def score_table(scores: dict[str, dict]) -> Table:
                 str(place),
                 pe,
                 *(SHORT.get(verdict.outcome, MISSING) for verdict in verdicts),
-                *(printed(criterion.perplexity(score, multiple)) for multiple in (1, FAR)),
+                *(estimate(criterion.perplexity(score, multiple)) for multiple in (1, FAR)),
                 MISSING if pe == REFERENCE else printed(ratio, 3),
                 *map(printed, recalls),
                 *(printed(accuracy, 1) for accuracy in accuracies),
-                printed(criterion.speed(score), 2),
+                estimate(criterion.speed(score)),
                 f"{score['cache_bytes_per_token']:,.0f}",
             ]
         )
     return Table(cells)
+
+
+def estimate(interval: Interval | None) -> str:
+    """Return an estimate without its interval, or a dash."""
+    return format_number(interval and interval.estimate)
 
 
 def caption(scores: dict[str, dict]) -> str:
@@ -116,24 +122,30 @@ def caption(scores: dict[str, dict]) -> str:
     seeds = len(budget["seeds"])
     return (
         f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''} each, in brackets 95% "
-        f"intervals over text and seeds. Sorted by the number of parts of the criterion that hold "
-        f"(a, b, c, speed; ? is not decided), then by perplexity at {FAR} times the training "
-        f"length. Perplexity and recall of text: {text['dataset']} ({text['split']}), trained for "
-        f"{training['steps']:,} steps at {training['block_size']:,} tokens; trained recall: "
-        f"{task['steps']:,} steps at {task['block_size']:,} tokens. Multiples are of these "
-        "training lengths. KV cache: bytes per token in float32."
+        f"intervals over text and seeds; those relative to {REFERENCE} are paired. Sorted by the "
+        "number of parts of the criterion that hold (a, b, c, speed; ?: not decided), then by "
+        f"perplexity at {FAR} times the training length. Perplexity and recall of text: "
+        f"{text['dataset']} ({text['split']}), trained for {training['steps']:,} steps at "
+        f"{training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
+        f"{task['block_size']:,} tokens. Multiples are of these training lengths. KV cache: bytes "
+        "per token in float32."
     )
 
 
 def draw(scores: dict[str, dict], file) -> None:
-    """Write the picture: perplexity against recall at FAR times the training length."""
+    """Write the picture: perplexity against recall at FAR times the training length.
+
+    The bars of a perplexity are the interval of its ratio to that of the reference, because the
+    text, which is the same for all, makes most of the error of a single perplexity.
+    """
+    reference = scores[REFERENCE]
+    base = criterion.perplexity(reference, FAR)
     points = []
     for pe in criterion.rank(scores):
-        score = scores[pe]
-        perplexity = criterion.perplexity(score, FAR)
-        recall = criterion.recall(score, criterion.length_at(score, FAR))
-        if perplexity and recall:
-            points.append((pe, perplexity, recall))
+        ratio = criterion.perplexity_ratio(scores[pe], reference, FAR)
+        recall = criterion.recall(scores[pe], criterion.length_at(scores[pe], FAR))
+        if base and ratio and recall:
+            points.append((pe, ratio.scaled(base.estimate), recall))
     figures.scatter(
         points,
         file,

@@ -26,7 +26,7 @@ done
 set -- "${words[@]}"
 own_settings=OUT SEEDS=${SEEDS:-1 2 3}
 source "$(dirname "$0")/common.sh"
-encodings=${ENCODINGS:-rope cable} NPROC=1 DATA=${DATA:-data/stdlib}
+encodings=${ENCODINGS:-rope cable} NPROC=1
 case $SCALE in
     full)
         RUNS+=/scores OUT=${OUT:-results/scores}
@@ -47,11 +47,11 @@ esac
 if [ -n "${FLAGS:-}${EVAL_TOKENS:-}" ]; then
     invalid "the budget is fixed: remove FLAGS and EVAL_TOKENS"
 fi
-check_settings
+check_settings ${DATA:+--data "$DATA"}
 
-run python prepare_text.py --out_dir "$DATA" || finish
-encodings=$(python -m scores.card --missing $encodings --data "$DATA" --out_dir "$OUT" \
-    "${plugin_flags[@]}") || exit 2
+prepare_data stdlib
+encodings=$(python -m scores.card --missing $encodings --seeds "$SEEDS" --data "$data" \
+    --out_dir "$OUT" "${plugin_flags[@]}") || exit 2
 
 # list_runs TASK PE: set the current runs to those of an encoding, one for each seed.
 list_runs() {
@@ -67,7 +67,7 @@ list_runs() {
 costs=()
 for pe in $encodings; do
     list_runs recall "$pe"
-    if compgen -G "${runs[-1]}/eval_*.json" >/dev/null; then costs+=(0 0); else costs+=(900 300); fi
+    if compgen -G "${runs[-1]}/eval_*.json" >/dev/null; then costs+=(0 0); else costs+=(700 240); fi
     if [ -f "$RUNS/speed/$pe.json" ]; then costs+=(0); else costs+=(60); fi
 done
 
@@ -89,7 +89,7 @@ train_seeds() {
     list_runs "$1" "$2"
     folders=("${runs[@]}")
     for seed in $SEEDS; do
-        queue_training "${folders[0]}" "${@:3}" --data "$DATA" --pe "$2" --seed "$seed" --resume
+        queue_training "${folders[0]}" "${@:3}" --data "$data" --pe "$2" --seed "$seed" --resume
         folders=("${folders[@]:1}")
     done
 }
@@ -102,13 +102,13 @@ for pe in $encodings; do
 
     progress "evaluate $pe"
     list_runs text "$pe"
-    evaluate_with eval_extrapolation.py --data "$DATA" --lengths $lengths --max_tokens $max_tokens
-    evaluate_with eval_recall.py --data "$DATA" --distances $distances --trials $trials \
+    evaluate_with eval_extrapolation.py --data "$data" --lengths $lengths --max_tokens $max_tokens
+    evaluate_with eval_recall.py --data "$data" --distances $distances --trials $trials \
         --passage $passage
     runs=("${runs[0]}")
-    evaluate_with eval_receptive_field.py --data "$DATA" --lengths 4x --windows $windows
+    evaluate_with eval_receptive_field.py --data "$data" --lengths 4x --windows $windows
     list_runs recall "$pe"
-    evaluate_with eval_recall.py --data "$DATA" --distances 1x,4x,16x --trials $task_trials
+    evaluate_with eval_recall.py --data "$data" --distances 1x,4x,16x --trials $task_trials
 
     progress "measure the speed of $pe"
     speed=$RUNS/speed/$pe.json

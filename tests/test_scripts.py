@@ -238,6 +238,41 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_score_measures_the_references_first_and_shows_the_time_left(tmp_path):
+    """A dry run, of a name with all special characters."""
+    pe = "window:w=64+rope@3_alibi-shift:shift=-2,heads=2@1"
+    settings = {"DRY_RUN": "1", "SCALE": "full", "OUT": str(tmp_path / "json"), "NPROC": "1"}
+    done = script("score.sh", tmp_path, "--pe", pe, **settings)
+    assert done.returncode == 0, done.stderr
+    steps = re.findall(r"^== step (\d) of 9: (.*); about (\d+) min left", done.stdout, re.MULTILINE)
+    assert [step[1] for step in steps[::3]] == ["train rope", "train cable", f"train {pe}"]
+    assert int(steps[0][2]) > 30
+    trained = re.findall(r"^\+ python train_gpt.py .*--out_dir (\S+)", done.stdout, re.MULTILINE)
+    folder = tmp_path / "runs" / "scores"
+    names = [f"{pe}{suffix}" for suffix in ("", "-seed2", "-seed3")]
+    assert trained[-6:] == [
+        str(folder / task / name) for task in ("text", "recall") for name in names
+    ]
+    assert f"+ python -m scores.card rope cable {pe} --runs {folder}" in done.stdout
+    assert "total of 18 trainings" in done.stdout
+    assert not folder.exists()
+    done = script("score.sh", tmp_path, **settings, EVAL_TOKENS="5")
+    assert (done.returncode, done.stdout) == (2, "") and "budget is fixed" in done.stderr
+
+
+def test_score_runs_end_to_end_and_resumes(tmp_path, data_dir):
+    settings = {"DATA": str(data_dir), "SEEDS": "1", "ENCODINGS": "cable", "JOBS": "1"}
+    done = script("score.sh", tmp_path, **settings)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "smoke" / "scores"
+    assert {path.name for path in (folder / "json").iterdir()} == {"rope.json", "cable.json"}
+    assert "# cable" in done.stdout and "of 2: by parts of the criterion" in done.stdout
+    again = script("score.sh", tmp_path, **settings)
+    assert again.stdout.count("is already trained") == 2  # only of cable
+    assert "+ python bench.py" not in again.stdout
+    assert re.findall(r"about (\d+) min left", again.stdout) == ["1"] * 3
+
+
 def test_costs_of_all_trainings_are_added_up(tmp_path, capsys):
     """Each training counts once; one that starts from a planned one has the settings of that."""
 
