@@ -158,7 +158,7 @@ def card(pe: str, scores: dict[str, dict]) -> str:
     others = [scores[name] for name in REFERENCES if name != pe]
     cells = [["", pe, *(other["pe"] for other in others)]]
     cells[0] += [f"relative to {other['pe']}" for other in others]
-    for name, value_of, compare in rows(score):
+    for name, value_of, compare in rows(score, scores[REFERENCE]):
         relative = [compare(other) if compare else MISSING for other in others]
         cells.append([name, *(value_of(each) for each in (score, *others)), *relative])
     verdicts = criterion.judge(score, scores[REFERENCE])
@@ -179,8 +179,11 @@ def card(pe: str, scores: dict[str, dict]) -> str:
 Row = tuple[str, Callable[[dict], str], Callable[[dict], str] | None]
 
 
-def rows(score: dict) -> list[Row]:
-    """Return the rows of a card: name, text of a score, and comparison with another score."""
+def rows(score: dict, reference: dict) -> list[Row]:
+    """Return the rows of a card: name, text of a score, and comparison with another score.
+
+    reference: its lengths of trained recall are printed, because a pattern may have none.
+    """
     trained_at = score["budget"]["training"]["block_size"]
     found: list[Row] = []
     for length in next(iter(score["perplexity"].values())):
@@ -200,7 +203,7 @@ def rows(score: dict) -> list[Row]:
                 lambda other, n=length: signed(criterion.recall_difference(score, other, n)),
             )
         )
-    for multiple in trained_multiples(score):
+    for multiple in trained_multiples(reference):
         found.append(
             (
                 f"trained recall at {multiple:g}x (%)",
@@ -236,7 +239,7 @@ def signed(interval: Interval | None) -> str:
 def steps(score: dict) -> str:
     """Return the steps to 95% of each seed."""
     values = score["steps_to_95"].values()
-    return ", ".join(MISSING if value is None else f"{value:,}" for value in values)
+    return ", ".join(MISSING if value is None else f"{value:,}" for value in values) or MISSING
 
 
 def field_text(score: dict) -> str:

@@ -75,16 +75,11 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     if the seeds differ in recipe, protocol or text.
     """
     texts = {seed: read_run(run_folder(folder, "text", pe, seed), pe, seed) for seed in seeds}
-    tasks = {seed: read_run(run_folder(folder, "recall", pe, seed), pe, seed) for seed in seeds}
-    first, first_task = texts[seeds[0]], tasks[seeds[0]]
+    first = texts[seeds[0]]
     perplexity = {seed: run.get(PERPLEXITY.name) for seed, run in texts.items()}
     recall = {seed: run.get(RECALL.name) for seed, run in texts.items()}
     field = first.get(RECEPTIVE_FIELD.name)
-    trained = {
-        kind: {seed: run.get(kind) for seed, run in tasks.items()} for kind in first_task.records
-    }
-    if not trained:
-        raise InputError(f"{first_task.folder} has no record of {TRAINED_RECALL.name}: {REMEDY}")
+    trained, task_budget, learned = collect_trained_recall(folder, pe, seeds)
     speed_path = Path(folder) / "speed" / f"{pe}.json"
     speed_record = read_record(speed_path, REMEDY)
     speed, speed_budget = read_speed(speed_path, speed_record, pe)
@@ -94,14 +89,10 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     budget = {
         "seeds": seeds,
         "training": same([run.training() for run in texts.values()], first.folder),
-        "recall_training": same([run.training() for run in tasks.values()], first_task.folder),
         "perplexity": same(map(protocol_of, perplexity.values()), first.folder),
         "recall": same(map(protocol_of, recall.values()), first.folder),
         "receptive_field": field["protocol"],
-        "trained_recall": {
-            kind: same(map(protocol_of, by_seed.values()), first_task.folder)
-            for kind, by_seed in trained.items()
-        },
+        **task_budget,
         "speed": speed_budget,
     }
     provenance = records[0]["provenance"]
@@ -124,9 +115,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
             kind: by_seed(runs, partial(rounded, names=("accuracy", "accuracy_se")))
             for kind, runs in sorted(trained.items())
         },
-        "steps_to_95": {
-            str(seed): next(iter(trained.values()))[seed]["steps_to_95"] for seed in seeds
-        },
+        "steps_to_95": learned,
         "receptive_field": by_seed(
             {seeds[0]: field},
             partial(rounded, names=("receptive_field", "receptive_field_se")),
@@ -136,6 +125,34 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     if plugin := records[0].get("plugin"):
         score["plugin"] = plugin
     return score
+
+
+def collect_trained_recall(
+    folder: str | Path, pe: str, seeds: list[int]
+) -> tuple[dict[str, dict[int, dict]], dict, dict]:
+    """Return the records {kind: {seed: record}}, what must be equal, and the steps to 95%.
+
+    All are empty for a pattern of layers without runs: the network of the recall task has fewer
+    layers than that of text.
+    """
+    folders = {seed: run_folder(folder, "recall", pe, seed) for seed in seeds}
+    if "@" in pe and not any(path.exists() for path in folders.values()):
+        return {}, {}, {}
+    runs = {seed: read_run(path, pe, seed) for seed, path in folders.items()}
+    first = runs[seeds[0]]
+    if not first.records:
+        raise InputError(f"{first.folder} has no record of {TRAINED_RECALL.name}: {REMEDY}")
+    trained = {kind: {seed: run.get(kind) for seed, run in runs.items()} for kind in first.records}
+    budget = {
+        "recall_training": same([run.training() for run in runs.values()], first.folder),
+        "trained_recall": {
+            kind: same(map(protocol_of, by_seed.values()), first.folder)
+            for kind, by_seed in trained.items()
+        },
+    }
+    any_kind = next(iter(trained.values()))  # the steps are the same in all
+    learned = {str(seed): any_kind[seed]["steps_to_95"] for seed in seeds}
+    return trained, budget, learned
 
 
 def read_run(folder: Path, pe: str, seed: int) -> RunRecords:

@@ -111,6 +111,8 @@ def accuracy(score: dict, multiple: float) -> Interval | None:
 
     The standard error of a seed is the mean of those of its kinds, as if they were one sample.
     """
+    if not score["trained_recall"]:
+        return None
     length = length_at(score, multiple, "recall_training")
     by_kind = [entries_of(by_seed, length) for by_seed in score["trained_recall"].values()]
     if not all(by_kind):

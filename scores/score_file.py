@@ -12,14 +12,15 @@ Results are by seed, then by length or distance in tokens, as in the records of 
     receptive_field  of the first seed
     speed            seconds of a training step in interleaved rounds, next to those of rope
 
-A length that the encoding does not support has null. `budget` is what must be equal for scores to
-be comparable: recipes of the trainings, protocols of the evaluations, seeds. It is derived from the
-records, so a run of another recipe makes another budget.
+A length that the encoding does not support has null. Patterns of more layers than the network of
+the recall task have no trained recall. `budget` is what must be equal for scores to be comparable:
+recipes of the trainings, protocols of the evaluations, seeds. It is derived from the records, so a
+run of another recipe makes another budget.
 """
 
 from pathlib import Path
 
-from runtime.files import LENGTH, TEXT, Array, Each, Kind, Nullable, find_mismatch, read_json
+from runtime.files import COUNT, LENGTH, TEXT, Array, Each, Kind, Nullable, find_mismatch, read_json
 
 from errors import InputError
 from evaluation.record_schema import DATA, LENGTH_KEY, LOSS, NOT_NEGATIVE, NUMBER, PERCENT, POSITIVE
@@ -43,7 +44,11 @@ SCHEMA = {
     "torch": TEXT,
     "processor": TEXT,
     "text": DATA | {"sha256": TEXT},
-    "budget": {"training": TRAINING, "recall_training": TRAINING},
+    "budget": {
+        "seeds": Array(COUNT, minimum=1),
+        "training": TRAINING,
+        "recall_training?": TRAINING,
+    },
     "parameters": LENGTH,
     "attention_path": TEXT,
     "dtype": TEXT,
@@ -60,10 +65,8 @@ SCHEMA = {
     "recall": _by_seed(
         {"recall": NUMBER, "recall_se": NOT_NEGATIVE, "by_trial": Array(NUMBER, minimum=1)}
     ),
-    "trained_recall": Each(
-        TEXT, _by_seed({"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE}), minimum=1
-    ),
-    "steps_to_95": Each(SEED_KEY, Nullable(LENGTH), minimum=1),
+    "trained_recall": Each(TEXT, _by_seed({"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE})),
+    "steps_to_95": Each(SEED_KEY, Nullable(LENGTH)),
     "receptive_field": _by_seed({"receptive_field": POSITIVE, "receptive_field_se": NOT_NEGATIVE}),
     "speed": {"seconds": Array(POSITIVE, minimum=1), "rope": Array(POSITIVE, minimum=1)},
 }
@@ -87,11 +90,13 @@ def read_score(path: str | Path) -> dict:
 
 def _find_inconsistency(score: dict) -> str | None:
     """Return how the fields of a score contradict each other, or None."""
-    seeds = score["perplexity"].keys()
-    for name in ("recall", *score["trained_recall"]):
-        by_seed = score["trained_recall"].get(name) or score["recall"]
+    seeds = {*map(str, score["budget"]["seeds"])}
+    results = {name: score[name] for name in ("perplexity", "recall")} | score["trained_recall"]
+    for name, by_seed in results.items():
         if by_seed.keys() != seeds:
-            return f"{name} has other seeds than perplexity"
+            return f"{name} has other seeds than the budget"
+    if score["trained_recall"] and "recall_training" not in score["budget"]:
+        return "field budget.recall_training is missing"
     if len(score["speed"]["seconds"]) != len(score["speed"]["rope"]):
         return "field speed has different numbers of rounds"
     for by_length in score["perplexity"].values():
@@ -104,21 +109,20 @@ def _find_inconsistency(score: dict) -> str | None:
 def check_comparable(scores: dict[str, dict]) -> None:
     """Raise InputError unless all scores, {path: score}, have the same budget and the same text."""
     problems = []
-    (first_path, first), *others = scores.items()
-    for path, score in others:
+    first_path, first = next(iter(scores.items()))
+    holders = {}  # part of the budget -> first score that has it
+    for path, score in scores.items():
         if score["text"] != first["text"]:
             problems.append(
                 f"{path} is measured on another text than {first_path}: prepare the text with "
                 f"Python {first['python']} (here {score['python']})"
             )
-        names = first["budget"].keys() | score["budget"].keys()
-        different = [
-            name for name in sorted(names) if first["budget"].get(name) != score["budget"].get(name)
-        ]
-        if different:
-            problems.append(
-                f"{path} has another budget than {first_path} ({', '.join(different)}): measure "
-                "both with scripts/score.sh of the same commit and the same settings"
-            )
+        for name, value in score["budget"].items():
+            holder = holders.setdefault(name, path)
+            if value != scores[holder]["budget"][name]:
+                problems.append(
+                    f"{path} has another budget than {holder} ({name}): measure both with "
+                    "scripts/score.sh of the same commit and the same settings"
+                )
     if problems:
         raise InputError(*problems)

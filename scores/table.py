@@ -116,7 +116,7 @@ def estimate(interval: Interval | None) -> str:
 
 def caption(scores: dict[str, dict]) -> str:
     """Return what the table shows."""
-    score = next(iter(scores.values()))
+    score = scores[REFERENCE]
     budget, text = score["budget"], score["text"]
     training, task = budget["training"], budget["recall_training"]
     seeds = len(budget["seeds"])

@@ -8,7 +8,7 @@
 # For each encoding and seed: a training on text (configs/quickstart.yaml), its perplexity and recall at
 # up to 16 times the training length and its receptive field; a training on the recall task
 # (configs/recall.yaml) and its accuracy; and the speed of a training step. Writes OUT/ENCODING.json and
-# prints the card (docs/scores.md). rope and cable are measured first, unless OUT has their scores.
+# prints the card (docs/scores.md). Patterns of more than two layers skip the recall task. rope and cable are measured first, unless OUT has their scores.
 #
 # Cost: about half an hour per encoding on two CPU cores. Finished steps are skipped, interrupted ones
 # are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards.
@@ -83,6 +83,13 @@ progress() {
     echo "== step $steps of ${#costs[@]}: $*; about $((left / 60 + 1)) min left"
 }
 
+# fits_task PE: whether the network of the recall task has all layers of an encoding's pattern.
+fits_task() {
+    local number layers=0
+    for number in $(grep -o '@[0-9]*' <<<"$1"); do layers=$((layers + ${number#@})); done
+    [ $layers -le 2 ]
+}
+
 # train_seeds TASK PE FLAG...: train an encoding with every seed.
 train_seeds() {
     local seed folders
@@ -97,7 +104,7 @@ train_seeds() {
 for pe in $encodings; do
     progress "train $pe"
     train_seeds text "$pe" "${text[@]}"
-    train_seeds recall "$pe" "${task[@]}"
+    if fits_task "$pe"; then train_seeds recall "$pe" "${task[@]}"; fi
     train_queued
 
     progress "evaluate $pe"
@@ -108,6 +115,7 @@ for pe in $encodings; do
     runs=("${runs[0]}")
     evaluate_with eval_receptive_field.py --data "$data" --lengths 4x --windows $windows
     list_runs recall "$pe"
+    if ! fits_task "$pe"; then runs=(); fi
     evaluate_with eval_recall.py --data "$data" --distances 1x,4x,16x --trials $task_trials
 
     progress "measure the speed of $pe"

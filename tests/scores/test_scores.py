@@ -13,6 +13,7 @@ import eval_extrapolation
 import eval_recall
 import eval_receptive_field
 import train_gpt
+from errors import InputError
 from scores import card, collection, score_file, table
 
 MIXED = "cable:heads=1@1_alibi-shift:shift=-2,heads=1+rope@1"
@@ -184,6 +185,25 @@ def test_scores_of_another_budget_or_text_are_refused(tmp_path, refused):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys):
+    """Its part c is not measured, and the other scores are compared with each other."""
+    pattern = make_score("cable@3_nope@1", loss=1.45, gained=0.02)
+    del pattern["budget"]["recall_training"], pattern["budget"]["trained_recall"]
+    pattern |= {"trained_recall": {}, "steps_to_95": {}}
+    paths = write(tmp_path / "in", pattern, make_score("rope"), make_score("cable", gained=0.002))
+    table.main([*map(str, paths), "--out_dir", str(tmp_path)])
+    assert "| cable@3_nope@1 | yes | yes |   — |   yes |" in capsys.readouterr().out
+    scores = card.read_folder(str(tmp_path / "in"))
+    text = card.card("cable@3_nope@1", scores)
+    assert "trained recall at 16x (%) |" in text and "**not measured**" in text
+    other = make_score("fox")
+    other["budget"]["recall_training"]["steps"] = 5
+    with pytest.raises(
+        InputError, match="fox.json has another budget .*rope.json .recall_training"
+    ):
+        table.read_scores([*map(str, paths), *map(str, write(tmp_path / "in", other))])
+
+
 def test_table_is_in_the_order_of_the_rank(tmp_path):
     scores = [
         make_score("cable", loss=1.5, gained=0.002),
@@ -207,7 +227,10 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
         ({"pe": "kerple"}, "field pe is kerple"),
         ({"recall": {}}, "field recall is"),
         ({"speed": {"seconds": [1.0], "rope": [1.0, 1.0]}}, "different numbers of rounds"),
-        ({"recall": make_score("fox", seeds=(1,))["recall"]}, "recall has other seeds"),
+        (
+            {"recall": make_score("fox", seeds=(1,))["recall"]},
+            "recall has other seeds than the budget",
+        ),
         ({"parameters": -1}, "field parameters is -1"),
     ],
 )
