@@ -3,7 +3,7 @@
     score = collect("runs/scores", "rope+cable", seeds=[1, 2, 3])
 
 The runs of the first seed are in text/PE and recall/PE, those of seed N in text/PE-seedN and
-recall/PE-seedN, and the record of bench.py is speed/PE.json.
+recall/PE-seedN, and the measurement of scores.speed is speed/PE.json.
 """
 
 import hashlib
@@ -23,7 +23,6 @@ from benchmarking.cases import cache_bytes
 from errors import InputError
 from evaluation.intervals import segment_losses
 from model import GPT, GPTConfig
-from reporting.claims.speed import entry_of
 from reporting.columns import protocol_of
 from reporting.metrics import (
     PERPLEXITY,
@@ -34,6 +33,7 @@ from reporting.metrics import (
     read_record,
 )
 from scores.score_file import REMEDY
+from scores.speed import SECONDS, read_speed
 
 DIGITS = 6  # decimals of losses and percentages
 METRICS = (PERPLEXITY, RECALL, RECEPTIVE_FIELD, TRAINED_RECALL)
@@ -80,9 +80,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     recall = {seed: run.get(RECALL.name) for seed, run in texts.items()}
     field = first.get(RECEPTIVE_FIELD.name)
     trained, task_budget, learned = collect_trained_recall(folder, pe, seeds)
-    speed_path = Path(folder) / "speed" / f"{pe}.json"
-    speed_record = read_record(speed_path, REMEDY)
-    speed, speed_budget = read_speed(speed_path, speed_record, pe)
+    speed = read_speed(Path(folder) / "speed" / f"{pe}.json", pe, REMEDY)
 
     records = [*perplexity.values(), *recall.values(), field]
     records += [record for by_seed in trained.values() for record in by_seed.values()]
@@ -93,7 +91,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
         "recall": same(map(protocol_of, recall.values()), first.folder),
         "receptive_field": field["protocol"],
         **task_budget,
-        "speed": speed_budget,
+        "speed": speed["budget"],
     }
     provenance = records[0]["provenance"]
     score = {
@@ -102,7 +100,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
         "commits": sorted({str(each["provenance"]["commit"]) for each in records}),
         "python": provenance["python"],
         "torch": provenance["torch"],
-        "processor": speed_record["processor"],
+        "processor": speed["processor"],
         "text": same([record["data"] for record in records], folder),
         "budget": budget,
         "parameters": records[0]["parameters"],
@@ -120,7 +118,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
             {seeds[0]: field},
             partial(rounded, names=("receptive_field", "receptive_field_se")),
         ),
-        "speed": speed,
+        "speed": {name: speed[name] for name in SECONDS},
     }
     if plugin := records[0].get("plugin"):
         score["plugin"] = plugin
@@ -182,20 +180,6 @@ def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
             raise InputError(f"{folder} has two records of {kind}, {path} is one: move one away")
         records[kind] = record
     return RunRecords(folder, checkpoint, records)
-
-
-def read_speed(path: Path, record: dict, pe: str) -> tuple[dict, dict]:
-    """Return the seconds of a training step next to those of rope, and what identifies the step."""
-    result = record.get("train", {"contexts": {}})
-    if len(result["contexts"]) != 1:
-        raise InputError(f"{path} has not one context of the benchmark train: {REMEDY}")
-    (context,) = result["contexts"]
-    entry = entry_of(result, int(context), pe)
-    if entry is None:
-        raise InputError(f"{path} has no speed of {pe}: {REMEDY}")
-    seconds = {"seconds": entry["seconds"], "rope": entry["others"]["rope"]}
-    budget = {name: result[name] for name in ("model", "micro_batch")} | {"context": int(context)}
-    return seconds, budget
 
 
 def same(values: Iterable, where: str | Path):

@@ -24,6 +24,7 @@ from runtime.files import COUNT, LENGTH, TEXT, Array, Each, Kind, Nullable, find
 
 from errors import InputError
 from evaluation.record_schema import DATA, LENGTH_KEY, LOSS, NOT_NEGATIVE, NUMBER, PERCENT, POSITIVE
+from scores.speed import SECONDS
 
 REFERENCES = ("rope", "cable")
 SEED_KEY = Kind("a seed", lambda key: key.isascii() and key.isdecimal() and key == str(int(key)))
@@ -68,7 +69,7 @@ SCHEMA = {
     "trained_recall": Each(TEXT, _by_seed({"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE})),
     "steps_to_95": Each(SEED_KEY, Nullable(LENGTH)),
     "receptive_field": _by_seed({"receptive_field": POSITIVE, "receptive_field_se": NOT_NEGATIVE}),
-    "speed": {"seconds": Array(POSITIVE, minimum=1), "rope": Array(POSITIVE, minimum=1)},
+    "speed": SECONDS,
 }
 
 

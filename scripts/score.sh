@@ -33,14 +33,14 @@ case $SCALE in
         text=(--config configs/quickstart.yaml) task=(--config configs/recall.yaml)
         lengths=1x,2x,4x,8x,16x max_tokens=131072 windows=10
         distances=64,256,1024,4096 trials=100 passage=64 task_trials=250
-        bench=(--context 256 --micro_batch 16 --repeats 20)
+        speed=()
         ;;
     smoke)
         RUNS+=/smoke/scores OUT=${OUT:-$RUNS/json}
         text=(--config configs/smoke.yaml) task=(--config configs/recall.yaml --steps 3)
         lengths=1x,16x max_tokens=1024 windows=2
         distances=32,128,512 trials=4 passage=8 task_trials=4
-        bench=(--context 32 --micro_batch 2 --repeats 2)
+        speed=(--context 32 --micro_batch 2 --rounds 2)
         ;;
     *) invalid "SCALE=$SCALE has no budget: use full or smoke" ;;
 esac
@@ -119,10 +119,9 @@ for pe in $encodings; do
     evaluate_with eval_recall.py --data "$data" --distances 1x,4x,16x --trials $task_trials
 
     progress "measure the speed of $pe"
-    speed=$RUNS/speed/$pe.json
-    if [ ! -f "$speed" ]; then # the unfinished record has another name
-        run python bench.py train --model quickstart --encodings "$pe" "${bench[@]}" \
-            "${plugin_flags[@]}" --out "$speed.new" && run mv "$speed.new" "$speed" || true
+    if [ ! -f "$RUNS/speed/$pe.json" ]; then
+        run python -m scores.speed "$pe" "${speed[@]}" --out "$RUNS/speed/$pe.json" \
+            "${plugin_flags[@]}" || true
     fi
 done
 run python -m scores.card $encodings --runs "$RUNS" --out_dir "$OUT" --seeds "$SEEDS" \

@@ -268,7 +268,7 @@ def test_score_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert {path.name for path in (folder / "json").iterdir()} == {"rope.json", "cable.json"}
     assert "# cable" in done.stdout and "of 2: by parts of the criterion" in done.stdout
     again = script("score.sh", tmp_path, **settings, DRY_RUN="1").stdout
-    assert "--pe rope" not in again and "+ python bench.py" not in again
+    assert "--pe rope" not in again and "scores.speed" not in again
     assert re.findall(r"about (\d+) min left", again) == ["1"] * 3
 
 

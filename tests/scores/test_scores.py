@@ -14,7 +14,7 @@ import eval_recall
 import eval_receptive_field
 import train_gpt
 from errors import InputError
-from scores import card, collection, score_file, table
+from scores import card, collection, score_file, speed, table
 
 MIXED = "cable:heads=1@1_alibi-shift:shift=-2,heads=1+rope@1"
 PLUGIN = """import posenc
@@ -49,13 +49,8 @@ def measure(folder, pe, data_dir, *plugin):
     eval_recall.main([text, "--distances", "16,64,256", "--passage", "8", *trials])
     eval_receptive_field.main([text, "--lengths", "4x", "--windows", "2", *device])
     eval_recall.main([task, "--distances", "1x,16x", *trials])
-    entry = {"seconds": [0.2, 0.1], "others": {"rope": [0.1, 0.1]}, "tokens": 4, "mfu": None}
-    entry |= {"tokens_per_second": 9.0, "ratios": {"rope": 1.0}, "memory": 1}
-    result = {"model": "quickstart", "micro_batch": 2, "device": "cpu", "dtype": "float32"}
-    result |= {"compile": False, "repeats": 2, "contexts": {"16": {pe: entry}}}
-    record = {"train": result, "processor": "a CPU", "torch": "2"}
-    (folder / "speed").mkdir(exist_ok=True)
-    (folder / "speed" / f"{pe}.json").write_text(json.dumps(record))
+    step = ["--context", "16", "--micro_batch", "2", "--rounds", "2", "--device", "cpu", *plugin]
+    speed.main([pe, *step, "--out", str(folder / "speed" / f"{pe}.json")])
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +129,15 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
 def test_references_are_needed(measured, tmp_path, refused):
     lines = refused(card.main, *card_flags(measured, tmp_path / "scores", MIXED))
     assert "no score of rope and cable" in lines[0]
+
+
+def test_speed_of_another_encoding_is_refused(measured, tmp_path, refused):
+    runs = tmp_path / "runs"
+    shutil.copytree(measured, runs)
+    shutil.copy(runs / "speed" / "cable.json", runs / "speed" / "rope.json")
+    (line,) = refused(card.main, *card_flags(runs, tmp_path / "scores", "rope"))
+    assert "rope.json is not the speed of rope (field pe is cable)" in line
+    assert "pass one encoding" in refused(speed.main, "rope", "cable")[0]
 
 
 def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered, refused):
