@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,17 @@ EXPERIMENTS = sorted(
     for path in (ROOT / "scripts").glob("*.sh")
     if re.search("^experiment ", path.read_text(), re.MULTILINE)
 )
+
+
+SLEEPER = """
+import os, signal, sys, time
+def save(number, frame):
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print(os.environ["OMP_NUM_THREADS"], "threads")
+time.sleep(60)
+"""
 
 
 def script(name, folder, *words, **settings):
@@ -498,3 +510,27 @@ def test_script_states_its_cost_and_names_existing_tables(name):
             if (path := paper.FOLDER / f"{printed.replace('$size', size)}.csv").exists():
                 break
         assert path.is_file()
+
+
+def test_trainings_run_side_by_side(tmp_path):
+    """Two at a time, each with half of the cores; a signal reaches both, and no other starts."""
+    (tmp_path / "train_gpt.py").write_text(SLEEPER)
+    program = [sys.executable, str(ROOT / "scripts" / "side_by_side.py"), "2", "statuses"]
+    commands = [["train_gpt.py", "--out_dir", name] for name in ("one", "two", "three")]
+    environment = {name: os.environ[name] for name in os.environ if name != "OMP_NUM_THREADS"}
+    process = subprocess.Popen(
+        [*program, *sum(commands, [])],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = [process.stdout.readline() for _ in range(2)]
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert sorted(lines) == [f"[one] {threads} threads\n", f"[two] {threads} threads\n"]
+    process.terminate()
+    rest, _ = process.communicate(timeout=60)
+    assert sorted(rest.splitlines()) == ["[one] saved", "[two] saved"]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "statuses").read_text().split() == ["0", "0", str(128 + signal.SIGTERM)]
+    assert (tmp_path / "one" / "output.txt").read_text() == f"{threads} threads\nsaved\n"

@@ -41,7 +41,7 @@ TARGETS = 48
 # The curriculum: so many training sequences are all periodic, then this fraction. A network first
 # learns to predict symbols that it has read, then which of them; random filler would teach the
 # opposite of the first step.
-CURRICULUM = 51_200
+CURRICULUM = 76_800
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4
 Filler = Literal["random", "text"]
