@@ -62,11 +62,18 @@ list_runs() {
     done
 }
 
+# fits_task PE: whether the network of the recall task has all layers of an encoding's pattern.
+fits_task() {
+    local number layers=0
+    for number in $(grep -o '@[0-9]*' <<<"$1"); do layers=$((layers + ${number#@})); done
+    [ $layers -le 2 ]
+}
+
 # Seconds on two cores of the three steps of each encoding: training, evaluation, speed. 0 if there are
 # results.
 costs=()
 for pe in $encodings; do
-    list_runs recall "$pe"
+    list_runs "$(fits_task "$pe" && echo recall || echo text)" "$pe"
     if compgen -G "${runs[-1]}/eval_*.json" >/dev/null; then costs+=(0 0); else costs+=(700 240); fi
     if [ -f "$RUNS/speed/$pe.json" ]; then costs+=(0); else costs+=(60); fi
 done
@@ -74,20 +81,13 @@ done
 # progress WORD...: print the number of the next step, what it does, and the time left.
 steps=0
 progress() {
-    local done=0 left=0 i
+    local before=0 left=0 i
     for i in "${!costs[@]}"; do
-        if [ "$i" -lt $steps ]; then done=$((done + costs[i])); else left=$((left + costs[i])); fi
+        if [ "$i" -lt $steps ]; then before=$((before + costs[i])); else left=$((left + costs[i])); fi
     done
-    if [ $done -gt 0 ]; then left=$((SECONDS * left / done)); fi
+    if [ $before -gt 0 ]; then left=$((SECONDS * left / before)); fi
     steps=$((steps + 1))
     echo "== step $steps of ${#costs[@]}: $*; about $((left / 60 + 1)) min left"
-}
-
-# fits_task PE: whether the network of the recall task has all layers of an encoding's pattern.
-fits_task() {
-    local number layers=0
-    for number in $(grep -o '@[0-9]*' <<<"$1"); do layers=$((layers + ${number#@})); done
-    [ $layers -le 2 ]
 }
 
 # train_seeds TASK PE FLAG...: train an encoding with every seed.
@@ -123,7 +123,7 @@ for pe in $encodings; do
         run python -m scores.speed "$pe" "${speed[@]}" --out "$RUNS/speed/$pe.json" \
             "${plugin_flags[@]}" || true
     fi
+    run python -m scores.card "$pe" --runs "$RUNS" --out_dir "$OUT" --seeds "$SEEDS" \
+        "${plugin_flags[@]}" || true
 done
-run python -m scores.card $encodings --runs "$RUNS" --out_dir "$OUT" --seeds "$SEEDS" \
-    "${plugin_flags[@]}" || true
 finish

@@ -126,9 +126,12 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     assert not (tmp_path / "scores").exists()
 
 
-def test_references_are_needed(measured, tmp_path, refused):
-    lines = refused(card.main, *card_flags(measured, tmp_path / "scores", MIXED))
-    assert "no score of rope and cable" in lines[0]
+def test_a_card_needs_the_references(measured, tmp_path, capsys):
+    out = tmp_path / "scores"
+    card.main(card_flags(measured, out, "rope"))
+    text = capsys.readouterr().out
+    assert (out / "rope.json").is_file() and "# rope" not in text
+    assert "needs the scores of cable" in text
 
 
 def test_speed_of_another_encoding_is_refused(measured, tmp_path, refused):
