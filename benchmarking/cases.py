@@ -115,13 +115,8 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 
-    @torch.no_grad()
     def memory():
-        """Return the size of the KV cache in bytes."""
-        cache = Cache(model, setting.context)
-        with devices.autocast(setting.device, setting.dtype):
-            model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=setting.device), cache)
-        return tensor_bytes(buffer for layer in cache.layers for buffer in layer.buffers)
+        return cache_bytes(model, setting.context, setting.device, setting.dtype)
 
     flops = model.flops_per_token(setting.context) / 3  # forward only
     cases = {pe: BenchmarkCase(prepare, new_tokens, memory, weights_of(model), flops)}
@@ -129,6 +124,15 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         theirs = transformers_case(setting, model.config, prompt, new_tokens)
         cases[f"{pe} transformers"] = theirs
     return cases
+
+
+@torch.no_grad()
+def cache_bytes(model: GPT, tokens: int, device: torch.device, dtype: torch.dtype) -> int:
+    """Return the size of the KV cache for one sequence of at most so many tokens, in bytes."""
+    cache = Cache(model, tokens)
+    with devices.autocast(device, dtype):
+        model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=device), cache)
+    return tensor_bytes(buffer for layer in cache.layers for buffer in layer.buffers)
 
 
 def transformers_case(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from evaluation.intervals import Interval
 from reporting.columns import Column, all_lengths
 from reporting.formatting import standard_deviation
 from reporting.tables import SPEED_COLUMNS, growth_exponent, seconds_per_token, speed_sort_key
@@ -30,6 +31,8 @@ COLORS = (
     "#666666",
     "#000000",
 )
+FLOOR = 0.01  # percent of recall: lower values, also negative ones, are drawn here
+WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
 MARKED_CONTEXTS = [4**power for power in range(12)]
 # Ticks of a logarithmic axis, times powers of ten: the first list that gives at least three.
 TICK_STEPS = (
@@ -260,6 +263,94 @@ def losses(lines: list[tuple[str, Points]], file) -> None:
             y_scale="linear",
             x_scale="linear",
             marker="",
+        )
+
+
+def scatter(
+    points: list[tuple[str, Interval, Interval]],
+    file,
+    x_label: str,
+    y_label: str,
+    highlighted: tuple[str, ...] = (),
+) -> None:
+    """Plot one point per (label, x, y), with intervals as error bars, on logarithmic axes.
+
+    Values of x above WIDEST times the lowest are drawn there, as triangles, and printed with the
+    label. Values of y below FLOOR are drawn there, as triangles. Labels are at the right, in the
+    order of the points' heights. highlighted: labels in bold.
+    """
+    limit = WIDEST * min(x.estimate for _, x, _ in points)
+    drawn = []  # (y, x, label, color) as drawn
+    with _panels(file, 1, len(points)) as (axes,):
+        for number, (label, x, y) in enumerate(points):
+            color = COLORS[number % len(COLORS)]
+            marker = "o"
+            if x.estimate > limit:
+                label, marker = f"{label} ({x.estimate:,.3g})", ">"
+            if y.estimate < FLOOR:
+                marker = "v"
+            drawn_x = min(x.estimate, limit)
+            drawn_y = max(y.estimate, FLOOR)
+            axes.errorbar(
+                drawn_x,
+                drawn_y,
+                xerr=_error_bars(x, drawn_x, highest=limit),
+                yerr=_error_bars(y, drawn_y, lowest=FLOOR),
+                fmt=marker,
+                color=color,
+                markersize=5,
+                elinewidth=0.8,
+                capsize=2,
+            )
+            drawn.append((drawn_y, drawn_x, label, color))
+        axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
+        axes.set_ylim(bottom=0.8 * FLOOR)
+        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            ticks = _log_ticks(*limits)
+            axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="0.92")
+        _label_points(axes, sorted(drawn), highlighted)
+
+
+def _error_bars(
+    interval: Interval, drawn: float, lowest: float = 0, highest: float = math.inf
+) -> list[list[float]] | None:
+    """Return the lengths of the bars below and above a point, within limits; None: no bars."""
+    if interval.low is None or interval.high is None:
+        return None
+    low = min(max(interval.low, lowest), drawn)
+    high = max(min(interval.high, highest), drawn)
+    return [[drawn - low], [high - drawn]]
+
+
+def _label_points(axes, drawn: list[tuple], highlighted: tuple[str, ...]) -> None:
+    """Label points at the right of the axes; drawn: ascending (y, x, label, color)."""
+    axes.figure.canvas.draw()
+    scale = 72 / axes.figure.dpi
+    bottom = axes.transAxes.transform((0, 0))[1]
+    heights = [(axes.transData.transform((x, y))[1] - bottom) * scale for y, x, *_ in drawn]
+    for (y, x, label, color), height in zip(drawn, spread(heights, gap=11), strict=True):
+        axes.annotate(
+            label,
+            (x, y),
+            xytext=(1.03, height),
+            textcoords=("axes fraction", "axes points"),
+            va="center",
+            color=color,
+            fontsize=9,
+            fontweight="bold" if label.split(" ")[0] in highlighted else None,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": color,
+                "linewidth": 0.5,
+                "alpha": 0.5,
+                "shrinkA": 0,
+                "shrinkB": 3,
+                "relpos": (0, 0.5),
+            },
         )
 
 

@@ -441,12 +441,14 @@ def trained_steps(checkpoint: dict) -> int | None:
     return None if init_steps is None else init_steps + step
 
 
-def recipe_hash(checkpoint: dict) -> str:
+def recipe_hash(checkpoint: dict, any_encoding: bool = False) -> str:
     """Return a hash of what defines what a run learns, except the seed and --init_from.
 
-    Runs with the same hash are seeds of one recipe.
+    Runs with the same hash are seeds of one recipe. any_encoding: except the encoding, too.
     """
     excluded = MAY_CHANGE_ON_RESUME | {"seed", "init_from", "init_steps"}
+    if any_encoding:
+        excluded |= {"pe", "plugin"}
     recipe = {name: value for name, value in checkpoint["config"].items() if name not in excluded}
     plugin = recipe.pop("plugin", None)
     if plugin:

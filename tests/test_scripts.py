@@ -20,6 +20,7 @@ from reporting import paper
 
 sys.path.append(str(ROOT / "scripts"))
 import plan  # noqa: E402
+from test_docs import check_python, stop_after_parsing  # noqa: E402, F401
 
 EXPERIMENTS = sorted(
     path.name
@@ -248,6 +249,60 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
         plan.main(words)
         assert re.search(r"total of \d+ trainings?: [\d,]+ tokens", capsys.readouterr().out)
     assert not (tmp_path / "runs").exists()
+
+
+# In place of python: logs its arguments and writes the files that score.sh looks for.
+SCORE_PROGRAMS = """#!/bin/bash
+(IFS=$'\\t' && echo "$*" >>{log})
+case $* in
+    "scripts/plan.py check"*) echo 1 1 ;;
+    "-m scores.card --missing"*) echo rope cable "{pe}" ;;
+    "-m scores.speed"*) mkdir -p {folder}/speed && touch "{folder}/speed/$3.json" ;;
+    eval_recall.py*) mkdir -p "$2" "$3" && touch "$2/eval_recall.json" "$3/eval_recall.json" ;;
+esac
+"""
+
+
+@pytest.mark.usefixtures("stop_after_parsing")
+@pytest.mark.parametrize("has_task", [True, False])
+def test_score_runs_the_budget_and_resumes(has_task, tmp_path):
+    """The programs accept all commands. A pattern of four layers has no recall task."""
+    pe = f"window:w=64+rope@{1 if has_task else 3}_alibi-shift:shift=-2,heads=2@1"
+    folder, log = tmp_path / "runs" / "scores", tmp_path / "log"
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(SCORE_PROGRAMS.format(log=log, pe=pe, folder=folder))
+    python.chmod(0o755)
+    settings = {"SCALE": "full", "SEEDS": "1 2", "OUT": str(tmp_path / "json"), "JOBS": "1"}
+    settings |= {"NPROC": "1", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    done = script("score.sh", tmp_path, "--pe", pe, **settings)
+    assert done.returncode == 0, done.stderr
+    commands = [line.split("\t") for line in log.read_text().splitlines()]
+    for command in commands[1:]:  # the first one is plan.py check
+        check_python(command)
+    trained = [words[words.index("--out_dir") + 1] for words in commands if "--resume" in words]
+    expected = []
+    for name in ("rope", "cable", pe):
+        for task in ("text", "recall")[: 1 + (has_task or name != pe)]:
+            expected += [f"{folder}/{task}/{name}", f"{folder}/{task}/{name}-seed2"]
+    assert trained == expected
+    evaluated = [words[0] for words in commands[-7:] if words[0].startswith("eval_")]
+    programs = ["eval_extrapolation.py", "eval_recall.py", "eval_receptive_field.py"]
+    assert evaluated == programs + ["eval_recall.py"] * has_task
+    assert commands[-1][:5] == ["-m", "scores.card", pe, "--runs", str(folder)]
+
+    again = script("score.sh", tmp_path, "--pe", pe, **settings)
+    steps = r"^== step \d of 9: (.*); about (\d+) min left"
+    first, second = (re.findall(steps, x.stdout, re.MULTILINE) for x in (done, again))
+    assert [step[0] for step in first[::3]] == ["train rope", "train cable", f"train {pe}"]
+    assert int(first[0][1]) > 30 and {step[1] for step in second} == {"1"}
+    assert log.read_text().count("scores.speed") == 3  # none again
+
+
+def test_the_budget_of_a_score_is_fixed(tmp_path):
+    for setting in ("EVAL_TOKENS=5", "FLAGS=--lr 1", "SCALE=small"):
+        done = script("score.sh", tmp_path, setting)
+        assert (done.returncode, done.stdout) == (2, "") and "budget" in done.stderr
 
 
 def test_costs_of_all_trainings_are_added_up(tmp_path, capsys):

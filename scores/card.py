@@ -1,0 +1,254 @@
+"""Write the scores of encodings from their runs, print their cards, verify score files.
+
+    python -m scores.card rope cable fox                          # after scripts/score.sh
+    python -m scores.card --plugin my_encoding.py recency
+    python -m scores.card --verify results/scores/fox.json        # does it fit the runs?
+    python -m scores.card --missing fox --data data/stdlib        # what scripts/score.sh trains
+
+scripts/score.sh runs the fixed budget and calls this program. A card has each number next to those
+of rope and cable, the verdicts on the criterion (scores/criterion.py), and the place in the table
+of all score files in --out_dir. It is printed once rope and cable have scores.
+
+--verify reads the runs again and raises an error unless they give the same numbers. --missing
+prints the encodings that are to be trained: those given, and the references without a score file.
+It raises an error if the references are measured on another text than --data.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtime import cli
+from runtime.files import write_json
+
+from errors import InputError
+from evaluation.intervals import Interval
+from reporting.formatting import MISSING, Table, escape_markdown
+from scores import criterion
+from scores.collection import collect
+from scores.criterion import FAR, REFERENCE, printed
+from scores.score_file import REFERENCES, check_comparable, read_score, score_path
+from text_data.shards import Shards
+
+MEASURED = ("perplexity", "recall", "trained_recall", "steps_to_95", "receptive_field")
+EXACT = (*MEASURED, "pe", "text", "budget", "parameters", "cache_bytes_per_token", "speed")
+
+
+@dataclass
+class Config:
+    """Settings of score cards."""
+
+    names: list[str] = field(default_factory=list)
+    """encodings; with --verify: score files"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
+    runs: str = "runs/scores"
+    """folder of the runs"""
+    out_dir: str = "results/scores"
+    """folder of the score files"""
+    seeds: str = "1 2 3"
+    """seeds of the runs, separated by spaces"""
+    data: str = "data/stdlib"
+    """--missing: folder of the shards"""
+    verify: bool = False
+    """compare score files with their runs"""
+    missing: bool = False
+    """print the encodings to be trained"""
+
+    def __post_init__(self):
+        problems = [] if self.names else ["no encoding given: python -m scores.card rope cable"]
+        if self.verify and self.missing:
+            problems.append("--verify and --missing exclude each other: remove one of them")
+        if not self.seeds.split() or not all(word.isdecimal() for word in self.seeds.split()):
+            problems.append(f"seeds '{self.seeds}' are invalid: use integers, as in '1 2 3'")
+        if problems:
+            raise InputError(*problems)
+
+    def seed_numbers(self) -> list[int]:
+        return [int(word) for word in self.seeds.split()]
+
+
+def main(argv=None):
+    config = cli.parse(
+        Config, argv, __doc__, positional=("names", "encodings; with --verify: score files")
+    )
+    if config.verify:
+        for path in config.names:
+            verify(path, config.runs)
+    elif config.missing:
+        print(*missing(config))
+    else:
+        write_scores(config)
+
+
+def missing(config: Config) -> list[str]:
+    """Return the encodings to be trained: references without a score file, and those given.
+
+    Raises InputError if the score files of the references have other seeds, or another text than
+    the data.
+    """
+    needed, problems = [], []
+    for pe in REFERENCES:
+        path = score_path(config.out_dir, pe)
+        if not path.exists():
+            needed.append(pe)
+            continue
+        score = read_score(path)
+        seeds = score["budget"]["seeds"]
+        if seeds != config.seed_numbers():
+            problems.append(f"{path} has the seeds {seeds}: use the same, or another OUT folder")
+        if not Path(config.data).is_dir():
+            continue  # a dry run
+        if Shards(config.data, score["text"]["split"], "never").identity != score["text"]:
+            problems.append(
+                f"{config.data} has another text than {path}: prepare it with Python "
+                f"{score['python']}, or pass OUT=FOLDER to train the references on your text"
+            )
+    if problems:
+        raise InputError(*problems)
+    return list(dict.fromkeys([*needed, *config.names]))
+
+
+def write_scores(config: Config) -> None:
+    """Write the score file of each encoding and print its card."""
+    found = {
+        pe: collect(config.runs, pe, config.seed_numbers()) for pe in dict.fromkeys(config.names)
+    }
+    scores = read_folder(config.out_dir) | found
+    check_comparable({str(score_path(config.out_dir, pe)): s for pe, s in scores.items()})
+    for pe, score in found.items():
+        write_json(score_path(config.out_dir, pe), score)
+        print(f"wrote {score_path(config.out_dir, pe)}")
+    absent = [pe for pe in REFERENCES if pe not in scores]
+    if absent:
+        print(f"the card needs the scores of {' and '.join(absent)}")
+        return
+    for pe in found:
+        print(f"\n{card(pe, scores)}")
+
+
+def read_folder(folder: str) -> dict[str, dict]:
+    """Return {encoding: score} of all score files in a folder."""
+    scores = map(read_score, sorted(Path(folder).glob("*.json")))
+    return {score["pe"]: score for score in scores}
+
+
+def verify(path: str, runs: str) -> None:
+    """Raise InputError unless the runs give the numbers in a score file."""
+    score = read_score(path)
+    measured = collect(runs, score["pe"], score["budget"]["seeds"])
+    different = [name for name in EXACT if score[name] != measured[name]]
+    if different:
+        raise InputError(
+            f"{path} differs from the runs in {runs} ({', '.join(different)}): "
+            "write it again with scripts/score.sh"
+        )
+    print(f"{path} has the numbers of the runs in {runs}")
+    if score["code_sha256"] != measured["code_sha256"]:
+        print(f"note: the code of {score['pe']} has changed since {path} was written")
+
+
+# The card
+
+
+def card(pe: str, scores: dict[str, dict]) -> str:
+    """Return the card of an encoding as Markdown; scores: {encoding: score} with the references."""
+    score = scores[pe]
+    others = [scores[name] for name in REFERENCES if name != pe]
+    cells = [["", pe, *(other["pe"] for other in others)]]
+    cells[0] += [f"relative to {other['pe']}" for other in others]
+    for name, value_of, compare in rows(score, scores[REFERENCE]):
+        relative = [compare(other) if compare else MISSING for other in others]
+        cells.append([name, *(value_of(each) for each in (score, *others)), *relative])
+    verdicts = criterion.judge(score, scores[REFERENCE])
+    order = criterion.rank(scores)
+    seeds = len(score["budget"]["seeds"])
+    parts = [
+        f"# {escape_markdown(pe)}",
+        Table(cells).markdown(),
+        f"With 95% intervals over text and {seeds} seed{'s' if seeds > 1 else ''}; relative: ratio "
+        "of perplexities, difference of recalls (docs/scores.md).",
+        "\n".join(f"- {verdict}" for verdict in verdicts),
+        f"Place {order.index(pe) + 1} of {len(order)}: by parts of the criterion that hold, then "
+        f"by perplexity at {FAR} times the training length.",
+    ]
+    return "\n\n".join(parts)
+
+
+Row = tuple[str, Callable[[dict], str], Callable[[dict], str] | None]
+
+
+def rows(score: dict, reference: dict) -> list[Row]:
+    """Return the rows of a card: name, text of a score, and comparison with another score.
+
+    reference: its lengths of trained recall are printed, because a pattern may have none.
+    """
+    trained_at = score["budget"]["training"]["block_size"]
+    found: list[Row] = []
+    for length in next(iter(score["perplexity"].values())):
+        multiple = int(length) / trained_at
+        found.append(
+            (
+                f"perplexity at {multiple:g}x",
+                lambda each, n=multiple: printed(criterion.perplexity(each, n)),
+                lambda other, n=multiple: printed(criterion.perplexity_ratio(score, other, n), 3),
+            )
+        )
+    for length in next(iter(score["recall"].values())):
+        found.append(
+            (
+                f"recall of text at {int(length):,} (%)",
+                lambda each, n=length: printed(criterion.recall(each, n)),
+                lambda other, n=length: signed(criterion.recall_difference(score, other, n)),
+            )
+        )
+    for multiple in trained_multiples(reference):
+        found.append(
+            (
+                f"trained recall at {multiple:g}x (%)",
+                lambda each, n=multiple: printed(criterion.accuracy(each, n), 1),
+                None,
+            )
+        )
+    return [
+        *found,
+        ("steps to 95% of trained recall", lambda each: steps(each), None),
+        ("receptive field (tokens)", lambda each: field_text(each), None),
+        ("speed of training / rope", lambda each: printed(criterion.speed(each), 3), None),
+        ("KV cache (bytes per token)", lambda each: f"{each['cache_bytes_per_token']:,.0f}", None),
+        ("parameters", lambda each: f"{each['parameters']:,}", None),
+    ]
+
+
+def trained_multiples(score: dict) -> list[float]:
+    """Return the multiples of the training length at which trained recall is measured."""
+    trained_at = score["budget"]["recall_training"]["block_size"]
+    by_seed = next(iter(score["trained_recall"].values()))
+    return [int(length) / trained_at for length in next(iter(by_seed.values()))]
+
+
+def signed(interval: Interval | None) -> str:
+    """Return a difference with its interval; a dash for None."""
+    if interval is None:
+        return MISSING
+    text = printed(interval)
+    return f"+{text}" if interval.estimate > 0 else text
+
+
+def steps(score: dict) -> str:
+    """Return the steps to 95% of each seed."""
+    values = score["steps_to_95"].values()
+    return ", ".join(MISSING if value is None else f"{value:,}" for value in values) or MISSING
+
+
+def field_text(score: dict) -> str:
+    """Return the receptive field at the longest measured context."""
+    (by_length,) = score["receptive_field"].values()
+    length, entry = max(by_length.items(), key=lambda item: int(item[0]))
+    if entry is None:
+        return MISSING
+    return f"{entry['receptive_field']:,.0f} of {int(length):,}"
+
+
+if __name__ == "__main__":
+    cli.run(main)

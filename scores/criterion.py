@@ -1,0 +1,215 @@
+"""The criterion: does an encoding extrapolate and remember? Estimates with 95% intervals, verdicts.
+
+    verdicts = judge(score, cable)     # parts (a), (b), (c) and the speed
+    perplexity(score, 16)              # Interval, at 16 times the training length
+
+An encoding wins if all four hold, over the seeds of the budget:
+
+    a       perplexity at 16 times the training length is not above that of cable: the ratio, paired
+            over text and seeds, is at most 1
+    b       recall of text at 4 and at 16 times the training length is at least 5 times that of
+            cable, and above zero: recall - 5 x (recall of cable), paired over trials and seeds, is
+            at least 0
+    c       the accuracy of trained recall, mean over its kinds of sequences, is at least 0.99 at
+            its training length and at least 0.9 at 16 times it
+    speed   a training step has at least 0.95 of the speed of rope, over interleaved rounds
+
+A part holds if the whole interval is on its side of the bound, fails if the whole interval is on
+the other side, and is not decided otherwise. A part with several bounds holds if all do, and fails
+if one does. Part b does not compare ratios of recalls: that of cable may be zero or negative.
+"""
+
+import math
+import statistics
+
+import numpy as np
+
+from evaluation import intervals
+from evaluation.intervals import Interval, mean_interval
+from reporting.claims.verdicts import HOLDS, Verdict, combine, judge_bound, printed_interval
+from reporting.formatting import MISSING
+
+FAR = 16  # multiple of the training length
+RECALL_MULTIPLES = (4, FAR)
+RECALL_FACTOR = 5
+ACCURACIES = {1: 99, FAR: 90}  # percent, by multiple of the training length
+SPEED = 0.95
+REFERENCE = "cable"
+IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
+
+
+def length_at(score: dict, multiple: float, training: str = "training") -> str:
+    """Return the key of the entries at a multiple of the training length; see score_file.py."""
+    return str(round(multiple * score["budget"][training]["block_size"]))
+
+
+def entries_of(by_seed: dict, length: str) -> list[dict]:
+    """Return the entries of all seeds at a length; [] if one of them has none."""
+    entries = [by_length.get(length) for by_length in by_seed.values()]
+    return [entry for entry in entries if entry] if all(entries) else []
+
+
+def paired_entries(ours: dict, theirs: dict, length: str) -> list[tuple[dict, dict]]:
+    """Return the entries of two encodings at a length, paired by seed; [] if one has none."""
+    pairs = [(ours[seed].get(length), theirs[seed].get(length)) for seed in ours if seed in theirs]
+    return [(a, b) for a, b in pairs if a and b] if all(all(pair) for pair in pairs) else []
+
+
+# Estimates, None where a length is not supported
+
+
+def perplexity(score: dict, multiple: float) -> Interval | None:
+    """Return the perplexity at a multiple of the training length."""
+    entries = entries_of(score["perplexity"], length_at(score, multiple))
+    if not entries:
+        return None
+    errors = [entry["loss_se"] for entry in entries]
+    return mean_interval(
+        [entry["loss"] for entry in entries], errors, len(entries[0]["blocks"])
+    ).exp()
+
+
+def perplexity_ratio(score: dict, other: dict, multiple: float) -> Interval | None:
+    """Return the ratio of the perplexities of two encodings, paired over text and seeds."""
+    length = length_at(score, multiple)
+    pairs = paired_entries(score["perplexity"], other["perplexity"], length)
+    return intervals.perplexity_ratio(pairs) if pairs else None
+
+
+def recall(score: dict, length: str) -> Interval | None:
+    """Return the recall of text in percent at a distance in tokens."""
+    entries = entries_of(score["recall"], length)
+    if not entries:
+        return None
+    values = [entry["recall"] for entry in entries]
+    errors = [entry["recall_se"] for entry in entries]
+    return mean_interval(values, errors, len(entries[0]["by_trial"]))
+
+
+def recall_difference(score: dict, other: dict, length: str, factor: float = 1) -> Interval | None:
+    """Return recall - factor x (recall of another encoding), paired over trials and seeds."""
+    pairs = paired_entries(score["recall"], other["recall"], length)
+    if not pairs:
+        return None
+    return intervals.score_difference(
+        [(recall_by_trial(ours), factor * recall_by_trial(theirs)) for ours, theirs in pairs]
+    )
+
+
+def recall_by_trial(entry: dict) -> np.ndarray:
+    """Return values (trials,) in percent whose mean is the recall and whose error is its error.
+
+    Recall is 100 (1 - exp(-mean of what the trials gained in nats)): these are its linearization.
+    """
+    gained = np.array(entry["by_trial"])
+    ratio = math.exp(-gained.mean())
+    return 100 * (1 - ratio) + 100 * ratio * (gained - gained.mean())
+
+
+def accuracy(score: dict, multiple: float) -> Interval | None:
+    """Return the accuracy of trained recall in percent, mean over the kinds of sequences.
+
+    The standard error of a seed is the mean of those of its kinds, as if they were one sample.
+    """
+    if not score["trained_recall"]:
+        return None
+    length = length_at(score, multiple, "recall_training")
+    by_kind = [entries_of(by_seed, length) for by_seed in score["trained_recall"].values()]
+    if not all(by_kind):
+        return None
+    by_seed = [*zip(*by_kind, strict=True)]
+    values = [statistics.mean(entry["accuracy"] for entry in kinds) for kinds in by_seed]
+    errors = [statistics.mean(entry["accuracy_se"] for entry in kinds) for kinds in by_seed]
+    protocols = score["budget"]["trained_recall"].values()
+    return mean_interval(values, errors, min(protocol["trials"] for protocol in protocols))
+
+
+def speed(score: dict) -> Interval:
+    """Return the speed of a training step relative to rope, over interleaved rounds."""
+    logs = np.log(score["speed"]["rope"]) - np.log(score["speed"]["seconds"])
+    return intervals.ratio_of_rounds(logs)
+
+
+# Verdicts
+
+
+def judge(score: dict, cable: dict) -> list[Verdict]:
+    """Return the verdicts on the parts of the criterion: a, b, c and speed."""
+    a = judge_part(
+        "a",
+        f"perplexity at {FAR} times the training length is not above that of {REFERENCE}",
+        [("ratio", perplexity_ratio(score, cable, FAR), "<=", 1)],
+    )
+    recalls = []
+    for multiple in RECALL_MULTIPLES:
+        length = length_at(score, multiple)
+        difference = recall_difference(score, cable, length, RECALL_FACTOR)
+        recalls += [
+            (f"recall at {multiple}x - {RECALL_FACTOR} {REFERENCE}'s", difference, ">=", 0),
+            (f"recall at {multiple}x", recall(score, length), ">", 0),
+        ]
+    multiples = " and ".join(f"{multiple}x" for multiple in RECALL_MULTIPLES)
+    b = judge_part(
+        "b",
+        f"recall of text at {multiples} is at least {RECALL_FACTOR} times that of {REFERENCE}, "
+        "and above zero",
+        recalls,
+    )
+    bounds = [(f"at {n}x", accuracy(score, n), ">=", bound) for n, bound in ACCURACIES.items()]
+    words = " and ".join(f"{bound / 100:g} at {n}x" for n, bound in ACCURACIES.items())
+    c = judge_part("c", f"accuracy of trained recall is at least {words}", bounds)
+    d = judge_part(
+        "speed",
+        f"a training step has at least {SPEED} of the speed of rope",
+        [("ratio", speed(score), ">=", SPEED)],
+    )
+    if score["pe"] == REFERENCE:
+        for verdict in (a, b):
+            verdict.outcome = IS_REFERENCE
+    return [a, b, c, d]
+
+
+def judge_part(
+    name: str, claim: str, bounds: list[tuple[str, Interval | None, str, float]]
+) -> Verdict:
+    """Return the verdict on a part of the criterion.
+
+    bounds: (what, its interval, relation, bound), all of which must hold. Not measured if one is.
+    """
+    verdict = Verdict(claim, "criterion", name)
+    measured = [(what, interval) for what, interval, _, _ in bounds if interval is not None]
+    verdict.measured = "; ".join(f"{what} {printed_interval(each)}" for what, each in measured)
+    if len(measured) == len(bounds):
+        outcomes = [
+            judge_bound(interval, relation, bound)
+            for _, interval, relation, bound in bounds
+            if interval is not None
+        ]
+        verdict.outcome, _ = combine(outcomes)
+    return verdict
+
+
+def rank(scores: dict[str, dict]) -> list[str]:
+    """Return the encodings, best first: by parts of the criterion that hold, then by perplexity.
+
+    scores: {encoding: score}, with the reference. Perplexity is that at FAR times the training
+    length; an encoding that does not support this length is behind those that do.
+    """
+
+    def key(pe: str) -> tuple[int, float]:
+        verdicts = judge(scores[pe], scores[REFERENCE])
+        holding = sum(verdict.outcome == HOLDS for verdict in verdicts)
+        value = perplexity(scores[pe], FAR)
+        return -holding, value.estimate if value else math.inf
+
+    return sorted(scores, key=key)
+
+
+def printed(interval: Interval | None, digits: int = 2) -> str:
+    """Return an estimate with its interval for a table; a dash for None."""
+    if interval is None:
+        return MISSING
+    text = f"{interval.estimate:z,.{digits}f}"
+    if interval.low is None or interval.high is None:
+        return text
+    return f"{text} ({interval.low:z,.{digits}f} to {interval.high:z,.{digits}f})"

@@ -1,0 +1,129 @@
+"""Score files: one JSON per encoding with everything that the fixed budget measured on it.
+
+    path = score_path("results/scores", "rope+cable")    # results/scores/rope+cable.json
+    score = read_score(path)
+    check_comparable({path: score, other_path: other})   # the same budget and text
+
+Results are by seed, then by length or distance in tokens, as in the records of the runs:
+
+    perplexity       loss, its standard error, and mean losses of at most 32 segments of the text
+    recall           recall of text in percent, its standard error, and what each trial gained
+    trained_recall   by kind of sequence ("passage random"): accuracies in percent
+    receptive_field  of the first seed
+    speed            seconds of a training step in interleaved rounds, next to those of rope
+
+A length that the encoding does not support has null. Patterns of more layers than the network of
+the recall task have no trained recall. `budget` is what must be equal for scores to be comparable:
+recipes of the trainings, protocols of the evaluations, seeds. It is derived from the records, so a
+run of another recipe makes another budget.
+"""
+
+from pathlib import Path
+
+from runtime.files import COUNT, LENGTH, TEXT, Array, Each, Kind, Nullable, find_mismatch, read_json
+
+from errors import InputError
+from evaluation.record_schema import DATA, LENGTH_KEY, LOSS, NOT_NEGATIVE, NUMBER, PERCENT, POSITIVE
+from scores.speed import SECONDS
+
+REFERENCES = ("rope", "cable")
+SEED_KEY = Kind("a seed", lambda key: key.isascii() and key.isdecimal() and key == str(int(key)))
+REMEDY = "write it with bash scripts/score.sh"
+
+
+def _by_seed(entry: dict) -> Each:
+    return Each(SEED_KEY, Each(LENGTH_KEY, Nullable(entry), minimum=1), minimum=1)
+
+
+TRAINING = {"recipe": TEXT, "steps": LENGTH, "block_size": LENGTH}
+SCHEMA = {
+    "pe": TEXT,
+    "plugin?": Each(TEXT, TEXT),
+    "code_sha256": TEXT,
+    "commits": Array(Nullable(TEXT), minimum=1),
+    "python": TEXT,
+    "torch": TEXT,
+    "processor": TEXT,
+    "text": DATA | {"sha256": TEXT},
+    "budget": {
+        "seeds": Array(COUNT, minimum=1),
+        "training": TRAINING,
+        "recall_training?": TRAINING,
+    },
+    "parameters": LENGTH,
+    "attention_path": TEXT,
+    "dtype": TEXT,
+    "cache_bytes_per_token": POSITIVE,
+    "perplexity": _by_seed(
+        {
+            "loss": LOSS,
+            "loss_se": Nullable(NOT_NEGATIVE),
+            "tokens": LENGTH,
+            "blocks": Array(LOSS, minimum=1),
+            "block_tokens": Array(LENGTH, minimum=1),
+        }
+    ),
+    "recall": _by_seed(
+        {"recall": NUMBER, "recall_se": NOT_NEGATIVE, "by_trial": Array(NUMBER, minimum=1)}
+    ),
+    "trained_recall": Each(TEXT, _by_seed({"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE})),
+    "steps_to_95": Each(SEED_KEY, Nullable(LENGTH)),
+    "receptive_field": _by_seed({"receptive_field": POSITIVE, "receptive_field_se": NOT_NEGATIVE}),
+    "speed": SECONDS,
+}
+
+
+def score_path(folder: str | Path, pe: str) -> Path:
+    """Return the path of an encoding's score file: names of encodings have no slashes."""
+    return Path(folder) / f"{pe}.json"
+
+
+def read_score(path: str | Path) -> dict:
+    """Return the score in a file. Raises InputError if it is missing or something else."""
+    score = read_json(path, REMEDY)
+    problem = find_mismatch(score, SCHEMA) or _find_inconsistency(score)
+    if problem is None and Path(path).name != f"{score['pe']}.json":
+        problem = f"field pe is {score['pe']}"
+    if problem:
+        raise InputError(f"{path} is not a score file ({problem}): {REMEDY}")
+    return score
+
+
+def _find_inconsistency(score: dict) -> str | None:
+    """Return how the fields of a score contradict each other, or None."""
+    seeds = {*map(str, score["budget"]["seeds"])}
+    results = {name: score[name] for name in ("perplexity", "recall")} | score["trained_recall"]
+    for name, by_seed in results.items():
+        if by_seed.keys() != seeds:
+            return f"{name} has other seeds than the budget"
+    if score["trained_recall"] and "recall_training" not in score["budget"]:
+        return "field budget.recall_training is missing"
+    if len(score["speed"]["seconds"]) != len(score["speed"]["rope"]):
+        return "field speed has different numbers of rounds"
+    for by_length in score["perplexity"].values():
+        for entry in filter(None, by_length.values()):
+            if len(entry["blocks"]) != len(entry["block_tokens"]):
+                return "perplexity has different numbers of blocks and block_tokens"
+    return None
+
+
+def check_comparable(scores: dict[str, dict]) -> None:
+    """Raise InputError unless all scores, {path: score}, have the same budget and the same text."""
+    problems = []
+    first_path, first = next(iter(scores.items()))
+    holders = {}  # part of the budget -> first score that has it
+    for path, score in scores.items():
+        if score["text"] != first["text"]:
+            problems.append(
+                f"{path} is measured on another text than {first_path}: prepare the text with "
+                f"Python {first['python']} (here {score['python']})"
+            )
+        for name, value in score["budget"].items():
+            holder = holders.setdefault(name, path)
+            if value != scores[holder]["budget"][name]:
+                problems.append(
+                    f"{path} has another budget than {holder} ({name}): measure both with "
+                    "scripts/score.sh of the same commit and the same settings"
+                )
+    if problems:
+        raise InputError(*problems)

@@ -1,0 +1,263 @@
+"""Score files, cards and the table: from runs of tiny models, and from hand-made scores."""
+
+import json
+import shutil
+
+from runtime import plugins
+
+import pytest
+from conftest import TINY, unregister_plugins
+from score_examples import make_score
+
+import eval_extrapolation
+import eval_recall
+import eval_receptive_field
+import train_gpt
+from errors import InputError
+from scores import card, collection, score_file, speed, table
+
+MIXED = "cable:heads=1@1_alibi-shift:shift=-2,heads=1+rope@1"
+PLUGIN = """import posenc
+
+
+class Mine(posenc.Encoding):
+    names = ("mine",)
+"""
+
+
+def write(folder, *scores):
+    folder.mkdir(exist_ok=True)
+    paths = [score_file.score_path(folder, score["pe"]) for score in scores]
+    for path, score in zip(paths, scores, strict=True):
+        path.write_text(json.dumps(score))
+    return paths
+
+
+# From runs
+
+
+def measure(folder, pe, data_dir, *plugin):
+    """Do what scripts/score.sh does for one encoding and one seed, with a tiny model."""
+    text, task = str(folder / "text" / pe), str(folder / "recall" / pe)
+    data = ["--data", str(data_dir), *plugin]
+    train_gpt.main([*TINY, *data, "--pe", pe, "--out_dir", text])
+    flags = [*TINY, "--objective", "recall", "--block_size", "32", *data, "--pe", pe]
+    train_gpt.main([*flags, "--out_dir", task])
+    device = ["--device", "cpu", *data]
+    eval_extrapolation.main([text, "--lengths", "1x,16x", "--max_tokens", "1024", *device])
+    trials = ["--trials", "4", *device]
+    eval_recall.main([text, "--distances", "16,64,256", "--passage", "8", *trials])
+    eval_receptive_field.main([text, "--lengths", "4x", "--windows", "2", *device])
+    eval_recall.main([task, "--distances", "1x,16x", *trials])
+    step = ["--context", "16", "--micro_batch", "2", "--rounds", "2", "--device", "cpu", *plugin]
+    speed.main([pe, *step, "--out", str(folder / "speed" / f"{pe}.json")])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, data_dir):
+    """The folder of the runs of three encodings; read-only."""
+    folder = tmp_path_factory.mktemp("scores")
+    for pe in ("rope", "cable", MIXED):
+        measure(folder, pe, data_dir)
+    return folder
+
+
+def card_flags(runs, out, *flags):
+    return ["--runs", str(runs), "--out_dir", str(out), "--seeds", "1", *flags]
+
+
+def test_card_of_runs_and_table(measured, tmp_path, capsys):
+    """Names with all characters of a specification work; the score file is compact."""
+    out = tmp_path / "scores"
+    card.main(card_flags(measured, out, "rope", "cable"))
+    card.main(card_flags(measured, out, MIXED))
+    text = capsys.readouterr().out
+    assert f"# {MIXED}" in text and "of 3: by parts of the criterion" in text
+    assert "perplexity at 16x" in text and "trained recall at 16x (%)" in text
+    paths = sorted(map(str, out.glob("*.json")))
+    assert f"{out}/{MIXED}.json" in paths and len(paths) == 3
+    score = json.loads((out / f"{MIXED}.json").read_text())
+    record = json.loads(next((measured / "text" / MIXED).glob("eval_toy_val_*.json")).read_text())
+    assert score["text"] == record["data"]
+    loss = record["lengths"]["256"]["loss"]
+    assert score["perplexity"]["1"]["256"]["loss"] == pytest.approx(loss, abs=1e-6)
+    assert len(score["trained_recall"]) == 4
+    # Keys and values of 2 layers x 16 channels, and one or two key features of 1 head.
+    assert score["cache_bytes_per_token"] >= 4 * 2 * 2 * 16
+    table.main([*paths, "--out_dir", str(out)])
+    assert MIXED in (out / "scores.md").read_text()
+    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
+    card.main(["--verify", *paths, "--runs", str(measured)])
+    assert capsys.readouterr().out.count("has the numbers of the runs") == 3
+
+
+def test_a_changed_number_is_found(measured, tmp_path, refused, capsys):
+    out = tmp_path / "scores"
+    card.main(card_flags(measured, out, "rope", "cable"))
+    path = out / "cable.json"
+    score = json.loads(path.read_text())
+    recall = score["recall"]["1"]["64"]["recall"]
+    score["recall"]["1"]["64"]["recall"] += 0.01
+    path.write_text(json.dumps(score))
+    (line,) = refused(card.main, "--verify", path, "--runs", measured)
+    assert "differs from the runs" in line and "(recall)" in line
+    score["recall"]["1"]["64"]["recall"] = recall
+    score["code_sha256"] = "1" * 64
+    path.write_text(json.dumps(score))
+    card.main(["--verify", str(path), "--runs", str(measured)])
+    assert "note: the code of cable has changed" in capsys.readouterr().out
+
+
+def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
+    runs = tmp_path / "runs"
+    shutil.copytree(measured, runs)
+    flags = card_flags(runs, tmp_path / "scores", "rope", "cable")
+    text = runs / "text" / "rope"
+    (record,) = text.glob("eval_recall_*.json")
+    copy = text / "eval_recall_again.json"
+    shutil.copy(record, copy)
+    assert "two records of Recall" in refused(card.main, *flags)[0]
+    copy.unlink()
+    record.unlink()
+    assert f"{text} has no record of Recall" in refused(card.main, *flags)[0]
+    shutil.rmtree(text)
+    shutil.copytree(runs / "text" / "cable", text)
+    assert "is a run of cable with seed 1, not of rope" in refused(card.main, *flags)[0]
+    assert not (tmp_path / "scores").exists()
+
+
+def test_a_card_needs_the_references(measured, tmp_path, capsys):
+    out = tmp_path / "scores"
+    card.main(card_flags(measured, out, "rope"))
+    text = capsys.readouterr().out
+    assert (out / "rope.json").is_file() and "# rope" not in text
+    assert "needs the scores of cable" in text
+
+
+def test_speed_of_another_encoding_is_refused(measured, tmp_path, refused):
+    runs = tmp_path / "runs"
+    shutil.copytree(measured, runs)
+    shutil.copy(runs / "speed" / "cable.json", runs / "speed" / "rope.json")
+    (line,) = refused(card.main, *card_flags(runs, tmp_path / "scores", "rope"))
+    assert "rope.json is not the speed of rope (field pe is cable)" in line
+    assert "pass one encoding" in refused(speed.main, "rope", "cable")[0]
+
+
+def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered, refused):
+    path = tmp_path / "my_encoding.py"
+    path.write_text(PLUGIN)
+    runs, out = tmp_path / "runs", tmp_path / "scores"
+    plugin = ["--plugin", str(path)]
+    for pe in ("rope", "cable"):
+        measure(runs, pe, data_dir)
+    measure(runs, "mine", data_dir, *plugin)
+    card.main(card_flags(runs, out, "rope", "cable", "mine", *plugin))
+    score = score_file.read_score(out / "mine.json")
+    assert score["plugin"] == {path.name: plugins.LOADED["plugin_my_encoding"].sha256}
+    assert "plugin" not in score_file.read_score(out / "cable.json")
+
+
+def test_code_hash_covers_classes_and_options(tmp_path, unregistered):
+    names = ("cable", "cable:heads=1", "rope+cable", "cable@1_rope@1", "alibi", "fox")
+    hashes = {collection.code_hash(pe) for pe in names}
+    assert len(hashes) == len(names)
+    versions = set()
+    for number in (1, 2):
+        with unregister_plugins():
+            path = tmp_path / "my_encoding.py"
+            path.write_text(f"{PLUGIN}# version {number}\n")
+            plugins.load_plugin(path)
+            versions.add(collection.code_hash("mine"))
+    assert len(versions) == 2
+
+
+# Hand-made scores
+
+
+def test_scores_of_another_budget_or_text_are_refused(tmp_path, refused):
+    other_text = make_score("fox")
+    other_text["text"]["sha256"] = "2" * 64
+    other_text["python"] = "3.12.1"
+    longer = make_score("kerple")
+    longer["budget"]["training"]["steps"] = 1000
+    paths = write(tmp_path / "in", make_score("cable"), other_text, longer, make_score("t5"))
+    lines = refused(table.main, *paths, "--out_dir", tmp_path / "out")
+    assert len(lines) == 2
+    assert "fox.json is measured on another text" in lines[0]
+    assert "prepare the text with Python 3.11.7 (here 3.12.1)" in lines[0]
+    assert "kerple.json has another budget than" in lines[1] and "(training)" in lines[1]
+    fewer = write(tmp_path / "in", make_score("alibi", seeds=(1, 2)))
+    (line,) = refused(table.main, paths[0], *fewer)
+    assert "(seeds)" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys):
+    """Its part c is not measured, and the other scores are compared with each other."""
+    pattern = make_score("cable@3_nope@1", loss=1.45, gained=0.02)
+    del pattern["budget"]["recall_training"], pattern["budget"]["trained_recall"]
+    pattern |= {"trained_recall": {}, "steps_to_95": {}}
+    paths = write(tmp_path / "in", pattern, make_score("rope"), make_score("cable", gained=0.002))
+    table.main([*map(str, paths), "--out_dir", str(tmp_path)])
+    assert "| cable@3_nope@1 | yes | yes |   — |   yes |" in capsys.readouterr().out
+    scores = card.read_folder(str(tmp_path / "in"))
+    text = card.card("cable@3_nope@1", scores)
+    assert "trained recall at 16x (%) |" in text and "**not measured**" in text
+    other = make_score("fox")
+    other["budget"]["recall_training"]["steps"] = 5
+    with pytest.raises(
+        InputError, match="fox.json has another budget .*rope.json .recall_training"
+    ):
+        table.read_scores([*map(str, paths), *map(str, write(tmp_path / "in", other))])
+
+
+def test_table_is_in_the_order_of_the_rank(tmp_path):
+    scores = [
+        make_score("cable", loss=1.5, gained=0.002),
+        make_score("forgets", loss=1.4, gained=0.0),
+        make_score("winner", loss=1.45, gained=0.02),
+        make_score("rope", loss=2.5, gained=0.02, accuracies=(100.0, 3.0)),
+    ]
+    paths = write(tmp_path / "in", *scores)
+    table.main([*map(str, paths), "--out_dir", str(tmp_path)])
+    lines = (tmp_path / "scores.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:6]]
+    assert [row[1] for row in cells] == ["winner", "forgets", "cable", "rope"]
+    assert [row[:6] for row in cells][0] == ["1", "winner", "yes", "yes", "yes", "yes"]
+    assert cells[2][2:4] == ["—", "—"] and cells[3][2:5] == ["no", "yes", "no"]
+    assert "4 encodings, 3 seeds each" in lines[7]
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        ({"pe": "kerple"}, "field pe is kerple"),
+        ({"recall": {}}, "field recall is"),
+        ({"speed": {"seconds": [1.0], "rope": [1.0, 1.0]}}, "different numbers of rounds"),
+        (
+            {"recall": make_score("fox", seeds=(1,))["recall"]},
+            "recall has other seeds than the budget",
+        ),
+        ({"parameters": -1}, "field parameters is -1"),
+    ],
+)
+def test_files_that_are_no_scores_are_refused(change, problem, tmp_path, refused):
+    (path,) = write(tmp_path / "in", make_score("fox"))
+    path.write_text(json.dumps(make_score("fox") | change))
+    (line,) = refused(table.main, path)
+    assert problem in line and "is not a score file" in line
+
+
+def test_references_without_scores_are_missing(tmp_path, data_dir, capsys, refused):
+    out = tmp_path / "scores"
+    flags = ["--missing", "--data", str(data_dir), "--out_dir", str(out)]
+    card.main([*flags, "fox", "cable"])
+    assert capsys.readouterr().out.split() == ["rope", "cable", "fox"]
+    write(out, make_score("rope"))
+    (line,) = refused(card.main, *flags, "fox")
+    assert "has another text than" in line and "Python 3.11.7" in line
+    flags[2] = str(tmp_path / "none")
+    (line,) = refused(card.main, *flags, "fox", "--seeds", "1")
+    assert "has the seeds [1, 2, 3]" in line
+    card.main([*flags, "fox"])
+    assert capsys.readouterr().out.split() == ["cable", "fox"]
