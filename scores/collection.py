@@ -87,9 +87,9 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     budget = {
         "seeds": seeds,
         "training": same([run.training() for run in texts.values()], first.folder),
-        "perplexity": same(map(protocol_of, perplexity.values()), first.folder),
-        "recall": same(map(protocol_of, recall.values()), first.folder),
-        "receptive_field": field["protocol"],
+        "perplexity": same(map(describe_protocol, perplexity.values()), first.folder),
+        "recall": same(map(describe_protocol, recall.values()), first.folder),
+        "receptive_field": describe_protocol(field),
         **task_budget,
         "speed": speed["budget"],
     }
@@ -144,7 +144,7 @@ def collect_trained_recall(
     budget = {
         "recall_training": same([run.training() for run in runs.values()], first.folder),
         "trained_recall": {
-            kind: same(map(protocol_of, by_seed.values()), first.folder)
+            kind: same(map(describe_protocol, by_seed.values()), first.folder)
             for kind, by_seed in trained.items()
         },
     }
@@ -180,6 +180,11 @@ def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
             raise InputError(f"{folder} has two records of {kind}, {path} is one: move one away")
         records[kind] = record
     return RunRecords(folder, checkpoint, records)
+
+
+def describe_protocol(record: dict) -> dict:
+    """Return the protocol of a record with its lengths, so that a partial record is another one."""
+    return {**protocol_of(record), "lengths": [int(length) for length in record["lengths"]]}
 
 
 def same(values: Iterable, where: str | Path):

@@ -32,7 +32,7 @@ from reporting.formatting import MISSING
 FAR = 16  # multiple of the training length
 RECALL_MULTIPLES = (4, FAR)
 RECALL_FACTOR = 5
-ACCURACIES = {1: 99, FAR: 90}  # percent, by multiple of the training length
+ACCURACIES = {1: 0.99, FAR: 0.9}  # by multiple of the training length
 SPEED = 0.95
 REFERENCE = "cable"
 IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
@@ -155,8 +155,11 @@ def judge(score: dict, cable: dict) -> list[Verdict]:
         "and above zero",
         recalls,
     )
-    bounds = [(f"at {n}x", accuracy(score, n), ">=", bound) for n, bound in ACCURACIES.items()]
-    words = " and ".join(f"{bound / 100:g} at {n}x" for n, bound in ACCURACIES.items())
+    bounds = []
+    for n, bound in ACCURACIES.items():
+        percent = accuracy(score, n)
+        bounds.append((f"at {n}x", percent and percent.scaled(0.01), ">=", bound))
+    words = " and ".join(f"{bound:g} at {n}x" for n, bound in ACCURACIES.items())
     c = judge_part("c", f"accuracy of trained recall is at least {words}", bounds)
     d = judge_part(
         "speed",

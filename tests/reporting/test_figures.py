@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from test_report import record
 
+from evaluation.intervals import Interval
 from reporting import figures
 from reporting.columns import make_columns
 
@@ -89,3 +90,19 @@ def test_perplexity_by_position(monkeypatch, tmp_path):
     figures.by_position(columns_of([cable | {"objective": "mlm"}]), tmp_path / "b.png")
     assert drawn[1:] == [(["cable"], [511], "position in the window (tokens)")]
     assert (tmp_path / "b.png").stat().st_size
+
+
+def test_error_bars_of_a_scatter_plot_end_at_its_limits():
+    interval = Interval(3.0, -1.0, 9.0)
+    assert figures._error_bars(interval, 3.0) == [[3.0], [6.0]]
+    assert figures._error_bars(interval, 3.0, lowest=2.0, highest=4.0) == [[1.0], [1.0]]
+    assert figures._error_bars(interval, 4.0, highest=4.0) == [[4.0], [0.0]]  # drawn at the edge
+    assert figures._error_bars(Interval(3.0), 3.0) is None
+
+
+def test_scatter_draws_points_beyond_its_limits(tmp_path):
+    points = [("cable", Interval(4.0, 4.0, 4.0), Interval(-0.1, -0.2, 0.1))]
+    points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
+    with open(tmp_path / "plot.png", "wb") as file:
+        figures.scatter(points, file, "x", "y", ("cable",))
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

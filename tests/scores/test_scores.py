@@ -118,6 +118,11 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     shutil.copy(record, copy)
     assert "two records of Recall" in refused(card.main, *flags)[0]
     copy.unlink()
+    content = json.loads(record.read_text())
+    del content["lengths"]["256"]
+    record.write_text(json.dumps(content))
+    (line,) = refused(card.main, *flags)
+    assert "cable.json has another budget than" in line and "(recall)" in line
     record.unlink()
     assert f"{text} has no record of Recall" in refused(card.main, *flags)[0]
     shutil.rmtree(text)
