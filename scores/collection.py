@@ -184,7 +184,8 @@ def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
 
 def describe_protocol(record: dict) -> dict:
     """Return the protocol of a record with its lengths, so that a partial record is another one."""
-    return {**protocol_of(record), "lengths": [int(length) for length in record["lengths"]]}
+    lengths = [int(length) for length in record["lengths"]]
+    return {**(protocol_of(record) or {}), "lengths": lengths}
 
 
 def same(values: Iterable, where: str | Path):

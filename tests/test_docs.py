@@ -461,6 +461,24 @@ TABLES = [
     ("rope_extended/as_it_is", ["perplexity"], ["rope_extended/as_it_is/*.json"], None),
     ("rope_extended/trained_on", ["perplexity"], ["rope_extended/trained_on/*.json"], None),
     ("recall", ["recall"], ["recall/*.json"], None),
+    (
+        "extrapolate_and_remember/perplexity",
+        ["perplexity"],
+        ["extrapolate_and_remember/perplexity/*.json"],
+        None,
+    ),
+    (
+        "extrapolate_and_remember/recall",
+        ["recall"],
+        ["extrapolate_and_remember/recall/*.json"],
+        None,
+    ),
+    (
+        "extrapolate_and_remember/trained_recall",
+        [f"trained_recall_{number}_stdlib_val" for number in (1, 2, 3, 4)],
+        ["extrapolate_and_remember/trained_recall/*.json"],
+        None,
+    ),
     ("receptive_field", ["receptive_field"], ["receptive_field/*.json"], None),
     (
         "sandwich/slopes_and_windows",
