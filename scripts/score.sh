@@ -8,7 +8,8 @@
 # For each encoding and seed: a training on text (configs/quickstart.yaml), its perplexity and recall at
 # up to 16 times the training length and its receptive field; a training on the recall task
 # (configs/recall.yaml) and its accuracy; and the speed of a training step. Writes OUT/ENCODING.json and
-# prints the card (docs/scores.md). Patterns of more than two layers skip the recall task. rope and cable are measured first, unless OUT has their scores.
+# prints the card (docs/scores.md). Patterns of more than two layers skip the recall task. rope and
+# cable are measured first, unless OUT has their scores.
 #
 # Cost: about half an hour per encoding on two CPU cores. Finished steps are skipped, interrupted ones
 # are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards.
