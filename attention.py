@@ -15,8 +15,8 @@ computes softmax(q k^T * scale + bias) v. `path` names the implementation:
             columns and w to the keys. PyTorch selects the backend; sdpa/flash, sdpa/cudnn and
             sdpa/efficient name one, which is an error where it does not support the shapes.
             On a CPU, `sdpa` computes texts of at most BATCHED_TOKENS tokens by batched matrix
-            products instead, which take half to four fifths of the time, and whose bias has float32
-            columns (`batched_products`).
+            products instead, which are faster there and keep the bias in float32
+            (`batched_products`).
 
 Other modules add paths with `register_path`: triton_attention adds "triton", and
 triton_attention.flex adds "flex".
@@ -68,7 +68,7 @@ FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 GPU_CHUNK_FACTOR = 16
 
 # On a CPU, batched matrix products compute texts of at most so many tokens, in calls of at most so
-# many logits (T * S per text and head). One block has at most BATCHED_ROWS queries, and so few
+# many logits (T * S per text and head): results/bench/attention/. One block has at most BATCHED_ROWS queries, and so few
 # logits per thread that they fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
@@ -253,7 +253,7 @@ def _masked(q, k, v, bias_inputs, scale, mask_spec):
 
 
 def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None):
-    """Compute attention by the fused kernel, with the bias as extra columns of q and k."""
+    """Compute attention by the fused kernel or `batched_products`, the bias as extra columns."""
     encoding, q_features, k_features = bias_inputs
     factors = [] if encoding.bias is None else encoding.factors(q_features, k_features)
     if backend is None and _uses_batched_products(q, k, mask_spec):
