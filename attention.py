@@ -68,7 +68,7 @@ FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 GPU_CHUNK_FACTOR = 16
 
 # On a CPU, batched matrix products compute texts of at most so many tokens, in calls of at most so
-# many logits (T * S per text and head), as results/bench/attention/ justifies. One block has at most
+# many logits (T * S per text and head): see results/bench/attention/. One block has at most
 # BATCHED_ROWS queries, and so few logits per thread that they fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
