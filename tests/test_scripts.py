@@ -197,7 +197,7 @@ def plugin_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("scale", ["small", "full"])
-@pytest.mark.parametrize("name", EXPERIMENTS + ["quickstart.sh"])
+@pytest.mark.parametrize("name", EXPERIMENTS + ["quickstart.sh", "trained_recall.sh"])
 def test_dry_run_prints_commands_and_costs_and_writes_nothing(
     name, scale, tmp_path, data_dir, capsys, monkeypatch, plugin_file
 ):
@@ -205,7 +205,11 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
 
     At full scale, there is no data. All commands with encodings get the plugin.
     """
-    if scale == "full" and name in ("reproduction.sh", "quickstart.sh"):
+    if scale == "full" and name in (
+        "reproduction.sh",
+        "quickstart.sh",
+        "trained_recall.sh",
+    ):
         pytest.skip("there is no full scale")
     log = tmp_path / "calls"
     python = tmp_path / "bin" / "python"
