@@ -1,8 +1,8 @@
 """Compiled trainings on the simulated H100: attention operators, layouts and compilations.
 
-    script=tests/gpu_simulation/compiled_training.py
-    bash tests/gpu_simulation/simulate_gpu.sh python $script --encodings cable,t5
-    bash tests/gpu_simulation/simulate_gpu.sh python $script --out results/bench/simulated/training.md
+    cd tests/gpu_simulation
+    bash simulate_gpu.sh python compiled_training.py --encodings cable,t5
+    bash simulate_gpu.sh python compiled_training.py --out ../../results/bench/simulated/training.md
 
 Trains every encoding with train_gpt.py in bf16: two layers of four heads of 64, 256 tokens, three
 steps of two micro-batches. The attention path is sdpa if the encoding has it, else triton and
@@ -237,9 +237,9 @@ def format_table(trainings: dict[Training, list[str]]) -> str:
     major, minor = divmod(cudnn // 100, 100)
     versions = f"PyTorch {torch.__version__}, Triton {version('triton')}, cuDNN {major}.{minor}"
     caption = (
-        f"Compiled trainings on a simulated H100, which computes nothing: {SETTINGS}, {STEPS} steps "
-        f"of 2 micro-batches. {versions}. Layouts are orders in memory. "
-        "copies: launches of PyTorch's copy kernel in one step."
+        f"Compiled trainings on a simulated H100, which computes nothing: {SETTINGS}, {STEPS} "
+        f"steps of 2 micro-batches. {versions}. Layouts are orders in memory; copies: launches of "
+        "PyTorch's copy kernel in one step."
     )
     return f"{Table([HEADER, *rows]).markdown()}\n\n{caption}"
 
