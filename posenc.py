@@ -612,8 +612,7 @@ class RoPE(Encoding):
     def rotate(self, q, k, pos):
         angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        sin, cos = sin_cos(angle, self.attention_factor, dtype)
-        sin, cos = sin[:, None], cos[:, None]  # (T, 1, D/2)
+        sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))  # (T, 1, D/2)
         if self.rotated_heads is not None:  # others by 0: faster than splitting and joining heads
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, D/2)
@@ -624,6 +623,8 @@ class RoPE(Encoding):
             rotated = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
             return rotated.to(x.dtype).transpose(1, 2)
 
+        if len(pos) == 1 and self.rotated_heads is None:  # half the operations for one token
+            return torch.tensor_split(rotate_pairs(torch.cat([q, k], 1)), 2, 1)
         return rotate_pairs(q), rotate_pairs(k)
 
 

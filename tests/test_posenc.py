@@ -335,6 +335,16 @@ def test_float64_rotation_is_exact_to_float64(pe):
     assert_allclose(rotated, expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("pe", ["rope", "yarn:factor=4", "rope:heads=1"])
+def test_one_token_is_rotated_as_among_others(pe):
+    """Queries and keys of one token are rotated together, unless only some heads are."""
+    encoding, pos = make(pe), torch.arange(70, 75)
+    q, k = (torch.randn(2, H, 5, 8).bfloat16() for _ in range(2))
+    alone = encoding.rotate(q[:, :, 3:4], k[:, :, 3:4], pos[3:4])
+    for one, all_tokens in zip(alone, encoding.rotate(q, k, pos), strict=True):
+        assert torch.equal(one, all_tokens[:, :, 3:4])
+
+
 # --pe strings: options and combinations
 
 
