@@ -23,9 +23,9 @@ The interval of a single seed covers the text only. A verdict from one has the n
 because two seeds of a model may differ by more than that; it is preliminary.
 
 With three rungs or more, a straight line of ln ratio against ln parameters is fitted by least
-squares, and the ratio at GPT-2 small and medium is predicted with its 95% prediction interval. Three
-points leave one degree of freedom, so that this interval is wide: t is 12.7. It assumes that the
-line continues, and does not know that rungs also differ in their text and in tokens per parameter.
+squares, and the ratio at GPT-2 small and medium is predicted with its 95% prediction interval.
+Three points leave one degree of freedom, so that this interval is wide: t is 12.7. It assumes that
+the line continues. Rungs also differ in their text and in tokens per parameter.
 """
 
 import math
