@@ -12,17 +12,17 @@
 # 4     GPT-2 small, medium   10B of GPT-2's     1,024        512 to 15,360 (runs of table4.sh and
 #                                                             table1_fineweb.sh)
 #
-# Every training is evaluated when it ends: perplexity, recall of text, receptive field, HellaSwag on
-# rungs 3 and 4 (HELLASWAG: a local file). cable, rope and the best encoding of
-# docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the first.
-# Reports, copies of the records and the trend over rungs are in RUNS/SCALE/ladder.
+# Every training is evaluated when it ends: perplexity, recall of text, receptive field, and on rungs
+# 3 and 4 HellaSwag (HELLASWAG: a local file). cable, rope and the best encoding of
+# docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the
+# first. Reports, copies of the records and the trend over rungs are in RUNS/SCALE/ladder.
 #
 # Learning rates: rung 2 tries 1e-3, 2e-3 and 4e-3 for cable, rope and alibi with a quarter of the
 # steps, and more while the highest is the best. Others have cable's. Rung 3 has rung 2's times
 # 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
 #
-# Cost on two CPU cores, estimated: rung 2: 12 trainings of 50 minutes, nine of 12. Rung 3: three of 80
-# minutes. Rung 4: 20 trainings, 9.6 days of one H100.
+# Cost on two CPU cores, estimated: rung 2: 12 trainings of 50 minutes, nine of 12. Rung 3: three of
+# 80 minutes. Rung 4: 20 trainings, 9.6 days of one H100.
 
 own_settings="RUNG LR HELLASWAG"
 RUNG=${RUNG:-2}
@@ -90,8 +90,9 @@ evaluate_runs() {
     if [ "$RUNG" = 3 ]; then EVAL_TOKENS=$((131072 / scale_divisor)) evaluate_perplexity 131072; fi
     evaluate_recall $distances ${recall_flags:-}
     evaluate_receptive_field $length,$((4 * length))
+    if [ "$RUNG" = 2 ]; then return; fi
     if [ "$SCALE" = smoke ]; then HELLASWAG=scripts/hellaswag_smoke.jsonl; fi
-    if [ "$RUNG" -gt 2 ]; then evaluate_with eval_hellaswag.py ${HELLASWAG:+--source "$HELLASWAG"}; fi
+    evaluate_with eval_hellaswag.py ${HELLASWAG:+--source "$HELLASWAG"}
 }
 
 # copy_records FOLDER: copy the current records to a folder, with the names of their runs.

@@ -115,18 +115,24 @@ def judge(ratios: Sequence[Interval]) -> str:
     if len(ratios) < 2:
         return UNDECIDED
     first, last = ratios[0], ratios[-1]
-    assert first.low and first.high and last.low and last.high  # ratios with intervals
-    if first.high < last.low or last.high < first.low:
+    assert last.low is not None and last.high is not None
+    if first.below(last.low) or first.above(last.high):
         is_above = first.estimate > 1
         is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
         verdict = GROWS if is_further else SHRINKS
         if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
             verdict += f", {SIGN}"
-    elif max(first.high / first.low, last.high / last.low) <= MAX_WIDTH:
+    elif _is_narrow(first) and _is_narrow(last):
         verdict = CONSTANT
     else:
         return UNDECIDED
     return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
+
+
+def _is_narrow(ratio: Interval) -> bool:
+    if ratio.low is None or ratio.high is None:
+        return False
+    return 0 < ratio.low and ratio.high <= MAX_WIDTH * ratio.low
 
 
 # How a claim is measured

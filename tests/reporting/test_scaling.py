@@ -130,6 +130,7 @@ def test_verdict_compares_the_first_and_the_last_rung(first, last, verdict):
 
 def test_one_rung_or_no_interval_decides_nothing():
     assert trend.judge([interval(0.9, 0.91)]) == trend.judge([]) == "not decided"
+    assert trend.judge([Interval(0.1, -0.1, 0.3, 3)] * 2) == "not decided"
     ratios = [interval(0.9, 0.91), Interval(0.8), None]
     assert trend.Trend(trend.CLAIMS[0], [1, 2, 3], ratios).verdict == "not decided"
 
