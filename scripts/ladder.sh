@@ -12,8 +12,8 @@
 # 4     GPT-2 small, medium   10B of GPT-2's     1,024        512 to 15,360 (runs of table4.sh and
 #                                                             table1_fineweb.sh)
 #
-# Every training is evaluated when it ends: perplexity, recall of text, receptive field, and on rungs
-# 3 and 4 HellaSwag (HELLASWAG: a local file). cable, rope and the best encoding of
+# Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
+# and 4 HellaSwag (HELLASWAG: a local file). cable, rope and the best encoding of
 # docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the
 # first. Reports, copies of the records and the trend over rungs are in RUNS/SCALE/ladder.
 #

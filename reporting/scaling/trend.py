@@ -132,7 +132,7 @@ def judge(ratios: Sequence[Interval]) -> str:
 def _is_narrow(ratio: Interval) -> bool:
     if ratio.low is None or ratio.high is None:
         return False
-    return 0 < ratio.low and ratio.high <= MAX_WIDTH * ratio.low
+    return ratio.low > 0 and ratio.high <= MAX_WIDTH * ratio.low
 
 
 # How a claim is measured
