@@ -34,6 +34,11 @@ of a report are also written to verdicts.csv: paper, where, claim, measured, out
 
 writes an index page of the papers' claims, claims.md, from all verdicts.csv in a folder: holds,
 fails, not decided or not measured, with links to the tables.
+
+    python report.py --trend results/reproduction results/ladder --out_dir results/ladder
+
+writes trend.md and trend.png: the size of the claims' effects by number of parameters, from the
+records in folders (reporting/scaling/trend.py has the claims and the rule of the verdicts).
 """
 
 import csv
@@ -64,6 +69,7 @@ from reporting.metrics import (
     SPEED,
     Metric,
 )
+from reporting.scaling import trend
 
 
 @dataclass
@@ -78,6 +84,8 @@ class Config:
     """folder for the tables and plots"""
     index: bool = False
     """write the index page of claims; the arguments are folders of reports"""
+    trend: bool = False
+    """write the trend of the claims over model sizes; the arguments are records or their folders"""
     verdicts: bool = True
     """judge the papers' claims; false for functional tests"""
 
@@ -87,6 +95,8 @@ def main(argv=None):
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
     out = Folder(config.out_dir)
+    if config.index and config.trend:
+        raise InputError("--index and --trend are two reports: use one of them")
     if config.index and not config.records:
         raise InputError("no folders given: python report.py --index results --out_dir results")
     if config.index:
@@ -95,6 +105,9 @@ def main(argv=None):
         return out.write()
     if not config.records:
         raise InputError("no records given: python report.py runs/*/eval_*.json")
+    if config.trend:
+        report_trend(config.records, out)
+        return out.write()
     is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
     printed = paper.load(config.paper) if config.paper and not is_generalization else None
     statements = printed if isinstance(printed, paper.PaperStatements) else None
@@ -199,6 +212,16 @@ def load_records(paths: list[str]) -> dict[str, dict]:
 def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
     """Return the records of one metric."""
     return [record for record in records.values() if metrics.metric_of(record) is metric]
+
+
+def report_trend(paths: list[str], out: Folder) -> None:
+    """Write the table and the plot of the claims over model sizes."""
+    rungs = trend.make_rungs(trend.read_records(paths))
+    trends = [trend.measure(claim, rungs) for claim in trend.CLAIMS]
+    table = trend.table(trends, rungs)
+    out.add_table("trend", table, [table.markdown(), escape_markdown(trend.caption(rungs))])
+    if any(found.points() for found in trends):
+        out.add_plot("trend", partial(trend.plot, trends))
 
 
 def report_generalization(records: list[dict], judge: bool, out: Folder) -> list[dict]:

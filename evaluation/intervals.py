@@ -252,6 +252,25 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Interval:
     return Interval(estimate, estimate - width, estimate + width)
 
 
+def predicted(x: Sequence[float], y: Sequence[float], at: float) -> Interval:
+    """Return the value at a point of the least-squares line, with its t prediction interval.
+
+    The interval is that of a further point. Each y counts the same: their own errors show in the
+    residuals only. x: at least two different values. No interval for fewer than three points.
+    """
+    deviations = np.asarray(x, float) - np.mean(x)
+    squares = float(deviations @ deviations)
+    gradient = float(deviations @ np.asarray(y, float)) / squares
+    estimate = float(np.mean(y) + gradient * (at - np.mean(x)))
+    if len(x) < 3:
+        return Interval(estimate)
+    residuals = np.asarray(y, float) - np.mean(y) - gradient * deviations
+    variance = float(residuals @ residuals) / (len(x) - 2)
+    leverage = 1 + 1 / len(x) + float(at - np.mean(x)) ** 2 / squares
+    width = t_quantile(len(x) - 2) * math.sqrt(variance * leverage)
+    return Interval(estimate, estimate - width, estimate + width)
+
+
 def over_seeds(
     values: Sequence[float], widths: tuple[float, float], paired: bool = True
 ) -> Interval:

@@ -314,6 +314,35 @@ def scatter(
         _label_points(axes, sorted(drawn), highlighted)
 
 
+def by_parameters(lines: dict[str, list[tuple[float, Interval]]], file) -> None:
+    """Plot lines of (parameters, ratio) with intervals as error bars, on logarithmic axes.
+
+    lines: by label, none of them empty.
+    """
+    sizes = sorted({x for points in lines.values() for x, _ in points})
+    with _panels(file, 1, len(lines)) as (axes,):
+        drawn = [
+            Line(label, [(x, ratio.estimate) for x, ratio in points])
+            for label, points in lines.items()
+        ]
+        _draw_lines(axes, drawn, sizes, "ratio (1: no effect)", "parameters", marker="")
+        for number, points in enumerate(lines.values()):
+            for x, ratio in points:
+                axes.errorbar(
+                    x,
+                    ratio.estimate,
+                    yerr=_error_bars(ratio, ratio.estimate),
+                    fmt="o",
+                    color=COLORS[number % len(COLORS)],
+                    markersize=4,
+                    elinewidth=1,
+                    capsize=2,
+                )
+        axes.set_xlim(sizes[0] / 1.5, 1.5 * sizes[-1])
+        axes.set_xticks(sizes, [f"{size / 1e6:,.3g}M" for size in sizes])
+        axes.axhline(1, color="0.6", linestyle=":", linewidth=1.2)
+
+
 def _error_bars(
     interval: Interval, drawn: float, lowest: float = 0, highest: float = math.inf
 ) -> list[list[float]] | None:

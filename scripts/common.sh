@@ -123,6 +123,7 @@ fi
 #   scale_divisor octaves    all lengths are divided by scale_divisor = 2^octaves
 #   name encodings    of the experiment (experiment)
 #   data split        folder of the shards, split to evaluate on (prepare_data)
+#   folder            of the latest trainings (queue_trainings)
 #   runs records      the current runs and records (train, evaluate_with)
 #   lr                the best learning rate (tune_learning_rate)
 #   task              flags of python -m retrieval.evaluate (finetune_encoders)
@@ -228,7 +229,8 @@ train_queued() {
 }
 
 # prepare_data DATASET [SPLIT]: prepare the shards for everything that follows, unless they exist, and
-# set the split to evaluate on (default: val).
+# set the split to evaluate on (default: val). tokenizer, shards: those of FineWeb at SCALE=full
+# (default: GPT-2's tokens, all shards).
 prepare_data() {
     local dataset=$1
     data=data/$1 split=${2:-val}
@@ -239,6 +241,9 @@ prepare_data() {
     fi
     local flags=() command=()
     case $SCALE in
+        full) if [ -n "${tokenizer:-}" ]; then
+            data+=-${tokenizer/:/} flags=(--tokenizer "$tokenizer")
+        fi ;;
         small) data+=-bytes flags=(--tokenizer bytes) ;;
         smoke) dataset=stdlib data=data/stdlib split=val ;;
     esac
@@ -250,6 +255,8 @@ prepare_data() {
     esac
     if [ "$dataset" = fineweb ] || { [ "$dataset" = fineweb-edu ] && [ "$SCALE" = small ]; }; then
         command+=(--shards 2)
+    elif [ "$SCALE" = full ]; then
+        command+=(${shards:+--shards "$shards"})
     fi
     run python "${command[@]}" --out_dir "$data" || finish
 }
@@ -280,30 +287,34 @@ small_scale_lr() {
     esac
 }
 
-# train CONFIG LENGTH [FLAG...]: train every encoding with every seed at the paper's LENGTH. These
-# become the current runs. At smaller scales all sizes have the same network, so that trainings on the
-# same data are shared: the folder has the name of the data.
-train() {
-    local config=configs/$1.yaml length=$2 suffix="${*:3}" pe seed flags
+# queue_trainings CONFIG LENGTH [FLAG...]: queue a training of every encoding with every seed at the
+# paper's LENGTH, and set $folder. At smaller scales all sizes have the same network, so that trainings
+# on the same data are shared: the folder has the name of the data.
+queue_trainings() {
+    local config=configs/$1.yaml length=$2 suffix="${*:3}" trained=$1 pe seed flags out
     local micro_batch block_size
     suffix=${suffix// /}
-    local trained=$1
     if [ "$SCALE" != full ]; then config=configs/$SCALE.yaml trained=${data##*/}; fi
-    local folder=$RUNS/$SCALE/$trained-$2${suffix//--/-}
+    folder=$RUNS/$SCALE/$trained-$2${suffix//--/-}
     # Keep the tokens of a micro-batch: the config's micro_batch belongs to its block_size.
     micro_batch=$(sed -n 's/^micro_batch: *\([0-9]*\).*/\1/p' "$config")
     block_size=$(sed -n 's/^block_size: *\([0-9]*\).*/\1/p' "$config")
     length=$((length / scale_divisor))
     micro_batch=$((micro_batch * ${block_size:-1024} / length))
     flags=(--config "$config" --data "$data" --block_size $length --micro_batch $micro_batch "${@:3}")
-    runs=() records=()
     for seed in $SEEDS; do
         for pe in $encodings; do
-            local out=$folder/$pe
+            out=$folder/$pe
             if [ "$seed" != 1 ]; then out+=-seed$seed; fi
             queue_training "$out" "${flags[@]}" --pe "$pe" --seed "$seed" --resume ${FLAGS:-}
         done
     done
+}
+
+# train CONFIG LENGTH [FLAG...]: train as queue_trainings says. These become the current runs.
+train() {
+    runs=() records=()
+    queue_trainings "$@"
     train_queued
     echo "${#runs[@]} trainings in $folder"
 }
@@ -320,13 +331,14 @@ train_from() {
 
 # tune_learning_rate CONFIG LENGTH LR...: train seed 1 at each learning rate (ascending). While the
 # highest is the best, try its double. Sets $lr to the rate of the lowest validation loss.
+# tuning_flags: further flags of these trainings.
 tune_learning_rate() {
     local tried=() rates=("${@:3}") best
     local lowest='import sys; from runtime.run_folder import validation_loss
 print(min(sys.argv[1:], key=validation_loss))'
     while [ ${#rates[@]} -gt 0 ]; do
         for lr in "${rates[@]}"; do
-            SEEDS=1 train "$1" "$2" --lr "$lr" && tried+=("${runs[@]}")
+            SEEDS=1 train "$1" "$2" ${tuning_flags:-} --lr "$lr" && tried+=("${runs[@]}")
         done
         if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
         best=$(python -c "$lowest" "${tried[@]}")
@@ -385,7 +397,7 @@ evaluate_receptive_field() {
         --lengths "$(scaled_lengths "$1")" --windows $windows
 }
 
-# evaluate_recall DISTANCES: recall of the current runs at the paper's distances.
+# evaluate_recall DISTANCES [FLAG...]: recall of the current runs at the paper's distances.
 evaluate_recall() {
     local trials=250 passage=64
     case $SCALE in
@@ -393,7 +405,7 @@ evaluate_recall() {
         smoke) trials=4 passage=8 ;;
     esac
     evaluate_with eval_recall.py --data "$data" --split "$split" --distances "$(scaled_lengths "$1")" \
-        --trials $trials --passage $passage
+        --trials $trials --passage $passage "${@:2}"
 }
 
 # finetune_encoders: export the current runs and fine-tune them for retrieval: on MS MARCO at SCALE=full,

@@ -522,6 +522,14 @@ def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_pa
         assert written.read_text() == committed.read_text()
 
 
+def test_committed_trend_equals_the_report(tmp_path):
+    """docs/scaling.md has the command."""
+    folders = [RESULTS / name for name in ("reproduction", "recall", "receptive_field", "ladder")]
+    report.main(["--trend", "true", *map(str, folders), "--out_dir", str(tmp_path)])
+    made = (tmp_path / "trend.md").read_text()
+    assert made == (RESULTS / "ladder" / "trend.md").read_text()
+
+
 def test_speed_of_generation_is_that_of_the_records():
     """Of performance.md, section Generation: the ratios to transformers."""
     page = (ROOT / "docs" / "performance.md").read_text()

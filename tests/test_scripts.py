@@ -178,6 +178,83 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
     assert done.stdout.split() == ["tried"] * tried + [chosen], done.stderr
 
 
+def planned(name, tmp_path, data_dir, *words, **settings):
+    """Return [(program, flags)] of the commands that a dry run at full scale prints.
+
+    Only their plan is tested: nothing computes the costs.
+    """
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir(exist_ok=True)
+    python.write_text('#!/bin/sh\nif [ "$2" = check ]; then echo 1 1; fi\n')
+    python.chmod(0o755)
+    settings |= {"SCALE": "full", "DATA": str(data_dir), "JOBS": "1", "NPROC": "1"}
+    settings["PATH"] = f"{python.parent}:{os.environ['PATH']}"
+    done = script(name, tmp_path, *words, "DRY_RUN=1", **settings)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("+ ")]
+    return [line.removeprefix("+ python ").partition(" ")[::2] for line in lines]
+
+
+def trained(commands):
+    """Return the out_dir of each training, below the folder of its scale."""
+    return [flags.split("/full/")[1] for program, flags in commands if program == "train_gpt.py"]
+
+
+def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_dir):
+    """cable, rope and the best encoding have three seeds; the others have the first."""
+    commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2")
+    rates = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}" for lr in ("1e-3", "2e-3", "4e-3")]
+    tuned = [f"{rate}/{pe}" for pe in ("cable", "rope", "alibi") for rate in rates]
+    best = "rope:heads_percent=75+cable:heads_percent=75"
+    first = ["cable", "rope", best, "alibi", "rope+cable", "kerple"]
+    seeds = [f"{pe}-seed{seed}" for seed in (2, 3) for pe in ("cable", "rope", best)]
+    assert trained(commands) == tuned + [f"ladder_2-512-lr4e-3/{name}" for name in first + seeds]
+    steps = [program for program, _ in commands[9:]]
+    evaluated = ["eval_extrapolation.py", "eval_recall.py", "eval_receptive_field.py"]
+    assert steps == ["train_gpt.py", *evaluated, "report.py"] * 12 + ["-m", "report.py"]
+    assert commands[-1][1].startswith("--trend ")
+    assert "--lengths 512,1024,2048,4096,8192 " in commands[10][1]
+
+
+def test_ladder_has_no_search_with_a_learning_rate(tmp_path, data_dir):
+    commands = planned(
+        "ladder.sh", tmp_path, data_dir, "RUNG=2", LR="3e-3", ENCODINGS="fox", SEEDS="4 5"
+    )
+    assert trained(commands) == ["ladder_2-512-lr3e-3/fox-seed4"]
+
+
+def test_ladder_scales_the_learning_rates_by_the_width(tmp_path, data_dir):
+    """Those of rung 2 are in a file. kerple was not tuned: it has the rate of cable."""
+    ladder = tmp_path / "runs" / "full" / "ladder"
+    ladder.mkdir(parents=True)
+    (ladder / "learning_rates.txt").write_text("cable 2e-3\nrope 4e-3\n")
+    commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=3", ENCODINGS="rope kerple cable")
+    rates = {"rope": "0.002", "kerple": "0.001", "cable": "0.001"}
+    assert trained(commands) == [f"ladder_3-1024-lr{lr}/{pe}" for pe, lr in rates.items()]
+    lengths = [
+        re.search(r"--lengths (\S+)", flags)[1] for name, flags in commands if "eval_ex" in name
+    ]
+    assert lengths == ["512,1024,2048,4096,8192,15360", "131072"] * 3
+
+
+def test_ladder_shares_the_runs_of_the_tables(tmp_path, data_dir):
+    commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=4")
+    for name, size in (("table4.sh", "small"), ("table1_fineweb.sh", "medium")):
+        tables = planned(name, tmp_path, data_dir)
+        shared = {
+            command for command in tables if f"--config configs/fineweb-edu_{size}" in command[1]
+        }
+        assert len(shared) == 10 and shared <= {*commands}
+
+
+def test_first_rung_is_the_reproduction(tmp_path, data_dir):
+    """It has no full scale: this is the size of SCALE=small."""
+    commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=1", ENCODINGS="fox")
+    trainings = [flags for program, flags in commands if program == "train_gpt.py"]
+    assert len(trainings) == 3 and all("--config configs/small.yaml" in x for x in trainings)
+    assert "--paper results/paper/cable_table1_wikitext-103_tiny.csv" in commands[-1][1]
+
+
 PLUGIN = """import posenc
 
 
@@ -239,7 +316,9 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
         if re.search(programs, line):
             assert f"--plugin {plugin_file}" in line
         if scale == "full" and "eval_extrapolation.py" in line and "--protocol" not in line:
-            assert "--max_tokens 100000000 " in line  # all of FineWeb's validation split
+            # All of FineWeb's validation split; the ladder's lower rungs run on CPUs.
+            tokens = 131072 if name == "ladder.sh" else 100000000
+            assert f"--max_tokens {tokens} " in line
         if scale == "full" and "bench.py train" in line and name != "sandwich_section6.sh":
             sequences = 16 if name.startswith("v1_") else 4  # version 1, section 4.2
             assert f"--micro_batch {sequences} " in line
@@ -394,6 +473,9 @@ def test_invalid_encodings_and_data_are_refused(flags, problem, monkeypatch):
         ("table3.sh", {"NPROC": "0"}, "NPROC=0 is invalid: use a positive integer"),
         ("table3.sh", {"DATA": "nowhere"}, "DATA=nowhere is not a folder"),
         ("recall.sh", {"PLUGIN": "posenc.py a.py"}, "PLUGIN: a.py is not a file"),
+        ("ladder.sh", {"RUNG": "5"}, "RUNG=5 is unknown: use 1, 2, 3 or 4"),
+        ("ladder.sh", {"LR": "fast"}, "LR=fast is invalid: use a number"),
+        ("ladder.sh", {"RUNG": "3"}, "rung 3 needs "),
     ],
 )
 def test_invalid_settings_stop_a_script_before_the_installation(name, settings, problem, tmp_path):
@@ -454,9 +536,10 @@ def planned_tables(tmp_path_factory, data_dir):
 
 
 def test_all_tables_runs_the_experiments_of_the_papers(planned_tables):
-    """Every experiment, except two with questions of ours and one for released weights."""
+    """Every experiment, except three with questions of ours and one for released weights."""
     run = re.findall(r"^== scripts/(\S+)", planned_tables, re.MULTILINE)
-    assert {*EXPERIMENTS} - {*run} == {"authors_checkpoint.sh", "recall.sh", "rope_extended.sh"}
+    others = {"authors_checkpoint.sh", "ladder.sh", "recall.sh", "rope_extended.sh"}
+    assert {*EXPERIMENTS} - {*run} == others
     assert sorted(run) == run and {*run} <= {*EXPERIMENTS}
     assert planned_tables.count("\ntotal of ") == 1
 
@@ -528,7 +611,8 @@ def test_gpu_script_passes_its_settings(tmp_path):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_script_states_its_cost_and_names_existing_tables(name):
     text = (ROOT / "scripts" / name).read_text()
-    assert "\n# Cost" in text and len(text.splitlines()) <= 40
+    longest = 140 if name == "ladder.sh" else 40
+    assert "\n# Cost" in text and len(text.splitlines()) <= longest
     for printed in re.findall(r"report (cable_\S+)", text):
         printed = printed.replace("$length", "512")
         for size in ("small", "tiny", "medium"):

@@ -224,3 +224,11 @@ def test_rounds_are_compared_by_welch_s_t_interval():
     assert math.isclose(math.log(wide.high / wide.low), 2 * width, rel_tol=1e-3)
     assert intervals.ratio_of_rounds([0.1], [0.2]).low is None
     assert intervals.ratio_of_rounds([0.1, 0.1]).low == math.exp(0.1)
+
+
+def test_prediction_of_a_line_by_hand():
+    """y = 1 + 1.5 (x - 1) with the residuals 0.5, -1 and 0.5; one degree of freedom."""
+    found = intervals.predicted([0, 1, 2], [0, 0, 3], 3)
+    width = 12.7062 * math.sqrt(1.5 * (1 + 1 / 3 + 4 / 2))
+    assert (found.estimate, found.low, found.high) == pytest.approx((4, 4 - width, 4 + width))
+    assert intervals.predicted([0, 1], [0, 2], 3) == intervals.Interval(6)

@@ -1,0 +1,79 @@
+"""Record what the logs of trainings hold: learning rate, speed, effective window of each layer.
+
+    python -m reporting.scaling.training_logs runs/full/ladder_2-512-lr2e-3/* --out_dir runs/ladder
+
+Writes training_logs.json and a table, training_logs.md. Validation loss, slope and window are those
+of the last validation (evaluation/bias_statistics.py defines the latter two); tokens per second is
+the median over the log lines, on what the machine had left for the run.
+"""
+
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtime import cli, run_folder
+from runtime.files import atomic, write_json
+
+from errors import InputError
+from reporting.formatting import MISSING, Table, format_number
+from reporting.loss_plots import describe_run, read_settings
+
+
+@dataclass
+class Config:
+    """Settings of the record."""
+
+    runs: list[str] = field(default_factory=list)
+    """run folders"""
+    out_dir: str = "runs"
+    """folder for the record and the table"""
+
+
+def main(argv=None):
+    config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
+    if not config.runs:
+        raise InputError("no runs given: python -m reporting.scaling.training_logs runs/NAME ...")
+    runs = [read_run(Path(run)) for run in config.runs]
+    out = Path(config.out_dir)
+    write_json(out / "training_logs.json", {"metric": "Training logs", "runs": runs})
+    text = make_table(runs).markdown()
+    print(text)
+    with atomic(out / "training_logs.md") as file:
+        file.write(f"{text}\n".encode())
+    print(f"wrote {out / 'training_logs.json'}")
+    print(f"wrote {out / 'training_logs.md'}")
+
+
+def read_run(run: Path) -> dict:
+    """Return what the log of a run holds. Raises InputError if it has no log."""
+    if not (run / run_folder.LOG).exists():
+        raise InputError(f"{run} has no {run_folder.LOG}: use the folder of a run")
+    settings = read_settings(run / run_folder.CONFIG, "train again, or remove the run")
+    entries = run_folder.read_log(run)
+    speeds = [entry["tokens_per_second"] for entry in entries if entry["kind"] == "train"]
+    validations = [entry for entry in entries if entry["kind"] == "val"]
+    last = validations[-1] if validations else {}
+    return describe_run(run) | {
+        "lr": settings["lr"],
+        "step": last.get("step"),
+        "loss": last.get("loss"),
+        "tokens_per_second": statistics.median(speeds) if speeds else None,
+        "slope": last.get("slope"),
+        "window": last.get("window"),
+    }
+
+
+def make_table(runs: list[dict]) -> Table:
+    """Return the table of runs."""
+    header = ["run", "peak learning rate", "validation loss", "tokens/s", "window by layer"]
+    rows = []
+    for run in runs:
+        windows = ", ".join(f"{window:,.0f}" for window in run["window"] or [])
+        speed = f"{run['tokens_per_second']:,.0f}" if run["tokens_per_second"] else MISSING
+        loss = format_number(run["loss"])
+        rows.append([run["run"], f"{run['lr']:g}", loss, speed, windows or MISSING])
+    return Table([header, *rows])
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,357 @@
+"""Trend of the claims over model size: a measured ratio per rung, a verdict, and a fitted line.
+
+    rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
+    trends = [measure(claim, rungs) for claim in CLAIMS]
+    table(trends, rungs).markdown(), trends[0].verdict
+
+A rung is all records of one network, training length and text. Each claim is a ratio that is 1 if
+there is no effect; its distance from 1 is |ln ratio|. Intervals are 95% intervals, paired over the
+text and over the seeds that both models have (evaluation/intervals.py), as those of the verdicts on
+the papers' claims. The far multiple is 16 times the training length, or 15 if 16 is not recorded.
+
+Verdict, from the rungs with the fewest and the most parameters that have an interval. It was fixed
+before any record of the rungs 2 to 4 existed:
+
+- grows: the two intervals are disjoint, and the ratio of the last rung is further from 1, on the
+  side of the first. A ratio that crosses 1 has shrunk;
+- shrinks: the two intervals are disjoint otherwise. "changes sign" is added if the intervals
+  exclude 1 on different sides;
+- constant: the intervals overlap, and both are narrow: high / low <= 1.02;
+- not decided: everything else, also with fewer than two rungs.
+
+The interval of a single seed covers the text only. A verdict from one has the note "one seed",
+because two seeds of a model may differ by more than that; it is preliminary.
+
+With three rungs or more, a straight line of ln ratio against ln parameters is fitted by least
+squares, and the ratio at GPT-2 small and medium is predicted with its 95% prediction interval.
+Three points leave one degree of freedom, so that this interval is wide: t is 12.7. It assumes that
+the line continues. Rungs also differ in their text and in tokens per parameter.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.files import read_json
+
+from errors import InputError
+from evaluation import intervals
+from evaluation.intervals import Interval
+from reporting import figures, metrics
+from reporting.claims.verdicts import FAR_MULTIPLES, printed_interval
+from reporting.columns import Column, entry_pairs, group_by_protocol, make_columns
+from reporting.formatting import MISSING, Table
+from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD, Metric
+
+MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
+GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
+SIGN = "changes sign"
+PREDICTED = {"GPT-2 small": 124e6, "GPT-2 medium": 354e6}  # parameters
+BEST = "rope:heads_percent=75+cable:heads_percent=75"  # docs/extrapolate-and-remember.md
+
+
+@dataclass
+class Rung:
+    """The records of one network, training length and text."""
+
+    records: list[dict]
+    parameters: float
+    """median over its records: encodings differ in theirs"""
+
+    @property
+    def label(self) -> str:
+        first = self.records[0]
+        return f"{_short(self.parameters)}, {first['data']['dataset']}, {first['block_size']:,}"
+
+    def columns(self, metric: Metric) -> list[list[Column]]:
+        """Return the columns of a metric, one list for each protocol."""
+        records = [record for record in self.records if metrics.metric_of(record) is metric]
+        return [make_columns(group, metric.key) for group in group_by_protocol(records)]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, and the ratio that measures it on one rung."""
+
+    text: str
+    ratio: str
+    """the ratio in words"""
+    measure: Callable[[Rung], Interval | None]
+    """the ratio on a rung; None if the rung does not have the records"""
+
+
+@dataclass
+class Trend:
+    """A claim's ratios: one for each rung, in the order of the rungs; None: not measured."""
+
+    claim: Claim
+    parameters: list[float]
+    ratios: list[Interval | None]
+
+    @property
+    def verdict(self) -> str:
+        ratios = [ratio for ratio in self.ratios if ratio is not None and ratio.low is not None]
+        return judge(ratios)
+
+    def points(self) -> list[tuple[float, Interval]]:
+        """Return (parameters, ratio) of the rungs that have one."""
+        pairs = zip(self.parameters, self.ratios, strict=True)
+        return [(parameters, ratio) for parameters, ratio in pairs if ratio is not None]
+
+    def prediction(self, parameters: float) -> Interval | None:
+        """Return the ratio that the line predicts; None for fewer than three sizes."""
+        points = [point for point in self.points() if 0 < point[1].estimate < math.inf]
+        if len({parameters for parameters, _ in points}) < 3:
+            return None
+        x = [math.log(parameters) for parameters, _ in points]
+        y = [math.log(ratio.estimate) for _, ratio in points]
+        return intervals.predicted(x, y, math.log(parameters)).exp()
+
+
+def judge(ratios: Sequence[Interval]) -> str:
+    """Return the verdict on ratios with intervals, from the smallest to the largest rung."""
+    if len(ratios) < 2:
+        return UNDECIDED
+    first, last = ratios[0], ratios[-1]
+    assert last.low is not None and last.high is not None
+    if first.below(last.low) or first.above(last.high):
+        is_above = first.estimate > 1
+        is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
+        verdict = GROWS if is_further else SHRINKS
+        if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
+            verdict += f", {SIGN}"
+    elif _is_narrow(first) and _is_narrow(last):
+        verdict = CONSTANT
+    else:
+        return UNDECIDED
+    return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
+
+
+def _is_narrow(ratio: Interval) -> bool:
+    if ratio.low is None or ratio.high is None:
+        return False
+    return ratio.low > 0 and ratio.high <= MAX_WIDTH * ratio.low
+
+
+# How a claim is measured
+
+
+def perplexity_ratio(
+    pe: str, multiple: int, other: str, other_multiple: int
+) -> Callable[[Rung], Interval | None]:
+    """Return a function that measures the perplexity of an encoding relative to another one's.
+
+    Multiples are of the training length; 16: 15 if 16 is not recorded.
+    """
+
+    def measure(rung: Rung) -> Interval | None:
+        for columns in rung.columns(PERPLEXITY):
+            first, second = _find(columns, pe), _find(columns, other)
+            if first is None or second is None:
+                continue
+            for far in FAR_MULTIPLES:
+                lengths = [
+                    (far if m == FAR_MULTIPLES[0] else m) * column.trained_at
+                    for column, m in ((first, multiple), (second, other_multiple))
+                ]
+                if pairs := entry_pairs(first, lengths[0], second, lengths[1]):
+                    return intervals.perplexity_ratio(pairs)
+        return None
+
+    return measure
+
+
+def receptive_field(pe: str, multiple: int) -> Callable[[Rung], Interval | None]:
+    """Return a function that measures a receptive field relative to the training length.
+
+    multiple: the context, in training lengths.
+    """
+
+    def measure(rung: Rung) -> Interval | None:
+        for columns in rung.columns(RECEPTIVE_FIELD):
+            column = _find(columns, pe)
+            if column is None:
+                continue
+            entries = column.entries_by_seed(multiple * column.trained_at).values()
+            if entries:
+                values = [entry["receptive_field"] for entry in entries]
+                errors = [entry.get("receptive_field_se") for entry in entries]
+                windows = column.records[0]["protocol"]["windows"]
+                field = intervals.mean_interval(values, errors, windows)
+                return field.scaled(1 / column.trained_at)
+        return None
+
+    return measure
+
+
+def recall(pe: str, multiple: int) -> Callable[[Rung], Interval | None]:
+    """Return a function that measures the perplexity of a passage after an earlier copy of it.
+
+    It is relative to that after another passage; multiple: the distance, in training lengths.
+    """
+
+    def measure(rung: Rung) -> Interval | None:
+        for columns in rung.columns(RECALL):
+            column = _find(columns, pe)
+            if column is None:
+                continue
+            entries = column.entries_by_seed(multiple * column.trained_at).values()
+            if entries:
+                ratios = [1 - entry["recall"] / 100 for entry in entries]
+                logs = [math.log(ratio) for ratio in ratios]
+                errors = [
+                    entry["recall_se"] / 100 / ratio
+                    for entry, ratio in zip(entries, ratios, strict=True)
+                ]
+                trials = column.records[0]["protocol"]["trials"]
+                return intervals.mean_interval(logs, errors, trials).exp()
+        return None
+
+    return measure
+
+
+def _find(columns: list[Column], pe: str) -> Column | None:
+    """Return the column of an encoding; of several (recipes), the one with the most seeds."""
+    found = [column for column in columns if column.pe == pe]
+    return max(found, key=lambda column: len(column.records), default=None)
+
+
+def _relative_to_cable(pe: str, multiple: int) -> Claim:
+    name = "best" if pe == BEST else pe
+    return Claim(
+        f"{name} compared with cable",
+        f"perplexity of {pe} over that of cable at {multiple}x",
+        perplexity_ratio(pe, multiple, "cable", multiple),
+    )
+
+
+FAR = FAR_MULTIPLES[0]
+CLAIMS = (
+    Claim(
+        "cable keeps its perplexity",
+        f"perplexity of cable at {FAR}x over that at 1x",
+        perplexity_ratio("cable", FAR, "cable", 1),
+    ),
+    Claim(
+        "cable is below alibi",
+        f"perplexity of cable over that of alibi at {FAR}x",
+        perplexity_ratio("cable", FAR, "alibi", FAR),
+    ),
+    Claim(
+        "cable is below rope",
+        "perplexity of cable over that of rope at 1x",
+        perplexity_ratio("cable", 1, "rope", 1),
+    ),
+    Claim(
+        "g helps",
+        "perplexity of cable over that of cable-nw at 1x",
+        perplexity_ratio("cable", 1, "cable-nw", 1),
+    ),
+    _relative_to_cable("k-cable", 1),
+    Claim(
+        "fox has a short window",
+        "receptive field of fox at 4x over the training length",
+        receptive_field("fox", 4),
+    ),
+    Claim(
+        "flat perplexity is forgetting",
+        "perplexity of a passage with cable, after a copy 4x ago over after another passage",
+        recall("cable", 4),
+    ),
+    _relative_to_cable("rope+cable", FAR),
+    _relative_to_cable(BEST, FAR),
+)
+
+
+# Records, and the page
+
+
+def read_records(paths: Sequence[str]) -> list[dict]:
+    """Return the records of perplexity, recall and receptive fields in files and folders.
+
+    A folder stands for its JSON files or, if it has none, for those of its subfolders. Raises
+    InputError if a path does not exist, or a record is corrupt.
+    """
+    remedy = "evaluate the run again, or remove the file"
+    files, problems = [], []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(path.glob("*.json")) or sorted(path.glob("*/*.json"))
+        elif path.exists():
+            files.append(path)
+        else:
+            problems.append(f"{path} does not exist: pass records, or folders of records")
+    if problems:
+        raise InputError(*problems)
+    records = []
+    for file in files:
+        record = read_json(file, remedy)
+        if metrics.metric_of(record) in (PERPLEXITY, RECALL, RECEPTIVE_FIELD):
+            metrics.check_record(file, record, remedy)
+            records.append(record)
+    if not records:
+        raise InputError(
+            "no records of perplexity, recall or receptive fields found: "
+            "python report.py --trend results/reproduction results/ladder"
+        )
+    return records
+
+
+def make_rungs(records: list[dict]) -> list[Rung]:
+    """Return the rungs of records, fewest parameters first."""
+    groups = {}
+    for record in records:
+        data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
+        groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
+    rungs = []
+    for group in groups.values():
+        parameters = [record["parameters"] for record in group if record.get("parameters")]
+        if parameters:
+            rungs.append(Rung(group, statistics.median(parameters)))
+    return sorted(rungs, key=lambda rung: rung.parameters)
+
+
+def measure(claim: Claim, rungs: Sequence[Rung]) -> Trend:
+    """Return the trend of a claim."""
+    parameters = [rung.parameters for rung in rungs]
+    return Trend(claim, parameters, [claim.measure(rung) for rung in rungs])
+
+
+def table(trends: Sequence[Trend], rungs: Sequence[Rung]) -> Table:
+    """Return the table: a row for each claim, a column for each rung, verdict, predictions."""
+    header = ["claim", "ratio", *(rung.label for rung in rungs), "verdict", *PREDICTED]
+    rows = []
+    for trend in trends:
+        predicted = [trend.prediction(parameters) for parameters in PREDICTED.values()]
+        names = [trend.claim.text, trend.claim.ratio]
+        rows.append([*names, *map(_cell, trend.ratios), trend.verdict, *map(_cell, predicted)])
+    return Table([header, *rows])
+
+
+def caption(rungs: Sequence[Rung]) -> str:
+    """Return what the table shows."""
+    return (
+        "Ratios with 95% intervals, paired over the text and over seeds; columns: parameters, text "
+        f"and training length of a rung ({len(rungs)}). Multiples are of the training length; 15x "
+        f"where {FAR}x is not recorded. Verdicts compare the first and the last rung of a row "
+        "(reporting/scaling/trend.py has the rule). Predictions: straight line through three or "
+        "more rungs in logarithms, with its 95% prediction interval."
+    )
+
+
+def plot(trends: Sequence[Trend], file) -> None:
+    """Plot the ratios of the claims against parameters."""
+    points = {trend.claim.text: trend.points() for trend in trends if trend.points()}
+    figures.by_parameters(points, file)
+
+
+def _cell(ratio: Interval | None) -> str:
+    return MISSING if ratio is None else printed_interval(ratio)
+
+
+def _short(parameters: float) -> str:
+    """Return a number of parameters in millions: "0.8M", "45M"."""
+    millions = parameters / 1e6
+    return f"{millions:.1f}M" if millions < 10 else f"{millions:.0f}M"

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Ladder of sizes: do the claims hold from 0.8M parameters to GPT-2 medium? (docs/scaling.md)
+#
+#     bash scripts/ladder.sh RUNG=2
+#     bash scripts/ladder.sh RUNG=2 DATA=data/mine-bpe    # shards of your own
+#     bash scripts/ladder.sh RUNG=4 DRY_RUN=1
+#
+# RUNG  network               tokens             trained at   perplexity at
+# 1     0.8M, 4 x 128         4.1M bytes         256          128 to 4,096 (reproduction.sh)
+# 2     5.8M, 6 x 256         10M of bpe:4096    512          512 to 8,192
+# 3     45M, GPT-2 tiny       4.2M of GPT-2's    1,024        512 to 15,360, and 131,072
+# 4     GPT-2 small, medium   10B of GPT-2's     1,024        512 to 15,360 (runs of table4.sh and
+#                                                             table1_fineweb.sh)
+#
+# Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
+# and 4 HellaSwag (HELLASWAG: a local file). cable, rope and the best encoding of
+# docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the
+# first. Reports, copies of the records and the trend over rungs are in RUNS/SCALE/ladder.
+#
+# Learning rates: rung 2 tries 1e-3, 2e-3 and 4e-3 for cable, rope and alibi with a quarter of the
+# steps, and more while the highest is the best. Others have cable's. Rung 3 has rung 2's times
+# 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
+#
+# Cost on two CPU cores, estimated: rung 2: 12 trainings of 50 minutes, nine of 12. Rung 3: three of
+# 80 minutes. Rung 4: 20 trainings, 9.6 days of one H100.
+
+own_settings="RUNG LR HELLASWAG"
+RUNG=${RUNG:-2}
+for word in "$@"; do
+    case $word in RUNG=*) RUNG=${word#RUNG=} ;; esac
+done
+case $RUNG in 1 | 2) SEEDS=${SEEDS:-1 2 3} ;; esac
+source "$(dirname "$0")/common.sh"
+
+length=1024 lengths=512,1024,2048,4096,8192,15360 distances=256,1024,4096,15360
+best=rope:heads_percent=75+cable:heads_percent=75
+case $RUNG in
+    1)
+        if [ "$SCALE" = full ]; then SCALE=small; fi # reproduction.sh has this size only
+        export SCALE SEEDS
+        exec bash scripts/reproduction.sh
+        ;;
+    2)
+        configs=ladder_2 length=512 lengths=512,1024,2048,4096,8192 distances=256,512,2048,8192
+        defaults=(cable rope "$best" alibi rope+cable kerple) shards=2 tokenizer=bpe:4096
+        ;;
+    3)
+        configs=ladder_3 defaults=(cable rope "$best") shards=2
+        ;;
+    4)
+        configs="fineweb-edu_small fineweb-edu_medium"
+        defaults=(cable rope cable-nw alibi fire t5 t5-clip kerple learnable sinusoidal)
+        ;;
+    *) invalid "RUNG=$RUNG is unknown: use 1, 2, 3 or 4" ;;
+esac
+if [ "$RUNG" -lt 4 ] && [ "$SCALE" = full ]; then # on CPUs
+    eval_tokens=131072 recall_flags="--trials 100"
+fi
+if [[ ! ${LR:-1} =~ ^[0-9]*\.?[0-9]+(e-?[0-9]+)?$ ]]; then
+    invalid "LR=$LR is invalid: use a number, as in LR=2e-3"
+fi
+out=$RUNS/$SCALE/ladder
+rates=$out/learning_rates.txt # of rung 2
+if [ "$RUNG" = 3 ] && [ -z "${LR:-}${DRY_RUN:-}" ] && [ ! -f "$rates" ]; then
+    invalid "rung 3 needs $rates: run RUNG=2 first, or pass LR=1e-3"
+fi
+experiment ladder "${defaults[@]}"
+prepare_data fineweb-edu
+
+declare -A rate=() # by encoding
+read -ra words <<<"$encodings"
+if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
+    tuning_flags=$(at_full_scale --steps 305 --warmup_steps 25)
+    for encodings in cable rope alibi; do
+        if [[ $encodings != cable && " ${words[*]} " != *" $encodings "* ]]; then continue; fi
+        tune_learning_rate ladder_2 512 1e-3 2e-3 4e-3
+        rate[$encodings]=$lr
+    done
+    if [ -z "${DRY_RUN:-}" ]; then
+        mkdir -p "$out"
+        for pe in "${!rate[@]}"; do echo "$pe ${rate[$pe]}"; done | sort >"$rates"
+    fi
+elif [ "$RUNG" = 3 ] && [ -f "$rates" ]; then
+    while read -r pe lr; do rate[$pe]=$lr; done < <(awk '{ print $1, $2 * 256 / 512 }' "$rates")
+fi
+
+# evaluate_runs: evaluate the current runs.
+evaluate_runs() {
+    evaluate_perplexity $lengths
+    if [ "$RUNG" = 3 ]; then EVAL_TOKENS=$((131072 / scale_divisor)) evaluate_perplexity 131072; fi
+    evaluate_recall $distances ${recall_flags:-}
+    evaluate_receptive_field $length,$((4 * length))
+    if [ "$RUNG" = 2 ]; then return; fi
+    if [ "$SCALE" = smoke ]; then HELLASWAG=scripts/hellaswag_smoke.jsonl; fi
+    evaluate_with eval_hellaswag.py ${HELLASWAG:+--source "$HELLASWAG"}
+}
+
+# copy_records FOLDER: copy the current records to a folder, with the names of their runs.
+copy_records() {
+    local record run
+    for record in "${records[@]}"; do
+        mkdir -p "$1"
+        run=$(basename "$(dirname "$record")")
+        run cp "$record" "$1/${run//[:=]/_}-${record##*/}"
+    done
+}
+
+for config in $configs; do
+    all_runs=() all_records=() chosen=("${words[@]}")
+    for seed in $SEEDS; do
+        for ((first = 0; first < ${#chosen[@]}; first += JOBS)); do
+            runs=() records=()
+            for encodings in "${chosen[@]:first:JOBS}"; do
+                lr=${LR:-${rate[$encodings]:-${rate[cable]:-}}}
+                SEEDS=$seed queue_trainings $config $length ${lr:+--lr $lr}
+            done
+            train_queued
+            evaluate_runs
+            copy_records "$out/$config"
+            all_runs+=("${runs[@]}") all_records+=("${records[@]}")
+            records=("${all_records[@]}")
+            report - $config
+        done
+        chosen=()
+        for pe in "${words[@]}"; do
+            case $pe in cable | rope | "$best") chosen+=("$pe") ;; esac
+        done
+    done
+    run python -m reporting.scaling.training_logs "${all_runs[@]}" --out_dir "$out/$config" || true
+done
+run python report.py --trend "$out" --out_dir "$out" || true
+finish

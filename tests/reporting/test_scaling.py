@@ -1,0 +1,195 @@
+"""Trend of the claims over model sizes, against numbers computed by hand."""
+
+import json
+import math
+
+import pytest
+
+import report
+from errors import InputError
+from evaluation.intervals import Interval
+from reporting.scaling import training_logs, trend
+
+
+def record(pe, losses, parameters, seed=1, **changes):
+    """Return a record of perplexity at multiples of 256 tokens; losses: {multiple: loss}.
+
+    All blocks have the same loss, so that the interval over the text has no width.
+    """
+    lengths = {
+        str(256 * multiple): {
+            "loss": loss,
+            "loss_se": 0.01,
+            "perplexity": math.exp(loss),
+            "tokens": 4096,
+            "blocks": [loss] * 4,
+        }
+        for multiple, loss in losses.items()
+    }
+    return {
+        "run": pe,
+        "pe": pe,
+        "size": "tiny",
+        "block_size": 256,
+        "seed": seed,
+        "parameters": parameters,
+        "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
+        "protocol": {"name": "segments", "remainder": "counted"},
+        "lengths": lengths,
+    } | changes
+
+
+def on_text(name):
+    return {"data": {"dataset": name, "split": "val", "tokenizer": "bytes", "sha256": name}}
+
+
+def save(folder, records):
+    folder.mkdir(parents=True)
+    for number, content in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps(content))
+
+
+def trends_of(records):
+    rungs = trend.make_rungs(records)
+    return {claim.text: trend.measure(claim, rungs) for claim in trend.CLAIMS}
+
+
+def numbers(interval):
+    return interval.estimate, interval.low, interval.high
+
+
+def test_perplexity_ratio_and_its_interval_over_seeds():
+    """The log ratios of the two seeds are -0.2 and -0.1: mean -0.15, t interval with t = 12.7."""
+    records = [
+        record("cable", {1: 1.0, 16: 0.9}, 100, seed=1),
+        record("cable", {1: 1.1, 16: 1.2}, 100, seed=2),
+        record("alibi", {1: 1.0, 15: 7.0, 16: 1.1}, 90, seed=1),
+        record("alibi", {1: 1.0, 16: 1.3}, 90, seed=2),
+        record("rope", {1: 1.3}, 80, seed=2),
+    ]
+    found = trends_of(records)
+    (ratio,) = found["cable is below alibi"].ratios
+    width = 12.7062 * math.sqrt(0.005) / math.sqrt(2)
+    assert numbers(ratio) == pytest.approx([math.exp(-0.15 + w) for w in (0, -width, width)])
+    (ratio,) = found["cable is below rope"].ratios  # the seed that both have
+    assert numbers(ratio) == pytest.approx([math.exp(-0.2)] * 3) and ratio.seeds == 1
+    assert found["g helps"].ratios == [None]
+    assert found["cable is below alibi"].parameters == [90]  # the median
+
+
+def test_far_is_15_times_where_16_is_not_recorded():
+    (ratio,) = trends_of([record("cable", {1: 1.0, 15: 1.25}, 100)])[
+        "cable keeps its perplexity"
+    ].ratios
+    assert ratio.estimate == pytest.approx(math.exp(0.25))
+
+
+def test_recall_and_receptive_field_by_hand():
+    """Recall of 20% is a ratio of 0.8, whose logarithm has the standard error 0.04 / 0.8."""
+    recall = {"recall": 20.0, "recall_se": 4.0, "loss": 1.0, "loss_without": 1.2}
+    field = {"receptive_field": 128.0, "receptive_field_se": 10.0}
+    records = [
+        record("cable", {}, 1, metric="Recall", lengths={"1024": recall})
+        | {"protocol": {"passage": 64, "trials": 2, "span": 1024}},
+        record("fox", {}, 1, metric="Receptive field", lengths={"1024": field})
+        | {"protocol": {"windows": 2, "span": 1024, "held": 0.99}},
+    ]
+    found = trends_of(records)
+    (ratio,) = found["flat perplexity is forgetting"].ratios
+    width = 12.7062 * 0.04 / 0.8
+    assert numbers(ratio) == pytest.approx([0.8 * math.exp(w) for w in (0, -width, width)])
+    (ratio,) = found["fox has a short window"].ratios
+    width = 12.7062 * 10 / 256
+    assert numbers(ratio) == pytest.approx([0.5, 0.5 - width, 0.5 + width])
+
+
+def interval(low, high, seeds=3):
+    return Interval(math.sqrt(low * high), low, high, seeds)
+
+
+@pytest.mark.parametrize(
+    "first, last, verdict",
+    [
+        ((0.94, 0.95), (0.90, 0.93), "grows"),
+        ((1.05, 1.06), (1.07, 1.20), "grows"),
+        ((0.90, 0.93), (0.94, 0.95), "shrinks"),
+        ((1.07, 1.20), (0.99, 1.01), "shrinks"),
+        ((1.05, 1.06), (0.80, 0.85), "shrinks, changes sign"),
+        ((0.80, 0.85), (1.50, 1.60), "shrinks, changes sign"),
+        ((0.950, 0.960), (0.955, 0.965), "constant"),
+        ((0.950, 0.960), (0.955, 0.995), "not decided"),
+        ((0.950, 0.980), (0.955, 0.960), "not decided"),
+    ],
+)
+def test_verdict_compares_the_first_and_the_last_rung(first, last, verdict):
+    middle = interval(0.5, 2)
+    assert trend.judge([interval(*first), middle, interval(*last)]) == verdict
+    expected = verdict if verdict == "not decided" else f"{verdict} (one seed)"
+    assert trend.judge([interval(*first), interval(*last, seeds=1)]) == expected
+
+
+def test_one_rung_or_no_interval_decides_nothing():
+    assert trend.judge([interval(0.9, 0.91)]) == trend.judge([]) == "not decided"
+    assert trend.judge([Interval(0.1, -0.1, 0.3, 3)] * 2) == "not decided"
+    ratios = [interval(0.9, 0.91), Interval(0.8), None]
+    assert trend.Trend(trend.CLAIMS[0], [1, 2, 3], ratios).verdict == "not decided"
+
+
+def test_line_predicts_from_three_sizes_only():
+    """ln ratio: 0, -0.1 and -0.2 at 1e6, 1e7 and 1e8 parameters, so -0.3 at 1e9."""
+    ratios = [Interval(math.exp(value)) for value in (0, -0.1, -0.2)]
+    found = trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e8], ratios)
+    assert numbers(found.prediction(1e9)) == pytest.approx([math.exp(-0.3)] * 3)
+    assert trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e7], ratios).prediction(1e9) is None
+    ratios[1] = None
+    assert trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e8], ratios).prediction(1e9) is None
+
+
+def test_report_has_a_column_for_each_rung(tmp_path, capsys):
+    """A folder with records, and one with folders of them; other JSON files are skipped."""
+    small = [record("cable", {1: 1.5, 16: 1.4}, 800_000, size="quickstart")]
+    save(tmp_path / "first", small)
+    save(tmp_path / "first" / "older", [record("cable", {1: 9.0, 16: 9.0}, 7)])
+    for name, parameters in (("b", 5_800_000), ("c", 44_600_000)):
+        losses = {1: 1.0, 16: 0.9}
+        records = [record("cable", losses, parameters, **on_text(name)), {"metric": "other"}]
+        save(tmp_path / "ladder" / name, records)
+    folders = [str(tmp_path / name) for name in ("ladder", "first")]
+    report.main(["--trend", "true", *folders, "--out_dir", str(tmp_path)])
+    header, row = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (tmp_path / "trend.md").read_text().splitlines()
+        if "claim |" in line or "cable keeps" in line
+    ]
+    assert header[2:5] == ["0.8M, toy, 256", "5.8M, b, 256", "45M, c, 256"]
+    assert row[2:6] == ["0.905 (0.905 to 0.905)"] * 3 + ["constant (one seed)"]
+    assert row[6:] == ["0.905 (0.905 to 0.905)"] * 2
+    assert (tmp_path / "trend.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_trend_without_records_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no records of perplexity, recall or receptive fields"):
+        trend.read_records([str(tmp_path)])
+    with pytest.raises(InputError, match="nowhere does not exist: pass records"):
+        trend.read_records(["nowhere"])
+
+
+def test_training_logs_are_recorded(tmp_path, capsys):
+    run = tmp_path / "cable"
+    run.mkdir()
+    (run / "config.yaml").write_text("pe: cable\nsize: tiny\nseed: 2\nlr: 0.002\n")
+    entries = [{"kind": "train", "step": n, "loss": 3.0, "tokens_per_second": n} for n in (1, 2, 9)]
+    for step, loss in ((1, 4.0), (2, 3.5)):
+        window = [10.0 * step, 5.0]
+        entries.append(
+            {"kind": "val", "step": step, "loss": loss, "slope": [1.0], "window": window}
+        )
+    (run / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    training_logs.main([str(run), "--out_dir", str(tmp_path)])
+    (found,) = json.loads((tmp_path / "training_logs.json").read_text())["runs"]
+    expected = {"run": "cable", "seed": 2, "lr": 0.002, "step": 2, "loss": 3.5}
+    expected |= {"tokens_per_second": 2, "window": [20.0, 5.0]}
+    assert expected.items() <= found.items()
+    assert "20, 5 |" in (tmp_path / "training_logs.md").read_text()
+    with pytest.raises(InputError, match="has no log.jsonl"):
+        training_logs.main([str(tmp_path)])
