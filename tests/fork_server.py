@@ -9,7 +9,7 @@ needs a new interpreter gets one: other flags than -c and -m, no program, or oth
 variables that packages read while they are imported (READ_AT_IMPORT).
 
 SIGINT and SIGTERM reach the program, whose status `python` returns; if `python` is killed, so is
-the program. The program is in the process group of the server, whose sys.executable it has.
+the program. The program is in the process group of the server. Its sys.executable is `python`.
 """
 
 import atexit
@@ -98,6 +98,7 @@ def become(request, files):
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
+    sys.executable = request["python"]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -195,6 +196,7 @@ def request(address, executable, variables):
     import socket
 
     content = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
+    content["python"] = sys.argv[0]
     message = json.dumps(content).encode()
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
