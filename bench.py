@@ -23,7 +23,8 @@ compare    one table of ratios to other people's code: a training step to nanoGP
            to transformers, and `prepare`. What is missing is named and skipped. Products of square
            matrices in the same rounds measure the peak speed. Not compiled, unless with --compile
 growth     seconds per token of train, generate and eval with one encoding and one sequence at each
-           context; report.py fits the exponent of the growth and plots it
+           context, above 16,384 tokens without the uncounted round; report.py fits the exponent of
+           the growth and plots it
 
 Cases are interleaved (A B C A B C), after one round that is not counted. `rope` and `nope` are
 always measured; every other encoding is measured together with them. Speeds are those of the median
@@ -74,6 +75,7 @@ from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
 ALL = (*BENCHMARKS, "prepare", "compare", "growth")
 ALONE = ("compare", "growth")  # whose record has a table of its own
+LONG_CONTEXT = 16_384  # tokens; growth measures longer contexts without a warmup round
 GROWING = ("train", "eval", "generate")  # benchmarks whose growth is measured
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
@@ -317,8 +319,10 @@ def measure_growth(config: Config, device: torch.device, dtype: torch.dtype) -> 
             entry = None  # beyond the encoding's longest context
             if case := BENCHMARKS[name](setting, pe).get(pe):
                 prepare = {name: case.prepare}
-                seconds = interleave(prepare, config.repeats, device, label)[name]
-                entry = {"seconds": seconds, "tokens": case.tokens}
+                # A warmup is negligible at long contexts, whose rounds take minutes.
+                uncounted = int(compiles or context <= LONG_CONTEXT)
+                rounds = interleave(prepare, config.repeats, device, label, uncounted=uncounted)
+                entry = {"seconds": rounds[name], "tokens": case.tokens}
             result["lengths"][name][str(context)] = entry
             yield result
 

@@ -64,7 +64,7 @@ def main(argv=None):
         prompts = read_prompts(config.prompt_file)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)
-    prepare_generation(model, dtype)
+    prepare_generation(model, dtype, config.compile)
     tokenizer = run_tokenizer(config.run[0], checkpoint)
     if not config.interactive:
         complete(model, tokenizer, prompts, config, device, dtype)

@@ -98,7 +98,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     model = setting.build_model(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
-    loading.prepare_generation(model, setting.dtype)
+    loading.prepare_generation(model, setting.dtype, setting.compile)
     new_tokens = min(NEW_TOKENS, setting.context // 2)
     vocab_size = model.config.vocab_size
     # The first new token comes from reading the prompt, which is not timed.

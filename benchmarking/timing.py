@@ -21,19 +21,20 @@ def interleave(
     device: torch.device,
     label: str,
     clock: Callable[[Callable, torch.device], float] = devices.measure_seconds,
+    uncounted: int = 1,
 ) -> dict[str, list[float]]:
-    """Return the seconds of `repeats` rounds by name, after one round that is not counted.
+    """Return the seconds of `repeats` rounds by name, after `uncounted` rounds.
 
     prepare: functions that prepare a round, untimed, and return the function to time.
     """
     seconds = {name: [] for name in prepare}
-    total = (repeats + 1) * len(prepare)
+    total = (repeats + uncounted) * len(prepare)
     with tqdm(total=total, desc=label, unit="case", disable=None, leave=False) as bar:
-        for _ in range(repeats + 1):
+        for _ in range(repeats + uncounted):
             for name, prepare_round in prepare.items():
                 seconds[name].append(clock(prepare_round(), device))
                 bar.update()
-    return {name: rounds[1:] for name, rounds in seconds.items()}
+    return {name: rounds[uncounted:] for name, rounds in seconds.items()}
 
 
 def make_entry(

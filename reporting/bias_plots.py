@@ -11,7 +11,7 @@ q k^T * scale + B.
 Lower row, for encodings with cumulative sums S (alibi, cable, fox and similar): S[j-1] - S[j], the
 decay at token j. A high bar weakens the attention to all tokens before j; no bar keeps it.
 
-Figures 4 and 8 to 15 of the CABLE paper; --mean: figure 7 of its version 1.
+Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its figure 7.
 """
 
 from dataclasses import dataclass, field

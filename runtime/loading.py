@@ -10,7 +10,7 @@ from pathlib import Path
 from runtime.checkpoints import load_with_hash, run_folder_of
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
@@ -56,23 +56,56 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
             module.to(dtype)
 
 
-def prepare_generation(model: GPT, dtype: torch.dtype) -> None:
+class PackedLinear(nn.Module):
+    """A bfloat16 Linear layer on a CPU whose weight oneDNN packed once, without gradients.
+
+    The result is that of `F.linear`, which packs the weight again in each call.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 1)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (..., in), cast to bfloat16, times the weight, plus the bias: (..., out)."""
+        x = x.to(torch.bfloat16)
+        linear = torch.ops.mkldnn._linear_pointwise.default
+        return linear(x, self.weight, self.bias, "none", [], "")
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Return whether `PackedLinear` supports a weight."""
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+    return (
+        on_cpu
+        and torch.backends.mkldnn.is_available()
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) -> None:
     """Cast the weights of all matrix products, the embedding included, for autocast to `dtype`.
 
-    Call it when the model is on its device.
+    Call it when the model is on its device; the model can then only generate.
 
-    On a CPU, float32 weights (out, in) with out >= in are also stored by columns: the product with
-    one row, which reads all weights, then takes half the time.
+    On a CPU the product with one row reads all weights. In float32, those (out, in) with out >= in
+    are also stored by columns, which halves its time. In bfloat16, Linear layers of the blocks
+    become `PackedLinear`, unless the step is compiled. The embedding does not: looking up tokens
+    would need a second copy.
     """
     cast_blocks(model, dtype)
     model.wte.to(dtype)
-    for module in (model.wte, *model.h.modules()):
+    for name, module in [("", model.wte), *model.h.named_modules()]:
         if not isinstance(module, nn.Linear | nn.Embedding):
             continue
         rows, columns = module.weight.shape
         by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
         if by_columns and rows >= columns:
             module.weight.data = module.weight.data.T.contiguous().T
+        if isinstance(module, nn.Linear) and not compile and can_pack(module.weight):
+            model.h.set_submodule(name, PackedLinear(module))
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:

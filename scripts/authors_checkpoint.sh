@@ -3,8 +3,7 @@
 #
 # GPT-2 medium trained on FineWeb-Edu at 1,024 tokens is compared with table 1 of the paper's version 1,
 # at that length; GPT-2 tiny trained on WikiText-103 at 1,024 tokens with the perplexities of version
-# 1: 23.75 and 21.97 at 1,024 and 16,384 tokens (section 5.1), and 22.22 at 8,192 (section 5.4), which
-# the authors' repository states as well.
+# 1: 23.75 and 21.97 at 1,024 and 16,384 tokens (section 5.1), and 22.22 at 8,192 (section 5.4).
 #
 #     bash scripts/authors_checkpoint.sh                                # list the files on the hub
 #     FILE=NAME.pt BLOCK_SIZE=1024 bash scripts/authors_checkpoint.sh   # evaluate one, or a local file

@@ -5,8 +5,8 @@
 #
 # The training of cable is shared with table1_wikitext.sh.
 #
-# Cost per encoding: 1.18B tokens, 3.6e17 FLOPs, 15 minutes of one H100 at 40% MFU; k-cable uses
-# the dense path and takes longer. Disk: 0.3 GB of data, 1.1 GB per run.
+# Cost per encoding: 1.18B tokens, 3.6e17 FLOPs, 15 minutes of one H100 at 40% MFU; k-cable has
+# no fused kernel of PyTorch and may take longer. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/common.sh"
 experiment figure5 cable k-cable

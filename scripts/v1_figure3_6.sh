@@ -3,8 +3,8 @@
 #
 #     bash scripts/v1_figure3_6.sh
 #
-# 5,000 steps of 131,072 tokens, trained at 1,024 and at 512 tokens. The paper gives both 128
-# sequences and 524,288 tokens per step; 131,072 is 128 sequences of 1,024, used at every length.
+# 5,000 steps of 131,072 tokens, trained at 1,024 and at 512 tokens. The paper has a batch
+# of 128 and 524,288 tokens per step; 131,072 is 128 sequences of 1,024, used at every length.
 #
 # Cost per encoding (seven) and length: 0.66B tokens, 2.0e17 FLOPs, 8 minutes of one H100 at 40%
 # MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.

@@ -185,3 +185,8 @@ def test_memory_of_the_headline_is_linear_in_the_length():
     assert gigabytes[8] == pytest.approx(fixed + 8 * per_sequence, rel=0.03)
     ratio = (fixed + 8 * per_sequence) / (fixed + 16 * per_sequence)
     assert f"about {ratio:.2f} of the memory" in PAGE.read_text()
+    fixed -= 353.8e6 * 4 / 1e9  # the benchmark accumulates no gradients
+    alone = (fixed + 8 * per_sequence) / (fixed + 16 * per_sequence)
+    assert f"about {alone:.2f} in the benchmark" in PAGE.read_text()
+    findings = (ROOT / "docs" / "findings" / "extrapolation.md").read_text()
+    assert f"about {1 - alone:.0%} is expected in this benchmark, {1 - ratio:.0%} with" in findings
