@@ -22,8 +22,6 @@ import signal
 import sys
 
 READ_AT_IMPORT = ("CUDA", "KMP_", "MKL_", "MPL", "OMP_", "PYTHON", "PYTORCH", "TORCH", "TRITON")
-
-
 SERVERS = []
 
 
@@ -153,8 +151,11 @@ def execute(words):
 def python(without=()):
     """Return the path of the `python`; start its server, which ends with this process.
 
-    without: environment variables that programs do not have.
+    without: environment variables that programs do not have. Other systems than Linux have no
+    server: the path is that of the interpreter.
     """
+    if sys.platform != "linux":
+        return sys.executable
     import subprocess
     import tempfile
 
