@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import fork_server
 import numpy as np
 import pytest
 import torch
@@ -201,7 +202,7 @@ def refused(capsys):
 def program(name, *flags, **environment):
     """Run a program in a new process, as a user does."""
     return subprocess.run(
-        [sys.executable, str(ROOT / name), *map(str, flags)],
+        [fork_server.python(), str(ROOT / name), *map(str, flags)],
         text=True,
         capture_output=True,
         cwd=ROOT,
@@ -225,7 +226,7 @@ def ranks(count, *flags, code=""):
         "rank = int(os.environ['RANK'])\n"
     )
     command = [
-        sys.executable,
+        fork_server.python(),
         "-c",
         f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)",
         *map(str, flags),

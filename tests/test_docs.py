@@ -20,6 +20,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import fork_server
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -336,7 +337,7 @@ def marked_blocks() -> list:
 def run(command: list[str], folder: Path) -> None:
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": fork_server.search_path(),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "INSTALLED": "1",
@@ -362,7 +363,7 @@ def python_blocks() -> list:
 
 @pytest.mark.parametrize("code", python_blocks())
 def test_python_blocks_run(code, copy):
-    run([sys.executable, "-c", code], copy)
+    run(["python", "-c", code], copy)
 
 
 def python_code(page: str) -> list[str]:

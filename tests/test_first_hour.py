@@ -1,21 +1,23 @@
 """The first hour of a new user: scripts/first_hour.sh works, and the docs have its commands."""
 
+import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
+import fork_server
 import pytest
 from conftest import ROOT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts a server in the background")
 def test_first_hour(tmp_path):
+    without = tuple(os.environ.keys() - {"PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"})
     done = subprocess.run(
         ["bash", "scripts/first_hour.sh"],
         cwd=ROOT,
-        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "OUT": str(tmp_path / "out")},
+        env={"PATH": fork_server.search_path(without), "OUT": str(tmp_path / "out")},
         capture_output=True,
         text=True,
     )

@@ -5,10 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from runtime import plugins
 
+import fork_server
 import numpy as np
 import pytest
 import torch
@@ -47,7 +47,7 @@ def script(name, folder, *words, **settings):
         "SCALE": "smoke",
         "VIRTUAL_ENV": sys.prefix,
         "INSTALLED": "1",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": fork_server.search_path(),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
@@ -166,7 +166,7 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
     environment = {
         **os.environ,
         "SCALE": "small",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": fork_server.search_path(),
     }
     done = subprocess.run(
         ["bash", "-c", command, "scripts/common.sh"],
@@ -565,7 +565,7 @@ def test_all_tables_continues_after_failures_and_lists_them(tmp_path, data_dir):
     broken = tmp_path / "bin" / "python"
     broken.parent.mkdir()
     broken.write_text(
-        f'#!/bin/sh\ncase $1 in scripts/*) exec {sys.executable} "$@" ;; esac\nexit 1\n'
+        f'#!/bin/sh\ncase $1 in scripts/*) exec {fork_server.python()} "$@" ;; esac\nexit 1\n'
     )
     broken.chmod(0o755)
     done = script(
