@@ -498,6 +498,7 @@ TABLES = [
     ("sandwich/dimensions", ["perplexity"], ["sandwich/dimensions/*.json"], None),
     ("sandwich/speed", ["train"], ["sandwich/speed/train.json"], "sandwich_section6.2_speed"),
     ("bench/compare", ["compare_1", "compare_2"], ["bench/compare/*.json"], None),
+    ("bench/growth", ["growth"], ["bench/growth.json"], None),
     ("bench/figure3", ["train", "generate", "eval"], ["bench/figure3.json"], None),
     (
         "bench/figure3_tiny",
