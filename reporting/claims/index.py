@@ -163,7 +163,8 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
         f"{len(texts)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): "
         f"{_count(measured.values())}. A line is a verdict of one report, with the 95% interval of "
         "what was measured (docs/evaluation.md has the rule). Of the verdicts on a claim, those "
-        "with an interval are listed, and of these the ones that compare the most encodings. "
+        "with an interval are listed, and of these the ones that compare the most encodings. Of "
+        "several comparisons, the value shown is the least favorable to the claim. "
         "Bounds that no paper prints are marked as ours. The order and the marks of a printed "
         "table are judged on any text.",
     ]
