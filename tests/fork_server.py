@@ -48,7 +48,7 @@ def serve(address):
     listener.bind(address)
     listener.listen(64)
     if len(os.listdir("/proc/self/task")) != 1:
-        sys.exit("an import started threads: forks may hang")
+        sys.exit(0)  # forks may hang
     gc.freeze()  # collections do not write to the pages that forks share
     print("ready", flush=True)
     ready = selectors.DefaultSelector()
@@ -151,8 +151,8 @@ def execute(words):
 def python(without=()):
     """Return the path of the `python`; start its server, which ends with this process.
 
-    without: environment variables that programs do not have. Other systems than Linux have no
-    server: the path is that of the interpreter.
+    without: environment variables that programs do not have. On other systems than Linux, and where
+    imports start threads (without OMP_NUM_THREADS=1), the path is that of the interpreter.
     """
     if sys.platform != "linux":
         return sys.executable
@@ -172,12 +172,11 @@ def python(without=()):
         )
     os.chmod(launcher, 0o755)
     command = [sys.executable, __file__, address]
-    server = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
+    pipe = subprocess.PIPE
+    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
     SERVERS.append(server)  # keeps its standard input open
-    assert server.stdout and server.stdout.readline() == b"ready\n"
-    return launcher
+    assert server.stdout
+    return launcher if server.stdout.readline() == b"ready\n" else sys.executable
 
 
 def search_path(without=()):

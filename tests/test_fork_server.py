@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -21,11 +22,18 @@ def run(*words, **environment):
     )
 
 
+@pytest.mark.skipif(os.environ.get("OMP_NUM_THREADS") != "1", reason="needs OMP_NUM_THREADS=1")
 def test_a_fork_has_torch_and_a_new_interpreter_where_it_is_needed():
     assert run("-c", HAS_TORCH, "a b").stdout == "True -c a b\n"
     assert run("-c", HAS_TORCH, OMP_NUM_THREADS="3").stdout == "False -c\n"
     assert run("-u", "-c", HAS_TORCH).stdout == "False -c\n"
     assert run("-c", HAS_TORCH, TORCHELASTIC_USE_AGENT_STORE="True").stdout == "True -c\n"
+
+
+def test_without_forks_programs_have_an_interpreter():
+    code = "import fork_server, sys; assert fork_server.python() == sys.executable"
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_environment_of_one_fork_does_not_reach_the_next():
