@@ -404,7 +404,7 @@ def _select(hidden: Tensor, positions: Tensor | None) -> Tensor:
 
 
 def _rows_per_chunk(vocab_size: int) -> int:
-    """Return the rows of a chunk of logits; other multiples make bfloat16 on CPUs 20% slower."""
+    """Return the rows of a chunk of logits; other multiples are slow in bfloat16 on CPUs."""
     rows = max(1, LOGITS_CHUNK // vocab_size)
     return rows - rows % ROW_MULTIPLE if rows > ROW_MULTIPLE else rows
 

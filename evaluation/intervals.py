@@ -240,16 +240,8 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Interval:
 
     x: at least two different values. No interval for fewer than three points.
     """
-    deviations = np.asarray(x, float) - np.mean(x)
-    squares = float(deviations @ deviations)
-    estimate = float(deviations @ np.asarray(y, float)) / squares
-    if len(x) < 3:
-        return Interval(estimate)
-    residuals = np.asarray(y, float) - np.mean(y) - estimate * deviations
-    width = t_quantile(len(x) - 2) * math.sqrt(
-        float(residuals @ residuals) / (len(x) - 2) / squares
-    )
-    return Interval(estimate, estimate - width, estimate + width)
+    gradient, squares, variance = _fit_line(x, y)
+    return _line_interval(gradient, variance / squares, len(x))
 
 
 def predicted(x: Sequence[float], y: Sequence[float], at: float) -> Interval:
@@ -258,16 +250,26 @@ def predicted(x: Sequence[float], y: Sequence[float], at: float) -> Interval:
     The interval is that of a further point. Each y counts the same: their own errors show in the
     residuals only. x: at least two different values. No interval for fewer than three points.
     """
+    gradient, squares, variance = _fit_line(x, y)
+    distance = float(at - np.mean(x))
+    leverage = 1 + 1 / len(x) + distance**2 / squares
+    return _line_interval(float(np.mean(y)) + gradient * distance, variance * leverage, len(x))
+
+
+def _fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
+    """Return the least-squares slope, the sum of squares of x, and the variance of residuals."""
     deviations = np.asarray(x, float) - np.mean(x)
     squares = float(deviations @ deviations)
     gradient = float(deviations @ np.asarray(y, float)) / squares
-    estimate = float(np.mean(y) + gradient * (at - np.mean(x)))
-    if len(x) < 3:
-        return Interval(estimate)
     residuals = np.asarray(y, float) - np.mean(y) - gradient * deviations
-    variance = float(residuals @ residuals) / (len(x) - 2)
-    leverage = 1 + 1 / len(x) + float(at - np.mean(x)) ** 2 / squares
-    width = t_quantile(len(x) - 2) * math.sqrt(variance * leverage)
+    return gradient, squares, float(residuals @ residuals) / max(1, len(x) - 2)
+
+
+def _line_interval(estimate: float, variance: float, points: int) -> Interval:
+    """Return the t interval of a quantity of a fitted line; none for fewer than three points."""
+    if points < 3:
+        return Interval(estimate)
+    width = t_quantile(points - 2) * math.sqrt(variance)
     return Interval(estimate, estimate - width, estimate + width)
 
 

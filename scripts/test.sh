@@ -5,7 +5,7 @@
 #     bash scripts/test.sh
 #     bash scripts/test.sh tests/test_posenc.py -k cable      # arguments go to pytest alone
 #
-# Cost: about 15 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
+# Cost: about 11 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
 # printed.
 
 arguments="of pytest"

@@ -170,18 +170,14 @@ def receptive_field(pe: str, multiple: int) -> Callable[[Rung], Interval | None]
     """
 
     def measure(rung: Rung) -> Interval | None:
-        for columns in rung.columns(RECEPTIVE_FIELD):
-            column = _find(columns, pe)
-            if column is None:
-                continue
-            entries = column.entries_by_seed(multiple * column.trained_at).values()
-            if entries:
-                values = [entry["receptive_field"] for entry in entries]
-                errors = [entry.get("receptive_field_se") for entry in entries]
-                windows = column.records[0]["protocol"]["windows"]
-                field = intervals.mean_interval(values, errors, windows)
-                return field.scaled(1 / column.trained_at)
-        return None
+        column, entries = _entries(rung, RECEPTIVE_FIELD, pe, multiple)
+        if column is None:
+            return None
+        values = [entry["receptive_field"] for entry in entries]
+        errors = [entry.get("receptive_field_se") for entry in entries]
+        windows = column.records[0]["protocol"]["windows"]
+        field = intervals.mean_interval(values, errors, windows)
+        return field.scaled(1 / column.trained_at)
 
     return measure
 
@@ -193,23 +189,31 @@ def recall(pe: str, multiple: int) -> Callable[[Rung], Interval | None]:
     """
 
     def measure(rung: Rung) -> Interval | None:
-        for columns in rung.columns(RECALL):
-            column = _find(columns, pe)
-            if column is None:
-                continue
-            entries = column.entries_by_seed(multiple * column.trained_at).values()
-            if entries:
-                ratios = [1 - entry["recall"] / 100 for entry in entries]
-                logs = [math.log(ratio) for ratio in ratios]
-                errors = [
-                    entry["recall_se"] / 100 / ratio
-                    for entry, ratio in zip(entries, ratios, strict=True)
-                ]
-                trials = column.records[0]["protocol"]["trials"]
-                return intervals.mean_interval(logs, errors, trials).exp()
-        return None
+        column, entries = _entries(rung, RECALL, pe, multiple)
+        if column is None:
+            return None
+        ratios = [1 - entry["recall"] / 100 for entry in entries]
+        logs = [math.log(ratio) for ratio in ratios]
+        errors = [
+            entry["recall_se"] / 100 / ratio for entry, ratio in zip(entries, ratios, strict=True)
+        ]
+        trials = column.records[0]["protocol"]["trials"]
+        return intervals.mean_interval(logs, errors, trials).exp()
 
     return measure
+
+
+def _entries(
+    rung: Rung, metric: Metric, pe: str, multiple: int
+) -> tuple[Column | None, list[dict]]:
+    """Return an encoding's column, and its entries at a multiple of the training length by seed."""
+    for columns in rung.columns(metric):
+        column = _find(columns, pe)
+        if column is None:
+            continue
+        if entries := column.entries_by_seed(multiple * column.trained_at).values():
+            return column, [*entries]
+    return None, []
 
 
 def _find(columns: list[Column], pe: str) -> Column | None:

@@ -53,10 +53,9 @@ def test_layouts():
 
 
 def test_table_groups_encodings_with_equal_results():
-    results = {
-        compiled_training.Training("dense", "–", "–", "–", "–", 2, 0, 0, 0): ["cope", "dape"],
-        compiled_training.Training("sdpa", "flash", "64", "x", "y", 3, 1, 1, 4): ["rope"],
-    }
+    dense = compiled_training.Training("dense", "–", "–", "–", "–", 2, 0, 0, 0)
+    sdpa = compiled_training.Training("sdpa", "flash", "64", "x", "y", 3, 1, 1, 4)
+    results = {dense: ["cope", "dape"], sdpa: ["rope"]}
     assert [x.has_problem() for x in results] == [False, True]
     header, _, dense, sdpa, *_ = compiled_training.format_table(results).splitlines()
     assert [cell.strip() for cell in dense.split("|")[1:4]] == ["cope, dape", "dense", "–"]
