@@ -11,8 +11,10 @@ FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization.csv"
 # Daggers and asterisks of table 3 of the Sandwich paper compare with this encoding.
 MARKS_REFERENCE = "sandwich"
-# The CABLE paper does not say which T5 bias it uses; its text describes the clipped one.
-PAPER_NAMES = {"t5-clip": "t5"}
+SANDWICH = "Sandwich"
+# The CABLE paper does not say which T5 bias it uses; its text describes the clipped one. That of
+# the Sandwich paper has logarithmic buckets (section 6.3), as `t5` has.
+CABLE_NAMES = {"t5-clip": "t5"}
 
 
 @dataclass
@@ -31,6 +33,19 @@ class Source:
     def where(self) -> str:
         """The table or section, e.g. "table 1"."""
         return self.source.rpartition(", ")[2]
+
+    def has_protocol_of(self, record: dict) -> bool:
+        """Return whether a record's protocol is the paper's.
+
+        Sandwich scores the last token of segments (section 3.4), which is the protocol
+        same-targets. The CABLE paper states no protocol.
+        """
+        return self.paper != SANDWICH or has_same_targets(record)
+
+
+def has_same_targets(record: dict) -> bool:
+    """Return whether a record has the protocol same-targets of eval_extrapolation.py."""
+    return bool((record.get("protocol") or {}).get("targets"))
 
 
 @dataclass
@@ -52,26 +67,31 @@ class PaperTable(Source):
     lengths: dict[str, int] = field(default_factory=dict)
     """{encoding: training length in tokens} where trained_at is None"""
 
+    @property
+    def other_names(self) -> dict[str, str]:
+        """{encoding: its name in the table} of encodings with another name there."""
+        return {} if self.paper == SANDWICH else CABLE_NAMES
+
     def training_length(self, pe: str) -> int:
         """Return the training length of an encoding in tokens."""
-        return self.trained_at or self.lengths[PAPER_NAMES.get(pe, pe)]
+        return self.trained_at or self.lengths[self.other_names.get(pe, pe)]
 
     def covers(self, pe: str) -> bool:
         """Return whether the table has numbers of this encoding."""
-        return PAPER_NAMES.get(pe, pe) in self.numbers
+        return self.other_names.get(pe, pe) in self.numbers
 
     def value(self, pe: str, context: int) -> float | None:
         """Return a number of the table, or None if it has none."""
-        return self.numbers.get(PAPER_NAMES.get(pe, pe), {}).get(context)
+        return self.numbers.get(self.other_names.get(pe, pe), {}).get(context)
 
     def printed(self, pe: str, context: int) -> str:
         """Return a number as printed, with ± and mark; a dash if the table has none."""
-        text = self.texts.get(PAPER_NAMES.get(pe, pe), {}).get(context)
+        text = self.texts.get(self.other_names.get(pe, pe), {}).get(context)
         return MISSING if text is None else text + self.mark(pe, context)
 
     def mark(self, pe: str, context: int) -> str:
         """Return a dagger, an asterisk or ""."""
-        return self.marks.get(PAPER_NAMES.get(pe, pe), {}).get(context, "")
+        return self.marks.get(self.other_names.get(pe, pe), {}).get(context, "")
 
     def contexts(self) -> list[int]:
         """Return the contexts of the table, ascending."""
@@ -192,6 +212,6 @@ def generalization() -> dict[tuple[str, str], dict[str, float]]:
         columns = [name for name in row if name not in ("model", "encoding")]
         numbers[row["model"], pe] = {name: float(row[name]) for name in columns}
     for size in ("small", "medium"):
-        for ours, theirs in PAPER_NAMES.items():
+        for ours, theirs in CABLE_NAMES.items():
             numbers[size, ours] = numbers[size, theirs]
     return numbers

@@ -123,9 +123,10 @@ def paper_comparison(
 
     marks: of our numbers. The paper's ± and marks are printed where it has them.
 
-    With the paper's model size, training length, data set and tokenizer, it has both numbers and
-    their relative difference. Otherwise it has both relative to the training length, at equal
-    multiples of it; in a table of several training lengths, relative to its shortest context.
+    With the paper's model size, training length, data set, tokenizer (GPT-2's) and, if it states
+    one, protocol, the table has both numbers and their relative difference. Otherwise it has both
+    relative to the training length, at equal multiples of it; in a table of several training
+    lengths, relative to its shortest context.
     """
     columns = [column for column in columns if paper.covers(column.pe)]
     if not columns:
@@ -144,12 +145,15 @@ def paper_comparison(
         rows = _relative_rows(columns, paper, marks or {})
         lengths = sorted({paper.training_length(column.pe) for column in columns})
         trained_at = " and ".join(f"{length:,}" for length in lengths)
-        differing = "task" if paper.metric == "nDCG@10" else "text or vocabulary"
-        separator = " or " if differing == "task" else ", "
+        differing = ", text or vocabulary"
+        if paper.metric == "nDCG@10":
+            differing = " or task"
+        elif not all(map(paper.has_protocol_of, records)):
+            differing = ", text, vocabulary or protocol (docs/evaluation.md)"
         caption = (
             f"{paper.metric} relative to its value at {base}, here and in {source}, trained with "
             f"{trained_at} tokens of context). Absolute values are not "
-            f"comparable, because model size, training length{separator}{differing} differ."
+            f"comparable, because model size, training length{differing} differ."
         )
     if paper.marks:
         caption += f" Marks of the paper's numbers: {EXPLAINED_MARKS}."
@@ -166,6 +170,7 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
         and record["block_size"] == paper.training_length(record["pe"])
         and data["dataset"] == paper.dataset
         and data.get("tokenizer", "gpt2") == "gpt2"
+        and paper.has_protocol_of(record)
     )
 
 

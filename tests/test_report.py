@@ -15,6 +15,8 @@ from conftest import ROOT
 import report
 from reporting import paper
 
+SAME_TARGETS = {"name": "same-targets", "targets": 1, "spans": 1000, "overlap": 0.0}
+
 
 def record(pe, perplexities, run=None, block_size=256, seed=None):
     """Return a record of eval_extrapolation.py; perplexities: {length: value or None}.
@@ -353,7 +355,8 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     for pe, (first, second) in values.items():
         for seed in (1, 2, 3):
             pair = {256: first[seed - 1], 512: second[seed - 1]}
-            paths.append(save(tmp_path / f"{pe}{seed}.json", record(pe, pair, seed=seed)))
+            measured = record(pe, pair, seed=seed) | {"protocol": SAME_TARGETS}
+            paths.append(save(tmp_path / f"{pe}{seed}.json", measured))
     flags = ("--paper", str(paper.FOLDER / "sandwich_table3_arxiv.csv"))
     report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
     parts = (tmp_path / "out" / "perplexity.md").read_text().split("\n\n")
@@ -381,7 +384,8 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     ]
     assert "$^\\dagger$" in (tmp_path / "out" / "perplexity.tex").read_text()
     # An encoding that the table does not have, with one seed, changes no mark.
-    other = save(tmp_path / "other.json", record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
+    measured = record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}) | {"protocol": SAME_TARGETS}
+    other = save(tmp_path / "other.json", measured)
     report.main([*paths, other, *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
     assert "5.30 ± 0.10†" in text and "1 of 1 agree, 0 disagree, 0 are not significant" in text
@@ -396,6 +400,7 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
 def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):
     """At the paper's size, data set and training length, mean and ± of both are printed."""
     setting = {"size": "small", "data": {"dataset": "arxiv", "split": "val", "tokenizer": "gpt2"}}
+    setting["protocol"] = SAME_TARGETS
     paths = [
         save(
             tmp_path / f"{pe}{seed}.json",

@@ -25,7 +25,7 @@ from reporting.claims.verdicts import (
     printed_interval,
 )
 from reporting.columns import PAPER_ORDER, Column, dataset_of, entry_pairs
-from reporting.paper import PAPER_NAMES, PaperTable
+from reporting.paper import PaperTable, has_same_targets
 
 FAR = FAR_MULTIPLES[0]
 
@@ -222,9 +222,9 @@ def _judge_model(
     results = _Results(columns, trained_at)
     claimed = {*results.encodings}
     if printed:
-        claimed |= {*printed.numbers} - {*PAPER_NAMES.values()}
+        claimed |= {*printed.numbers} - {*printed.other_names.values()}
     record = columns[0].records[0]
-    own_protocol = bool((record.get("protocol") or {}).get("targets"))
+    own_protocol = has_same_targets(record)
     for scope, bounds, comparisons in _scopes(dataset_of(record), record.get("size")):
         for bound in bounds:
             is_claimed = _measured_encoding(bound.pe, trained_at) in claimed
@@ -242,7 +242,7 @@ def _judge_model(
                 continue
             if comparison.paper != SANDWICH or own_protocol:
                 yield _judge_lower(results, comparison._replace(rivals=rivals), scope)
-    if printed and len(printed.numbers) > 1:
+    if printed and len(printed.numbers) > 1 and printed.has_protocol_of(record):
         yield from _judge_order(results, printed)
 
 
@@ -372,6 +372,8 @@ def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
     columns = [column for column in columns if not OTHER_ENCODING.search(column.pe)]
     columns = [column for column in columns if column.pe.partition(":")[0] in LONGER_TRAINING]
     if len({column.trained_at for column in columns}) < 2:
+        return
+    if not has_same_targets(columns[0].records[0]):
         return
     for column in columns:
         claim = LONGER_TRAINING[column.pe.partition(":")[0]]

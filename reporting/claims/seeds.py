@@ -29,7 +29,11 @@ def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict
     A mark is compared at the same multiple of the training length. It agrees if ours is the same,
     and disagrees if ours is the opposite. Cells without a mark are no claim.
     """
-    columns = [column for column in columns if printed.covers(column.pe)]
+    columns = [
+        column
+        for column in columns
+        if printed.covers(column.pe) and printed.has_protocol_of(column.records[0])
+    ]
     marks = seed_marks(columns, MARKS_REFERENCE)
     verdicts = []
     for mark in RELATIONS:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import scipy.stats
-from test_report import record
+from test_report import SAME_TARGETS, record
 
 from reporting import claims, paper
 from reporting.claims.receptive_fields import MIN_RANK_CORRELATION, _rank_correlations
@@ -397,8 +397,9 @@ def test_other_dimensions_of_sandwich_are_worse():
 
 def test_models_trained_on_longer_texts_are_stable():
     """Section 5.2: from the shortest to the longest context; the criterion needs two lengths."""
-    shifted = record("alibi-shift:shift=6", {2048: 6.0, 8192: 6.2}, block_size=2048)
-    window = record("window:w=160", {2048: 6.0, 8192: 6.5}, block_size=1024)
+    protocol = {"protocol": SAME_TARGETS}
+    shifted = record("alibi-shift:shift=6", {2048: 6.0, 8192: 6.2}, block_size=2048) | protocol
+    window = record("window:w=160", {2048: 6.0, 8192: 6.5}, block_size=1024) | protocol
     assert texts([shifted, window])[-2:] == [
         "alibi-shift: perplexity at the longest context / at the shortest <= 1.05, trained with "
         "more tokens (Sandwich, section 5.2, our bound): alibi-shift:shift=6, 2,048 to 8,192 "
@@ -409,11 +410,12 @@ def test_models_trained_on_longer_texts_are_stable():
     ]
     assert texts([window]) == []
     for pe in ("alibi-shift:shift=6,heads=2", "window:w=160@1_nope@1"):  # other encodings
-        other = record(pe, {2048: 6.0, 8192: 6.2}, block_size=2048)
+        other = record(pe, {2048: 6.0, 8192: 6.2}, block_size=2048) | protocol
         assert texts([other, window]) == []
+    segments = {"protocol": {"name": "segments"}}  # not the paper's protocol
+    assert not [t for t in texts([shifted | segments, window | segments]) if "Sandwich" in t]
 
 
-SAME_TARGETS = {"name": "same-targets", "targets": 1, "spans": 1000, "overlap": 0.0}
 # Claims that the paper's own tables contradict: (paper, table, start of the claim).
 CONTRADICTED = {
     # ALiBi has 26.80 at 8,192 tokens, below its neighbors and below CABLE's 26.97.

@@ -1,7 +1,7 @@
 """Columns, tables and captions of records with known numbers."""
 
 import pytest
-from test_report import RECORDS, record
+from test_report import RECORDS, SAME_TARGETS, record
 
 from reporting import metrics, paper, tables
 from reporting.columns import (
@@ -266,6 +266,7 @@ def test_table_2_of_sandwich_has_both_training_lengths():
     """Absolute in the paper's setting, otherwise relative to the shortest printed context."""
     printed = paper.load(paper.FOLDER / "sandwich_table2_arxiv.csv")
     setting = {"size": "small", "data": {**SAME_SETTING["data"], "dataset": "arxiv"}}
+    setting["protocol"] = SAME_TARGETS
     lengths = {2048: 6.0, 4096: 6.3, 8192: 6.6}
     records = [
         record("alibi-shift:shift=6", lengths, block_size=2048) | setting,
@@ -277,6 +278,10 @@ def test_table_2_of_sandwich_has_both_training_lengths():
         ["", "paper", "4.4", "6.2"],
         ["", "difference", "+36.4%", "-3.2%"],
     ]
+    segments = [each | {"protocol": {"name": "segments"}} for each in records]
+    table, caption = tables.paper_comparison(columns_of(segments), printed)
+    assert table.cells[0][0] == "multiples of the shortest context"
+    assert caption.endswith("text, vocabulary or protocol (docs/evaluation.md) differ.")
     smaller = [
         record("alibi-shift:shift=6", {512: 6.0, 1024: 6.3, 2048: 6.6}, block_size=512),
         record("window:w=160", {512: 5.0, 1024: 5.0, 2048: 5.5}, block_size=256),
