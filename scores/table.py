@@ -3,8 +3,9 @@
     python -m scores.table results/scores/*.json
     python -m scores.table results/scores/*.json --out_dir runs/table
 
-All scores must have the same budget and the same text. The picture has one point per encoding:
-perplexity at 16 times the training length against recall of text at the same distance.
+All scores must have the same budget and the same text. Writes scores.md, with all encodings,
+summary.md, a short table of the best and the references, and scores.png, with one point per
+encoding: perplexity at 16 times the training length against recall of text at the same distance.
 """
 
 import io
@@ -23,6 +24,7 @@ from scores import criterion
 from scores.criterion import FAR, REFERENCE, printed
 from scores.score_file import REFERENCES, check_comparable, read_score
 
+SUMMARIZED = 5  # encodings in the summary, in addition to the references
 SHORT = {HOLDS: "yes", FAILS: "no", UNDECIDED: "?", criterion.IS_REFERENCE: MISSING}
 
 
@@ -44,7 +46,12 @@ def main(argv=None):
     picture = io.BytesIO()
     draw(scores, picture)
     print(text)
-    for name, content in (("scores.md", text.encode()), ("scores.png", picture.getvalue())):
+    short = f"{summary_table(scores).markdown()}\n\n{summary_caption(scores)}\n"
+    for name, content in (
+        ("scores.md", text.encode()),
+        ("summary.md", short.encode()),
+        ("scores.png", picture.getvalue()),
+    ):
         path = Path(config.out_dir) / name
         with atomic(path) as file:
             file.write(content)
@@ -107,6 +114,48 @@ def score_table(scores: dict[str, dict]) -> Table:
             ]
         )
     return Table(cells)
+
+
+def summary_table(scores: dict[str, dict]) -> Table:
+    """Return a short table of the best encodings and the references."""
+    order = criterion.rank(scores)
+    shown = [pe for pe in order if pe in REFERENCES or order.index(pe) < SUMMARIZED]
+    cells = [
+        [
+            "",
+            "encoding",
+            "criterion",
+            "perplexity at 1x",
+            f"at {FAR}x",
+            f"recall of text at {FAR}x (%)",
+            f"trained recall at {FAR}x (%)",
+            "speed / rope",
+        ]
+    ]
+    for pe in shown:
+        score = scores[pe]
+        verdicts = criterion.judge(score, scores[REFERENCE])
+        numbers = (
+            criterion.perplexity(score, 1),
+            criterion.perplexity(score, FAR),
+            criterion.recall(score, criterion.length_at(score, FAR)),
+            criterion.accuracy(score, FAR),
+            criterion.speed(score),
+        )
+        outcomes = " ".join(SHORT.get(verdict.outcome, MISSING) for verdict in verdicts)
+        cells.append([str(order.index(pe) + 1), pe, outcomes, *map(estimate, numbers)])
+    return Table(cells)
+
+
+def summary_caption(scores: dict[str, dict]) -> str:
+    """Return what the short table shows."""
+    budget = scores[REFERENCE]["budget"]
+    return (
+        f"Places among {len(scores)} encodings, mean of {len(budget['seeds'])} seeds. Criterion: "
+        f"perplexity at {FAR}x not above {REFERENCE}'s, recall of text, trained recall, speed; ?: not "
+        f"decided. Trained at {budget['training']['block_size']:,} tokens, "
+        f"{budget['recall_training']['block_size']:,} for trained recall."
+    )
 
 
 def estimate(interval: Interval | None) -> str:

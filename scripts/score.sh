@@ -12,8 +12,9 @@
 # cable are measured first, unless OUT has their scores.
 #
 # Cost: about half an hour per encoding on two CPU cores. Finished steps are skipped, interrupted ones
-# are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards.
-# SCALE=smoke is a functional test. DRY_RUN=1 prints the commands and the cost.
+# are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards. FLAGS
+# are flags of both trainings, for a budget of your own in another OUT. SCALE=smoke is a functional
+# test. DRY_RUN=1 prints the commands and the cost.
 
 words=()
 while [ $# -gt 0 ]; do
@@ -28,6 +29,9 @@ set -- "${words[@]}"
 own_settings=OUT SEEDS=${SEEDS:-1 2 3}
 source "$(dirname "$0")/common.sh"
 encodings=${ENCODINGS:-rope cable} NPROC=1
+if [ -n "${FLAGS:-}" ] && [ -z "${OUT:-}" ]; then
+    invalid "FLAGS change the budget: pass OUT=FOLDER, too, for the scores of this budget"
+fi
 case $SCALE in
     full)
         RUNS+=/scores OUT=${OUT:-results/scores}
@@ -45,9 +49,10 @@ case $SCALE in
         ;;
     *) invalid "SCALE=$SCALE has no budget: use full or smoke" ;;
 esac
-if [ -n "${FLAGS:-}${EVAL_TOKENS:-}" ]; then
-    invalid "the budget is fixed: remove FLAGS and EVAL_TOKENS"
+if [ -n "${EVAL_TOKENS:-}" ]; then
+    invalid "the budget is fixed: remove EVAL_TOKENS"
 fi
+if [ -n "${FLAGS:-}" ]; then distances=1x,4x,16x; fi # they may set the training length
 check_settings ${DATA:+--data "$DATA"}
 
 prepare_data stdlib
@@ -97,7 +102,8 @@ train_seeds() {
     list_runs "$1" "$2"
     folders=("${runs[@]}")
     for seed in $SEEDS; do
-        queue_training "${folders[0]}" "${@:3}" --data "$data" --pe "$2" --seed "$seed" --resume
+        queue_training "${folders[0]}" "${@:3}" --data "$data" --pe "$2" --seed "$seed" --resume \
+            ${FLAGS:-}
         folders=("${folders[@]:1}")
     done
 }

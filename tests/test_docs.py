@@ -33,6 +33,7 @@ import report  # noqa: E402
 from benchmarking.gpu_session import __main__ as gpu_session  # noqa: E402
 from errors import InputError  # noqa: E402
 from reporting.claims import index  # noqa: E402
+from scores import table as score_table  # noqa: E402
 
 RESULTS = ROOT / "results"
 FAULTS = ROOT / "tests" / "faults" / "__main__.py"
@@ -522,6 +523,15 @@ def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_pa
     assert written.exists() == committed.exists()
     if written.exists():
         assert written.read_text() == committed.read_text()
+
+
+def test_committed_scores_equal_their_table(tmp_path):
+    """docs/scores.md has the command."""
+    score_table.main(
+        [*map(str, sorted(RESULTS.glob("scores/*.json"))), "--out_dir", str(tmp_path)]
+    )
+    for name in ("scores.md", "summary.md"):
+        assert (tmp_path / name).read_text() == (RESULTS / "scores" / name).read_text()
 
 
 def test_committed_trend_equals_the_report(tmp_path):

@@ -381,6 +381,17 @@ def test_score_runs_the_budget_and_resumes(has_task, tmp_path):
     assert int(first[0][1]) > 30 and {step[1] for step in second} == {"1"}
     assert log.read_text().count("scores.speed") == 3  # none again
 
+    log.unlink()
+    done = script("score.sh", tmp_path, "--pe", pe, **settings, FLAGS="--lr 1e-3 --warmup_steps 5")
+    assert done.returncode == 0, done.stderr
+    commands = [line.split("\t") for line in log.read_text().splitlines()]
+    trainings = [words for words in commands if "--resume" in words]
+    assert len(trainings) == len(expected)
+    for words in trainings:
+        assert words[-6:-2] == ["--lr", "1e-3", "--warmup_steps", "5"]
+        check_python(words)
+        assert words[-1].startswith(str(tmp_path / "runs" / "lr1e-3-warmup_steps5" / "scores"))
+
 
 def test_the_budget_of_a_score_is_fixed(tmp_path):
     for setting in ("EVAL_TOKENS=5", "FLAGS=--lr 1", "SCALE=small"):

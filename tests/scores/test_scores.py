@@ -231,6 +231,15 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
     assert [row[:6] for row in cells][0] == ["1", "winner", "yes", "yes", "yes", "yes"]
     assert cells[2][2:4] == ["—", "—"] and cells[3][2:5] == ["no", "yes", "no"]
     assert "4 encodings, 3 seeds each" in lines[7]
+    losers = [make_score(f"loser{n}", loss=1.6 + n, gained=0.0, speed=0.5) for n in range(3)]
+    table.main([*map(str, [*paths, *write(tmp_path / "in", *losers)]), "--out_dir", str(tmp_path)])
+    text = (tmp_path / "summary.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:8]]
+    shown = ["winner", "forgets", "cable", "rope", "loser0"]  # the first five; references are among them
+    assert [row[1] for row in rows if row] == shown
+    assert rows[0][2:] == ["yes yes yes yes", *rows[0][3:]] and rows[2][2] == "— — yes yes"
+    assert rows[0][4] == "4.26"  # exp(1.45)
+    assert "Places among 7 encodings, mean of 3 seeds." in text
 
 
 @pytest.mark.parametrize(
