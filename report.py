@@ -233,6 +233,7 @@ def report_generalization(records: list[dict], judge: bool, out: Folder) -> list
     table = tables.generalization_table(results, paper.generalization())
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
+        " The paper does not name its HellaSwag metric."
         " For protocols and standard errors, see the tables below."
     )
     if differing := differing_texts([record for record in records if "lengths" in record]):

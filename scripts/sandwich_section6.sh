@@ -4,7 +4,8 @@
 #     DATA=data/arxiv RUNS=runs/arxiv bash scripts/sandwich_section6.sh
 #
 # Plots the bias of 8,192 tokens with a fitted logarithm. Trains GPT-2 small at 512 tokens with five
-# dimensions of the sinusoidal embeddings (section 6.1; the paper names only its best, 128).
+# dimensions of the sinusoidal embeddings (section 6.1). The text names only the best,
+# 128; we did not read the legend of figure 10.
 # Compares the training speed and memory of t5 and kerple with sandwich (section 6.2), which needs
 # an idle machine.
 # Without DATA: FineWeb-Edu.

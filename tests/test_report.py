@@ -197,6 +197,7 @@ def test_results_on_other_data_are_next_to_the_paper_s(tmp_path):
     report.main([*paths, "--paper", numbers, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "generalization.md").read_text()
     assert "30.00" in text and "25.00" in text and "CABLE, version 1, table 1" in text
+    assert "does not name its HellaSwag metric" in text
 
 
 def test_a_folder_is_refused_with_the_pattern_of_its_records(refused, tmp_path):

@@ -95,9 +95,10 @@ FINEWEB_EDU_BOUNDS = (
 BEYOND = "every length beyond the training length"
 FROM_TRAINING = "every length from the training length on"
 EVERY = "every length"
-# Sandwich's "smaller and larger" dimensions, of which the paper names none; 128 is the default.
+# Sandwich's "smaller and larger" dimensions: the text names none, and we did not read the legend of
+# figure 10. 128 is the default.
 SANDWICH_DIMENSIONS = tuple(f"sandwich:dimension={dimension}" for dimension in (32, 64, 256, 512))
-# The other encodings of the tables of both versions of the CABLE paper.
+# The other encodings of the CABLE paper's tables: versions 2 and 3, and version 1.
 CABLE_RIVALS = tuple(pe for pe in PAPER_ORDER if pe != "cable")
 CABLE_V1_RIVALS = ("alibi", "t5", "t5-clip", "rope", "sinusoidal")
 # ALiBi's slopes fit the training length in the Sandwich paper, so at others they are scaled, too.

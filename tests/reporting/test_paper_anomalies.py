@@ -44,8 +44,10 @@ def test_parameters_and_heads_of_gpt2():
 def test_epochs():
     epochs = [f"{steps * 524288 / 118e6:.1f}" for steps in (9000, 5000, 3000)]
     check_row("§4.2 | 524,288 tokens", *epochs)
-    tokens = 14000 * 4 * 32 * 512
-    check_row("§5.5 | 14k steps", f"{tokens / 1e9:.2f}B", f"{tokens / 10e9:.2f} epochs")
+    tokens, of_section_4 = (14000 * per_step for per_step in (4 * 32 * 512, 524288))
+    beginning = "§5.5 | 14k steps"
+    check_row(beginning, "of 10B tokens", f"{tokens / 1e9:.2f}B", f"{tokens / 10e9:.2f} epochs")
+    check_row(beginning, f"{of_section_4 / 1e9:.1f}B, {of_section_4 / 10e9:.2f} epochs")
 
 
 def test_cable_does_not_improve_at_every_length():
@@ -102,6 +104,32 @@ def test_alibi_of_table_4():
     check_row("table 4, tiny", column, cable[8192])
 
 
+def test_alibi_beyond_the_training_length():
+    tiny = numbers(TINY, "alibi")
+    longer = max(value for length, value in tiny.items() if length > 1024)
+    assert longer < tiny[1024]
+    check_row("§5.1 | on FineWeb-Edu, ALiBi", f"{tiny[1024]:.2f} at 1,024", f"{longer:.2f} beyond")
+    for name in (WIKITEXT, *TABLE5):
+        values = [*numbers(name, "alibi").values()]
+        assert values == sorted(values, reverse=True)
+    alibi = numbers(WIKITEXT, "alibi")
+    printed = f"from {alibi[512]:.2f} at 512 to {alibi[15360]:.2f} at 15,360"
+    check_row('§5.1 | ALiBi: "slight', printed)
+
+
+def test_models_with_dapev2_are_lower_than_cable():
+    with_cable, with_kerple = (numbers(TABLE2, f"dapev2+{pe}") for pe in ("cable", "kerple"))
+    cable = numbers(TABLE2, "cable")
+    assert all(max(with_cable[n], with_kerple[n]) < cable[n] for n in cable)
+    printed = f"{with_cable[8192]} and {with_kerple[8192]} at 8,192 tokens, CABLE {cable[8192]}"
+    check_row("v3 §5.3", printed)
+
+
+def test_rope_of_table_3():
+    rope = numbers("cable_table3_mldr_ndcg10_bert", "rope")
+    check_row("§5.5 | BERT", f"from {rope[512]} to {rope[16384]}")
+
+
 def test_generalization_of_version_1():
     table = {
         size: {pe: values for (s, pe), values in paper.generalization().items() if s == size}
@@ -112,6 +140,9 @@ def test_generalization_of_version_1():
     check_row("table 1, small", fineweb["alibi"], fineweb["cable-v1"])
     rows = [*table["small"].values(), *table["medium"].values()]
     assert all(values["wikitext2_ppl"] < values["wikitext103_ppl"] for values in rows)
+    medium = table["medium"]["cable-v1"]
+    printed = f"{medium['wikitext2_ppl']:.2f} and {medium['wikitext103_ppl']:.2f}"
+    check_row("table 1 | Wiki2", printed)
     gains = {
         pe: values["hellaswag_acc"] - table["small"][pe]["hellaswag_acc"]
         for pe, values in table["medium"].items()
@@ -132,9 +163,9 @@ def test_cable_trained_at_512_and_sinusoidal_trained_at_8192():
         (sinusoidal,) = [
             line["baseline_value"] for line in csv.DictReader(file) if line["context"] == "8192"
         ]
-    cable = numbers("cable_v1_section5.1_wikitext-103_tiny_trained-at-512", "cable-v1")[8192]
-    assert cable > float(sinusoidal)
-    check_row("§5.4 | all Cable models", cable, sinusoidal)
+    cable = numbers("cable_v1_section5.1_wikitext-103_tiny_trained-at-512", "cable-v1")
+    assert min(cable[512], cable[8192]) > float(sinusoidal)
+    check_row("§5.4 | all Cable models", cable[8192], f"{cable[512]} at 512", sinusoidal)
 
 
 @pytest.mark.parametrize("name", ["table1_arxiv", "table4_openwebtext2"])
@@ -174,6 +205,46 @@ def test_perplexities_of_alibi_that_fall():
             falling[pe] = f"from {values[512]:.2f} to {values[1024]:.2f}"
     assert falling.keys() == {"alibi-shift:shift=2", "alibi-equal:h=0"}
     check_row("§4.4", *falling.values())
+
+
+def test_receptive_fields_and_perplexities_of_alibi():
+    fields = {}
+    with (paper.FOLDER / "sandwich_section5.1_receptive_fields.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            fields[line["encoding"]] = int(line["receptive_field"])
+    assert fields["alibi-shift:shift=0"] == 2048 == 4 * 512
+    growths = []
+    for name in ("table1_arxiv", "table4_openwebtext2"):
+        values = numbers(f"sandwich_{name}", "alibi-shift:shift=0")
+        assert values[8192] / values[2048] < 1.002  # stable
+        growths.append(f"{values[8192] / values[512] - 1:.0%}")
+    first, second = growths
+    beginning = "§1, §6.2, §7"
+    check_row(beginning, "2,048 tokens for Δ = 0", "four training lengths")
+    check_row(beginning, f"{first} (ArXiv) and {second} (OpenWebText2)")
+    arxiv = paper.load(paper.FOLDER / "sandwich_table1_arxiv.csv").numbers
+    explodes = {}
+    for shift in (0, 2, 4, 6, 8):
+        pe = f"alibi-shift:shift={shift}"
+        assert fields[pe] == 2048
+        explodes[shift] = arxiv[pe][8192] > 2 * arxiv[pe][512]
+    assert [shift for shift in explodes if explodes[shift]] == [6, 8]
+    check_row("§5.1 | Δ = 6 and 8", "2,048 for Δ = 0, 2 and 4")
+
+
+def test_segment_of_section_6_2_and_smallest_slope():
+    for last, first, second in ((8192, "6,400", "6,656"), (2048, "256", "512")):
+        assert (f"{last - 1792:,}", f"{last - 1536:,}") == (first, second)
+        check_row('§6.2 | "the almost linear', f"{first} to {second} tokens back")
+    check_row("§4.2, slopes", f"from 1 to 1/{2**8}")
+
+
+def test_windows_of_table_4_at_512_tokens():
+    at_512 = {
+        w: numbers("sandwich_table4_openwebtext2", f"window:w={w}")[512] for w in (100, 120, 160)
+    }
+    assert at_512[120] > at_512[100] > at_512[160]
+    check_row("table 4 at 512 tokens", *(f"{value:.1f}" for value in at_512.values()))
 
 
 def test_one_mark_of_table_3_has_the_wrong_direction():
