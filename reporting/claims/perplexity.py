@@ -388,8 +388,8 @@ def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
 def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
     """Yield the verdict on cable-v1 and sinusoidal, if both were trained at several lengths.
 
-    Source: CABLE, version 1, figure 5. Sinusoidal counts at its training lengths only ("not evaluated
-    on longer sequences"), cable-v1 from its training length on.
+    Source: CABLE, version 1, figure 5. Sinusoidal counts at its training lengths only ("not
+    evaluated on longer sequences"), cable-v1 from its training length on.
     """
     cable_columns = [column for column in columns if "cable-v1" in _claimed_names(column.pe)]
     sinusoidal_columns = [column for column in columns if column.pe == "sinusoidal"]
