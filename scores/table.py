@@ -152,8 +152,8 @@ def summary_caption(scores: dict[str, dict]) -> str:
     budget = scores[REFERENCE]["budget"]
     return (
         f"Places among {len(scores)} encodings, mean of {len(budget['seeds'])} seeds. Criterion: "
-        f"perplexity at {FAR}x not above {REFERENCE}'s, recall of text, trained recall, speed; ?: not "
-        f"decided. Trained at {budget['training']['block_size']:,} tokens, "
+        f"perplexity at {FAR}x not above {REFERENCE}'s, recall of text, trained recall, speed; ?: "
+        f"not decided. Trained at {budget['training']['block_size']:,} tokens, "
         f"{budget['recall_training']['block_size']:,} for trained recall."
     )
 

@@ -527,9 +527,7 @@ def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_pa
 
 def test_committed_scores_equal_their_table(tmp_path):
     """docs/scores.md has the command."""
-    score_table.main(
-        [*map(str, sorted(RESULTS.glob("scores/*.json"))), "--out_dir", str(tmp_path)]
-    )
+    score_table.main([*map(str, sorted(RESULTS.glob("scores/*.json"))), "--out_dir", str(tmp_path)])
     for name in ("scores.md", "summary.md"):
         assert (tmp_path / name).read_text() == (RESULTS / "scores" / name).read_text()
 

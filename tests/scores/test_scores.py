@@ -235,7 +235,8 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
     table.main([*map(str, [*paths, *write(tmp_path / "in", *losers)]), "--out_dir", str(tmp_path)])
     text = (tmp_path / "summary.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:8]]
-    shown = ["winner", "forgets", "cable", "rope", "loser0"]  # the first five; references are among them
+    # The first five, which include the references.
+    shown = ["winner", "forgets", "cable", "rope", "loser0"]
     assert [row[1] for row in rows if row] == shown
     assert rows[0][2:] == ["yes yes yes yes", *rows[0][3:]] and rows[2][2] == "— — yes yes"
     assert rows[0][4] == "4.26"  # exp(1.45)
