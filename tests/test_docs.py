@@ -101,7 +101,7 @@ def test_relative_links_exist(page):
 def test_map_of_the_readme_is_complete():
     """The map lists every program and every folder that git tracks, and nothing else."""
     tree = (ROOT / "README.md").read_text().split("```text\n")[1].split("```")[0]
-    listed = {line.split()[0] for line in tree.splitlines() if line}
+    listed = {*re.findall(r"(?<![\w/])[\w-]+(?:\.py|/)", tree)}
     programs = {path.name for path in ROOT.glob("*.py")}
     folders = {
         f"{path.name}/"
