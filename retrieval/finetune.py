@@ -10,9 +10,10 @@ The recipe is that of the CABLE paper (section 5.5), trained by sentence-transfo
 over 1.25M samples of MS MARCO with mined hard negatives, batch size 128, 5% warmup. The vector of
 a text is the mean of the last layer over its tokens. For each query, the loss is the cross-entropy
 of its passage among all passages and hard negatives of the batch, with 20 times the cosine
-similarity as logits. Mini-batches change the memory, not the result. The paper prints no triplets,
-loss or learning rate. The defaults are those of ModernBERT's script (Warner et al. 2024), which has
-the same number of samples and the same warmup. Pooling is our choice.
+similarity as logits. Mini-batches change the memory, not the result. The paper says
+"contrastive loss" without naming which (section A.1), and prints no triplets or learning rate. The
+defaults are those of ModernBERT's script (Warner et al. 2024), which has the same number of samples
+and the same warmup. Pooling is our choice.
 
 The output folder is a sentence-transformers model with a record, finetune.json, of settings and
 losses. --resume continues from the newest complete checkpoint in its folder checkpoints/, which is

@@ -11,7 +11,7 @@
 # prints the card (docs/scores.md). Patterns of more than two layers skip the recall task. rope and
 # cable are measured first, unless OUT has their scores.
 #
-# Cost: about half an hour per encoding on two CPU cores. Finished steps are skipped, interrupted ones
+# Cost: 10 to 30 minutes per encoding on two CPU cores. Finished steps are skipped, interrupted ones
 # are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards. FLAGS
 # are flags of both trainings, for a budget of your own in another OUT. SCALE=smoke is a functional
 # test. DRY_RUN=1 prints the commands and the cost.
