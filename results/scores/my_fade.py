@@ -7,7 +7,7 @@ from posenc import Encoding
 
 
 class Fade(Encoding):
-    """-2 m_h sigmoid(x_j w_h + c_h) d, m_h learnable slopes that start as ALiBi's, d the distance."""
+    """-2 m_h sigmoid(x_j w_h + c_h) d, m_h learnable slopes from ALiBi's on, d the distance."""
 
     names = ("fade",)
     supports_bidirectional = False  # the factors hold for earlier keys only

@@ -9,7 +9,7 @@ from posenc import Cable
 
 
 class CableSoftplus(Cable):
-    """`cable` with S = cumsum(-Softplus(x w_c)): steps are positive and have a gradient everywhere."""
+    """`cable` with S = cumsum(-Softplus(x w_c)): all steps are positive and have a gradient."""
 
     names = ("cable-softplus",)
 
@@ -19,7 +19,7 @@ class CableSoftplus(Cable):
 
 
 class CableOpen(Cable):
-    """`cable` with S = cumsum(-ReLU(x w_c + 1)): the ReLU is open for all tokens at the first step."""
+    """`cable` with S = cumsum(-ReLU(x w_c + 1)): all steps are positive at the start."""
 
     names = ("cable-open",)
 
