@@ -423,7 +423,7 @@ def _judge_perplexity(columns, printed=None, **evidence):
     if "objective" in columns[0].records[0]:  # the claims are on decoders
         return []
     verdicts = claims.judge_perplexity(columns, printed)
-    if printed and printed.marks:
+    if printed and printed.marks and printed.has_protocol_of(columns[0].records[0]):
         verdicts += claims.judge_seed_marks(columns, printed)
     return verdicts
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -396,6 +397,12 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     text = (tmp_path / "out" / "perplexity.md").read_text()
     assert "t-test over 3 seeds" not in text
     assert text.count("seeds) (Sandwich, table 3): **not measured**") == 2
+    # Another protocol than the paper's: its claims are not judged.
+    for path in paths:
+        measured = json.loads(Path(path).read_text()) | {"protocol": {"name": "segments"}}
+        save(Path(path), measured)
+    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
+    assert "(Sandwich, table 3):" not in (tmp_path / "out" / "perplexity.md").read_text()
 
 
 def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):

@@ -391,6 +391,9 @@ def test_score_runs_the_budget_and_resumes(has_task, tmp_path):
         assert words[-6:-2] == ["--lr", "1e-3", "--warmup_steps", "5"]
         check_python(words)
         assert words[-1].startswith(str(tmp_path / "runs" / "lr1e-3-warmup_steps5" / "scores"))
+    recalls = [words for words in commands if words[0] == "eval_recall.py"]
+    distances = {words[words.index("--distances") + 1] for words in recalls}
+    assert distances == {"1x,4x,16x"}  # --block_size may be among the flags
 
 
 def test_the_budget_of_a_score_is_fixed(tmp_path):

@@ -35,11 +35,11 @@ from reporting.claims.verdicts import (
     NO_INTERVAL,
     NOT_MEASURED,
     OURS,
-    SANDWICH,
     UNDECIDED,
     Verdict,
 )
 from reporting.formatting import escape_markdown
+from reporting.paper import SANDWICH
 
 FILE = "verdicts.csv"
 TITLES = {

@@ -16,7 +16,6 @@ from reporting.claims.verdicts import (
     NO_PAPER,
     OTHER_ENCODING,
     OURS,
-    SANDWICH,
     Verdict,
     is_stated_for,
     judge_all,
@@ -25,7 +24,7 @@ from reporting.claims.verdicts import (
     printed_interval,
 )
 from reporting.columns import PAPER_ORDER, Column, dataset_of, entry_pairs
-from reporting.paper import PaperTable, has_same_targets
+from reporting.paper import SANDWICH, PaperTable, has_same_targets
 
 FAR = FAR_MULTIPLES[0]
 
@@ -103,7 +102,6 @@ CABLE_RIVALS = tuple(pe for pe in PAPER_ORDER if pe != "cable")
 CABLE_V1_RIVALS = ("alibi", "t5", "t5-clip", "rope", "sinusoidal")
 # ALiBi's slopes fit the training length in the Sandwich paper, so at others they are scaled, too.
 SANDWICH_RIVALS = ("alibi", ALIBI_SLOPES)
-# Claims of the Sandwich paper, here and above, are judged with its protocol only: same-targets.
 LOWER_THAN = (
     LowerThan("cable", CABLE_RIVALS, BEYOND, CABLE, "section 5.1"),
     LowerThan("cable-nw", ("alibi",), (4, FAR), CABLE, "section 5.1"),
@@ -178,7 +176,8 @@ def all_claims() -> list[Verdict]:
 def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
     """Return verdicts on the encodings in columns and in the paper's table.
 
-    Models that differ in size or training length are judged separately.
+    Models that differ in size or training length are judged separately. Claims of the Sandwich
+    paper are judged by its protocol only.
     """
     models = {}
     for column in columns:
@@ -191,7 +190,10 @@ def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -
                 verdict.claim = f"{size}, trained with {trained_at:,} tokens: {verdict.claim}"
             verdicts.append(verdict)
     verdicts += _judge_longer_training(columns)
-    return verdicts + [*_judge_all_training_lengths(columns)]
+    verdicts += _judge_all_training_lengths(columns)
+    if not has_same_targets(columns[0].records[0]):  # all columns have one protocol
+        verdicts = [verdict for verdict in verdicts if verdict.paper != SANDWICH]
+    return verdicts
 
 
 def _scopes(dataset: str, size: str | None) -> list[Scope]:
@@ -225,12 +227,11 @@ def _judge_model(
     if printed:
         claimed |= {*printed.numbers} - {*printed.other_names.values()}
     record = columns[0].records[0]
-    own_protocol = has_same_targets(record)
     for scope, bounds, comparisons in _scopes(dataset_of(record), record.get("size")):
         for bound in bounds:
             is_claimed = _measured_encoding(bound.pe, trained_at) in claimed
             is_claimed = is_claimed and is_stated_for(bound.pe, record.get("size"))
-            if is_claimed and (bound.paper != SANDWICH or own_protocol):
+            if is_claimed:
                 yield _judge_growth(results, bound, scope)
         for comparison in comparisons:
             rivals = tuple(
@@ -241,9 +242,8 @@ def _judge_model(
             is_claimed = comparison.pe in claimed and rivals
             if not is_claimed or not is_stated_for(comparison.pe, record.get("size")):
                 continue
-            if comparison.paper != SANDWICH or own_protocol:
-                yield _judge_lower(results, comparison._replace(rivals=rivals), scope)
-    if printed and len(printed.numbers) > 1 and printed.has_protocol_of(record):
+            yield _judge_lower(results, comparison._replace(rivals=rivals), scope)
+    if printed and len(printed.numbers) > 1:
         yield from _judge_order(results, printed)
 
 
@@ -373,8 +373,6 @@ def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
     columns = [column for column in columns if not OTHER_ENCODING.search(column.pe)]
     columns = [column for column in columns if column.pe.partition(":")[0] in LONGER_TRAINING]
     if len({column.trained_at for column in columns}) < 2:
-        return
-    if not has_same_targets(columns[0].records[0]):
         return
     for column in columns:
         claim = LONGER_TRAINING[column.pe.partition(":")[0]]

@@ -10,13 +10,13 @@ from evaluation.intervals import Interval
 from reporting.claims.verdicts import (
     FAR_MULTIPLES,
     NO_GROWTH,
-    SANDWICH,
     UNDECIDED,
     Verdict,
     judge_bound,
     printed_interval,
 )
 from reporting.columns import Column, entry_pairs
+from reporting.paper import SANDWICH
 
 SOURCE = (SANDWICH, "section 5.1, our bound")
 MIN_RANK_CORRELATION = 0.7

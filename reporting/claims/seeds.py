@@ -1,9 +1,9 @@
 """Claims by paired t-tests over seeds (Sandwich, table 3)."""
 
 from evaluation.significance import BETTER, WORSE
-from reporting.claims.verdicts import FAILS, HOLDS, SANDWICH, UNDECIDED, Verdict
+from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED, Verdict
 from reporting.columns import Column
-from reporting.paper import MARKS_REFERENCE, PaperTable
+from reporting.paper import MARKS_REFERENCE, SANDWICH, PaperTable
 from reporting.tables import seed_marks
 
 RELATIONS = {BETTER: "better", WORSE: "worse"}
@@ -29,11 +29,7 @@ def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict
     A mark is compared at the same multiple of the training length. It agrees if ours is the same,
     and disagrees if ours is the opposite. Cells without a mark are no claim.
     """
-    columns = [
-        column
-        for column in columns
-        if printed.covers(column.pe) and printed.has_protocol_of(column.records[0])
-    ]
+    columns = [column for column in columns if printed.covers(column.pe)]
     marks = seed_marks(columns, MARKS_REFERENCE)
     verdicts = []
     for mark in RELATIONS:

@@ -23,7 +23,6 @@ from reporting.claims.verdicts import (
     FAILS,
     HOLDS,
     OURS,
-    SANDWICH,
     UNDECIDED,
     Verdict,
     combine,
@@ -31,7 +30,7 @@ from reporting.claims.verdicts import (
     printed_interval,
 )
 from reporting.formatting import MISSING, Table
-from reporting.paper import PaperStatements
+from reporting.paper import SANDWICH, PaperStatements
 
 SAME = 1.05  # ratios from 1 / 1.05 to 1.05 count as the same speed or memory
 SAME_MEMORY_V1 = 1.1  # version 1: in the authors' figure, 27.5 GB are "almost the same" as 25.2 GB

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 
 from evaluation.intervals import Interval
 from reporting.formatting import escape_markdown
-from reporting.paper import SANDWICH
 
-# Values of Verdict.paper, with SANDWICH. Other papers have their authors' names.
+# Values of Verdict.paper, in addition to reporting.paper.SANDWICH. Other papers have their authors'
+# names.
 CABLE, CABLE_V1 = "CABLE", "CABLE, version 1"
-PAPERS = (CABLE, CABLE_V1, SANDWICH)
 NO_PAPER = "not in a paper"
 OURS = ", our bound"  # end of Verdict.where if the paper does not print the bound
 # An encoding of another paper, and the name of the same encoding in the claims of this one.
