@@ -80,20 +80,6 @@ def k_fox_bias(encoding, x):
     return -np.log(fox_bias(encoding, x) ** 2 + 1)
 
 
-def floor_of(encoding, bias):
-    """Return -c (1 - exp(b / c)), c a number per head."""
-    c = numbers(encoding.c)[:, None, None]
-    return -c * (1 - np.exp(bias / c))
-
-
-def cable_floor_bias(encoding, x):
-    return floor_of(encoding, cable_bias(encoding, x))
-
-
-def fox_floor_bias(encoding, x):
-    return floor_of(encoding, fox_bias(encoding, x))
-
-
 def log_fox_bias(encoding, x):
     return -numbers(encoding.r)[:, None, None] * np.log(1 - fox_bias(encoding, x))
 
@@ -218,8 +204,6 @@ BIASES = {
     "cable-v1": fox_bias,
     "k-cable": k_cable_bias,
     "k-cable-v1": k_fox_bias,
-    "cable-floor": cable_floor_bias,
-    "fox-floor": fox_floor_bias,
     "log-fox": log_fox_bias,
     "t5": t5_bias,
     "t5-clip": t5_clip_bias,

@@ -27,7 +27,6 @@ from encoding_formulas import (
     check_rotation_of_transformers,
     dense_bias,
     diet_abs_bias,
-    floor_of,
     kerple_bias,
     linear,
     make,
@@ -133,11 +132,9 @@ def test_bias_matches_formula(pe):
 
 def bidirectional_bias(pe, encoding, x):
     """Return the bidirectional bias: the past mirrored, except where a formula says otherwise."""
-    if pe in ("cable", "k-cable", "cable-floor"):  # the weight g is the query's on both sides
+    if pe in ("cable", "k-cable"):  # the weight g is the query's on both sides
         g = softplus(linear(encoding.weight, x)).transpose(0, 2, 1)[..., None]  # (B, H, T, 1)
         bias = g * mirrored(cable_nw_bias(encoding, x))
-        if pe == "cable-floor":
-            return floor_of(encoding, bias)
         return -np.log(bias**2 + 1) if pe == "k-cable" else bias
     if pe == "t5":  # has buckets for each side
         return t5_encoder_bias(encoding, x)
@@ -165,10 +162,8 @@ def test_bidirectional_bias_matches_formula(pe):
     [
         "alibi",
         "cable",
-        "cable-floor",
         "cable-nw",
         "fox",
-        "fox-floor",
         "k-cable",
         "kerple",
         "kerple-power",
