@@ -33,7 +33,7 @@ case $RUNG in 1 | 2) SEEDS=${SEEDS:-1 2 3} ;; esac
 source "$(dirname "$0")/common.sh"
 
 length=1024 lengths=512,1024,2048,4096,8192,15360 distances=256,1024,4096,15360
-best=rope:heads_percent=75+cable:heads_percent=75
+best=rope:heads_percent=75+alibi:heads_percent=75
 case $RUNG in
     1)
         if [ "$SCALE" = full ]; then SCALE=small; fi # reproduction.sh has this size only

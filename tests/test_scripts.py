@@ -205,7 +205,7 @@ def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_
     commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2")
     rates = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}" for lr in ("1e-3", "2e-3", "4e-3")]
     tuned = [f"{rate}/{pe}" for pe in ("cable", "rope", "alibi") for rate in rates]
-    best = "rope:heads_percent=75+cable:heads_percent=75"
+    best = "rope:heads_percent=75+alibi:heads_percent=75"
     first = ["cable", "rope", best, "alibi", "rope+cable", "kerple"]
     seeds = [f"{pe}-seed{seed}" for seed in (2, 3) for pe in ("cable", "rope", best)]
     assert trained(commands) == tuned + [f"ladder_2-512-lr4e-3/{name}" for name in first + seeds]

@@ -49,7 +49,7 @@ MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
 GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
 SIGN = "changes sign"
 PREDICTED = {"GPT-2 small": 124e6, "GPT-2 medium": 354e6}  # parameters
-BEST = "rope:heads_percent=75+cable:heads_percent=75"  # docs/extrapolate-and-remember.md
+BEST = "rope:heads_percent=75+alibi:heads_percent=75"  # docs/extrapolate-and-remember.md
 
 
 @dataclass
