@@ -7,14 +7,14 @@
 
 scripts/score.sh runs the fixed budget and calls this program. A card has each number next to those
 of rope and cable, the verdicts on the criterion (scores/criterion.py), and the place in the table
-of all score files in --out_dir. It is printed once rope and cable have scores.
+of all score files in --out_dir. It is printed once the --references have scores.
 
 --verify reads the runs again and raises an error unless they give the same numbers. --missing
 prints the encodings that are to be trained: those given, and the references without a score file.
 It raises an error if the references are measured on another text than --data.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,8 @@ class Config:
     """folder of the score files"""
     seeds: str = "1 2 3"
     """seeds of the runs, separated by spaces"""
+    references: str = "rope cable"
+    """encodings to compare with, separated by spaces; one must be cable"""
     data: str = "data/stdlib"
     """--missing: folder of the shards"""
     verify: bool = False
@@ -59,6 +61,8 @@ class Config:
         problems = [] if self.names else ["no encoding given: python -m scores.card rope cable"]
         if self.verify and self.missing:
             problems.append("--verify and --missing exclude each other: remove one of them")
+        if REFERENCE not in self.references.split():
+            problems.append(f"references '{self.references}' lack {REFERENCE}: add it")
         if not self.seeds.split() or not all(word.isdecimal() for word in self.seeds.split()):
             problems.append(f"seeds '{self.seeds}' are invalid: use integers, as in '1 2 3'")
         if problems:
@@ -88,7 +92,7 @@ def missing(config: Config) -> list[str]:
     the data.
     """
     needed, problems = [], []
-    for pe in REFERENCES:
+    for pe in config.references.split():
         path = score_path(config.out_dir, pe)
         if not path.exists():
             needed.append(pe)
@@ -119,12 +123,13 @@ def write_scores(config: Config) -> None:
     for pe, score in found.items():
         write_json(score_path(config.out_dir, pe), score)
         print(f"wrote {score_path(config.out_dir, pe)}")
-    absent = [pe for pe in REFERENCES if pe not in scores]
+    references = config.references.split()
+    absent = [pe for pe in references if pe not in scores]
     if absent:
         print(f"the card needs the scores of {' and '.join(absent)}")
         return
     for pe in found:
-        print(f"\n{card(pe, scores)}")
+        print(f"\n{card(pe, scores, references)}")
 
 
 def read_folder(folder: str) -> dict[str, dict]:
@@ -151,10 +156,10 @@ def verify(path: str, runs: str) -> None:
 # The card
 
 
-def card(pe: str, scores: dict[str, dict]) -> str:
+def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCES) -> str:
     """Return the card of an encoding as Markdown; scores: {encoding: score} with the references."""
     score = scores[pe]
-    others = [scores[name] for name in REFERENCES if name != pe]
+    others = [scores[name] for name in references if name != pe]
     cells = [["", pe, *(other["pe"] for other in others)]]
     cells[0] += [f"relative to {other['pe']}" for other in others]
     for name, value_of, compare in rows(score, scores[REFERENCE]):

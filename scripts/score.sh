@@ -13,8 +13,8 @@
 #
 # Cost: 10 to 30 minutes per encoding on two CPU cores. Finished steps are skipped, interrupted ones
 # are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards. FLAGS
-# are flags of both trainings, for a budget of your own in another OUT. SCALE=smoke is a functional
-# test. DRY_RUN=1 prints the commands and the cost.
+# are flags of both trainings, for a budget of your own in another OUT, in which only cable is measured
+# first. SCALE=smoke is a functional test. DRY_RUN=1 prints the commands and the cost.
 
 words=()
 while [ $# -gt 0 ]; do
@@ -28,10 +28,14 @@ done
 set -- "${words[@]}"
 own_settings=OUT SEEDS=${SEEDS:-1 2 3}
 source "$(dirname "$0")/common.sh"
-encodings=${ENCODINGS:-rope cable} NPROC=1
-if [ -n "${FLAGS:-}" ] && [ -z "${OUT:-}" ]; then
-    invalid "FLAGS change the budget: pass OUT=FOLDER, too, for the scores of this budget"
+references="rope cable" NPROC=1
+if [ -n "${FLAGS:-}" ]; then
+    references=cable
+    if [ -z "${OUT:-}" ]; then
+        invalid "FLAGS change the budget: pass OUT=FOLDER, too, for the scores of this budget"
+    fi
 fi
+encodings=${ENCODINGS:-$references}
 case $SCALE in
     full)
         RUNS+=/scores OUT=${OUT:-results/scores}
@@ -49,15 +53,15 @@ case $SCALE in
         ;;
     *) invalid "SCALE=$SCALE has no budget: use full or smoke" ;;
 esac
+if [ -n "${FLAGS:-}" ]; then distances=1x,4x,16x; fi # they may set the training length
 if [ -n "${EVAL_TOKENS:-}" ]; then
     invalid "the budget is fixed: remove EVAL_TOKENS"
 fi
-if [ -n "${FLAGS:-}" ]; then distances=1x,4x,16x; fi # they may set the training length
 check_settings ${DATA:+--data "$DATA"}
 
 prepare_data stdlib
-encodings=$(python -m scores.card --missing $encodings --seeds "$SEEDS" --data "$data" \
-    --out_dir "$OUT" "${plugin_flags[@]}") || exit 2
+encodings=$(python -m scores.card --missing $encodings --seeds "$SEEDS" \
+    --references "$references" --data "$data" --out_dir "$OUT" "${plugin_flags[@]}") || exit 2
 
 # list_runs TASK PE: set the current runs to those of an encoding, one for each seed.
 list_runs() {
@@ -131,6 +135,6 @@ for pe in $encodings; do
             "${plugin_flags[@]}" || true
     fi
     run python -m scores.card "$pe" --runs "$RUNS" --out_dir "$OUT" --seeds "$SEEDS" \
-        "${plugin_flags[@]}" || true
+        --references "$references" "${plugin_flags[@]}" || true
 done
 finish

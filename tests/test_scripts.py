@@ -339,6 +339,7 @@ SCORE_PROGRAMS = """#!/bin/bash
 (IFS=$'\\t' && echo "$*" >>{log})
 case $* in
     "scripts/plan.py check"*) echo 1 1 ;;
+    "-m scores.card --missing"*"--references cable "*) echo cable "{pe}" ;;
     "-m scores.card --missing"*) echo rope cable "{pe}" ;;
     "-m scores.speed"*) mkdir -p {folder}/speed && touch "{folder}/speed/$3.json" ;;
     eval_recall.py*) mkdir -p "$2" "$3" && touch "$2/eval_recall.json" "$3/eval_recall.json" ;;
@@ -386,7 +387,7 @@ def test_score_runs_the_budget_and_resumes(has_task, tmp_path):
     assert done.returncode == 0, done.stderr
     commands = [line.split("\t") for line in log.read_text().splitlines()]
     trainings = [words for words in commands if "--resume" in words]
-    assert len(trainings) == len(expected)
+    assert len(trainings) == len([path for path in expected if "/rope" not in path])
     for words in trainings:
         assert words[-6:-2] == ["--lr", "1e-3", "--warmup_steps", "5"]
         check_python(words)

@@ -131,12 +131,17 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     assert not (tmp_path / "scores").exists()
 
 
-def test_a_card_needs_the_references(measured, tmp_path, capsys):
+def test_a_card_needs_the_references(measured, tmp_path, capsys, refused):
     out = tmp_path / "scores"
     card.main(card_flags(measured, out, "rope"))
     text = capsys.readouterr().out
     assert (out / "rope.json").is_file() and "# rope" not in text
     assert "needs the scores of cable" in text
+    flags = card_flags(measured, tmp_path / "alone", "cable")
+    card.main([*flags, "--references", "cable"])
+    text = capsys.readouterr().out
+    assert "# cable" in text and "relative to" not in text
+    assert "lack cable: add it" in refused(card.main, *flags, "--references", "rope")[0]
 
 
 def test_speed_of_another_encoding_is_refused(measured, tmp_path, refused):
@@ -275,4 +280,6 @@ def test_references_without_scores_are_missing(tmp_path, data_dir, capsys, refus
     (line,) = refused(card.main, *flags, "fox", "--seeds", "1")
     assert "has the seeds [1, 2, 3]" in line
     card.main([*flags, "fox"])
+    assert capsys.readouterr().out.split() == ["cable", "fox"]
+    card.main([*flags, "fox", "--references", "cable fox"])
     assert capsys.readouterr().out.split() == ["cable", "fox"]
