@@ -528,6 +528,10 @@ def test_committed_scores_equal_their_table(tmp_path):
     score_table.main([*map(str, sorted(RESULTS.glob("scores/*.json"))), "--out_dir", str(tmp_path)])
     for name in ("scores.md", "summary.md"):
         assert (tmp_path / name).read_text() == (RESULTS / "scores" / name).read_text()
+    confirmation = RESULTS / "extrapolate_and_remember" / "confirmation"
+    records = sorted(confirmation.glob("*.json"))
+    score_table.main([*map(str, records), "--out_dir", str(tmp_path)])
+    assert (tmp_path / "scores.md").read_text() == (confirmation / "scores.md").read_text()
 
 
 def test_committed_trend_equals_the_report(tmp_path):
