@@ -145,8 +145,8 @@ def summary_caption(scores: dict[str, dict]) -> str:
     return (
         f"Places among {len(scores)} encodings, mean of {len(budget['seeds'])} seeds. Criterion: "
         f"perplexity at {FAR}x not above that of {REFERENCE} (a), recall of text at least "
-        f"{criterion.RECALL_FACTOR} times that (b), trained recall (c), speed; ?: not decided. "
-        f"Trained at {budget['training']['block_size']:,} tokens, "
+        f"{criterion.RECALL_FACTOR} times that of {REFERENCE} (b), trained recall (c), speed; "
+        f"?: not decided. Trained at {budget['training']['block_size']:,} tokens, "
         f"{budget['recall_training']['block_size']:,} for trained recall."
     )
 
