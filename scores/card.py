@@ -6,8 +6,8 @@
     python -m scores.card --missing fox --data data/stdlib        # what scripts/score.sh trains
 
 scripts/score.sh runs the fixed budget and calls this program. A card has each number next to those
-of rope and cable, the verdicts on the criterion (scores/criterion.py), and the place in the table
-of all score files in --out_dir. It is printed once the --references have scores.
+of the --references, the verdicts on the criterion (scores/criterion.py), and the place in the table
+of all score files in --out_dir. It is printed once the references have scores.
 
 --verify reads the runs again and raises an error unless they give the same numbers. --missing
 prints the encodings that are to be trained: those given, and the references without a score file.

@@ -20,6 +20,7 @@ if one does. Part b does not compare ratios of recalls: that of cable may be zer
 """
 
 import math
+import operator
 import statistics
 
 import numpy as np
@@ -35,6 +36,7 @@ RECALL_FACTOR = 5
 ACCURACIES = {1: 0.99, FAR: 0.9}  # by multiple of the training length
 SPEED = 0.95
 REFERENCE = "cable"
+RELATIONS = {"<=": operator.le, ">": operator.gt, ">=": operator.ge}
 IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
 
 
@@ -133,14 +135,12 @@ def speed(score: dict) -> Interval:
 # Verdicts
 
 
-def judge(score: dict, cable: dict) -> list[Verdict]:
-    """Return the verdicts on the parts of the criterion: a, b, c and speed."""
-    a = judge_part(
-        "a",
-        f"perplexity at {FAR} times the training length is not above that of {REFERENCE}",
-        [("ratio", perplexity_ratio(score, cable, FAR), "<=", 1)],
-    )
-    recalls = []
+Bound = tuple[str, Interval | None, str, float]  # what, its interval, relation, bound
+
+
+def part_bounds(score: dict, cable: dict) -> dict[str, list[Bound]]:
+    """Return what must hold for each part of the criterion: a, b, c and speed."""
+    recalls: list[Bound] = []
     for multiple in RECALL_MULTIPLES:
         length = length_at(score, multiple)
         difference = recall_difference(score, cable, length, RECALL_FACTOR)
@@ -148,36 +148,55 @@ def judge(score: dict, cable: dict) -> list[Verdict]:
             (f"recall at {multiple}x - {RECALL_FACTOR} {REFERENCE}'s", difference, ">=", 0),
             (f"recall at {multiple}x", recall(score, length), ">", 0),
         ]
-    multiples = " and ".join(f"{multiple}x" for multiple in RECALL_MULTIPLES)
-    b = judge_part(
-        "b",
-        f"recall of text at {multiples} is at least {RECALL_FACTOR} times that of {REFERENCE}, "
-        "and above zero",
-        recalls,
-    )
-    bounds = []
+    accuracies: list[Bound] = []
     for n, bound in ACCURACIES.items():
         percent = accuracy(score, n)
-        bounds.append((f"at {n}x", percent and percent.scaled(0.01), ">=", bound))
-    words = " and ".join(f"{bound:g} at {n}x" for n, bound in ACCURACIES.items())
-    c = judge_part("c", f"accuracy of trained recall is at least {words}", bounds)
-    d = judge_part(
-        "speed",
-        f"a training step has at least {SPEED} of the speed of rope",
-        [("ratio", speed(score), ">=", SPEED)],
-    )
+        accuracies.append((f"at {n}x", percent and percent.scaled(0.01), ">=", bound))
+    return {
+        "a": [("ratio", perplexity_ratio(score, cable, FAR), "<=", 1)],
+        "b": recalls,
+        "c": accuracies,
+        "speed": [("ratio", speed(score), ">=", SPEED)],
+    }
+
+
+def judge(score: dict, cable: dict) -> list[Verdict]:
+    """Return the verdicts on the parts of the criterion: a, b, c and speed."""
+    multiples = " and ".join(f"{multiple}x" for multiple in RECALL_MULTIPLES)
+    accuracies = " and ".join(f"{bound:g} at {n}x" for n, bound in ACCURACIES.items())
+    claims = {
+        "a": f"perplexity at {FAR} times the training length is not above that of {REFERENCE}",
+        "b": f"recall of text at {multiples} is at least {RECALL_FACTOR} times that of "
+        f"{REFERENCE}, and above zero",
+        "c": f"accuracy of trained recall is at least {accuracies}",
+        "speed": f"a training step has at least {SPEED} of the speed of rope",
+    }
+    bounds = part_bounds(score, cable)
+    verdicts = [judge_part(name, claim, bounds[name]) for name, claim in claims.items()]
     if score["pe"] == REFERENCE:
-        for verdict in (a, b):
+        for verdict in verdicts[:2]:
             verdict.outcome = IS_REFERENCE
-    return [a, b, c, d]
+    return verdicts
 
 
-def judge_part(
-    name: str, claim: str, bounds: list[tuple[str, Interval | None, str, float]]
-) -> Verdict:
-    """Return the verdict on a part of the criterion.
+def survives(score: dict, cable: dict) -> bool:
+    """Return whether all estimates of a, b and c are on the right side of their bounds.
 
-    bounds: (what, its interval, relation, bound), all of which must hold. Not measured if one is.
+    So none of these parts fails. The rule for other settings of docs/extrapolate-and-remember.md;
+    the criterion requires whole intervals.
+    """
+    bounds = part_bounds(score, cable)
+    return all(
+        interval is not None and RELATIONS[relation](interval.estimate, bound)
+        for part in ("a", "b", "c")
+        for _, interval, relation, bound in bounds[part]
+    )
+
+
+def judge_part(name: str, claim: str, bounds: list[Bound]) -> Verdict:
+    """Return the verdict on a part of the criterion: all bounds must hold.
+
+    Not measured if one of them is not.
     """
     verdict = Verdict(claim, "criterion", name)
     measured = [(what, interval) for what, interval, _, _ in bounds if interval is not None]

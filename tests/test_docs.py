@@ -33,6 +33,7 @@ import report  # noqa: E402
 from benchmarking.gpu_session import __main__ as gpu_session  # noqa: E402
 from errors import InputError  # noqa: E402
 from reporting.claims import index  # noqa: E402
+from scores import settings  # noqa: E402
 from scores import table as score_table  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -532,6 +533,9 @@ def test_committed_scores_equal_their_table(tmp_path):
     records = sorted(confirmation.glob("*.json"))
     score_table.main([*map(str, records), "--out_dir", str(tmp_path)])
     assert (tmp_path / "scores.md").read_text() == (confirmation / "scores.md").read_text()
+    other = RESULTS / "extrapolate_and_remember" / "settings"
+    settings.main([*map(str, sorted(other.glob("*/*.json"))), "--out_dir", str(tmp_path)])
+    assert (tmp_path / "settings.md").read_text() == (other / "settings.md").read_text()
 
 
 def test_committed_trend_equals_the_report(tmp_path):

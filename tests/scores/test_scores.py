@@ -14,7 +14,7 @@ import eval_recall
 import eval_receptive_field
 import train_gpt
 from errors import InputError
-from scores import card, collection, score_file, speed, table
+from scores import card, collection, score_file, settings, speed, table
 
 MIXED = "cable:heads=1@1_alibi-shift:shift=-2,heads=1+rope@1"
 PLUGIN = """import posenc
@@ -219,6 +219,25 @@ def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys):
         InputError, match="fox.json has another budget .*rope.json .recall_training"
     ):
         table.read_scores([*map(str, paths), *map(str, write(tmp_path / "in", other))])
+
+
+def test_settings_have_their_own_reference_each(tmp_path, capsys, refused):
+    """Another training length or text is another setting; cable is compared within each."""
+    winner = {"loss": 1.45, "gained": 0.02, "accuracies": (99.5, 91.0)}
+    short = [make_score("mine", **winner), make_score("cable", loss=1.5, gained=0.002)]
+    other_text = [make_score("mine", **winner), make_score("cable", loss=1.4, gained=0.002)]
+    for score in other_text:
+        score["text"]["dataset"] = "other"
+    paths = [*write(tmp_path / "short", *short), *write(tmp_path / "text", *other_text)]
+    settings.main([*map(str, paths), "--out_dir", str(tmp_path)])
+    rows = [line for line in capsys.readouterr().out.splitlines() if " mine " in line]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")][:4] for row in rows]
+    assert cells == [["short", "mine", "yes", "yes"], ["text", "mine", "no", "no"]]
+    assert " mine " in (tmp_path / "settings.md").read_text()
+    (line,) = refused(settings.main, paths[0])
+    assert "the score file of cable is missing" in line
+    (line,) = refused(settings.main)
+    assert "no score files given" in line
 
 
 def test_table_is_in_the_order_of_the_rank(tmp_path):

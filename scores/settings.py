@@ -1,0 +1,109 @@
+"""Write the table of encodings in other settings: learning rates, training lengths, texts.
+
+    python -m scores.settings runs/settings/*/*.json --out_dir runs/settings
+
+Each folder of score files is one setting, measured by scripts/score.sh with FLAGS or DATA, and has
+the score of cable. Writes settings.md. It leaves out the speed, which does not depend on them.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtime import cli
+from runtime.files import atomic
+
+from errors import InputError
+from reporting.formatting import MISSING, Table
+from scores import criterion
+from scores.criterion import FAR, RECALL_FACTOR, REFERENCE, printed
+from scores.table import SHORT, read_scores
+
+
+@dataclass
+class Config:
+    """Settings of the table of settings."""
+
+    scores: list[str] = field(default_factory=list)
+    """score files of scripts/score.sh, one folder for each setting"""
+    out_dir: str = "runs/settings"
+    """folder for the table"""
+
+
+def main(argv=None):
+    config = cli.parse(Config, argv, __doc__, positional=("scores", "score files"))
+    if not config.scores:
+        raise InputError("no score files given: python -m scores.settings runs/settings/*/*.json")
+    by_folder = defaultdict(list)
+    for path in config.scores:
+        by_folder[Path(path).parent].append(path)
+    settings = {folder.name: read_scores(paths) for folder, paths in by_folder.items()}
+    text = f"{settings_table(settings).markdown()}\n\n{caption(settings)}\n"
+    print(text)
+    path = Path(config.out_dir) / "settings.md"
+    with atomic(path) as file:
+        file.write(text.encode())
+    print(f"wrote {path}")
+
+
+def settings_table(settings: dict[str, dict[str, dict]]) -> Table:
+    """Return a table with one row for each setting and encoding but cable.
+
+    settings: {name of the setting: {encoding: score}}.
+    """
+    cells = [
+        [
+            "setting",
+            "encoding",
+            "survives",
+            "a",
+            "b",
+            "c",
+            f"perplexity at {FAR}x / {REFERENCE}",
+            *(f"recall at {multiple}x (%)" for multiple in criterion.RECALL_MULTIPLES),
+            *(
+                f"recall at {multiple}x - {RECALL_FACTOR} {REFERENCE}'s"
+                for multiple in criterion.RECALL_MULTIPLES
+            ),
+            *(f"trained recall at {multiple}x (%)" for multiple in criterion.ACCURACIES),
+        ]
+    ]
+    for name, scores in settings.items():
+        reference = scores[REFERENCE]
+        lengths = [criterion.length_at(reference, n) for n in criterion.RECALL_MULTIPLES]
+        for pe, score in scores.items():
+            if pe == REFERENCE:
+                continue
+            differences = [
+                criterion.recall_difference(score, reference, length, RECALL_FACTOR)
+                for length in lengths
+            ]
+            verdicts = criterion.judge(score, reference)[:3]
+            cells.append(
+                [
+                    name,
+                    pe,
+                    "yes" if criterion.survives(score, reference) else "no",
+                    *(SHORT.get(verdict.outcome, MISSING) for verdict in verdicts),
+                    printed(criterion.perplexity_ratio(score, reference, FAR), 3),
+                    *(printed(criterion.recall(score, length)) for length in lengths),
+                    *map(printed, differences),
+                    *(printed(criterion.accuracy(score, n), 1) for n in criterion.ACCURACIES),
+                ]
+            )
+    return Table(cells)
+
+
+def caption(settings: dict[str, dict[str, dict]]) -> str:
+    """Return what the table shows."""
+    counts = {len(scores[REFERENCE]["budget"]["seeds"]) for scores in settings.values()}
+    return (
+        f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "
+        f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "
+        "the right side of their bounds, so no part fails. Multiples are of the training length of "
+        "the setting."
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)
