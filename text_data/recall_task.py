@@ -1,6 +1,6 @@
 """Recall task: generated sequences in which earlier tokens determine some later ones.
 
-    train = RecallWindows(Shards("data/stdlib", "train"), length=64)
+    train = RecallWindows(Shards("data/stdlib", "train"), length=64, sequences=153_600)
     inputs, targets, positions = train.batch(numbers, (seed, epoch, index))  # positions that count
     tokens, positions = make_sequence(text, PASSAGE, "random", 10, 32, generator)
 
@@ -10,8 +10,8 @@ Three kinds of sequences consist of symbols, the token ids below SYMBOLS:
     associative   8 pairs of a key and a value, filler, the pairs in another order; the values count
                   (multi-query associative recall, Arora et al. 2023, arXiv:2312.04927)
     periodic      up to half a sequence of symbols, repeated to its end; all repeated symbols count.
-                  They are the curriculum: first all, then half of the training, and no part of
-                  validation
+                  They are the curriculum: all sequences in the first half of the training, half of
+                  them afterwards, and none in validation
 
 Filler is random symbols, or text whose tokens are replaced by symbols, other ones in each sequence.
 All symbols of a passage, of the pairs or of a period differ, and filler has none of them. So each
@@ -38,10 +38,10 @@ SYMBOLS = VOCABULARY_MULTIPLE
 # Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the mean loss independent
 # of how micro-batches and ranks share a step. Targets repeat if fewer count.
 TARGETS = 48
-# The curriculum: so many training sequences are all periodic, then this fraction. A network first
-# learns to predict symbols that it has read, then which of them; random filler would teach the
-# opposite of the first step.
-CURRICULUM = 76_800
+# The curriculum: up to this fraction of the training, all sequences are periodic; later, PERIODIC
+# of them. A network first learns to predict symbols that it has read, then which of them; random
+# filler would teach the opposite of the first step.
+CURRICULUM = 0.5
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4
 Filler = Literal["random", "text"]
@@ -67,11 +67,13 @@ SHORTEST_LENGTH = 2 * max(task.tokens for task in TASKS)
 class RecallWindows(Windows):
     """Sequences of the recall task instead of windows of text, some with the text as filler.
 
+    sequences: number of the whole training, over all epochs, which sets the end of the curriculum.
     Raises InputError, besides that of `Windows`, if a sequence is too short for the task.
     """
 
-    def __init__(self, shards: Shards, length: int):
+    def __init__(self, shards: Shards, length: int, sequences: int = 0):
         super().__init__(shards, length)
+        self.curriculum = round(CURRICULUM * sequences)
         if length < SHORTEST_LENGTH:
             raise InputError(
                 f"sequences of {length} tokens are too short for objective recall: use a "
@@ -110,7 +112,7 @@ class RecallWindows(Windows):
         if not seed:
             return 0.0
         _, epoch, index = seed
-        return 1.0 if epoch * len(self) + index < CURRICULUM else PERIODIC
+        return 1.0 if epoch * len(self) + index < self.curriculum else PERIODIC
 
     def _make_sequence(
         self, text: np.ndarray, periodic: float, generator: np.random.Generator

@@ -75,7 +75,8 @@ def inherit(values: dict, given: set[str]) -> dict:
 def make_windows(config, shards: Shards) -> Windows:
     """Return the windows of the shards that the objective trains on."""
     if config.objective == "recall":
-        return RecallWindows(shards, config.block_size)
+        sequences = config.steps * config.sequences_per_step(world_size=1)
+        return RecallWindows(shards, config.block_size, sequences)
     if config.objective == "mlm":
         return MaskedWindows(shards, config.block_size, config.mask_rate)
     return Windows(shards, config.block_size)

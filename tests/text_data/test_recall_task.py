@@ -13,6 +13,7 @@ from text_data.recall_task import ASSOCIATIVE, FILLERS, PASSAGE, TARGETS, TASKS,
 from text_data.shards import Shards
 
 VOCAB = 40
+CURRICULUM = 120  # sequences: two epochs and 20 windows
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def windows(tmp_path):
     """50 windows of 32 tokens for training, all in one shard."""
     tokens = np.random.default_rng(0).integers(VOCAB, size=50 * 32 + 1)
     folder = write_shards(tmp_path / "toy", [tokens], 10**6, VOCAB)
-    return RecallWindows(Shards(folder, "train"), 32)
+    return RecallWindows(Shards(folder, "train"), 32, sequences=2 * CURRICULUM)
 
 
 def predict(tokens, position):
@@ -33,7 +34,7 @@ def predict(tokens, position):
 def test_counted_targets_are_determined_by_earlier_tokens(windows):
     counts = []  # of different targets in a sequence
     for seed in range(4):
-        inputs, targets, positions = windows.batch(range(50), (seed, 0, recall_task.CURRICULUM))
+        inputs, targets, positions = windows.batch(range(50), (seed, 0, CURRICULUM))
         assert inputs.shape == (50, 32) and targets.shape == positions.shape == (50, TARGETS)
         assert inputs.dtype == targets.dtype == positions.dtype == torch.int64
         assert inputs.max() < recall_task.SYMBOLS == windows.padded_vocab_size
@@ -80,9 +81,9 @@ def test_sequence_is_filler_and_two_copies_of_its_symbols(task, filler):
 
 
 def test_training_starts_with_periodic_sequences(windows):
-    """In the first CURRICULUM sequences, also across epochs."""
-    epochs, index = divmod(recall_task.CURRICULUM, len(windows))
-    before = divmod(recall_task.CURRICULUM - 1, len(windows))
+    """In the first half of the training, also across epochs."""
+    epochs, index = divmod(CURRICULUM, len(windows))
+    before = divmod(CURRICULUM - 1, len(windows))
     for epoch_and_index in ((0, 0), before):
         _, _, positions = windows.batch(range(50), (0, *epoch_and_index))
         assert all(len(set(row.tolist())) >= 16 for row in positions)

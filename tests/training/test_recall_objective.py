@@ -3,28 +3,28 @@
 import shutil
 from types import SimpleNamespace
 
-from runtime import checkpoints
+from runtime import checkpoints, cli
 
 import pytest
 import torch
-from conftest import TINY, log_of
+from conftest import ROOT, TINY, log_of
 from test_train_gpt import digest
 
 import train_gpt
-from text_data import recall_task
 from text_data.recall_task import SYMBOLS, TARGETS
+from text_data.shards import Shards
+from training import settings
 from training.metrics import is_correct
 
 RECALL = [*TINY, "--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]
 
 
 @pytest.fixture
-def train(data_dir, tmp_path, monkeypatch):
+def train(data_dir, tmp_path):
     """train("run", flags...): train with --objective recall; return the folder.
 
     The curriculum ends after three of the six steps.
     """
-    monkeypatch.setattr(recall_task, "CURRICULUM", 24)
 
     def run(name, *flags):
         out = tmp_path / name
@@ -37,6 +37,19 @@ def train(data_dir, tmp_path, monkeypatch):
 
 def values(run, kind, key):
     return [record[key] for record in log_of(run) if record["kind"] == kind]
+
+
+def test_curriculum_is_half_of_the_training(data_dir):
+    """Also with another batch size, training length or number of steps."""
+    shards = Shards(data_dir, "train")
+    for flags, expected in (
+        ([], 76_800),  # 1,200 steps of 64 sequences
+        (["--block_size", "512", "--micro_batch", "8"], 9_600),
+        (["--steps", "600"], 19_200),
+    ):
+        argv = ["--config", str(ROOT / "configs/recall.yaml"), *flags]
+        config = cli.parse(train_gpt.Config, argv, "", inherit=settings.inherit)
+        assert settings.make_windows(config, shards).curriculum == expected
 
 
 def test_resumed_run_is_bit_exact(train, tmp_path):
