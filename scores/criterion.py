@@ -3,7 +3,7 @@
     verdicts = judge(score, cable)     # parts (a), (b), (c) and the speed
     perplexity(score, 16)              # Interval, at 16 times the training length
 
-An encoding wins if all four hold, over the seeds of the budget:
+An encoding meets the criterion if all four hold, over the seeds of the budget:
 
     a       perplexity at 16 times the training length is not above that of cable: the ratio, paired
             over text and seeds, is at most 1
@@ -182,8 +182,8 @@ def judge(score: dict, cable: dict) -> list[Verdict]:
 def survives(score: dict, cable: dict) -> bool:
     """Return whether all estimates of a, b and c are on the right side of their bounds.
 
-    So none of these parts fails. The rule for other settings of docs/extrapolate-and-remember.md;
-    the criterion requires whole intervals.
+    This is the rule for other settings in docs/extrapolate-and-remember.md. It ignores the speed,
+    and it is weaker than the criterion, which requires whole intervals.
     """
     bounds = part_bounds(score, cable)
     return all(

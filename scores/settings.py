@@ -3,7 +3,8 @@
     python -m scores.settings runs/settings/*/*.json --out_dir runs/settings
 
 Each folder of score files is one setting, measured by scripts/score.sh with FLAGS or DATA, and has
-the score of cable. Writes settings.md. It leaves out the speed, which does not depend on them.
+the score of cable. Writes settings.md. The table has no speed: scores.speed always measures steps
+of 256 tokens.
 """
 
 from collections import defaultdict
@@ -34,10 +35,12 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("scores", "score files"))
     if not config.scores:
         raise InputError("no score files given: python -m scores.settings runs/settings/*/*.json")
-    by_folder = defaultdict(list)
+    paths_by_folder = defaultdict(list)
     for path in config.scores:
-        by_folder[Path(path).parent].append(path)
-    settings = {folder.name: read_scores(paths) for folder, paths in by_folder.items()}
+        paths_by_folder[Path(path).resolve().parent].append(path)
+    settings = {folder.name: read_scores(paths) for folder, paths in paths_by_folder.items()}
+    if len(settings) < len(paths_by_folder):
+        raise InputError("two folders have the same name: rename one, because names are settings")
     text = f"{settings_table(settings).markdown()}\n\n{caption(settings)}\n"
     print(text)
     path = Path(config.out_dir) / "settings.md"
@@ -100,8 +103,8 @@ def caption(settings: dict[str, dict[str, dict]]) -> str:
     return (
         f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "
         f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "
-        "the right side of their bounds, so no part fails. Multiples are of the training length of "
-        "the setting."
+        "the right side of their bounds, so none of them fails. Multiples are of the training length "
+        "of the setting."
     )
 
 

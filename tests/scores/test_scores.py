@@ -238,6 +238,10 @@ def test_settings_have_their_own_reference_each(tmp_path, capsys, refused):
     assert "the score file of cable is missing" in line
     (line,) = refused(settings.main)
     assert "no score files given" in line
+    (tmp_path / "other").mkdir()
+    twin = write(tmp_path / "other" / "short", *short)
+    (line,) = refused(settings.main, *paths, *twin)
+    assert "two folders have the same name" in line
 
 
 def test_table_is_in_the_order_of_the_rank(tmp_path):
