@@ -103,8 +103,8 @@ def caption(settings: dict[str, dict[str, dict]]) -> str:
     return (
         f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "
         f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "
-        "the right side of their bounds, so none of them fails. Multiples are of the training length "
-        "of the setting."
+        "the right side of their bounds, so none of them fails. Multiples are of the training "
+        "length of the setting."
     )
 
 
