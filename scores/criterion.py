@@ -144,9 +144,10 @@ def part_bounds(score: dict, cable: dict) -> dict[str, list[Bound]]:
     for multiple in RECALL_MULTIPLES:
         length = length_at(score, multiple)
         difference = recall_difference(score, cable, length, RECALL_FACTOR)
+        over_reference, name = recall_names(multiple)
         recalls += [
-            (f"recall at {multiple}x - {RECALL_FACTOR} {REFERENCE}'s", difference, ">=", 0),
-            (f"recall at {multiple}x", recall(score, length), ">", 0),
+            (over_reference, difference, ">=", 0),
+            (name, recall(score, length), ">", 0),
         ]
     accuracies: list[Bound] = []
     for n, bound in ACCURACIES.items():
@@ -158,6 +159,12 @@ def part_bounds(score: dict, cable: dict) -> dict[str, list[Bound]]:
         "c": accuracies,
         "speed": [("ratio", speed(score), ">=", SPEED)],
     }
+
+
+def recall_names(multiple: int) -> tuple[str, str]:
+    """Return the names of the two bounds of part b at a multiple of the training length."""
+    name = f"recall at {multiple}x"
+    return f"{name} - {RECALL_FACTOR} {REFERENCE}'s", name
 
 
 def judge(score: dict, cable: dict) -> list[Verdict]:
@@ -174,8 +181,9 @@ def judge(score: dict, cable: dict) -> list[Verdict]:
     bounds = part_bounds(score, cable)
     verdicts = [judge_part(name, claim, bounds[name]) for name, claim in claims.items()]
     if score["pe"] == REFERENCE:
-        for verdict in verdicts[:2]:
-            verdict.outcome = IS_REFERENCE
+        for verdict in verdicts:
+            if verdict.where in ("a", "b"):
+                verdict.outcome = IS_REFERENCE
     return verdicts
 
 

@@ -17,7 +17,7 @@ from runtime.files import atomic
 from errors import InputError
 from reporting.formatting import MISSING, Table
 from scores import criterion
-from scores.criterion import FAR, RECALL_FACTOR, REFERENCE, printed
+from scores.criterion import FAR, REFERENCE, printed
 from scores.table import SHORT, read_scores
 
 
@@ -63,34 +63,33 @@ def settings_table(settings: dict[str, dict[str, dict]]) -> Table:
             "b",
             "c",
             f"perplexity at {FAR}x / {REFERENCE}",
-            *(f"recall at {multiple}x (%)" for multiple in criterion.RECALL_MULTIPLES),
             *(
-                f"recall at {multiple}x - {RECALL_FACTOR} {REFERENCE}'s"
+                f"{what} (%)"
                 for multiple in criterion.RECALL_MULTIPLES
+                for what in criterion.recall_names(multiple)
             ),
             *(f"trained recall at {multiple}x (%)" for multiple in criterion.ACCURACIES),
         ]
     ]
     for name, scores in settings.items():
         reference = scores[REFERENCE]
-        lengths = [criterion.length_at(reference, n) for n in criterion.RECALL_MULTIPLES]
         for pe, score in scores.items():
             if pe == REFERENCE:
                 continue
-            differences = [
-                criterion.recall_difference(score, reference, length, RECALL_FACTOR)
-                for length in lengths
-            ]
-            verdicts = criterion.judge(score, reference)[:3]
+            verdicts = criterion.judge(score, reference)
+            recalls = criterion.part_bounds(score, reference)["b"]
             cells.append(
                 [
                     name,
                     pe,
                     "yes" if criterion.survives(score, reference) else "no",
-                    *(SHORT.get(verdict.outcome, MISSING) for verdict in verdicts),
+                    *(
+                        SHORT.get(each.outcome, MISSING)
+                        for each in verdicts
+                        if each.where != "speed"
+                    ),
                     printed(criterion.perplexity_ratio(score, reference, FAR), 3),
-                    *(printed(criterion.recall(score, length)) for length in lengths),
-                    *map(printed, differences),
+                    *(printed(interval) for _, interval, _, _ in recalls),
                     *(printed(criterion.accuracy(score, n), 1) for n in criterion.ACCURACIES),
                 ]
             )

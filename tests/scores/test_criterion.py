@@ -60,7 +60,7 @@ def test_each_part_has_three_outcomes(part, changes, outcome):
         ({"speed": 0.5}, True),
     ],
 )
-def test_a_setting_is_survived_by_estimates_if_no_part_fails(changes, expected):
+def test_a_setting_is_survived_if_all_estimates_are_on_the_right_side(changes, expected):
     settings = {"loss": 1.45, "gained": 0.02, "accuracies": (100.0, 95.0)} | changes
     score = make_score("other", **settings)
     assert criterion.survives(score, CABLE) is expected
