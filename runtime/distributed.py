@@ -248,6 +248,7 @@ class _Heartbeat:
             left = self._read("left")
             processes = self._read("process")
         except RuntimeError:  # the store is lost, too
+            time.sleep(2 * BEAT_SECONDS)  # this process ends here if torchrun has ended
             return unexplained
         names = {rank: f"rank {rank} ({processes.get(rank, 'starting')})" for rank in self.others}
         failed = {rank: reason for rank, reason in left.items() if reason != self.LOST}
