@@ -14,7 +14,8 @@
 # Cost: 10 to 30 minutes per encoding on two CPU cores. Finished steps are skipped, interrupted ones
 # are resumed. OUT is the folder of the scores, RUNS that of the runs, DATA that of the shards. FLAGS
 # are flags of both trainings, for a budget of your own in another OUT, in which only cable is measured
-# first. SCALE=smoke is a functional test. DRY_RUN=1 prints the commands and the cost.
+# first. SCALE=smoke is a functional test. DRY_RUN=1 prints the commands and the cost. GPUs are not
+# used, so that scores of all machines have the same budget.
 
 words=()
 while [ $# -gt 0 ]; do
@@ -27,6 +28,7 @@ while [ $# -gt 0 ]; do
 done
 set -- "${words[@]}"
 own_settings=OUT SEEDS=${SEEDS:-1 2 3}
+export CUDA_VISIBLE_DEVICES=
 source "$(dirname "$0")/common.sh"
 references="rope cable" NPROC=1
 if [ -n "${FLAGS:-}" ]; then

@@ -336,6 +336,7 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
 
 # In place of python: logs its arguments and writes the files that score.sh looks for.
 SCORE_PROGRAMS = """#!/bin/bash
+if [ -n "${{CUDA_VISIBLE_DEVICES-all}}" ]; then exit 1; fi # a score is measured on a CPU
 (IFS=$'\\t' && echo "$*" >>{log})
 case $* in
     "scripts/plan.py check"*) echo 1 1 ;;
@@ -359,6 +360,7 @@ def test_score_runs_the_budget_and_resumes(has_task, tmp_path):
     python.chmod(0o755)
     settings = {"SCALE": "full", "SEEDS": "1 2", "OUT": str(tmp_path / "json"), "JOBS": "1"}
     settings |= {"NPROC": "1", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    settings["CUDA_VISIBLE_DEVICES"] = "0"
     done = script("score.sh", tmp_path, "--pe", pe, **settings)
     assert done.returncode == 0, done.stderr
     commands = [line.split("\t") for line in log.read_text().splitlines()]

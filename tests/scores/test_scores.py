@@ -209,7 +209,8 @@ def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys):
     pattern |= {"trained_recall": {}, "steps_to_95": {}}
     paths = write(tmp_path / "in", pattern, make_score("rope"), make_score("cable", gained=0.002))
     table.main([*map(str, paths), "--out_dir", str(tmp_path)])
-    assert "| cable@3_nope@1 | yes | yes |   — |   yes |" in capsys.readouterr().out
+    assert "| cable@3_nope@1 | yes | yes |   — |   yes |" in (text := capsys.readouterr().out)
+    assert "|                   — |         1.00 |" in text  # seeds that learn it
     scores = card.read_folder(str(tmp_path / "in"))
     text = card.card("cable@3_nope@1", scores)
     assert "trained recall at 16x (%) |" in text and "**not measured**" in text
@@ -251,10 +252,12 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
         make_score("winner", loss=1.45, gained=0.02),
         make_score("rope", loss=2.5, gained=0.02, accuracies=(100.0, 3.0)),
     ]
+    scores[2]["steps_to_95"] = {"1": 350, "2": None, "3": 350}
     paths = write(tmp_path / "in", *scores)
     table.main([*map(str, paths), "--out_dir", str(tmp_path)])
     lines = (tmp_path / "scores.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:6]]
+    assert cells[0][-3] == "2 of 3"
     assert [row[1] for row in cells] == ["winner", "forgets", "cable", "rope"]
     assert [row[:6] for row in cells][0] == ["1", "winner", "yes", "yes", "yes", "yes"]
     assert cells[2][2:4] == ["—", "—"] and cells[3][2:5] == ["no", "yes", "no"]
