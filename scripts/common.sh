@@ -125,7 +125,7 @@ fi
 #   data split        folder of the shards, split to evaluate on (prepare_data)
 #   folder            of the latest trainings (queue_trainings)
 #   runs records      the current runs and records (train, evaluate_with)
-#   lr                the best learning rate (tune_learning_rate)
+#   rate              the best learning rate of each encoding (tune_learning_rates)
 #   task              flags of python -m retrieval.evaluate (finetune_encoders)
 #   failed            commands that failed (run)
 #   queued queue      runs and commands that `train_queued` will run, and the latter's words
@@ -135,6 +135,7 @@ fi
 # A script may set, before it calls `experiment`:
 #   requirements      files of requirements
 #   objective         clm: it trains decoders; mlm: encoders
+declare -A rate=()
 runs=() records=() failed=() planned=() plugin_flags=() queued=() queue=() queue_words=()
 for plugin in ${PLUGIN:-}; do plugin_flags+=(--plugin "$plugin"); done
 requirements=(requirements.txt) objective=clm
@@ -329,25 +330,37 @@ train_from() {
         ${FLAGS:-} && runs+=("$out") || true
 }
 
-# tune_learning_rate CONFIG LENGTH LR...: train seed 1 at each learning rate (ascending). While the
-# highest is the best, try its double. Sets $lr to the rate of the lowest validation loss.
-# tuning_flags: further flags of these trainings.
-tune_learning_rate() {
-    local tried=() rates=("${@:3}") best
+# tune_learning_rates CONFIG LENGTH LR...: train seed 1 of every encoding at each learning rate
+# (ascending). While the highest is the best of an encoding, try its double. Sets ${rate[PE]} to the rate
+# of the lowest validation loss. tuning_flags: further flags of these trainings.
+tune_learning_rates() {
+    local encodings=$encodings tried=() rates=("${@:3}") lr pe run best of_pe
     local lowest='import sys; from runtime.run_folder import validation_loss
 print(min(sys.argv[1:], key=validation_loss))'
-    while [ ${#rates[@]} -gt 0 ]; do
+    while [ -n "$encodings" ]; do
+        runs=()
         for lr in "${rates[@]}"; do
-            SEEDS=1 train "$1" "$2" ${tuning_flags:-} --lr "$lr" && tried+=("${runs[@]}")
+            SEEDS=1 queue_trainings "$1" "$2" ${tuning_flags:-} --lr "$lr"
         done
-        if [ -n "${DRY_RUN:-}" ] || [ ${#tried[@]} = 0 ]; then return; fi
-        best=$(python -c "$lowest" "${tried[@]}")
-        best=${best%/*} best=${best##*-lr} rates=()
-        if [ "$best" = "$lr" ] && [ "$SCALE" != smoke ]; then
-            rates=("$(python -c "print(f'{2 * $lr:g}')")")
+        train_queued
+        tried+=("${runs[@]}")
+        local untuned=() highest=${rates[-1]}
+        if [ -n "${DRY_RUN:-}" ]; then # stands for the best
+            for pe in $encodings; do rate[$pe]=$highest; done
+            return
         fi
+        for pe in $encodings; do
+            of_pe=()
+            for run in "${tried[@]}"; do
+                if [ "${run##*/}" = "$pe" ]; then of_pe+=("$run"); fi
+            done
+            if [ ${#of_pe[@]} = 0 ]; then continue; fi # all failed
+            best=$(python -c "$lowest" "${of_pe[@]}")
+            best=${best%/*} rate[$pe]=${best##*-lr}
+            if [ "${rate[$pe]}" = "$highest" ] && [ "$SCALE" != smoke ]; then untuned+=("$pe"); fi
+        done
+        encodings=${untuned[*]:-} rates=("$(python -c "print(f'{2 * $highest:g}')")")
     done
-    lr=$best
 }
 
 # scaled_lengths LENGTHS: print the paper's lengths, as in 512,1024, at this scale.

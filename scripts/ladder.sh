@@ -67,15 +67,14 @@ fi
 experiment ladder "${defaults[@]}"
 prepare_data fineweb-edu
 
-declare -A rate=() # by encoding
 read -ra words <<<"$encodings"
 if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
     tuning_flags=$(at_full_scale --steps 305 --warmup_steps 25)
-    for encodings in cable rope alibi; do
-        if [[ $encodings != cable && " ${words[*]} " != *" $encodings "* ]]; then continue; fi
-        tune_learning_rate ladder_2 512 1e-3 2e-3 4e-3
-        rate[$encodings]=$lr
+    encodings=cable
+    for pe in rope alibi; do
+        if [[ " ${words[*]} " = *" $pe "* ]]; then encodings+=" $pe"; fi
     done
+    tune_learning_rates ladder_2 512 1e-3 2e-3 4e-3
     if [ -z "${DRY_RUN:-}" ]; then
         mkdir -p "$out"
         for pe in "${!rate[@]}"; do echo "$pe ${rate[$pe]}"; done | sort >"$rates"

@@ -22,11 +22,10 @@ experiment reproduction cable cable-nw alibi fire t5 t5-clip kerple kerple-power
 prepare_data wikitext103 test
 for pe in $encodings; do
     encodings=$pe
-    lr=4e-3
     case $pe in
-        cable | alibi | rope | kerple | t5 | t5-clip) tune_learning_rate small 1024 2e-3 4e-3 8e-3 ;;
+        cable | alibi | rope | kerple | t5 | t5-clip) tune_learning_rates small 1024 2e-3 4e-3 8e-3 ;;
     esac
-    train small 1024 --lr $lr
+    train small 1024 --lr "${rate[$pe]:-4e-3}"
     evaluate_perplexity 512,1024,2048,4096,8192,15360,16384
     all+=("${records[@]}")
 done

@@ -159,9 +159,9 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
         run = tmp_path / f"small-lr{lr}" / "cable"
         run.mkdir(parents=True)
         (run / "log.jsonl").write_text(f'{{"kind": "val", "step": 1, "loss": {loss}}}\n')
-    # Replaces the training: the logs exist already.
-    train = f'train() {{ echo tried; runs=("{tmp_path}/small-lr$4/cable"); }}'
-    tune = 'tune_learning_rate small 1024 2e-3 4e-3 8e-3; echo "$lr"'
+    # Replaces the trainings: the logs exist already.
+    train = f'queue_trainings() {{ echo tried; runs+=("{tmp_path}/small-lr$4/cable"); }}'
+    tune = 'encodings=cable; tune_learning_rates small 1024 2e-3 4e-3 8e-3; echo "${rate[cable]}"'
     command = f"source scripts/common.sh; {train}; {tune}"
     environment = {
         **os.environ,
@@ -204,7 +204,7 @@ def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_
     """cable, rope and the best encoding have three seeds; the others have the first."""
     commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2")
     rates = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}" for lr in ("1e-3", "2e-3", "4e-3")]
-    tuned = [f"{rate}/{pe}" for pe in ("cable", "rope", "alibi") for rate in rates]
+    tuned = [f"{rate}/{pe}" for rate in rates for pe in ("cable", "rope", "alibi")]
     best = "rope:heads_percent=75+alibi:heads_percent=75"
     first = ["cable", "rope", best, "alibi", "rope+cable", "kerple"]
     seeds = [f"{pe}-seed{seed}" for seed in (2, 3) for pe in ("cable", "rope", best)]
