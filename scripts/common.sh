@@ -332,7 +332,8 @@ train_from() {
 
 # tune_learning_rates CONFIG LENGTH LR...: train seed 1 of every encoding at each learning rate
 # (ascending). While the highest is the best of an encoding, try its double. Sets ${rate[PE]} to the rate
-# of the lowest validation loss. tuning_flags: further flags of these trainings.
+# of the lowest validation loss. These become the current runs. tuning_flags: further flags of these
+# trainings.
 tune_learning_rates() {
     local encodings=$encodings tried=() rates=("${@:3}") lr pe run best of_pe
     local lowest='import sys; from runtime.run_folder import validation_loss
@@ -359,6 +360,7 @@ print(min(sys.argv[1:], key=validation_loss))'
             best=${best%/*} rate[$pe]=${best##*-lr}
             if [ "${rate[$pe]}" = "$highest" ] && [ "$SCALE" != smoke ]; then untuned+=("$pe"); fi
         done
+        runs=("${tried[@]}")
         encodings=${untuned[*]:-} rates=("$(python -c "print(f'{2 * $highest:g}')")")
     done
 }

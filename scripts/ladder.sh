@@ -13,9 +13,10 @@
 #                                                             table1_fineweb.sh)
 #
 # Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
-# and 4 HellaSwag (HELLASWAG: a local file). cable, rope and the best encoding of
-# docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the
-# first. Reports, copies of the records and the trend over rungs are in RUNS/SCALE/ladder.
+# and 4 HellaSwag (HELLASWAG: a local file). On rungs 2 and 3, it is exported, loaded by transformers,
+# and continues a text. cable, rope and the best encoding of docs/extrapolate-and-remember.md have
+# all SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the first. Reports, copies of the records and
+# the trend over rungs are in RUNS/SCALE/ladder.
 #
 # Learning rates: rung 2 tries 1e-3, 2e-3 and 4e-3 for cable, rope and alibi with a quarter of the
 # steps, and more while the highest is the best. Others have cable's. Rung 3 has rung 2's times
@@ -79,6 +80,7 @@ if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
         mkdir -p "$out"
         for pe in "${!rate[@]}"; do echo "$pe ${rate[$pe]}"; done | sort >"$rates"
     fi
+    run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$out/learning_rates" || true
 elif [ "$RUNG" = 3 ] && [ -f "$rates" ]; then
     while read -r pe lr; do rate[$pe]=$lr; done < <(awk '{ print $1, $2 * 256 / 512 }' "$rates")
 fi
@@ -105,7 +107,7 @@ copy_records() {
 }
 
 for config in $configs; do
-    all_runs=() all_records=() chosen=("${words[@]}")
+    all_records=() chosen=("${words[@]}")
     for seed in $SEEDS; do
         for ((first = 0; first < ${#chosen[@]}; first += JOBS)); do
             runs=() records=()
@@ -116,7 +118,12 @@ for config in $configs; do
             train_queued
             evaluate_runs
             copy_records "$out/$config"
-            all_runs+=("${runs[@]}") all_records+=("${records[@]}")
+            run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$out/$config" || true
+            if [ "$RUNG" -lt 4 ]; then
+                run python -m reporting.scaling.exported "${runs[@]}" --data "$data" \
+                    "${plugin_flags[@]}" --out_dir "$out/$config/exported" || true
+            fi
+            all_records+=("${records[@]}")
             records=("${all_records[@]}")
             report - $config
         done
@@ -125,7 +132,6 @@ for config in $configs; do
             case $pe in cable | rope | "$best") chosen+=("$pe") ;; esac
         done
     done
-    run python -m reporting.scaling.training_logs "${all_runs[@]}" --out_dir "$out/$config" || true
 done
 run python report.py --trend "$out" --out_dir "$out" || true
 finish

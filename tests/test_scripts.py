@@ -211,9 +211,10 @@ def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_
     assert trained(commands) == tuned + [f"ladder_2-512-lr4e-3/{name}" for name in first + seeds]
     steps = [program for program, _ in commands[9:]]
     evaluated = ["eval_extrapolation.py", "eval_recall.py", "eval_receptive_field.py"]
-    assert steps == ["train_gpt.py", *evaluated, "report.py"] * 12 + ["-m", "report.py"]
+    of_run = ["train_gpt.py", *evaluated, "-m", "-m", "report.py"]  # -m: logs, exported
+    assert steps == ["-m"] + of_run * 12 + ["report.py"]
     assert commands[-1][1].startswith("--trend ")
-    assert "--lengths 512,1024,2048,4096,8192 " in commands[10][1]
+    assert "--lengths 512,1024,2048,4096,8192 " in commands[11][1]
 
 
 def test_ladder_has_no_search_with_a_learning_rate(tmp_path, data_dir):

@@ -4,7 +4,8 @@
 
 Writes training_logs.json and a table, training_logs.md. Validation loss, slope and window are those
 of the last validation (evaluation/bias_statistics.py defines the latter two); tokens per second is
-the median over the log lines, on what the machine had left for the run.
+the median over the log lines, on what the machine had left for the run. Other runs that the record
+holds are kept.
 """
 
 import statistics
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, run_folder
-from runtime.files import atomic, write_json
+from runtime.files import atomic, read_json, write_json
 
 from errors import InputError
 from reporting.formatting import MISSING, Table, format_number
@@ -33,9 +34,9 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
     if not config.runs:
         raise InputError("no runs given: python -m reporting.scaling.training_logs runs/NAME ...")
-    runs = [read_run(Path(run)) for run in config.runs]
     out = Path(config.out_dir)
-    write_json(out / "training_logs.json", {"metric": "Training logs", "runs": runs})
+    runs = [read_run(Path(run)) for run in config.runs]
+    runs = add_runs(out / "training_logs.json", "Training logs", runs, keys=("run", "lr"))
     text = make_table(runs).markdown()
     print(text)
     with atomic(out / "training_logs.md") as file:
@@ -61,6 +62,23 @@ def read_run(run: Path) -> dict:
         "slope": last.get("slope"),
         "window": last.get("window"),
     }
+
+
+def add_runs(path: Path, metric: str, runs: list[dict], keys: tuple[str, ...]) -> list[dict]:
+    """Add runs to the record at `path`, in place of those with the same keys, and return all.
+
+    metric: of the record. Raises InputError if the file is not such a record.
+    """
+    known = []
+    if path.exists():
+        remedy = "remove it, or use another --out_dir"
+        record = read_json(path, remedy)
+        if not isinstance(record, dict) or record.get("metric") != metric:
+            raise InputError(f"{path} is not a record of {metric}: {remedy}")
+        known = record["runs"]
+    merged = {tuple(run.get(key) for key in keys): run for run in [*known, *runs]}
+    write_json(path, {"metric": metric, "runs": [*merged.values()]})
+    return [*merged.values()]
 
 
 def make_table(runs: list[dict]) -> Table:

@@ -2,13 +2,14 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
 import report
 from errors import InputError
 from evaluation.intervals import Interval
-from reporting.scaling import training_logs, trend
+from reporting.scaling import exported, training_logs, trend
 
 
 def record(pe, losses, parameters, seed=1, **changes):
@@ -193,3 +194,36 @@ def test_training_logs_are_recorded(tmp_path, capsys):
     assert "20, 5 |" in (tmp_path / "training_logs.md").read_text()
     with pytest.raises(InputError, match="has no log.jsonl"):
         training_logs.main([str(tmp_path)])
+
+
+def test_training_logs_keep_other_runs(tmp_path):
+    out = ["--out_dir", str(tmp_path)]
+    for name, lr, loss in (("a/cable", 0.1, 4.0), ("b/cable", 0.2, 3.0), ("a/cable", 0.1, 2.0)):
+        run = tmp_path / name
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "config.yaml").write_text(f"pe: cable\nsize: tiny\nseed: 1\nlr: {lr}\n")
+        (run / "log.jsonl").write_text(f'{{"kind": "val", "step": 1, "loss": {loss}}}\n')
+        training_logs.main([str(run), *out])
+    runs = json.loads((tmp_path / "training_logs.json").read_text())["runs"]
+    assert [(run["lr"], run["loss"]) for run in runs] == [(0.1, 2.0), (0.2, 3.0)]
+    (tmp_path / "training_logs.json").write_text('{"metric": "Perplexity"}')
+    with pytest.raises(InputError, match="is not a record of Training logs: remove it"):
+        training_logs.main([str(run), *out])
+
+
+def test_exported_runs_are_compared(trained, tmp_path):
+    """They agree, unless the folder is not that of the run."""
+    run = shutil.copytree(trained("cable"), tmp_path / "cable")
+    flags = ["--out_dir", str(tmp_path), "--tokens", "64", "--max_new_tokens", "5"]
+    exported.main([str(run), *flags, "--prompt", "line"])
+    (found,) = json.loads((tmp_path / "exported.json").read_text())["runs"]
+    assert found["loss"] == pytest.approx(found["exported_loss"], rel=1e-6)
+    assert found["largest_difference"] < 1e-4
+    assert len(found["text"]) == len("line") + 5
+    assert f"```text\n{found['text']}" in (tmp_path / "samples.md").read_text()
+
+    # The folder was exported before the run was trained again.
+    shutil.copytree(trained("cable", "--seed", "2"), run, dirs_exist_ok=True)
+    exported.main([str(run), *flags])
+    (found,) = json.loads((tmp_path / "exported.json").read_text())["runs"]
+    assert found["largest_difference"] > 0.01
