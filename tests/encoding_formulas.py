@@ -80,10 +80,6 @@ def k_fox_bias(encoding, x):
     return -np.log(fox_bias(encoding, x) ** 2 + 1)
 
 
-def log_fox_bias(encoding, x):
-    return -numbers(encoding.r)[:, None, None] * np.log(1 - fox_bias(encoding, x))
-
-
 # Baselines of the CABLE paper
 
 
@@ -204,7 +200,6 @@ BIASES = {
     "cable-v1": fox_bias,
     "k-cable": k_cable_bias,
     "k-cable-v1": k_fox_bias,
-    "log-fox": log_fox_bias,
     "t5": t5_bias,
     "t5-clip": t5_clip_bias,
     "kerple": kerple_bias,

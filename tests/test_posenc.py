@@ -167,7 +167,6 @@ def test_bidirectional_bias_matches_formula(pe):
         "k-cable",
         "kerple",
         "kerple-power",
-        "log-fox",
         "sandwich-smoothed",
     ],
 )
