@@ -441,16 +441,17 @@ def trained_steps(checkpoint: dict) -> int | None:
     return None if init_steps is None else init_steps + step
 
 
-def recipe_hash(checkpoint: dict, any_encoding: bool = False) -> str:
+def recipe_hash(checkpoint: dict, settings_only: bool = False) -> str:
     """Return a hash of what defines what a run learns, except the seed and --init_from.
 
-    Runs with the same hash are seeds of one recipe. any_encoding: except the encoding, too.
+    Runs with the same hash are seeds of one recipe. settings_only: except the encoding and the
+    training text, too.
     """
     excluded = MAY_CHANGE_ON_RESUME | {"seed", "init_from", "init_steps"}
-    if any_encoding:
+    if settings_only:
         excluded |= {"pe", "plugin"}
     recipe = {name: value for name, value in checkpoint["config"].items() if name not in excluded}
     plugin = recipe.pop("plugin", None)
     if plugin:
         recipe["plugin"] = sorted(plugin.values())  # SHA-256, whatever the names of the files are
-    return short_hash([recipe, checkpoint["data"]["sha256"]])
+    return short_hash([recipe] if settings_only else [recipe, checkpoint["data"]["sha256"]])

@@ -55,9 +55,9 @@ class RunRecords:
         return self.records[kind]
 
     def training(self) -> dict:
-        """Return what identifies the budget of the training, whatever its encoding and seed are."""
+        """Return what identifies the budget of the training: not its encoding, seed and text."""
         return {
-            "recipe": recipe_hash(self.checkpoint, any_encoding=True),
+            "recipe": recipe_hash(self.checkpoint, settings_only=True),
             "steps": self.checkpoint["step"],
             "block_size": self.checkpoint["gpt"]["block_size"],
         }
@@ -79,7 +79,8 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     perplexity = {seed: run.get(PERPLEXITY.name) for seed, run in texts.items()}
     recall = {seed: run.get(RECALL.name) for seed, run in texts.items()}
     field = first.get(RECEPTIVE_FIELD.name)
-    trained, task_budget, learned = collect_trained_recall(folder, pe, seeds)
+    task_runs, trained, task_budget, learned = collect_trained_recall(folder, pe, seeds)
+    runs = [*texts.values(), *task_runs]
     speed = read_speed(Path(folder) / "speed" / f"{pe}.json", pe, REMEDY)
 
     records = [*perplexity.values(), *recall.values(), field]
@@ -102,6 +103,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
         "torch": provenance["torch"],
         "processor": speed["processor"],
         "text": same([record["data"] for record in records], folder),
+        "training_text": same([run.checkpoint["data"]["sha256"] for run in runs], folder),
         "budget": budget,
         "parameters": records[0]["parameters"],
         "attention_path": records[0]["attention"],
@@ -127,15 +129,15 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
 
 def collect_trained_recall(
     folder: str | Path, pe: str, seeds: list[int]
-) -> tuple[dict[str, dict[int, dict]], dict, dict]:
-    """Return the records {kind: {seed: record}}, what must be equal, and the steps to 95%.
+) -> tuple[list[RunRecords], dict[str, dict[int, dict]], dict, dict]:
+    """Return runs, their records {kind: {seed: record}}, what must be equal, and the steps to 95%.
 
     All are empty for a pattern of layers without runs: the network of the recall task has fewer
     layers than that of text.
     """
     folders = {seed: run_folder(folder, "recall", pe, seed) for seed in seeds}
     if "@" in pe and not any(path.exists() for path in folders.values()):
-        return {}, {}, {}
+        return [], {}, {}, {}
     runs = {seed: read_run(path, pe, seed) for seed, path in folders.items()}
     first = runs[seeds[0]]
     if not first.records:
@@ -150,7 +152,7 @@ def collect_trained_recall(
     }
     any_kind = next(iter(trained.values()))  # the steps are the same in all
     learned = {str(seed): any_kind[seed]["steps_to_95"] for seed in seeds}
-    return trained, budget, learned
+    return [*runs.values()], trained, budget, learned
 
 
 def read_run(folder: Path, pe: str, seed: int) -> RunRecords:

@@ -14,8 +14,10 @@ Results are by seed, then by length or distance in tokens, as in the records of 
 
 A length that the encoding does not support has null. Patterns of more layers than the network of
 the recall task have no trained recall. `budget` is what must be equal for scores to be comparable:
-recipes of the trainings, protocols of the evaluations, seeds. It is derived from the records, so a
-run of another recipe makes another budget.
+settings of the trainings, protocols of the evaluations, seeds. It is derived from the records, so a
+run with other settings makes another budget. `text` is what is evaluated, and must be equal, too.
+`training_text` is the SHA-256 of the text that was trained on. It may differ: two modules of the
+standard library have the folder in which Python was built.
 """
 
 from pathlib import Path
@@ -45,6 +47,7 @@ SCHEMA = {
     "torch": TEXT,
     "processor": TEXT,
     "text": DATA | {"sha256": TEXT},
+    "training_text": TEXT,
     "budget": {
         "seeds": Array(COUNT, minimum=1),
         "training": TRAINING,

@@ -65,6 +65,7 @@ def make_score(
         "torch": "2.13.0",
         "processor": "a CPU",
         "text": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1" * 64},
+        "training_text": "3" * 64,
         "budget": {
             "seeds": list(seeds),
             "training": {"recipe": "r", "steps": 500, "block_size": 256},
