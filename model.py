@@ -50,6 +50,9 @@ ROW_MULTIPLE = 64
 GPU_CHUNK_FACTOR = 4
 # torch.compile delays these additions, so with many chunks nearly all logits are in memory.
 MAX_GPU_CHUNKS = 8
+# Training on a CPU uses smaller chunks, which stay in its caches, but of enough rows for the products.
+CPU_LOGITS_CHUNK = 2**21
+MIN_CPU_ROWS = 512
 
 
 @dataclass
@@ -441,6 +444,8 @@ class MeanCrossEntropy(torch.autograd.Function):
             fewest = min(-(-len(x) // (GPU_CHUNK_FACTOR * rows)), MAX_GPU_CHUNKS)
             counts = range(fewest, MAX_GPU_CHUNKS + 1)
             rows = -(-len(x) // next((n for n in counts if len(x) % n == 0), fewest))
+        elif x.device.type == "cpu":
+            rows = min(rows, max(MIN_CPU_ROWS, CPU_LOGITS_CHUNK // len(weight)))
         for part, y in zip(x.split(rows), targets[:, None].split(rows), strict=True):
             logits = part @ weight.T
             log_p = attention.at_least_float32(logits).log_softmax(-1)
