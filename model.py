@@ -50,7 +50,7 @@ ROW_MULTIPLE = 64
 GPU_CHUNK_FACTOR = 4
 # torch.compile delays these additions, so with many chunks nearly all logits are in memory.
 MAX_GPU_CHUNKS = 8
-# Training on a CPU uses smaller chunks, which stay in its caches, but of enough rows for the products.
+# Training on a CPU uses smaller chunks, which stay in its caches, but of enough rows to be fast.
 CPU_LOGITS_CHUNK = 2**21
 MIN_CPU_ROWS = 512
 
