@@ -9,30 +9,28 @@ log-probability), a table, exported.md, and samples.md: texts by sample.py. Othe
 record holds are kept.
 """
 
-import contextlib
-import io
 import math
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime import cli
+from runtime import cli, plugins
 from runtime.files import atomic
-from runtime.loading import load_model, run_tokenizer
+from runtime.loading import load_model
 
 import numpy as np
 import torch
 
-import export_hf
-import sample
 from errors import InputError
 from evaluation.records import shards_for_run
 from hf_interop.modeling import hash_file
-from model import GPT, cross_entropies
+from model import cross_entropies
 from reporting.formatting import Table, format_number
 from reporting.loss_plots import describe_run
 from reporting.scaling.training_logs import add_runs
-from text_data.tokenizer import Tokenizer
 
+ROOT = Path(__file__).parents[2]
 METRIC = "Exported runs"
 
 
@@ -84,7 +82,7 @@ def export(run: Path, config: Config) -> dict:
 
     folder = run.with_name(f"{run.name}-exported")
     if not folder.exists():
-        export_hf.main([str(run), "--out_dir", str(folder)])
+        run_program("export_hf.py", run, "--out_dir", folder)
     model, checkpoint = load_model(run, torch.device("cpu"))
     shards = shards_for_run(run, checkpoint, config.data)
     tokens = torch.from_numpy(shards.tokens[0][: config.tokens + 1].astype(np.int64))[None]
@@ -102,18 +100,29 @@ def export(run: Path, config: Config) -> dict:
         "loss": ours.double().mean().item(),
         "exported_loss": theirs.double().mean().item(),
         "largest_difference": (ours - theirs).abs().max().item(),
-        "text": generate(model, run_tokenizer(run, checkpoint), config),
+        "text": generate(run, config),
     }
 
 
-def generate(model: GPT, tokenizer: Tokenizer, config: Config) -> str:
-    """Return the text that sample.py prints for the prompt, in float32."""
-    settings = sample.Config(run=["-"], max_new_tokens=config.max_new_tokens)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        sample.complete(
-            model, tokenizer, [config.prompt], settings, torch.device("cpu"), torch.float32
-        )
-    return printed.getvalue().strip()
+def generate(run: Path, config: Config) -> str:
+    """Return the text with which sample.py continues the prompt, on the CPU in float32."""
+    flags = ["--prompt", config.prompt, "--max_new_tokens", config.max_new_tokens]
+    printed = run_program("sample.py", run, *flags, "--device", "cpu", "--dtype", "float32")
+    return printed[printed.index(config.prompt) :].strip()
+
+
+def run_program(name: str, *flags) -> str:
+    """Run a program with the plugins that are loaded here, and return what it prints.
+
+    Raises InputError with its last line if it fails.
+    """
+    command = [sys.executable, str(ROOT / name), *map(str, flags)]
+    for plugin in plugins.LOADED.values():
+        command += ["--plugin", str(plugin.path)]
+    done = subprocess.run(command, text=True, capture_output=True)
+    if done.returncode:
+        raise InputError((done.stderr.strip().splitlines() or [f"{name} failed"])[-1])
+    return done.stdout
 
 
 def make_table(runs: list[dict]) -> Table:
