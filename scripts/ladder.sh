@@ -22,8 +22,8 @@
 # steps, and more while the highest is the best. Others have cable's. Rung 3 has rung 2's times
 # 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
 #
-# Cost on two CPU cores, estimated: rung 2: 12 trainings of 50 minutes, nine of 12. Rung 3: three of
-# 80 minutes. Rung 4: 20 trainings, 9.6 days of one H100.
+# Cost, each training on one CPU core: rung 2: 12 trainings of 35 minutes (kerple: longer), nine of 9.
+# Estimated: rung 3: three of 80 minutes; rung 4: 20 trainings, 9.6 days of one H100.
 
 own_settings="RUNG LR HELLASWAG"
 RUNG=${RUNG:-2}
