@@ -224,6 +224,16 @@ def test_ladder_has_no_search_with_a_learning_rate(tmp_path, data_dir):
     assert trained(commands) == ["ladder_2-512-lr3e-3/fox-seed4"]
 
 
+def test_ladder_does_not_tune_again(tmp_path, data_dir):
+    """The file has the rate of cable, not that of rope; kerple has the rate of cable."""
+    ladder = tmp_path / "runs" / "full" / "ladder"
+    ladder.mkdir(parents=True)
+    (ladder / "learning_rates.txt").write_text("cable 2e-3\n")
+    commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2", ENCODINGS="rope kerple", SEEDS="1")
+    tuned = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}/rope" for lr in ("1e-3", "2e-3", "4e-3")]
+    assert trained(commands) == [*tuned, "ladder_2-512-lr4e-3/rope", "ladder_2-512-lr2e-3/kerple"]
+
+
 def test_ladder_scales_the_learning_rates_by_the_width(tmp_path, data_dir):
     """Those of rung 2 are in a file. kerple was not tuned: it has the rate of cable."""
     ladder = tmp_path / "runs" / "full" / "ladder"
