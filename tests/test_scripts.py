@@ -229,7 +229,9 @@ def test_ladder_does_not_tune_again(tmp_path, data_dir):
     ladder = tmp_path / "runs" / "full" / "ladder"
     ladder.mkdir(parents=True)
     (ladder / "learning_rates.txt").write_text("cable 2e-3\n")
-    commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2", ENCODINGS="rope kerple", SEEDS="1")
+    commands = planned(
+        "ladder.sh", tmp_path, data_dir, "RUNG=2", ENCODINGS="rope kerple", SEEDS="1"
+    )
     tuned = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}/rope" for lr in ("1e-3", "2e-3", "4e-3")]
     assert trained(commands) == [*tuned, "ladder_2-512-lr4e-3/rope", "ladder_2-512-lr2e-3/kerple"]
 
