@@ -7,7 +7,7 @@ from more_encodings import (  # noqa: F401
     absolute_positions,
     dape,
     distance_functions,
-    leveling,
+    log_decay,
     logit_scale,
     relative_keys,
     rope_scaling,

@@ -31,8 +31,16 @@ from scores.score_file import REFERENCES, check_comparable, read_score, score_pa
 from text_data.shards import Shards
 
 MEASURED = ("perplexity", "recall", "trained_recall", "steps_to_95", "receptive_field")
-EXACT = (*MEASURED, "pe", "text", "training_text", "budget")
-EXACT += ("parameters", "cache_bytes_per_token", "speed")
+EXACT = (
+    *MEASURED,
+    "pe",
+    "text",
+    "training_text",
+    "budget",
+    "parameters",
+    "cache_bytes_per_token",
+    "speed",
+)
 
 
 @dataclass

@@ -13,14 +13,14 @@
 #                                                             table1_fineweb.sh)
 #
 # Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
-# and 4 HellaSwag (HELLASWAG: a local file). On rungs 2 and 3, it is exported, loaded by transformers,
-# and continues a text. cable, rope and the best encoding of docs/extrapolate-and-remember.md have all
-# SEEDS (default: 1 2 3; rungs 3 and 4: 1), others the first. Outputs are in RUNS/SCALE/ladder.
+# and 4 HellaSwag (HELLASWAG: a local file). On rungs 2 and 3, it is exported and continues a text.
+# cable, rope and the best encoding of docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3;
+# rungs 3 and 4: 1), others the first. Outputs are in RUNS/SCALE/ladder.
 #
 # Learning rates: rung 2 tries 1e-3, 2e-3 and 4e-3 for cable, rope and alibi with a quarter of the
 # steps, and more while the highest is the best. Others have cable's. Rung 3 has rung 2's times
-# 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search. An
-# encoding in RUNS/SCALE/ladder/learning_rates.txt is not tuned again.
+# 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
+# Encodings in RUNS/SCALE/ladder/learning_rates.txt are not tuned again.
 #
 # Cost: rung 2: 12 trainings of 35 minutes of one CPU core (kerple: longer), nine of 9. Estimated:
 # rung 3: three of 80 minutes; rung 4: 20 trainings, 9.6 days of one H100.
@@ -69,7 +69,9 @@ experiment ladder "${defaults[@]}"
 prepare_data fineweb-edu
 
 read -ra words <<<"$encodings"
-while read -r pe lr; do rate[$pe]=$lr; done < <(cat "$rates" 2>/dev/null)
+if [ "$RUNG" -lt 4 ] && [ -f "$rates" ]; then
+    while read -r pe lr; do rate[$pe]=$lr; done <"$rates"
+fi
 if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
     encodings=""
     for pe in cable rope alibi; do
@@ -78,8 +80,8 @@ if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
     if [ -n "$encodings" ]; then
         tuning_flags=$(at_full_scale --steps 305 --warmup_steps 25)
         tune_learning_rates ladder_2 512 1e-3 2e-3 4e-3
-        run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$out/learning_rates" ||
-            true
+        folder=$out/learning_rates
+        run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$folder" || true
         if [ -z "${DRY_RUN:-}" ]; then
             for pe in "${!rate[@]}"; do echo "$pe ${rate[$pe]}"; done | sort >"$rates"
         fi

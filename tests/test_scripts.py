@@ -251,6 +251,10 @@ def test_ladder_scales_the_learning_rates_by_the_width(tmp_path, data_dir):
 
 
 def test_ladder_shares_the_runs_of_the_tables(tmp_path, data_dir):
+    """The rates of rung 2 do not change them."""
+    ladder = tmp_path / "runs" / "full" / "ladder"
+    ladder.mkdir(parents=True)
+    (ladder / "learning_rates.txt").write_text("cable 2e-3\n")
     commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=4")
     for name, size in (("table4.sh", "small"), ("table1_fineweb.sh", "medium")):
         tables = planned(name, tmp_path, data_dir)

@@ -121,7 +121,8 @@ def run_program(name: str, *flags) -> str:
         command += ["--plugin", str(plugin.path)]
     done = subprocess.run(command, text=True, capture_output=True)
     if done.returncode:
-        raise InputError((done.stderr.strip().splitlines() or [f"{name} failed"])[-1])
+        problem = (done.stderr.strip().splitlines() or [f"{name} failed"])[-1]
+        raise InputError(problem.removeprefix("error: "))
     return done.stdout
 
 

@@ -109,6 +109,21 @@ def test_a_changed_number_is_found(measured, tmp_path, refused, capsys):
     assert "note: the code of cable has changed" in capsys.readouterr().out
 
 
+def test_training_texts_may_differ(measured, tmp_path):
+    """Builds of the same Python differ in two modules of the standard library."""
+    runs, out = shutil.copytree(measured, tmp_path / "runs"), tmp_path / "scores"
+    card.main(card_flags(measured, out, "rope", "cable"))
+    for path in runs.glob("*/rope/checkpoint_*.pt"):
+        checkpoint = torch.load(path, weights_only=True)
+        checkpoint["data"]["sha256"] = "4" * 64
+        torch.save(checkpoint, path)
+    card.main(card_flags(runs, out, "rope"))
+    table.main([*map(str, out.glob("*.json")), "--out_dir", str(tmp_path)])
+    scores = {name: json.loads((out / f"{name}.json").read_text()) for name in ("rope", "cable")}
+    assert scores["rope"]["budget"] == scores["cable"]["budget"]
+    assert scores["rope"]["training_text"] == "4" * 64 != scores["cable"]["training_text"]
+
+
 def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     runs = tmp_path / "runs"
     shutil.copytree(measured, runs)
@@ -183,21 +198,6 @@ def test_code_hash_covers_classes_and_options(tmp_path, unregistered):
 
 
 # Hand-made scores
-
-
-def test_training_texts_may_differ(measured, tmp_path, capsys):
-    """Builds of the same Python differ in two modules of the standard library."""
-    runs, out = shutil.copytree(measured, tmp_path / "runs"), tmp_path / "scores"
-    card.main(card_flags(measured, out, "rope", "cable"))
-    for path in runs.glob("*/rope/checkpoint_*.pt"):
-        checkpoint = torch.load(path, weights_only=True)
-        checkpoint["data"]["sha256"] = "4" * 64
-        torch.save(checkpoint, path)
-    card.main(card_flags(runs, out, "rope"))
-    table.main([*map(str, out.glob("*.json")), "--out_dir", str(tmp_path)])
-    scores = {name: json.loads((out / f"{name}.json").read_text()) for name in ("rope", "cable")}
-    assert scores["rope"]["budget"] == scores["cable"]["budget"]
-    assert scores["rope"]["training_text"] == "4" * 64 != scores["cable"]["training_text"]
 
 
 def test_scores_of_another_budget_or_text_are_refused(tmp_path, refused):
