@@ -69,9 +69,7 @@ experiment ladder "${defaults[@]}"
 prepare_data fineweb-edu
 
 read -ra words <<<"$encodings"
-if [ "$RUNG" -lt 4 ] && [ -f "$rates" ]; then
-    while read -r pe lr; do rate[$pe]=$lr; done <"$rates"
-fi
+while read -r pe lr; do rate[$pe]=$lr; done < <([ "$RUNG" = 4 ] || cat "$rates" 2>/dev/null)
 if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
     encodings=""
     for pe in cable rope alibi; do
