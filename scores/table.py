@@ -21,6 +21,7 @@ from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
 from reporting.formatting import MISSING, Table, format_number
 from scores import criterion
+from scores.card import steps
 from scores.criterion import FAR, REFERENCE, printed
 from scores.score_file import REFERENCES, check_comparable, read_score
 
@@ -100,7 +101,7 @@ def score_table(scores: dict[str, dict]) -> Table:
             f"at {FAR}x / {REFERENCE}",
             *(f"recall at {multiple}x (%)" for multiple in criterion.RECALL_MULTIPLES),
             *(f"trained recall at {multiple}x (%)" for multiple in criterion.ACCURACIES),
-            "seeds that learn it",
+            "steps to 95%",
             "speed / rope",
             "KV cache (bytes)",
         ]
@@ -123,7 +124,7 @@ def score_table(scores: dict[str, dict]) -> Table:
                 MISSING if pe == REFERENCE else printed(ratio, 3),
                 *map(printed, recalls),
                 *(printed(accuracy, 1) for accuracy in accuracies),
-                learned(score),
+                steps(score),
                 estimate(criterion.speed(score)),
                 f"{score['cache_bytes_per_token']:,.0f}",
             ]
@@ -153,12 +154,6 @@ def summary_caption(scores: dict[str, dict]) -> str:
     )
 
 
-def learned(score: dict) -> str:
-    """Return how many seeds reach 95% accuracy in the recall task; a dash without the task."""
-    steps = list(score["steps_to_95"].values())
-    return f"{len(steps) - steps.count(None)} of {len(steps)}" if steps else MISSING
-
-
 def estimate(interval: Interval | None) -> str:
     """Return an estimate without its interval, or a dash."""
     return format_number(interval and interval.estimate)
@@ -177,7 +172,7 @@ def caption(scores: dict[str, dict]) -> str:
         f"perplexity at {FAR} times the training length. Perplexity and recall of text: "
         f"{text['dataset']} ({text['split']}), trained for {training['steps']:,} steps at "
         f"{training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
-        f"{task['block_size']:,} tokens, learned if the accuracy reaches 95%. Multiples are of "
+        f"{task['block_size']:,} tokens; steps to an accuracy of 95%, by seed. Multiples are of "
         f"these training lengths. KV cache: bytes per token in float32. {MISSING}: the encoding "
         "does not support the length, or its pattern has more layers than the recall task."
     )
