@@ -109,31 +109,35 @@ copy_records() {
     done
 }
 
+trainings=() # "SEED ENCODING"
+read -r first_seed _ <<<"$SEEDS"
+for seed in $SEEDS; do
+    for pe in "${words[@]}"; do
+        case "$seed $pe" in
+            "$first_seed "* | *" cable" | *" rope" | *" $best") trainings+=("$seed $pe") ;;
+        esac
+    done
+done
 for config in $configs; do
-    all_records=() chosen=("${words[@]}")
-    for seed in $SEEDS; do
-        for ((first = 0; first < ${#chosen[@]}; first += JOBS)); do
-            runs=() records=()
-            for encodings in "${chosen[@]:first:JOBS}"; do
-                lr=${LR:-${rate[$encodings]:-${rate[cable]:-}}}
-                SEEDS=$seed queue_trainings $config $length ${lr:+--lr $lr}
-            done
-            train_queued
-            evaluate_runs
-            copy_records "$out/$config"
-            run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$out/$config" || true
-            if [ "$RUNG" -lt 4 ]; then
-                run python -m reporting.scaling.exported "${runs[@]}" --data "$data" \
-                    "${plugin_flags[@]}" --out_dir "$out/$config/exported" || true
-            fi
-            all_records+=("${records[@]}")
-            records=("${all_records[@]}")
-            report - $config
+    all_records=()
+    for ((first = 0; first < ${#trainings[@]}; first += JOBS)); do
+        runs=() records=()
+        for training in "${trainings[@]:first:JOBS}"; do
+            read -r seed encodings <<<"$training"
+            lr=${LR:-${rate[$encodings]:-${rate[cable]:-}}}
+            SEEDS=$seed queue_trainings $config $length ${lr:+--lr $lr}
         done
-        chosen=()
-        for pe in "${words[@]}"; do
-            case $pe in cable | rope | "$best") chosen+=("$pe") ;; esac
-        done
+        train_queued
+        evaluate_runs
+        copy_records "$out/$config"
+        run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$out/$config" || true
+        if [ "$RUNG" -lt 4 ]; then
+            run python -m reporting.scaling.exported "${runs[@]}" --data "$data" \
+                "${plugin_flags[@]}" --out_dir "$out/$config/exported" || true
+        fi
+        all_records+=("${records[@]}")
+        records=("${all_records[@]}")
+        report - $config
     done
 done
 run python report.py --trend "$out" --out_dir "$out" || true
