@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # Ladder of sizes: do the claims hold from 0.8M parameters to GPT-2 medium? (docs/scaling.md)
 #
-#     bash scripts/ladder.sh RUNG=2
-#     bash scripts/ladder.sh RUNG=2 DATA=data/mine-bpe    # shards of your own
-#     bash scripts/ladder.sh RUNG=4 DRY_RUN=1
+#     bash scripts/ladder.sh RUNG=2 DATA=data/mine-bpe    # shards of your own; default: FineWeb-Edu
 #
 # RUNG  network               tokens             trained at   perplexity at
 # 1     0.8M, 4 x 128         4.1M bytes         256          128 to 4,096 (reproduction.sh)
@@ -45,9 +43,7 @@ case $RUNG in
         configs=ladder_2 length=512 lengths=512,1024,2048,4096,8192 distances=256,512,2048,8192
         defaults=(cable rope "$best" alibi rope+cable kerple) shards=2 tokenizer=bpe:4096
         ;;
-    3)
-        configs=ladder_3 defaults=(cable rope "$best") shards=2
-        ;;
+    3) configs=ladder_3 defaults=(cable rope "$best") shards=2 ;;
     4)
         configs="fineweb-edu_small fineweb-edu_medium"
         defaults=(cable rope cable-nw alibi fire t5 t5-clip kerple learnable sinusoidal)
