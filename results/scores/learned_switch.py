@@ -1,23 +1,37 @@
-"""ALiBi with a learned switch per head: does training leave some heads without position?"""
+"""A learned switch per head of RoPE and ALiBi: does training leave heads without position?"""
 
 import torch
 from torch import nn
 
-from posenc import ALiBi
+from posenc import ALiBi, frequencies
 
 
-class ALiBiSwitch(ALiBi):
-    """-sigmoid(8 s_h) m_h d: ALiBi's slopes m times a switch, s learnable per head, 0 at the start.
+class RoPEALiBiSwitch(ALiBi):
+    """RoPE with the angles w_h pos 10000^(-2n/D) and the bias -w_h m_h d, w_h = sigmoid(8 s_h).
 
-    In the budget of the score card, AdamW moves s by at most about 0.5, so that a switch stays
-    between 0.02 and 0.98.
+    m are ALiBi's slopes. s, the switch, is learnable, one number per head, 0 at the start. A head
+    with w = 1 has both encodings, as in `rope+alibi`; a head with w = 0 has no position.
     """
 
-    names = ("alibi-switch",)
+    names = ("rope-alibi-switch",)
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
         self.s = nn.Parameter(torch.zeros(heads))
+
+    def rotate(self, q, k, pos):
+        w = (8 * self.s).sigmoid().double()[:, None]  # (H, 1)
+        # In float64: sines of distant positions need the digits.
+        angle = pos.double()[:, None, None] * (w * frequencies(q.size(-1), 10_000, q.device))
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        sin, cos = angle.sin().to(dtype), angle.cos().to(dtype)  # (T, H, D/2)
+
+        def rotate_pairs(x):
+            a, b = x.transpose(1, 2).to(dtype).chunk(2, -1)  # (B, T, H, D/2)
+            rotated = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+            return rotated.to(x.dtype).transpose(1, 2)
+
+        return rotate_pairs(q), rotate_pairs(k)
 
     def features(self, x, pos, previous=None):
         (position, slopes), k_features = super().features(x, pos, previous)
