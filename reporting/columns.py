@@ -164,10 +164,28 @@ def protocol_of(record: dict) -> dict | None:
         return protocol
     if "remainder" in protocol:
         return protocol
-    divided = False
-    if protocol.get("span") and not protocol.get("stride"):
-        divided = all(protocol["span"] % int(length) == 0 for length in record["lengths"])
+    divided = all(_divides_stretches(protocol, length) for length in record["lengths"])
     return protocol | {"remainder": "counted" if divided else "dropped"}
+
+
+def without_dropped_text(record: dict) -> dict:
+    """Return a record without the lengths at which text was dropped (see protocol_of).
+
+    At the other lengths, an older record has the text of a newer one and can be compared with it.
+    """
+    protocol = protocol_of(record)
+    if not isinstance(protocol, dict) or protocol.get("remainder") != "dropped":
+        return record
+    lengths = record["lengths"].items()
+    kept = {length: entry for length, entry in lengths if _divides_stretches(protocol, length)}
+    return record | {"lengths": kept}
+
+
+def _divides_stretches(protocol: dict, length: str) -> bool:
+    """Return whether windows of this length fill the stretches of text of an older record."""
+    if not protocol.get("span") or protocol.get("stride"):
+        return False
+    return protocol["span"] % int(length) == 0
 
 
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:

@@ -41,7 +41,13 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting import figures, metrics
 from reporting.claims.verdicts import FAR_MULTIPLES, printed_interval
-from reporting.columns import Column, entry_pairs, group_by_protocol, make_columns
+from reporting.columns import (
+    Column,
+    entry_pairs,
+    group_by_protocol,
+    make_columns,
+    without_dropped_text,
+)
 from reporting.formatting import MISSING, Table
 from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD, Metric
 
@@ -304,9 +310,12 @@ def read_records(paths: Sequence[str]) -> list[dict]:
 
 
 def make_rungs(records: list[dict]) -> list[Rung]:
-    """Return the rungs of records, fewest parameters first."""
+    """Return the rungs of records, fewest parameters first.
+
+    Lengths at which an older record dropped text are left out.
+    """
     groups = {}
-    for record in records:
+    for record in map(without_dropped_text, records):
         data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
     rungs = []

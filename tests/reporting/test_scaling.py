@@ -85,6 +85,21 @@ def test_far_is_15_times_where_16_is_not_recorded():
     assert ratio.estimate == pytest.approx(math.exp(0.25))
 
 
+def test_older_records_are_compared_at_lengths_that_dropped_no_text():
+    """The older record dropped text at 15 times the training length only."""
+    old, new = ({"name": "segments", "span": 4096} | more for more in ({}, {"remainder": "counted"}))
+    records = [
+        record("cable", {1: 1.0, 15: 5.0, 16: 1.1}, 100, protocol=old),
+        record("alibi", {1: 1.0, 15: 1.0, 16: 1.3}, 90, protocol=new),
+    ]
+    (ratio,) = trends_of(records)["cable is below alibi"].ratios
+    assert ratio.estimate == pytest.approx(math.exp(-0.2))
+    (ratio,) = trends_of([record("cable", {1: 1.0, 15: 5.0}, 100, protocol=old)])[
+        "cable keeps its perplexity"
+    ].ratios
+    assert ratio is None
+
+
 def test_recall_and_receptive_field_by_hand():
     """Recall of 20% is a ratio of 0.8, whose logarithm has the standard error 0.04 / 0.8."""
     recall = {"recall": 20.0, "recall_se": 4.0, "loss": 1.0, "loss_without": 1.2}
