@@ -175,7 +175,7 @@ def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCE
         relative = [compare(other) if compare else MISSING for other in others]
         cells.append([name, *(value_of(each) for each in (score, *others)), *relative])
     verdicts = criterion.judge(score, scores[REFERENCE])
-    order = criterion.rank(scores)
+    places = criterion.places(scores)
     seeds = len(score["budget"]["seeds"])
     parts = [
         f"# {escape_markdown(pe)}",
@@ -183,9 +183,12 @@ def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCE
         f"With 95% intervals over text and {seeds} seed{'s' if seeds > 1 else ''}; relative: ratio "
         "of perplexities, difference of recalls (docs/scores.md).",
         "\n".join(f"- {verdict}" for verdict in verdicts),
-        f"Place {order.index(pe) + 1} of {len(order)}: by parts of the criterion that hold, then "
-        f"by perplexity at {FAR} times the training length.",
     ]
+    if pe in places:
+        parts.append(
+            f"Place {places[pe]} of {len(places)}: by parts of the criterion that hold, then by "
+            f"perplexity at {FAR} times the training length."
+        )
     return "\n\n".join(parts)
 
 

@@ -167,19 +167,23 @@ def recall_names(multiple: int) -> tuple[str, str]:
     return f"{name} - {RECALL_FACTOR} {REFERENCE}'s", name
 
 
-def judge(score: dict, cable: dict) -> list[Verdict]:
-    """Return the verdicts on the parts of the criterion: a, b, c and speed."""
+def conditions() -> dict[str, str]:
+    """Return {part: what must hold} of the criterion."""
     multiples = " and ".join(f"{multiple}x" for multiple in RECALL_MULTIPLES)
     accuracies = " and ".join(f"{bound:g} at {n}x" for n, bound in ACCURACIES.items())
-    claims = {
+    return {
         "a": f"perplexity at {FAR} times the training length is not above that of {REFERENCE}",
         "b": f"recall of text at {multiples} is at least {RECALL_FACTOR} times that of "
         f"{REFERENCE}, and above zero",
         "c": f"accuracy of trained recall is at least {accuracies}",
         "speed": f"a training step has at least {SPEED} of the speed of rope",
     }
+
+
+def judge(score: dict, cable: dict) -> list[Verdict]:
+    """Return the verdicts on the parts of the criterion: a, b, c and speed."""
     bounds = part_bounds(score, cable)
-    verdicts = [judge_part(name, claim, bounds[name]) for name, claim in claims.items()]
+    verdicts = [judge_part(name, claim, bounds[name]) for name, claim in conditions().items()]
     if score["pe"] == REFERENCE:
         for verdict in verdicts:
             if verdict.where in ("a", "b"):
@@ -233,6 +237,12 @@ def rank(scores: dict[str, dict]) -> list[str]:
         return -holding, value.estimate if value else math.inf
 
     return sorted(scores, key=key)
+
+
+def places(scores: dict[str, dict]) -> dict[str, int]:
+    """Return {encoding: place}, best first; the reference has none."""
+    ranked = [pe for pe in rank(scores) if pe != REFERENCE]
+    return {pe: place for place, pe in enumerate(ranked, 1)}
 
 
 def printed(interval: Interval | None, digits: int = 2) -> str:

@@ -106,7 +106,8 @@ def score_table(scores: dict[str, dict]) -> Table:
             "KV cache (bytes)",
         ]
     ]
-    for place, pe in enumerate(criterion.rank(scores), 1):
+    places = criterion.places(scores)
+    for pe in criterion.rank(scores):
         score = scores[pe]
         verdicts = criterion.judge(score, scores[REFERENCE])
         ratio = criterion.perplexity_ratio(score, scores[REFERENCE], FAR)
@@ -117,7 +118,7 @@ def score_table(scores: dict[str, dict]) -> Table:
         accuracies = [criterion.accuracy(score, multiple) for multiple in criterion.ACCURACIES]
         cells.append(
             [
-                str(place),
+                str(places.get(pe, MISSING)),
                 pe,
                 *(SHORT.get(verdict.outcome, MISSING) for verdict in verdicts),
                 *(estimate(criterion.perplexity(score, multiple)) for multiple in (1, FAR)),
@@ -136,7 +137,8 @@ def summary_table(table: Table) -> Table:
     """Return the best encodings and the references of a table of scores, without intervals."""
     header, *rows = table.cells
     columns = [header.index(name) for name in SUMMARY_COLUMNS]
-    shown = [row for row in rows if int(row[0]) <= SUMMARIZED or row[1] in REFERENCES]
+    best = {str(place) for place in range(1, SUMMARIZED + 1)}
+    shown = [row for row in rows if row[0] in best or row[1] in REFERENCES]
     return Table(
         [[*SUMMARY_COLUMNS], *([row[i].partition(" (")[0] for i in columns] for row in shown)]
     )
@@ -145,10 +147,10 @@ def summary_table(table: Table) -> Table:
 def summary_caption(scores: dict[str, dict]) -> str:
     """Return what the short table shows."""
     budget = scores[REFERENCE]["budget"]
+    parts = "; ".join(f"{condition} ({name})" for name, condition in criterion.conditions().items())
     return (
-        f"Places among {len(scores)} encodings, mean of {len(budget['seeds'])} seeds. Criterion: "
-        f"perplexity at {FAR}x not above that of {REFERENCE} (a), recall of text at least "
-        f"{criterion.RECALL_FACTOR} times that of {REFERENCE} (b), trained recall (c), speed; "
+        f"Places among {len(scores) - 1} encodings; {REFERENCE} is the reference. Mean of "
+        f"{len(budget['seeds'])} seeds. Criterion: {parts}. "
         f"?: not decided. Trained at {budget['training']['block_size']:,} tokens, "
         f"{budget['recall_training']['block_size']:,} for trained recall."
     )

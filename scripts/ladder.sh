@@ -12,7 +12,7 @@
 #
 # Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
 # and 4 HellaSwag (HELLASWAG: a local file). On rungs 2 and 3, it is exported and continues a text.
-# cable, rope and the best encoding of docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3;
+# cable, rope and the candidate of docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3;
 # rungs 3 and 4: 1), others the first. Outputs are in RUNS/SCALE/ladder.
 #
 # Learning rates: rung 2 tries 1e-3, 2e-3 and 4e-3 for cable, rope and alibi with a quarter of the
@@ -32,7 +32,7 @@ case $RUNG in 1 | 2) SEEDS=${SEEDS:-1 2 3} ;; esac
 source "$(dirname "$0")/common.sh"
 
 length=1024 lengths=512,1024,2048,4096,8192,15360 distances=256,1024,4096,15360
-best=rope:heads_percent=75+alibi:heads_percent=75
+candidate=rope:heads_percent=75+alibi:heads_percent=75
 case $RUNG in
     1)
         if [ "$SCALE" = full ]; then SCALE=small; fi # reproduction.sh has this size only
@@ -41,9 +41,9 @@ case $RUNG in
         ;;
     2)
         configs=ladder_2 length=512 lengths=512,1024,2048,4096,8192 distances=256,512,2048,8192
-        defaults=(cable rope "$best" alibi rope+cable kerple) shards=2 tokenizer=bpe:4096
+        defaults=(cable rope "$candidate" alibi rope+cable kerple) shards=2 tokenizer=bpe:4096
         ;;
-    3) configs=ladder_3 defaults=(cable rope "$best") shards=2 ;;
+    3) configs=ladder_3 defaults=(cable rope "$candidate") shards=2 ;;
     4)
         configs="fineweb-edu_small fineweb-edu_medium"
         defaults=(cable rope cable-nw alibi fire t5 t5-clip kerple learnable sinusoidal)
@@ -110,7 +110,7 @@ read -r first_seed _ <<<"$SEEDS"
 for seed in $SEEDS; do
     for pe in "${words[@]}"; do
         case "$seed $pe" in
-            "$first_seed "* | *" cable" | *" rope" | *" $best") trainings+=("$seed $pe") ;;
+            "$first_seed "* | *" cable" | *" rope" | *" $candidate") trainings+=("$seed $pe") ;;
         esac
     done
 done

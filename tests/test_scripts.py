@@ -201,7 +201,7 @@ def trained(commands):
 
 
 def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_dir):
-    """cable, rope and the best encoding have three seeds; the others have the first."""
+    """cable, rope and the candidate have three seeds; the others have the first."""
     commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2")
     rates = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}" for lr in ("1e-3", "2e-3", "4e-3")]
     tuned = [f"{rate}/{pe}" for rate in rates for pe in ("cable", "rope", "alibi")]

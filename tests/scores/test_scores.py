@@ -73,7 +73,7 @@ def test_card_of_runs_and_table(measured, tmp_path, capsys):
     card.main(card_flags(measured, out, "rope", "cable"))
     card.main(card_flags(measured, out, MIXED))
     text = capsys.readouterr().out
-    assert f"# {MIXED}" in text and "of 3: by parts of the criterion" in text
+    assert f"# {MIXED}" in text and "of 2: by parts of the criterion" in text
     assert "perplexity at 16x" in text and "trained recall at 16x (%)" in text
     paths = sorted(map(str, out.glob("*.json")))
     assert f"{out}/{MIXED}.json" in paths and len(paths) == 3
@@ -286,10 +286,10 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:6]]
     # The first three and the references.
     assert [row[1] for row in rows] == ["winner", "forgets", "cable", "rope"]
-    assert [row[0] for row in rows] == ["1", "2", "3", "4"]
+    assert [row[0] for row in rows] == ["1", "2", "—", "3"]  # cable is the reference
     assert rows[0][2:6] == ["yes", "yes", "yes", "yes"] and rows[2][2:4] == ["—", "—"]
     assert rows[0][7:9] == ["4.26", "1.98"]  # exp(1.45), 100 (1 - exp(-0.02))
-    assert "Places among 6 encodings, mean of 3 seeds." in text
+    assert "Places among 5 encodings; cable is the reference. Mean of 3 seeds." in text
 
 
 @pytest.mark.parametrize(
