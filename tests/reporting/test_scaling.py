@@ -87,7 +87,9 @@ def test_far_is_15_times_where_16_is_not_recorded():
 
 def test_older_records_are_compared_at_lengths_that_dropped_no_text():
     """The older record dropped text at 15 times the training length only."""
-    old, new = ({"name": "segments", "span": 4096} | more for more in ({}, {"remainder": "counted"}))
+    old, new = (
+        {"name": "segments", "span": 4096} | more for more in ({}, {"remainder": "counted"})
+    )
     records = [
         record("cable", {1: 1.0, 15: 5.0, 16: 1.1}, 100, protocol=old),
         record("alibi", {1: 1.0, 15: 1.0, 16: 1.3}, 90, protocol=new),
