@@ -20,9 +20,8 @@
 # 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
 # Encodings in RUNS/SCALE/ladder/learning_rates.txt are not tuned again.
 #
-# Cost: rung 2: 12 trainings of 35 to 60 minutes of one CPU core (kerple: longer), nine of a quarter of
-# that, and 12 evaluations of 25 minutes. Estimated: rung 3: three trainings of 80 to 130 minutes; rung
-# 4: 20 trainings, 9.6 days of one H100.
+# Cost: rung 2: 12 trainings of 35 to 60 minutes of one CPU core (kerple: longer), nine of a quarter, 12
+# evaluations of 25. Estimated: rung 3: three of 80 to 130; rung 4: 20, 9.6 days of one H100.
 
 own_settings="RUNG LR HELLASWAG"
 RUNG=${RUNG:-2}
