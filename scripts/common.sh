@@ -332,10 +332,10 @@ train_from() {
 
 # tune_learning_rates CONFIG LENGTH LR...: train seed 1 of every encoding at each learning rate
 # (ascending). While the highest is the best of an encoding, try its double. Sets ${rate[PE]} to the rate
-# of the lowest validation loss. These become the current runs. tuning_flags: further flags of these
-# trainings.
+# of the lowest validation loss; an encoding with a failed training gets none. These become the current
+# runs. tuning_flags: further flags of these trainings.
 tune_learning_rates() {
-    local encodings=$encodings tried=() rates=("${@:3}") lr pe run best of_pe
+    local encodings=$encodings tried=() rates=("${@:3}") number=$(($# - 2)) lr pe run best of_pe
     local lowest='import sys; from runtime.run_folder import validation_loss
 print(min(sys.argv[1:], key=validation_loss))'
     while [ -n "$encodings" ]; do
@@ -355,13 +355,17 @@ print(min(sys.argv[1:], key=validation_loss))'
             for run in "${tried[@]}"; do
                 if [ "${run##*/}" = "$pe" ]; then of_pe+=("$run"); fi
             done
-            if [ ${#of_pe[@]} = 0 ]; then continue; fi # all failed
+            if [ ${#of_pe[@]} -lt $number ]; then # one failed
+                unset "rate[$pe]"
+                continue
+            fi
             best=$(python -c "$lowest" "${of_pe[@]}")
             best=${best%/*} rate[$pe]=${best##*-lr}
             if [ "${rate[$pe]}" = "$highest" ] && [ "$SCALE" != smoke ]; then untuned+=("$pe"); fi
         done
         runs=("${tried[@]}")
         encodings=${untuned[*]:-} rates=("$(python -c "print(f'{2 * $highest:g}')")")
+        number=$((number + 1))
     done
 }
 
@@ -404,12 +408,12 @@ evaluate_same_targets() {
         --windows $windows "${@:2}"
 }
 
-# evaluate_receptive_field LENGTHS: receptive fields of the current runs at the paper's lengths.
+# evaluate_receptive_field LENGTHS [FLAG...]: receptive fields of the current runs at the paper's lengths.
 evaluate_receptive_field() {
     local windows=100
     if [ "$SCALE" = smoke ]; then windows=4; fi
     evaluate_with eval_receptive_field.py --data "$data" --split "$split" \
-        --lengths "$(scaled_lengths "$1")" --windows $windows
+        --lengths "$(scaled_lengths "$1")" --windows $windows "${@:2}"
 }
 
 # evaluate_recall DISTANCES [FLAG...]: recall of the current runs at the paper's distances.

@@ -20,8 +20,9 @@
 # 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
 # Encodings in RUNS/SCALE/ladder/learning_rates.txt are not tuned again.
 #
-# Cost: rung 2: 12 trainings of 35 to 60 minutes of one CPU core (kerple: longer), nine of a quarter, 12
-# evaluations of 25. Estimated: rung 3: three of 80 to 130; rung 4: 20, 9.6 days of one H100.
+# Cost: rung 2: 12 trainings of 35 to 60 minutes of one CPU core (kerple: longer), nine of a quarter of
+# that, 12 evaluations of 25 minutes. Estimated: rung 3: three trainings of 80 to 130 minutes; rung 4:
+# 20 trainings, 9.6 days of one H100.
 
 own_settings="RUNG LR HELLASWAG"
 RUNG=${RUNG:-2}
@@ -52,14 +53,19 @@ case $RUNG in
 esac
 if [ "$RUNG" -lt 4 ] && [ "$SCALE" = full ]; then # on CPUs
     eval_tokens=131072 recall_flags="--trials 100"
+    if [ "$RUNG" = 3 ]; then
+        recall_flags="--trials 24" field_flags="--windows 32" hellaswag_flags="--max_examples 1000"
+    fi
 fi
 if [[ ! ${LR:-1} =~ ^[0-9]*\.?[0-9]+(e-?[0-9]+)?$ ]]; then
     invalid "LR=$LR is invalid: use a number, as in LR=2e-3"
 fi
+scaled() { awk "BEGIN { print $1 * $2 }"; } # scaled NUMBER FACTOR: their product, as in 0.001
+if [ -n "${LR:-}" ]; then LR=$(scaled "$LR" 1); fi # 1e-3 and 0.001 name one folder
 out=$RUNS/$SCALE/ladder
 rates=$out/learning_rates.txt # of rung 2
 if [ "$RUNG" = 3 ] && [ -z "${LR:-}${DRY_RUN:-}" ] && [ ! -f "$rates" ]; then
-    invalid "rung 3 needs $rates: run RUNG=2 first, or pass LR=1e-3"
+    invalid "rung 3 needs $rates: copy results/ladder/learning_rates.txt there, or pass LR=1e-3"
 fi
 experiment ladder "${defaults[@]}"
 prepare_data fineweb-edu
@@ -68,8 +74,10 @@ read -ra words <<<"$encodings"
 while read -r pe lr; do rate[$pe]=$lr; done < <([ "$RUNG" = 4 ] || cat "$rates" 2>/dev/null)
 if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
     encodings=""
-    for pe in cable rope alibi; do
-        if [[ -z ${rate[$pe]:-} && " cable ${words[*]} " = *" $pe "* ]]; then encodings+=" $pe"; fi
+    for pe in "${words[@]}"; do
+        if [ -n "${rate[$pe]:-}" ]; then continue; fi
+        case $pe in rope | alibi) ;; *) pe=cable ;; esac # others have the rate of cable
+        if [[ -z ${rate[$pe]:-} && " $encodings " != *" $pe "* ]]; then encodings+=" $pe"; fi
     done
     if [ -n "$encodings" ]; then
         tuning_flags=$(at_full_scale --steps 305 --warmup_steps 25)
@@ -81,18 +89,22 @@ if [ "$RUNG" = 2 ] && [ -z "${LR:-}" ]; then
         fi
     fi
 elif [ "$RUNG" = 3 ]; then
-    for pe in "${!rate[@]}"; do rate[$pe]=$(awk "BEGIN { print ${rate[$pe]} * 256 / 512 }"); done
+    for pe in "${!rate[@]}"; do rate[$pe]=$(scaled "${rate[$pe]}" 256/512); done
 fi
 
 # evaluate_runs: evaluate the current runs.
 evaluate_runs() {
     evaluate_perplexity $lengths
-    if [ "$RUNG" = 3 ]; then EVAL_TOKENS=$((131072 / scale_divisor)) evaluate_perplexity 131072; fi
+    if [ "$RUNG" = 3 ]; then
+        local tokens=$((131072 / scale_divisor)) # at least one window
+        if [ "${EVAL_TOKENS:-0}" -gt $tokens ]; then tokens=$EVAL_TOKENS; fi
+        EVAL_TOKENS=$tokens evaluate_perplexity 131072
+    fi
     evaluate_recall $distances ${recall_flags:-}
-    evaluate_receptive_field $length,$((4 * length))
+    evaluate_receptive_field $length,$((4 * length)) ${field_flags:-}
     if [ "$RUNG" = 2 ]; then return; fi
     if [ "$SCALE" = smoke ]; then HELLASWAG=scripts/hellaswag_smoke.jsonl; fi
-    evaluate_with eval_hellaswag.py ${HELLASWAG:+--source "$HELLASWAG"}
+    evaluate_with eval_hellaswag.py ${HELLASWAG:+--source "$HELLASWAG"} ${hellaswag_flags:-}
 }
 
 # copy_records FOLDER: copy the current records to a folder, with the names of their runs.
@@ -115,26 +127,30 @@ for seed in $SEEDS; do
     done
 done
 for config in $configs; do
-    all_records=()
+    results=$out/$config${LR:+-lr$LR}
     for ((first = 0; first < ${#trainings[@]}; first += JOBS)); do
         runs=() records=()
         for training in "${trainings[@]:first:JOBS}"; do
             read -r seed encodings <<<"$training"
             lr=${LR:-${rate[$encodings]:-${rate[cable]:-}}}
-            SEEDS=$seed queue_trainings $config $length ${lr:+--lr $lr}
+            SEEDS=$seed queue_trainings $config $length ${lr:+--lr "$(scaled "$lr" 1)"}
         done
         train_queued
+        if [ ${#runs[@]}${DRY_RUN:-} = 0 ]; then continue; fi # all failed
         evaluate_runs
-        copy_records "$out/$config"
-        run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$out/$config" || true
+        copy_records "$results"
+        run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$results" || true
         if [ "$RUNG" -lt 4 ]; then
             run python -m reporting.scaling.exported "${runs[@]}" --data "$data" \
-                "${plugin_flags[@]}" --out_dir "$out/$config/exported" || true
+                "${plugin_flags[@]}" --out_dir "$results/exported" || true
         fi
-        all_records+=("${records[@]}")
-        records=("${all_records[@]}")
-        report - $config
+        records=("$results"/*-eval_*.json) # also those of earlier calls of this script
+        report - "${results##*/}"
     done
 done
-run python report.py --trend "$out" --out_dir "$out" || true
+committed=() # rung 1
+if [ "$SCALE" = full ]; then
+    committed=(results/{reproduction,recall,receptive_field,ladder/rung_1})
+fi
+run python report.py --trend "${committed[@]}" "$out" --out_dir "$out" || true
 finish

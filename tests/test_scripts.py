@@ -152,6 +152,8 @@ def test_learning_rate_with_lowest_validation_loss_is_chosen(tmp_path, data_dir)
     [
         ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.75}, "4e-3", 3),
         ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.65, "0.016": 1.6, "0.032": 1.9}, "0.016", 5),
+        ({"2e-3": 1.8, "4e-3": 1.7}, "none", 3),  # the training at 8e-3 failed
+        ({"2e-3": 1.8, "4e-3": 1.7, "8e-3": 1.65}, "none", 4),  # that at 0.016 failed
     ],
 )
 def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tried, tmp_path):
@@ -160,9 +162,10 @@ def test_learning_rates_are_doubled_while_the_highest_is_best(losses, chosen, tr
         run.mkdir(parents=True)
         (run / "log.jsonl").write_text(f'{{"kind": "val", "step": 1, "loss": {loss}}}\n')
     # Replaces the trainings: the logs exist already.
-    train = f'queue_trainings() {{ echo tried; runs+=("{tmp_path}/small-lr$4/cable"); }}'
-    tune = 'encodings=cable; tune_learning_rates small 1024 2e-3 4e-3 8e-3; echo "${rate[cable]}"'
-    command = f"source scripts/common.sh; {train}; {tune}"
+    run = f"{tmp_path}/small-lr$4/cable"
+    train = f'queue_trainings() {{ echo tried; if [ -d "{run}" ]; then runs+=("{run}"); fi; }}'
+    tune = "encodings=cable; tune_learning_rates small 1024 2e-3 4e-3 8e-3"
+    command = f'source scripts/common.sh; {train}; {tune}; echo "${{rate[cable]:-none}}"'
     environment = {
         **os.environ,
         "SCALE": "small",
@@ -208,20 +211,37 @@ def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_
     best = "rope:heads_percent=75+alibi:heads_percent=75"
     first = ["cable", "rope", best, "alibi", "rope+cable", "kerple"]
     seeds = [f"{pe}-seed{seed}" for seed in (2, 3) for pe in ("cable", "rope", best)]
-    assert trained(commands) == tuned + [f"ladder_2-512-lr4e-3/{name}" for name in first + seeds]
+    assert trained(commands) == tuned + [f"ladder_2-512-lr0.004/{name}" for name in first + seeds]
     steps = [program for program, _ in commands[9:]]
     evaluated = ["eval_extrapolation.py", "eval_recall.py", "eval_receptive_field.py"]
     of_run = ["train_gpt.py", *evaluated, "-m", "-m", "report.py"]  # -m: logs, exported
     assert steps == ["-m"] + of_run * 12 + ["report.py"]
-    assert commands[-1][1].startswith("--trend ")
+    words = commands[-1][1].split()  # rung 1 is committed
+    committed = ("reproduction", "recall", "receptive_field", "ladder/rung_1")
+    assert words[:5] == ["--trend", *(f"results/{name}" for name in committed)]
+    assert words[5].endswith("runs/full/ladder")
     assert "--lengths 512,1024,2048,4096,8192 " in commands[11][1]
 
 
 def test_ladder_has_no_search_with_a_learning_rate(tmp_path, data_dir):
-    commands = planned(
-        "ladder.sh", tmp_path, data_dir, "RUNG=2", LR="3e-3", ENCODINGS="fox", SEEDS="4 5"
-    )
-    assert trained(commands) == ["ladder_2-512-lr3e-3/fox-seed4"]
+    """A learning rate names the same folder however it is written."""
+    for lr in ("3e-3", "0.0030"):
+        commands = planned(
+            "ladder.sh", tmp_path, data_dir, "RUNG=2", LR=lr, ENCODINGS="fox", SEEDS="4 5"
+        )
+        assert trained(commands) == ["ladder_2-512-lr0.003/fox-seed4"]
+        report = next(flags for name, flags in commands if name == "report.py")
+        assert report.endswith("/full/ladder/ladder_2-lr0.003")
+
+
+def test_ladder_searches_the_rates_that_it_needs(tmp_path, data_dir):
+    rates = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}" for lr in ("1e-3", "2e-3", "4e-3")]
+    for encodings, tuned in (("rope", "rope"), ("kerple fox", "cable")):
+        commands = planned("ladder.sh", tmp_path, data_dir, "RUNG=2", ENCODINGS=encodings)
+        assert trained(commands)[:4] == [
+            *(f"{rate}/{tuned}" for rate in rates),
+            f"ladder_2-512-lr0.004/{encodings.split()[0]}",
+        ]
 
 
 def test_ladder_does_not_tune_again(tmp_path, data_dir):
@@ -233,7 +253,11 @@ def test_ladder_does_not_tune_again(tmp_path, data_dir):
         "ladder.sh", tmp_path, data_dir, "RUNG=2", ENCODINGS="rope kerple", SEEDS="1"
     )
     tuned = [f"ladder_2-512-steps305-warmup_steps25-lr{lr}/rope" for lr in ("1e-3", "2e-3", "4e-3")]
-    assert trained(commands) == [*tuned, "ladder_2-512-lr4e-3/rope", "ladder_2-512-lr2e-3/kerple"]
+    assert trained(commands) == [
+        *tuned,
+        "ladder_2-512-lr0.004/rope",
+        "ladder_2-512-lr0.002/kerple",
+    ]
 
 
 def test_ladder_scales_the_learning_rates_by_the_width(tmp_path, data_dir):
@@ -327,10 +351,8 @@ def test_dry_run_prints_commands_and_costs_and_writes_nothing(
     assert not done.stderr
     assert "+ python report.py" in done.stdout or "+ python plot.py biases" in done.stdout
     for line in done.stdout.splitlines():
-        programs = (
-            r"train_gpt|eval_|retrieval\.(finetune|evaluate) |biases|export_hf|bench.py|sample"
-        )
-        if re.search(programs, line):
+        programs = r"train_gpt|eval_\w+\.py|retrieval\.(finetune|evaluate) "
+        if re.search(rf"{programs}|biases|export_hf|bench.py|sample", line):
             assert f"--plugin {plugin_file}" in line
         if scale == "full" and "eval_extrapolation.py" in line and "--protocol" not in line:
             # All of FineWeb's validation split; the ladder's lower rungs run on CPUs.

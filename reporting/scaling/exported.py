@@ -6,7 +6,8 @@ Exports every run to RUN-exported (export_hf.py), loads that folder by transform
 the log-probability of each of the first tokens of the validation text by both, in float32. Writes
 exported.json (hashes of checkpoint and weights, loss of both, largest difference of a
 log-probability), a table, exported.md, and samples.md: texts by sample.py. Other runs that the
-record holds are kept.
+record holds are kept. An existing RUN-exported is compared as it is; if it is that of another
+checkpoint, the program raises an error.
 """
 
 import math
@@ -32,6 +33,7 @@ from reporting.scaling.training_logs import add_runs
 
 ROOT = Path(__file__).parents[2]
 METRIC = "Exported runs"
+MAX_DIFFERENCE = 1e-3  # nats: rounding of float32 causes 1e-5
 
 
 @dataclass
@@ -92,6 +94,12 @@ def export(run: Path, config: Config) -> dict:
         ours = cross_entropies(model.hidden(tokens[:, :-1])[0], weights, tokens[0, 1:])
         logits = loaded(tokens[:, :-1]).logits[0].float()
     theirs = torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none")
+    difference = (ours - theirs).abs().max().item()
+    if not difference <= MAX_DIFFERENCE:
+        raise InputError(
+            f"{folder} has other log-probabilities than {run}, by up to {difference:.1e} nats: "
+            "remove it, so that the run is exported again"
+        )
     return describe_run(run) | {
         "checkpoint_sha256": checkpoint["sha256"],
         "step": checkpoint["step"],
@@ -99,7 +107,7 @@ def export(run: Path, config: Config) -> dict:
         "tokens": len(ours),
         "loss": ours.double().mean().item(),
         "exported_loss": theirs.double().mean().item(),
-        "largest_difference": (ours - theirs).abs().max().item(),
+        "largest_difference": difference,
         "text": generate(run, config),
     }
 

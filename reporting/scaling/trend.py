@@ -9,15 +9,17 @@ there is no effect; its distance from 1 is |ln ratio|. Intervals are 95% interva
 text and over the seeds that both models have (evaluation/intervals.py), as those of the verdicts on
 the papers' claims. The far multiple is 16 times the training length, or 15 if 16 is not recorded.
 
-Verdict, from the rungs with the fewest and the most parameters that have an interval. It was fixed
-before any record of the rungs 2 to 4 existed:
+Verdict, from the rungs with the fewest and the most parameters that have an interval:
 
-- grows: the two intervals are disjoint, and the ratio of the last rung is further from 1, on the
-  side of the first. A ratio that crosses 1 has shrunk;
+- grows: the two intervals are disjoint, and the first includes 1, or the ratio of the last rung is
+  further from 1, in the direction of the first;
 - shrinks: the two intervals are disjoint otherwise. "changes sign" is added if the intervals
   exclude 1 on different sides;
 - constant: the intervals overlap, and both are narrow: high / low <= 1.02;
 - not decided: everything else, also with fewer than two rungs.
+
+The rule was fixed before any record of the rungs 2 to 4 existed, except for a first interval that
+includes 1: until seed 1 of rung 2 was known, the sign of its estimate decided. No verdict changed.
 
 The interval of a single seed covers the text only. A verdict from one has the note "one seed",
 because two seeds of a model may differ by more than that; it is preliminary.
@@ -25,7 +27,8 @@ because two seeds of a model may differ by more than that; it is preliminary.
 With three rungs or more, a straight line of ln ratio against ln parameters is fitted by least
 squares, and the ratio at GPT-2 small and medium is predicted with its 95% prediction interval.
 Three points leave one degree of freedom, so that this interval is wide: t is 12.7. It assumes that
-the line continues. Rungs also differ in their text and in tokens per parameter.
+the line continues. Rungs also differ in their text, tokens per parameter and training length, which
+the line does not separate from size.
 """
 
 import math
@@ -123,9 +126,10 @@ def judge(ratios: Sequence[Interval]) -> str:
     first, last = ratios[0], ratios[-1]
     assert last.low is not None and last.high is not None
     if first.below(last.low) or first.above(last.high):
+        includes_1 = not first.above(1) and not first.below(1)
         is_above = first.estimate > 1
         is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
-        verdict = GROWS if is_further else SHRINKS
+        verdict = GROWS if includes_1 or is_further else SHRINKS
         if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
             verdict += f", {SIGN}"
     elif _is_narrow(first) and _is_narrow(last):
@@ -266,7 +270,7 @@ CLAIMS = (
         receptive_field("fox", 4),
     ),
     Claim(
-        "flat perplexity is forgetting",
+        "flat perplexity is forgetting (1: of all)",
         "perplexity of a passage with cable, after a copy 4x ago over after another passage",
         recall("cable", 4),
     ),
@@ -350,14 +354,19 @@ def caption(rungs: Sequence[Rung]) -> str:
         f"and training length of a rung ({len(rungs)}). Multiples are of the training length; 15x "
         f"where {FAR}x is not recorded. Verdicts compare the first and the last rung of a row "
         "(reporting/scaling/trend.py has the rule). Predictions: straight line through three or "
-        "more rungs in logarithms, with its 95% prediction interval."
+        "more rungs in logarithms, with its 95% prediction interval; it ignores that rungs differ "
+        "in text, training length and tokens per parameter."
     )
 
 
 def plot(trends: Sequence[Trend], file) -> None:
-    """Plot the ratios of the claims against parameters."""
+    """Plot the ratios of the claims with at least two rungs against parameters.
+
+    If none has two, all claims are plotted.
+    """
     points = {trend.claim.text: trend.points() for trend in trends if trend.points()}
-    figures.by_parameters(points, file)
+    longer = {text: line for text, line in points.items() if len(line) > 1}
+    figures.by_parameters(longer or points, file)
 
 
 def _cell(ratio: Interval | None) -> str:
