@@ -270,7 +270,7 @@ CLAIMS = (
         receptive_field("fox", 4),
     ),
     Claim(
-        "flat perplexity is forgetting (1: of all)",
+        "flat perplexity is forgetting (1: no recall)",
         "perplexity of a passage with cable, after a copy 4x ago over after another passage",
         recall("cable", 4),
     ),

@@ -113,7 +113,7 @@ def test_recall_and_receptive_field_by_hand():
         | {"protocol": {"windows": 2, "span": 1024, "held": 0.99}},
     ]
     found = trends_of(records)
-    (ratio,) = found["flat perplexity is forgetting (1: of all)"].ratios
+    (ratio,) = found["flat perplexity is forgetting (1: no recall)"].ratios
     width = 12.7062 * 0.04 / 0.8
     assert numbers(ratio) == pytest.approx([0.8 * math.exp(w) for w in (0, -width, width)])
     (ratio,) = found["fox has a short window"].ratios
