@@ -21,8 +21,8 @@
 # Encodings in RUNS/SCALE/ladder/learning_rates.txt are not tuned again.
 #
 # Cost: rung 2: 12 trainings of 35 to 60 minutes of one CPU core (kerple: longer), nine of a quarter of
-# that, 12 evaluations of 25 minutes. Estimated: rung 3: three trainings of 80 to 130 minutes; rung 4:
-# 20 trainings, 9.6 days of one H100.
+# that, 12 evaluations of 25 minutes. Rung 3: three trainings of 130 minutes, three evaluations of 75 minutes.
+# Rung 4 (computed): 20 trainings, 9.6 days of one H100.
 
 own_settings="RUNG LR HELLASWAG"
 RUNG=${RUNG:-2}
