@@ -20,9 +20,9 @@
 # 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
 # Encodings in RUNS/SCALE/ladder/learning_rates.txt are not tuned again.
 #
-# Cost: rung 2: 12 trainings of 35 to 60 minutes of one CPU core (kerple: longer), nine of a quarter of
-# that, 12 evaluations of 25 minutes. Rung 3: three trainings of 130 minutes, three evaluations of 75 minutes.
-# Rung 4 (computed): 20 trainings, 9.6 days of one H100.
+# Cost in minutes of one CPU core: rung 2: 12 trainings of 35 to 60 (kerple: longer), nine of a quarter
+# of that, 12 evaluations of 25. Rung 3: three trainings of 130, three evaluations of 75. Rung 4
+# (computed): 20 trainings, 9.6 days of one H100.
 
 own_settings="RUNG LR HELLASWAG"
 RUNG=${RUNG:-2}
@@ -95,11 +95,7 @@ fi
 # evaluate_runs: evaluate the current runs.
 evaluate_runs() {
     evaluate_perplexity $lengths
-    if [ "$RUNG" = 3 ]; then
-        local tokens=$((131072 / scale_divisor)) # at least one window
-        if [ "${EVAL_TOKENS:-0}" -gt $tokens ]; then tokens=$EVAL_TOKENS; fi
-        EVAL_TOKENS=$tokens evaluate_perplexity 131072
-    fi
+    if [ "$RUNG" = 3 ]; then EVAL_TOKENS=$((131072 / scale_divisor)) evaluate_perplexity 131072; fi
     evaluate_recall $distances ${recall_flags:-}
     evaluate_receptive_field $length,$((4 * length)) ${field_flags:-}
     if [ "$RUNG" = 2 ]; then return; fi
@@ -148,9 +144,6 @@ for config in $configs; do
         report - "${results##*/}"
     done
 done
-committed=() # rung 1
-if [ "$SCALE" = full ]; then
-    committed=(results/{reproduction,recall,receptive_field,ladder/rung_1})
-fi
-run python report.py --trend "${committed[@]}" "$out" --out_dir "$out" || true
+committed=$(at_full_scale results/{reproduction,recall,receptive_field,ladder/rung_1}) # rung 1
+run python report.py --trend $committed "$out" --out_dir "$out" || true
 finish
