@@ -418,11 +418,17 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     x (N, C), weight (V, C), targets (N,) int64 -> (N,) float32.
     """
     rows = _rows_per_chunk(len(weight))
-    chunks = zip(x.to(weight.dtype).split(rows), targets.split(rows), strict=True)
+    x = x.to(weight.dtype)
+    # One tensor for all chunks: small ones between the logits would keep glibc from reusing memory.
+    losses = x.new_empty(len(x))
     # bfloat16 rounds logits near -100, which OpenAI's GPT-2 has, to multiples of 0.5.
     with torch.autocast(x.device.type, enabled=False):
-        losses = [F.cross_entropy(part @ weight.T, y, reduction="none") for part, y in chunks]
-        return torch.cat(losses)
+        for start in range(0, len(x), rows):
+            chunk = slice(start, start + rows)
+            logits = x[chunk] @ weight.T
+            losses[chunk] = F.cross_entropy(logits, targets[chunk], reduction="none")
+            del logits  # before the next ones
+    return losses
 
 
 class MeanCrossEntropy(torch.autograd.Function):

@@ -1,7 +1,9 @@
 """GPT: equal to Hugging Face's GPT-2, causal, any length, KV cache, compilation, weight decay."""
 
 import math
+import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -370,3 +372,31 @@ def test_attn_scale():
 def test_sizes_have_whole_heads():
     assert all(width % heads == 0 for _, heads, width in SIZES.values())
     assert (SIZES["tiny"], SIZES["quickstart"]) == ((6, 8, 512), (4, 4, 128))
+
+
+def test_evaluation_reuses_the_memory_of_logits():
+    """64 chunks of 16 MiB: glibc must not extend the heap for each."""
+    program = """
+import resource
+import torch
+from runtime import devices
+import model
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+devices.select_device("cpu", "auto")
+model.LOGITS_CHUNK = 2**22
+x, weight = torch.randn(65536, 8), torch.randn(4096, 8)
+targets = torch.zeros(65536, dtype=torch.int64)
+with torch.no_grad():
+    model.cross_entropies(x[:1024], weight, targets[:1024])
+    before = peak()
+    model.cross_entropies(x, weight, targets)
+print(peak() - before)
+"""
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, text=True, capture_output=True, check=True
+    )
+    assert int(done.stdout.split()[-1]) < 128
