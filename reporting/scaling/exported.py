@@ -1,6 +1,6 @@
 """Export runs, load them by transformers, compare the two, and let each continue a text.
 
-    python -m reporting.scaling.exported runs/full/ladder_2-512-lr2e-3/* --out_dir runs/ladder
+    python -m reporting.scaling.exported runs/full/ladder_2-512-lr0.002/cable --out_dir runs/ladder
 
 Exports every run to RUN-exported (export_hf.py), loads that folder by transformers, and computes
 the log-probability of each of the first tokens of the validation text by both, in float32. Writes
