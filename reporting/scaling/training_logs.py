@@ -1,6 +1,6 @@
 """Record what the logs of trainings hold: learning rate, speed, effective window of each layer.
 
-    python -m reporting.scaling.training_logs runs/full/ladder_2-512-lr0.002/cable --out_dir runs/ladder
+    python -m reporting.scaling.training_logs runs/full/ladder_2-512-lr0.002/cable --out_dir runs
 
 Writes training_logs.json and a table, training_logs.md. Validation loss, slope and window are those
 of the last validation (evaluation/bias_statistics.py defines the latter two); tokens per second is
