@@ -24,7 +24,7 @@ from typing import Literal
 from runtime import cli
 
 from errors import InputError
-from evaluation.intervals import DRAWS, MAX_SEGMENTS, perplexity_ratio
+from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
 from evaluation.significance import compare_seeds, explain_marks
 from reporting.columns import Column, make_columns, protocol_of, record_labels
 from reporting.formatting import MISSING, Table, standard_deviation
@@ -171,15 +171,14 @@ def shared_lengths(first: dict, second: dict) -> list[str]:
 def comparison_row(length: str, first: dict, second: dict) -> list[str]:
     """Return the table's row of one context length, from the entries of both records."""
     ratio = perplexity_ratio([(first, second)])
-    segments = min(MAX_SEGMENTS, len(first["blocks"]))
-    is_known = segments > 1 and ratio.low is not None
+    segments = segment_losses([first, second])
     return [
         f"{int(length):,}",
         f"{first['perplexity']:.2f}",
         f"{second['perplexity']:.2f}",
         f"{ratio.estimate:.4f}",
-        f"{ratio.low:.4f} – {ratio.high:.4f}" if is_known else "unknown",
-        f"{segments:,}",
+        f"{ratio.low:.4f} – {ratio.high:.4f}" if segments and ratio.low is not None else "unknown",
+        f"{len(segments[1]) if segments else 1:,}",
     ]
 
 

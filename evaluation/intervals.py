@@ -10,7 +10,8 @@ with replacement, 10,000 times, and the same segments for both models or lengths
 so that text which is hard for both does not widen the interval. Neighboring windows are not
 independent: with each window as a segment, intervals at short lengths would be half as wide. The
 percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n segments, because a bootstrap
-of few segments underestimates the error (Hesterberg 2015: "expanded percentile interval").
+of few segments underestimates the error (Hesterberg 2015: "expanded percentile interval"). A single
+window, as one of 131,072 tokens, is cut at bins of positions.
 
 Seeds. With several seeds, the estimate is the mean over seeds (of ratios: the geometric mean). Half
 the width of its t interval over seeds and that of the interval over the text are added in
@@ -135,11 +136,13 @@ def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | N
 
     Each entry has the losses of consecutive blocks of the same text. Segments end where blocks of
     the entry with the fewest blocks end. Where blocks of another entry cross this boundary, they
-    count on both sides, in proportion. None if an entry has no blocks, or only one.
+    count on both sides, in proportion. None if an entry has no blocks, or only one. The blocks of a
+    single window are its bins of positions.
     """
-    if any(len(entry.get("blocks", ())) < 2 for entry in entries):
+    blocks = list(map(_losses_of_blocks, entries))
+    if any(len(losses) < 2 for losses, _ in blocks):
         return None
-    bounds, sums = zip(*map(_cumulative_losses, entries), strict=True)
+    bounds, sums = zip(*(_cumulative_losses(*block) for block in blocks), strict=True)
     fewest = min(bounds, key=len)
     count = min(MAX_SEGMENTS, len(fewest) - 1)
     edges = fewest[np.linspace(0, len(fewest) - 1, count + 1).round().astype(int)]
@@ -150,10 +153,21 @@ def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | N
     return np.diff(at_edges) / widths, widths
 
 
-def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Return where blocks end, as fractions of the text, and the sum of the losses up to there."""
-    losses = np.array(entry["blocks"], float)
+def _losses_of_blocks(entry: dict) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean losses and the numbers of tokens of consecutive blocks, (blocks,) each."""
+    losses = np.array(entry.get("blocks", ()), float)
     tokens = np.array(entry.get("block_tokens", np.ones(len(losses))))  # older: of equal size
+    curve = entry.get("by_position")
+    if entry.get("windows") == 1 and curve and None not in curve["loss"]:
+        last = entry["tokens"] - curve["width"] * (len(curve["loss"]) - 1)
+        if 0 < last <= curve["width"]:  # false for encoders, which predict some positions only
+            losses = np.array(curve["loss"])
+            tokens = np.append(np.full(len(losses) - 1, curve["width"]), last)
+    return losses, tokens
+
+
+def _cumulative_losses(losses: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where blocks end, as fractions of the text, and the sum of the losses up to there."""
     bounds = np.concatenate([[0], tokens.cumsum()]) / tokens.sum()
     return bounds, np.concatenate([[0], (losses * tokens).cumsum()]) / tokens.sum()
 

@@ -95,7 +95,7 @@ fi
 # evaluate_runs: evaluate the current runs.
 evaluate_runs() {
     evaluate_perplexity $lengths
-    if [ "$RUNG" = 3 ]; then EVAL_TOKENS=$((131072 / scale_divisor)) evaluate_perplexity 131072; fi
+    [ "$RUNG" != 3 ] || EVAL_TOKENS=$((131072 / scale_divisor)) evaluate_perplexity $length,131072
     evaluate_recall $distances ${recall_flags:-}
     evaluate_receptive_field $length,$((4 * length)) ${field_flags:-}
     if [ "$RUNG" = 2 ]; then return; fi

@@ -31,10 +31,10 @@ def compare_runs(trained, tmp_path, capsys):
     return compare_runs
 
 
-def test_a_single_block_has_no_interval(compare_runs):
+def test_a_single_window_is_cut_at_positions(compare_runs):
     _, _, *rows = compare_runs("cable", "rope", "--lengths", "8,32", "--windows", "1")
-    assert [row[-2] == "unknown" for row in rows] == [False, True]
-    assert [row[-1] for row in rows] == ["4", "1"]
+    assert [row[-2] == "unknown" for row in rows] == [False, False]
+    assert [row[-1] for row in rows] == ["4", "32"]
 
 
 def test_table_has_the_lengths_that_both_records_hold(compare_runs):
@@ -48,6 +48,12 @@ def test_table_has_the_lengths_that_both_records_hold(compare_runs):
         low, high = map(float, row[4].split(" – "))
         assert ratio == pytest.approx(first / second, abs=2e-3)
         assert low <= ratio <= high
+
+
+def test_a_single_block_has_no_interval():
+    first, second = ({"loss": x, "perplexity": x, "blocks": [x]} for x in (1.0, 2.0))
+    row = compare.comparison_row("16", first, second)
+    assert row == ["16", "1.00", "2.00", "0.3679", "unknown", "1"]
 
 
 def test_a_loss_of_nan_has_no_interval():

@@ -114,6 +114,24 @@ def test_blocks_that_do_not_end_together_count_on_both_sides():
     assert losses[1] == pytest.approx([(1 + 4 / 2) / 1.5, (4 / 2 + 2) / 1.5])
 
 
+def test_a_single_window_is_cut_at_its_bins_of_positions():
+    """Against the same text in blocks of windows: bins of 8 positions, the last one of 4."""
+    random = np.random.default_rng(5)
+    differences = random.normal(0.1, 0.2, 16)
+    short = entry(random.normal(3, 1, 16), [8] * 15 + [4])
+    losses = (np.array(short["blocks"]) + differences).tolist()
+    blocks = entry(losses, short["block_tokens"])
+    window = entry([blocks["loss"]], [124]) | {"windows": 1, "tokens": 124}
+    window["by_position"] = {"first": 0, "width": 8, "loss": losses}
+    short["tokens"] = blocks["tokens"] = 124
+    ratio = intervals.perplexity_ratio([(window, short)])
+    assert ratio == intervals.perplexity_ratio([(blocks, short)])
+    assert ratio.low < math.exp(np.average(differences, weights=short["block_tokens"])) < ratio.high
+    # An encoder predicts 20 of the 128 positions: the widths of bins are not numbers of tokens.
+    encoder = window | {"tokens": 20, "block_tokens": [20]}
+    assert intervals.segment_losses([encoder]) is None
+
+
 def test_segments_are_weighted_by_their_tokens():
     """Joining two thirds of the blocks in pairs does not change the mean."""
     random = np.random.default_rng(4)
