@@ -6,7 +6,7 @@
 # RUNG  network               tokens             trained at   perplexity at
 # 1     0.8M, 4 x 128         4.1M bytes         256          128 to 4,096 (reproduction.sh)
 # 2     5.8M, 6 x 256         10M of bpe:4096    512          512 to 8,192
-# 3     45M, GPT-2 tiny       4.2M of GPT-2's    1,024        512 to 15,360, and 131,072
+# 3     45M, GPT-2 tiny       4.2M of GPT-2's    1,024        512 to 15,360; a window of 131,072
 # 4     GPT-2 small, medium   10B of GPT-2's     1,024        512 to 15,360 (runs of table4.sh and
 #                                                             table1_fineweb.sh)
 #
