@@ -46,6 +46,7 @@ from reporting import figures, metrics
 from reporting.claims.verdicts import FAR_MULTIPLES, printed_interval
 from reporting.columns import (
     Column,
+    all_lengths,
     entry_pairs,
     group_by_protocol,
     make_columns,
@@ -75,9 +76,13 @@ class Rung:
         return f"{_short(self.parameters)}, {first['data']['dataset']}, {first['block_size']:,}"
 
     def columns(self, metric: Metric) -> list[list[Column]]:
-        """Return the columns of a metric, one list for each protocol."""
+        """Return the columns of a metric, one list for each protocol, that with most lengths first.
+
+        So all ratios of perplexity are of one text if a run has a second record of other lengths.
+        """
         records = [record for record in self.records if metrics.metric_of(record) is metric]
-        return [make_columns(group, metric.key) for group in group_by_protocol(records)]
+        groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
+        return sorted(groups, key=lambda columns: -len(all_lengths(columns)))
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,21 @@ def test_older_records_are_compared_at_lengths_that_dropped_no_text():
     assert ratio is None
 
 
+def test_ratio_is_of_the_protocol_with_most_lengths():
+    """A second record has the training length on another text, as that of 131,072 tokens has."""
+    counted = {"name": "segments", "remainder": "counted"}
+    protocols = [counted | {"tokens": tokens} for tokens in (1, 2)]
+    losses = [({1: 1.0, 128: 3.0}, 0.5), ({1: 1.0, 4: 1.0, 15: 1.0}, 0.9)]
+    records = [
+        record(pe, {m: loss * factor for m, loss in at.items()}, 100, protocol=protocol)
+        for protocol, (at, cable) in zip(protocols, losses, strict=True)
+        for pe, factor in (("rope", 1), ("cable", cable))
+    ]
+    for order in (records, records[::-1]):
+        (ratio,) = trends_of(order)["cable is below rope"].ratios
+        assert ratio.estimate == pytest.approx(math.exp(0.9 - 1.0))
+
+
 def test_recall_and_receptive_field_by_hand():
     """Recall of 20% is a ratio of 0.8, whose logarithm has the standard error 0.04 / 0.8."""
     recall = {"recall": 20.0, "recall_se": 4.0, "loss": 1.0, "loss_without": 1.2}
