@@ -249,7 +249,7 @@ def _relative_to_cable(pe: str, multiple: int) -> Claim:
 FAR = FAR_MULTIPLES[0]
 CLAIMS = (
     Claim(
-        "cable keeps its perplexity",
+        "cable gains from longer context",
         f"perplexity of cable at {FAR}x over that at 1x",
         perplexity_ratio("cable", FAR, "cable", 1),
     ),

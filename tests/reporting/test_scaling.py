@@ -80,7 +80,7 @@ def test_perplexity_ratio_and_its_interval_over_seeds():
 
 def test_far_is_15_times_where_16_is_not_recorded():
     (ratio,) = trends_of([record("cable", {1: 1.0, 15: 1.25}, 100)])[
-        "cable keeps its perplexity"
+        "cable gains from longer context"
     ].ratios
     assert ratio.estimate == pytest.approx(math.exp(0.25))
 
@@ -97,7 +97,7 @@ def test_older_records_are_compared_at_lengths_that_dropped_no_text():
     (ratio,) = trends_of(records)["cable is below alibi"].ratios
     assert ratio.estimate == pytest.approx(math.exp(-0.2))
     (ratio,) = trends_of([record("cable", {1: 1.0, 15: 5.0}, 100, protocol=old)])[
-        "cable keeps its perplexity"
+        "cable gains from longer context"
     ].ratios
     assert ratio is None
 
