@@ -195,7 +195,7 @@ def test_report_has_a_column_for_each_rung(tmp_path, capsys):
     header, row = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in (tmp_path / "trend.md").read_text().splitlines()
-        if "claim |" in line or "cable keeps" in line
+        if "claim |" in line or "cable gains" in line
     ]
     assert header[2:5] == ["0.8M, toy, 256", "5.8M, b, 256", "45M, c, 256"]
     assert row[2:6] == ["0.905 (0.905 to 0.905)"] * 3 + ["constant (one seed)"]
