@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarking import roofline
 from benchmarking.cases import train_case
 from benchmarking.setting import Setting
+from training.attention_choice import Name
 
 STEPS = 3
 WARMUP = 3  # steps before, which compile
@@ -46,6 +47,8 @@ class Config:
     """sequences per step"""
     context: int = 1024
     """tokens per sequence"""
+    attention: Name = "auto"
+    """attention path; auto: that of the rule, without measuring"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     compile: bool | None = None
@@ -111,12 +114,14 @@ def main(argv: list[str] | None = None) -> None:
         dtype=dtype,
         compile=devices.uses_compile(config.compile, device),
     )
-    step = train_case(setting, setting.build_model(config.pe, config.context)).prepare()
+    step = train_case(setting, setting.build_model(config.pe, config.context, config.attention))
+    step = step.prepare()
     for _ in range(WARMUP):
         step()
     seconds = [devices.measure_seconds(step, device) for _ in range(STEPS)]
     record = provenance.provenance(device)
     record |= {"model": config.model, "pe": config.pe, "micro_batch": config.micro_batch}
+    record["attention"] = config.attention
     record |= {"context": config.context, "wall_ms": 1000 * min(seconds)}
     record |= summarize(profile_steps(step, device))
     if config.model in roofline.MICRO_BATCHES and config.pe in ("rope", "cable"):

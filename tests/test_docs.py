@@ -223,7 +223,7 @@ def check_command(words: list[str]) -> None:
 
 
 KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "pre-commit", "lm_eval"}
-KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage"}
+KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cp"}
 
 
 def check_python(arguments: list[str]) -> None:

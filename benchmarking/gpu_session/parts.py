@@ -223,8 +223,9 @@ def _trace(machine: Machine) -> Part:
     if not machine.is_gpu:
         size = "--model quickstart --context 64 --micro_batch 2"
     profiles = []
-    for pe in ("rope", "cable"):
-        words = f"-m benchmarking.kernel_times --pe {pe} {size} --device {machine.device} --out"
+    for pe, path in (("rope", "sdpa"), ("cable", "triton" if machine.is_gpu else "sdpa")):
+        words = f"-m benchmarking.kernel_times --pe {pe} --attention {path} {size} --device"
+        words += f" {machine.device} --out"
         profiles.append([_python(pe, words, machine.out / f"trace-{pe}.json")])
     return Part("trace", 90, profiles)
 
