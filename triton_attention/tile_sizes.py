@@ -6,10 +6,11 @@ import torch
 def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, tuple[int, int, int, int]]:
     """Return (queries, keys, warps, stages) of a program for each kernel a kind of bias launches.
 
-    Not measured on any GPU. Compiled for Hopper, these sizes keep nearly everything in registers
-    and need the fewest instructions per pair of query and key, among those with which a program
-    reads at most 20 bytes per cycle: 128 queries or keys stay and the others pass by. All need at
-    most the 99 KB of shared memory that an RTX 4090 has per program.
+    For no bias and decay, at a head dimension of 64: the fastest of 27 on an H100, where larger
+    tiles, which need fewer instructions, are slower (docs/performance.md). The others were not
+    measured: of the sizes with which a program reads at most 20 bytes per cycle, they need the
+    fewest instructions on Hopper. All need at most the 99 KB of shared memory that an RTX 4090 has
+    per program.
 
     `forward` and `rows` have the same number of queries, and the keys of `rows` divide those of
     `forward`, because tiles of `forward` are the units that can be skipped.
@@ -23,8 +24,10 @@ def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, tuple[int,
             "columns": (32, 128, 8, 2),
             "distances": (64, 64, 8, 2),
         }
-    if kind in ("none", "decay"):
-        return {"forward": (128, 64, 4, 3), "rows": (128, 32, 4, 2), "columns": (32, 128, 4, 2)}
+    if kind == "none":
+        return {"forward": (64, 64, 4, 2), "rows": (64, 32, 4, 3), "columns": (32, 64, 4, 3)}
+    if kind == "decay":
+        return {"forward": (64, 64, 4, 3), "rows": (64, 32, 4, 3), "columns": (64, 64, 4, 2)}
     if kind == "distance":
         # The pipeline also prefetches one number of the table per pair, so it has fewer stages.
         forward, columns = (128, 64, 8, 2), (32, 128, 4, 2)
