@@ -37,6 +37,7 @@ def is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
+@torch.compiler.disable  # PyTorch 2.11 cannot trace the launch of their kernels
 def forgetting_attention(
     q: Tensor, k: Tensor, v: Tensor, encoding, q_features: tuple, k_features: tuple, scale: float
 ) -> Tensor:

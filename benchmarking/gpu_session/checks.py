@@ -24,7 +24,11 @@ import torch
 from benchmarking.gpu_session.parts import INTERRUPTED_STEPS, REFERENCES, STEPS
 from errors import InputError
 
-TOLERANCE = 0.01  # largest relative difference of a loss from the CPU's
+# Only losses of the first steps are compared. Later the learning rate is high, and a training
+# amplifies rounding errors: on an H100, two orders of summation change the losses of `cable` by
+# 0.003% in 10 steps and by 0.6% in 20.
+COMPARED_STEPS = STEPS // 2
+TOLERANCE = 0.001  # largest relative difference of a loss from the CPU's
 SAVED = "is saved, use --resume to continue"  # train_gpt.py, stopped by a signal
 
 
@@ -87,14 +91,18 @@ def read_losses(run: Path) -> dict[int, float]:
 
 
 def compare_losses(name: str, run: Path, reference: Path) -> dict:
-    """Return the check that each loss of a run is within TOLERANCE of the reference's."""
+    """Return the check that the first losses of a run are within TOLERANCE of the reference's.
+
+    Later steps than COMPARED_STEPS must exist, but are not compared.
+    """
     losses, expected = read_losses(run), read_losses(reference)
     if len(expected) < STEPS or losses.keys() != expected.keys():
         detail = f"{len(losses)} steps, and {len(expected)} of {reference.name}"
         return {"name": name, "passed": False, "detail": detail}
-    differences = [abs(losses[step] / expected[step] - 1) for step in expected]
+    first = range(1, COMPARED_STEPS + 1)
+    differences = [abs(losses[step] / expected[step] - 1) for step in first]
     largest = torch.tensor(differences).max().item()  # unlike Python's max, keeps NaN
-    detail = f"at most {largest:.2%} from {reference.name}"
+    detail = f"at most {largest:.3%} from {reference.name} in {COMPARED_STEPS} steps"
     return {"name": name, "passed": largest <= TOLERANCE, "detail": detail}
 
 
