@@ -20,7 +20,7 @@
 # 256/512, the ratio of the widths. Rung 4 has the paper's. LR=2e-3: one rate for all, no search.
 # Encodings in RUNS/SCALE/ladder/learning_rates.txt are not tuned again.
 #
-# Cost in minutes of one CPU core: rung 2: 12 trainings of 35 to 60 (kerple: 140), nine of a quarter
+# Cost in minutes of one CPU core: rung 2: 12 trainings of 50 to 65 (kerple: 140), nine of a quarter
 # of that, 12 evaluations of 25. Rung 3: three trainings of 130, three evaluations of 75. Rung 4
 # (computed): 20 trainings, 9.6 days of one H100.
 
