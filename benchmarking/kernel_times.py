@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> None:
     seconds = [devices.measure_seconds(step, device) for _ in range(STEPS)]
     record = provenance.provenance(device)
     record |= {"model": config.model, "pe": config.pe, "micro_batch": config.micro_batch}
-    record["attention"] = config.attention
+    record["attention_path"] = config.attention
     record |= {"context": config.context, "wall_ms": 1000 * min(seconds)}
     record |= summarize(profile_steps(step, device))
     if config.model in roofline.MICRO_BATCHES and config.pe in ("rope", "cable"):

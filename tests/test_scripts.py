@@ -655,7 +655,7 @@ def test_gpu_script_passes_its_settings(tmp_path):
     assert (ROOT / "requirements-dev.txt").read_bytes() == requirements
     lines = done.stdout.splitlines()
     parts = [line for line in lines if not line.startswith(" ")]
-    assert parts == ["smoke: at most 7 s", "train-small: at most 180 s", "total: at most 187 s"]
+    assert parts == ["smoke: at most 7 s", "train-small: at most 120 s", "total: at most 127 s"]
     assert lines[-2].endswith("--device cuda --out runs/h100/train-small.json")
     assert "--data data/stdlib --out_dir runs/h100/smoke/rope" in done.stdout
     problem = script("test_gpu.sh", tmp_path).stderr
