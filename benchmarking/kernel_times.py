@@ -114,15 +114,15 @@ def main(argv: list[str] | None = None) -> None:
         dtype=dtype,
         compile=devices.uses_compile(config.compile, device),
     )
-    step = train_case(setting, setting.build_model(config.pe, config.context, config.attention))
-    step = step.prepare()
+    model = setting.build_model(config.pe, config.context, config.attention)
+    step = train_case(setting, model).prepare()
     for _ in range(WARMUP):
         step()
     seconds = [devices.measure_seconds(step, device) for _ in range(STEPS)]
     record = provenance.provenance(device)
-    record |= {"model": config.model, "pe": config.pe, "micro_batch": config.micro_batch}
-    record["attention_path"] = config.attention
-    record |= {"context": config.context, "wall_ms": 1000 * min(seconds)}
+    record |= {"model": config.model, "pe": config.pe, "attention_path": config.attention}
+    record |= {"micro_batch": config.micro_batch, "context": config.context}
+    record["wall_ms"] = 1000 * min(seconds)
     record |= summarize(profile_steps(step, device))
     if config.model in roofline.MICRO_BATCHES and config.pe in ("rope", "cable"):
         settings = roofline.Config(context=config.context)

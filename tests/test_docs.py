@@ -499,6 +499,7 @@ TABLES = [
     ("sandwich/speed", ["train"], ["sandwich/speed/train.json"], "sandwich_section6.2_speed"),
     ("bench/compare", ["compare_1", "compare_2"], ["bench/compare/*.json"], None),
     ("bench/growth", ["growth"], ["bench/growth.json"], None),
+    ("bench/h100", ["train"], ["bench/h100/train-small.json"], None),
     ("bench/figure3", ["train", "generate", "eval"], ["bench/figure3.json"], None),
     (
         "bench/figure3_tiny",
