@@ -445,7 +445,6 @@ TABLES = [
         ["reproduction/*.json"],
         "cable_table1_wikitext-103_tiny",
     ),
-    ("reproduction/older", ["perplexity"], ["reproduction/older/*.json"], None),
     (
         "reproduction/rows",
         ["perplexity"],
