@@ -14,7 +14,8 @@ Nothing has the shape (T, T), and nothing is accumulated with atomics, so result
 
 Choices that make the inner loops short, because a GPU spends its time there:
 
-- Tiles in which every query attends to every key run first, in a loop without a mask.
+- Tiles in which every query attends to every key run first, in a loop without masks.
+- Sums along rows stay within a thread until the loop ends.
 - Exponentials and logarithms have base 2, the only base that the hardware has; constant factors are
   combined. LSE and all biases in the kernels are in base 2 too.
 - A column's tile is transposed, (N, M), so that its products stay in registers.
@@ -153,8 +154,13 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
 
 
 @triton.jit
-def _load_tile(x, rows, count, stride, channels, D: tl.constexpr):
-    """Load rows of a matrix (count, D); zeros past its ends: (len(rows), len(channels))."""
+def _load_tile(x, rows, count, stride, channels, D: tl.constexpr, all_inside: tl.constexpr = False):
+    """Load rows of a matrix (count, D); zeros past its ends: (len(rows), len(channels)).
+
+    all_inside: every row exists, so full rows are loaded without a mask.
+    """
+    if all_inside and channels.shape[0] == D:
+        return tl.load(x + rows.to(tl.int64)[:, None] * stride + channels[None, :])
     inside = rows[:, None] < count
     if channels.shape[0] != D:
         inside = inside & (channels[None, :] < D)
@@ -190,11 +196,23 @@ def _log2(x):
 
 
 @triton.jit
-def _load_vector(x, indices, count, stride, used: tl.constexpr):
+def _load_vector(x, indices, count, stride, used: tl.constexpr, all_inside: tl.constexpr = False):
     """Load one number per token; zeros past the end, or if the kind of bias does not use them."""
     if used:
+        if all_inside:
+            return tl.load(x + indices * stride)
         return tl.load(x + indices * stride, mask=indices < count, other=0.0)
     return tl.zeros((indices.shape[0],), tl.float32)
+
+
+@triton.jit
+def _partial_sums(x, M: tl.constexpr, N: tl.constexpr):
+    """Return the sums over the columns n of (M, N) with equal n % 8: (M, 8).
+
+    In the layout of matrix products one thread has all columns of such a sum, so a loop needs no
+    communication between threads; one sum after the loop adds the eight up.
+    """
+    return tl.sum(tl.reshape(x, (M, N // 8, 8)), 1)
 
 
 @triton.jit
@@ -243,7 +261,7 @@ def attention_forward(
     s_i = _load_vector(S_I + batch * si_b + head * si_h, t, T, si_t, decays)[:, None]
     g = _load_vector(G, t, T, g_t, uses_g)[:, None]
     row_max = tl.full((M,), -float("inf"), tl.float32)
-    row_sum = tl.zeros((M,), tl.float32)
+    row_sum = tl.zeros((M, 8), tl.float32)
     y = tl.zeros((M, D_TILE), tl.float32)
     first_i = block * M + S - T
     begin = tl.maximum(0, first_i - window_size + 1) // N * N
@@ -263,7 +281,7 @@ def attention_forward(
         loop_stop = stop if masked else unmasked_stop
         for start in range(loop_begin, loop_stop, N):
             j = start + tl.arange(0, N)
-            k = _load_tile(K, j, S, k_t, channels, D)  # (N, D_TILE)
+            k = _load_tile(K, j, S, k_t, channels, D, not masked)  # (N, D_TILE)
             first_piece, last_piece = _piece_range(
                 kind, causal, TABLE, PIECES, num_distances, G, g_t, block * M, T, first_i, start,
                 M, N, NUM_PIECES,
@@ -271,7 +289,7 @@ def attention_forward(
             if bidirectional_pieces:
                 s_j = _load_vector(G, j, S, g_t, True)[None, :]
             else:
-                s_j = _load_vector(S_J, j, S, sj_t, decays)[None, :]
+                s_j = _load_vector(S_J, j, S, sj_t, decays, not masked)[None, :]
             b, _, _ = _bias_tile(
                 kind, causal, windowed, masked, i[:, None], j[None, :], s_i, g, s_j,
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
@@ -281,11 +299,11 @@ def attention_forward(
             new_max = tl.maximum(tl.maximum(row_max, tl.max(z, 1)), -1e30)
             p = tl.exp2(z - new_max[:, None])
             rescale = tl.exp2(row_max - new_max)
-            row_sum = row_sum * rescale + tl.sum(p, 1)
-            v = _load_tile(V, j, S, v_t, channels, D)
+            row_sum = row_sum * rescale[:, None] + _partial_sums(p, M, N)
+            v = _load_tile(V, j, S, v_t, channels, D, not masked)
             y = y * rescale[:, None] + _dot(p.to(v.dtype), v, precision)
             row_max = new_max
-    row_sum = tl.maximum(row_sum, 1e-30)  # rows past the last query attend to nothing
+    row_sum = tl.maximum(tl.sum(row_sum, 1), 1e-30)  # rows past the last query attend to nothing
     _store_tile(Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D)
     tl.store(LSE + tl.program_id(1).to(tl.int64) * T + t, row_max + tl.log2(row_sum), mask=t < T)
 
@@ -338,13 +356,13 @@ def attention_backward_rows(
     dy = _load_tile(DY + batch * dy_b + head * dy_h, t, T, dy_t, channels, D)
     y = _load_tile(Y + (batch * T * H + head) * D, t, T, H * D, channels, D)
     delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
-    residue = tl.zeros((M,), tl.float32)
+    residue = tl.zeros((M, 8), tl.float32)
     # Weights of rows past the last query are exp(-inf) = 0.
     lse = tl.load(LSE + row, mask=t < T, other=float("inf"))[:, None]
     s_i = _load_vector(S_I + batch * si_b + head * si_h, t, T, si_t, decays)[:, None]
     g = _load_vector(G, t, T, g_t, uses_g)[:, None]
     dq = tl.zeros((M, D_TILE), tl.float32)
-    dg = tl.zeros((M,), tl.float32)
+    dg = tl.zeros((M, 8), tl.float32)
     ds = tl.zeros((M,), tl.float32)
     first_i = block * M + S - T
     begin = tl.maximum(0, first_i - window_size + 1) // N * N
@@ -363,12 +381,12 @@ def attention_backward_rows(
         loop_stop = stop if masked else unmasked_stop
         for start in range(loop_begin, loop_stop, N):
             j = start + tl.arange(0, N)
-            k = _load_tile(K, j, S, k_t, channels, D)  # (N, D_TILE)
-            v = _load_tile(V, j, S, v_t, channels, D)
+            k = _load_tile(K, j, S, k_t, channels, D, not masked)  # (N, D_TILE)
+            v = _load_tile(V, j, S, v_t, channels, D, not masked)
             if bidirectional_pieces:
                 s_j = _load_vector(G, j, S, g_t, True)[None, :]
             else:
-                s_j = _load_vector(S_J, j, S, sj_t, decays)[None, :]
+                s_j = _load_vector(S_J, j, S, sj_t, decays, not masked)[None, :]
             first_piece, last_piece = _piece_range(
                 kind, causal, TABLE, PIECES, num_distances, G, g_t, block * M, T, first_i, start,
                 M, N, NUM_PIECES,
@@ -381,20 +399,20 @@ def attention_backward_rows(
             dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
             dq += _dot(dz.to(k.dtype), k, precision)
             if needs_residue:
-                residue += tl.sum(dz, 1)
+                residue += _partial_sums(dz, M, N)
             if grad_g or grad_s_i:
                 dz *= slope
             if grad_g:
                 if bidirectional_pieces:  # the kernel for columns adds the later keys' part
-                    dg += tl.sum(tl.where(j[None, :] <= i[:, None], dz * x, 0.0), 1)
+                    dg += _partial_sums(tl.where(j[None, :] <= i[:, None], dz * x, 0.0), M, N)
                 else:
-                    dg += tl.sum(dz * x, 1)
+                    dg += _partial_sums(dz * x, M, N)
             if grad_s_i:
                 ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
-    tl.store(DELTA + row, delta + residue, mask=t < T)
+    tl.store(DELTA + row, delta + tl.sum(residue, 1), mask=t < T)
     _store_tile(DQ + batch * T * grad_t + head * D, dq * scale, t, T, grad_t, channels, D)
     if grad_g:
-        tl.store(DG + row, dg, mask=t < T)
+        tl.store(DG + row, tl.sum(dg, 1), mask=t < T)
     if grad_s_i:
         tl.store(DS_I + row, ds * tl.sum(g, 1), mask=t < T)
 
@@ -445,7 +463,7 @@ def attention_backward_columns(
         s_j = _load_vector(S_J + batch * sj_b + head * sj_h, j, S, sj_t, decays)[:, None]
     dk = tl.zeros((N, D_TILE), tl.float32)
     dv = tl.zeros((N, D_TILE), tl.float32)
-    ds = tl.zeros((N,), tl.float32)
+    ds = tl.zeros((N, 8), tl.float32)
     first_t = tl.program_id(0) * N - (S - T)  # index of the first key among queries
     begin = tl.maximum(0, first_t - (0 if causal else window_size)) // M * M
     stop = tl.minimum(T, first_t + N + window_size)
@@ -502,16 +520,17 @@ def attention_backward_columns(
             dk += _dot(dz.to(q.dtype), q, precision)
             if decays and s_learns:
                 dz *= slope * g
-                ds -= tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
+                ds -= _partial_sums(dz if causal else dz * _sign(s_j - s_i), N, M)
             elif bidirectional_pieces and g_learns:
-                ds += tl.sum(tl.where(i[None, :] < j[:, None], dz * slope * x, 0.0), 1)
+                ds += _partial_sums(tl.where(i[None, :] < j[:, None], dz * slope * x, 0.0), N, M)
     _store_tile(DK + batch * S * grad_t + head * D, dk * scale, j, S, grad_t, channels, D)
     _store_tile(DV + batch * S * grad_t + head * D, dv, j, S, grad_t, channels, D)
+    ds_sum = tl.sum(ds, 1)
     ds_j = DS_J + tl.program_id(1).to(tl.int64) * S + j
     if bidirectional_pieces and g_learns:
-        ds += tl.load(ds_j, mask=j < S)
+        ds_sum += tl.load(ds_j, mask=j < S)
     if (decays and s_learns) or (bidirectional_pieces and g_learns):
-        tl.store(ds_j, ds, mask=j < S)
+        tl.store(ds_j, ds_sum, mask=j < S)
 
 
 @triton.jit
