@@ -12,8 +12,7 @@ the path is used for the first time:
     flex           PyTorch's FlexAttention: the attention path "flex", for training
 
 Without a GPU the kernels run, slowly, in Triton's interpreter: set TRITON_INTERPRET=1 before Triton
-is imported. The tests compare them with the formulas in float64, and execute the compiled kernels
-on a simulated GPU (tests/gpu_simulation/emulator.py).
+is imported. The tests compare them with the formulas in float64.
 """
 
 import torch
