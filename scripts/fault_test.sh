@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Cause random faults and report what was lost: kills, signals, full disks, corruption, concurrency,
-# fuzzing and malicious files (docs/reliability.md).
+# Cause random faults and report what was lost: signals, full disks, corrupt files, concurrent
+# programs (docs/reliability.md).
 #
 #     bash scripts/fault_test.sh                                          # ten minutes
-#     bash scripts/fault_test.sh --minutes 2 --only kills,disk
-#     bash scripts/fault_test.sh --seed 7 --only corruption --trial 31    # repeat one fault
+#     bash scripts/fault_test.sh --minutes 2 --only "disk full"
+#     bash scripts/fault_test.sh --seed 7 --only "log.jsonl" --trial 3    # repeat one fault
 #
 # Cost: one CPU core for --minutes. Exit status 1 if anything was lost.
 

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 import torch
 
-import eval_hellaswag
 from errors import InputError
 from evaluation import records
 
@@ -119,31 +118,6 @@ def test_nothing_is_locked_while_a_length_is_measured(tmp_path):
         return entry(length)
 
     update(path, [8, 16], measure)
-
-
-def test_examples_that_another_evaluation_adds_are_not_lost(trained, tmp_path, monkeypatch):
-    """The other one is ahead: its scores are kept, and this one ends without further work."""
-    monkeypatch.setattr(eval_hellaswag, "BLOCK", 2)
-    monkeypatch.setattr(eval_hellaswag, "provenance", lambda device: {})
-    path = tmp_path / "eval_hellaswag_x.json"
-    monkeypatch.setattr(eval_hellaswag, "record_path", lambda run, *parts: path)
-    examples = [{"context": "a", "endings": ["b", "c"], "label": 0}] * 5
-    config = eval_hellaswag.Config(runs=["r"], source="x.jsonl")
-    evaluate = partial(
-        eval_hellaswag.evaluate, str(trained("rope")), examples, config, CPU, torch.float32
-    )
-    calls = []
-
-    def score(model, pairs, *arguments):
-        calls.append(len(pairs))
-        if len(calls) == 1:
-            evaluate()
-        return [[float(-len(calls)), -9.0]] * len(pairs)
-
-    monkeypatch.setattr(eval_hellaswag, "score_examples", score)
-    assert evaluate()["examples"] == 5
-    assert calls == [2, 2, 2, 1]  # one block of the first evaluation, three of the second
-    assert len(json.loads(path.read_text())["log_likelihoods"]) == 5
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

@@ -1,0 +1,342 @@
+"""Random input from Hypothesis: every program ends with status 0, or 2 and a line that says why."""
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import json
+import math
+import resource
+import shutil
+import string
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import TINY
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from in_process import call
+
+import compare
+import eval_extrapolation
+import export_hf
+import import_pretrained
+import prepare_text
+import report
+import sample
+import train_gpt
+from generation.sampling import SamplingConfig
+
+MEMORY = 32 * 2**30  # bytes of address space, most of it PyTorch's libraries
+CPU = ["--device", "cpu", "--dtype", "float32"]
+LENGTHS = ["--lengths", "16,32", *CPU]
+NEWEST = "checkpoint_0000006.pt"
+RECORD = "eval_toy_val.json"
+WORDS = ["", " ", "\0", "x" * 5000, "nan", ".inf", "1e400", "1_000", "../..", "null", "{}", "é☃"]
+INTEGERS = [0, -1, 1, 3, 2**31, 2**63, 2**64, 10**9, 10**18, -(2**63)]
+FLOATS = [math.nan, math.inf, -math.inf, 1e-40, 1e30, 1e308, -0.0, 0.5]
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from(INTEGERS + FLOATS + WORDS),
+    st.floats(allow_subnormal=False),  # PyTorch flushes them to 0 here
+    st.text(max_size=30),
+)
+# Names of settings and keys that exist are more likely to be read than random ones.
+keys = st.one_of(st.text(max_size=8), st.sampled_from(["lengths", "data", "loss", "splits", "pe"]))
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=6,
+)
+random_input = settings(
+    max_examples=10,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    """A finished run that is evaluated; read-only."""
+    folder = trained("cable", "--seed", "9")
+    call(eval_extrapolation, folder, *LENGTHS).check(0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(data_dir):
+    return data_dir.parent / "text"
+
+
+@contextlib.contextmanager
+def limited_folder():
+    """Yield a new working folder, in which programs get at most `MEMORY`."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, limits[1]))
+        try:
+            yield Path(folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def mutate(value, data):
+    """Return a copy of nested values with one of them removed, moved or replaced."""
+    value = copy.deepcopy(value)
+    nodes = []
+
+    def visit(node):
+        for key, inner in list(node.items() if isinstance(node, dict) else enumerate(node)):
+            nodes.append((node, key))
+            if isinstance(inner, dict | list):
+                visit(inner)
+
+    visit(value)
+    # Rather one of the few at the top than one of many numbers in a list.
+    parent, key = nodes[data.draw(st.integers(0, min(len(nodes), 40) - 1))]
+    way = data.draw(st.sampled_from(["replace", "replace", "remove", "move"]))
+    if way == "remove":
+        del parent[key]
+    elif way == "move":
+        other, other_key = nodes[data.draw(st.integers(0, len(nodes) - 1))]
+        parent[key] = copy.deepcopy(other[other_key])
+    else:
+        parent[key] = data.draw(values)
+    return value
+
+
+def setting_names(config):
+    """Return settings that may have any value; `compile` takes minutes, plugins are code."""
+    skipped = ("compile", "plugin", "wandb_project", "max_new_tokens", "interactive")
+    names = [field.name for field in dataclasses.fields(config)]
+    return [name for name in names if name not in skipped]
+
+
+def random_settings(config, data):
+    """Return two settings with random values that a program can refuse or use at once."""
+    names = data.draw(st.lists(st.sampled_from(setting_names(config)), max_size=2, unique=True))
+    chosen = {name: data.draw(values) for name in names}
+    for name, value in chosen.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in ("n_layer", "n_head", "n_embd") and is_number and 64 < value < 10**9:
+            chosen[name] = 10**9  # others are valid, and too slow
+    # Valid, and endless.
+    if any(isinstance(chosen.get(name), int) for name in ("steps", "tokens_per_step")):
+        chosen["dry_run"] = True
+    return chosen
+
+
+def as_flags(chosen):
+    """Return settings as flags; no command line has NUL or very long words."""
+    flags = []
+    for name, value in chosen.items():
+        value = value if isinstance(value, str) else json.dumps(value)
+        flags += [f"--{name}", value.replace("\0", "")[:5000]]
+    return flags
+
+
+@random_input
+@given(data=st.data())
+def test_settings_in_a_file(data, data_dir):
+    base = dict(zip((word[2:] for word in TINY[::2]), TINY[1::2], strict=True))
+    base = {name: yaml.safe_load(value) for name, value in base.items()}
+    with limited_folder() as folder:
+        base |= {"data": str(data_dir), "out_dir": "run", "steps": 2}
+        chosen = base | random_settings(train_gpt.Config, data)
+        (folder / "config.yaml").write_text(yaml.safe_dump(chosen, allow_unicode=True))
+        call(train_gpt, "--config", "config.yaml").check()
+
+
+@random_input
+@given(
+    lines=st.lists(st.text(string.printable, max_size=20), max_size=5),
+    is_mixed=st.booleans(),
+    random=st.randoms(),
+)
+def test_text_of_a_settings_file(run, lines, is_mixed, random):
+    if is_mixed:
+        lines = lines + (run / "config.yaml").read_text().splitlines()
+    random.shuffle(lines)
+    with limited_folder() as folder:
+        (folder / "config.yaml").write_text("\n".join(lines))
+        call(train_gpt, "--config", "config.yaml", "--dry_run").check()
+
+
+PROGRAMS = {
+    train_gpt: "*TINY --data DATA --steps 2 --out_dir out",
+    eval_extrapolation: "RUN *LENGTHS",
+    sample: "RUN *CPU --max_new_tokens 4",
+    export_hf: "RUN --out_dir out",
+    import_pretrained: "nothing --out_dir out",
+    prepare_text: "TEXTS --val_every 5 --out_dir out",
+    report: "RECORD --out_dir out",
+    compare: "RECORD RECORD",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@random_input
+@given(data=st.data())
+def test_flags(program, data, run, data_dir, texts):
+    with limited_folder() as folder:
+        copied = shutil.copytree(run, folder / "run")
+        words = {
+            "*TINY": TINY,
+            "*LENGTHS": LENGTHS,
+            "*CPU": CPU,
+            "DATA": [data_dir],
+            "RUN": [copied],
+            "TEXTS": [texts],
+            "RECORD": [copied / RECORD],
+        }
+        flags = [flag for word in PROGRAMS[program].split() for flag in words.get(word, [word])]
+        flags += as_flags(random_settings(program.Config, data))
+        if data.draw(st.booleans()):
+            flags.append(data.draw(st.text(max_size=9)).replace("\0", ""))
+        call(program, *flags).check()
+
+
+def use_data(data, folder, run, texts):
+    """Train on the data set in folder/toy, evaluate on it, or prepare it again."""
+    action = data.draw(st.sampled_from(["train", "evaluate", "prepare", "verify"]))
+    if action == "train":
+        call(train_gpt, *TINY, "--steps", "2", "--data", "toy", "--out_dir", "out").check()
+    elif action == "evaluate":
+        copied = shutil.copytree(run, folder / "run")
+        call(eval_extrapolation, copied, "--data", "toy", *LENGTHS).check()
+    elif action == "prepare":
+        call(prepare_text, texts, "--val_every", "5", "--out_dir", "toy").check()
+    else:
+        call(prepare_text, "--verify", "--out_dir", "toy").check()
+
+
+@random_input
+@given(data=st.data())
+def test_values_in_meta_json(data, data_dir, run, texts):
+    with limited_folder() as folder:
+        path = shutil.copytree(data_dir, folder / "toy") / "meta.json"
+        path.write_text(json.dumps(mutate(json.loads(path.read_text()), data)))
+        use_data(data, folder, run, texts)
+
+
+@random_input
+@given(data=st.data())
+def test_tokens_and_headers_of_shards_with_the_right_hash(data, data_dir, run, texts):
+    with limited_folder() as folder:
+        toy = shutil.copytree(data_dir, folder / "toy")
+        meta = json.loads((toy / "meta.json").read_text())
+        for split in meta["splits"].values():
+            for entry in split["shards"]:
+                content = bytearray((toy / entry["file"]).read_bytes())
+                start = data.draw(st.sampled_from([0, 4, 8, 1024, len(content) - 2]))
+                noise = data.draw(st.binary(max_size=64))
+                content[start : start + data.draw(st.sampled_from([0, len(noise)]))] = noise
+                (toy / entry["file"]).write_bytes(content)
+                entry["sha256"] = hashlib.sha256(content).hexdigest()
+                if data.draw(st.booleans()):
+                    entry["tokens"] = (len(content) - 1024) // 2
+        (toy / "meta.json").write_text(json.dumps(meta))
+        use_data(data, folder, run, texts)
+
+
+@random_input
+@given(data=st.data())
+def test_shards_without_meta_json(data, data_dir, run, texts):
+    source = (data_dir / "toy_train_000000.bin").read_bytes()
+    with limited_folder() as folder:
+        (folder / "toy").mkdir()
+        for split in ("train", "val"):
+            name = data.draw(st.sampled_from([f"{split}.bin", f"my_{split}_000000.bin"]))
+            noise = data.draw(st.binary(max_size=3000))
+            content = data.draw(st.sampled_from([noise, source, noise + source, source[:1024]]))
+            (folder / "toy" / name).write_bytes(content)
+        use_data(data, folder, run, texts)
+
+
+@random_input
+@given(data=st.data())
+def test_values_in_records(data, run):
+    record = json.loads((run / RECORD).read_text())
+    with limited_folder() as folder:
+        copied = shutil.copytree(run, folder / "run")
+        (copied / RECORD).write_text(json.dumps(mutate(record, data)))
+        call(compare, run / RECORD, copied / RECORD).check()
+        call(report, copied / RECORD, "--out_dir", "out").check()
+        call(eval_extrapolation, copied, *LENGTHS).check()
+
+
+def read_run(data, run, data_dir):
+    """Call a program that reads the checkpoint of a run."""
+    train = [*TINY, "--data", data_dir, "--out_dir"]
+    program, *flags = data.draw(
+        st.sampled_from(
+            [
+                (eval_extrapolation, run, "--lengths", "8", *CPU),
+                (sample, run, *CPU, "--max_new_tokens", "2"),
+                (export_hf, run, "--out_dir", "out"),
+                (train_gpt, *train, "out", "--init_from", run),
+                (train_gpt, *train, run, "--resume", "--steps", "8"),
+            ]
+        )
+    )
+    call(program, *flags).check()
+
+
+@random_input
+@given(data=st.data())
+def test_values_in_checkpoints(data, run, data_dir):
+    with limited_folder() as folder:
+        path = shutil.copytree(run, folder / "run") / NEWEST
+        torch.save(mutate(torch.load(path, weights_only=True), data), path)
+        read_run(data, path.parent, data_dir)
+
+
+@random_input
+@given(data=st.data())
+def test_other_files_in_place_of_a_checkpoint(data, run, data_dir):
+    files = sorted(path for path in [*run.iterdir(), *data_dir.iterdir()] if path.is_file())
+    content = data.draw(st.sampled_from(files)).read_bytes()
+    with limited_folder() as folder:
+        path = shutil.copytree(run, folder / "run") / NEWEST
+        path.write_bytes(data.draw(st.sampled_from([content, data.draw(st.binary(max_size=200))])))
+        read_run(data, path.parent, data_dir)
+
+
+@random_input
+@given(data=st.data())
+def test_prompts_and_sampling_settings(data, run):
+    content = st.binary(max_size=300) | st.sampled_from([b"", b"a" * 5000, b"\n\n\xff"])
+    flags = ["--max_new_tokens", data.draw(st.sampled_from(["0", "1", "5"]))]
+    if data.draw(st.booleans()):
+        name = data.draw(st.sampled_from(setting_names(SamplingConfig)))
+        flags += [f"--{name}", json.dumps(data.draw(scalars))]
+    with limited_folder() as folder:
+        (folder / "prompts.txt").write_bytes(data.draw(content))
+        text = data.draw(st.text(max_size=300)).replace("\0", "")
+        source = data.draw(st.sampled_from([["--prompt", text], ["--prompt_file", "prompts.txt"]]))
+        call(sample, run, *CPU, *flags, *source).check()
+
+
+@random_input
+@given(data=st.data())
+def test_texts_and_tables_to_prepare(data):
+    rows = [json.dumps({"text": data.draw(values)}).encode() for _ in range(2)]
+    contents = [
+        data.draw(st.binary(max_size=300)),
+        data.draw(st.text(max_size=300)).encode(),
+        b"\n".join([*rows, data.draw(st.binary(max_size=20))]),
+        b"line\n" * 200 + data.draw(st.binary(max_size=9)),
+    ]
+    with limited_folder() as folder:
+        (folder / "text").mkdir()
+        for number, content in enumerate(contents):
+            suffix = data.draw(st.sampled_from([".txt", ".jsonl", ".parquet", ".md"]))
+            (folder / "text" / f"{number}{suffix}").write_bytes(content)
+        call(prepare_text, "text", "--val_every", "2", "--out_dir", "data").check()
