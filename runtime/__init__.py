@@ -19,6 +19,7 @@ REQUIRED = {
     "tiktoken": "tiktoken",
     "datasets": "datasets",
     "tqdm": "tqdm",
+    "filelock": "filelock",
     "matplotlib": "matplotlib",
 }
 

@@ -1,5 +1,7 @@
 """Tests of atomic writing, locks and JSON: a file is complete or absent, whatever happens."""
 
+import errno
+import fcntl
 import math
 import os
 import stat
@@ -174,11 +176,12 @@ def test_lock_does_not_wait_for_a_training_or_a_killed_process(tmp_path):
 
 def test_lock_is_left_out_where_the_file_system_has_none(tmp_path, monkeypatch):
     def refuse(*arguments):
-        raise OSError("not supported")
+        raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with files.locked(tmp_path / "a.json"), files.locked(tmp_path / "a.json"):
         write_json(tmp_path / "a.json", 1)
+    run_folder.lock_folder(tmp_path)()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 

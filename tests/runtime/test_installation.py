@@ -38,7 +38,6 @@ def test_programs_without_packages_name_them_and_the_command(tmp_path):
 def test_required_packages_are_in_the_requirements():
     assert set(runtime.REQUIRED.values()) <= requirements()
     assert {"wandb", "tensorboard", "transformers"} <= requirements()
-    # text_data/hub.py uses a function of huggingface_hub that is not public.
     assert {"huggingface_hub", "tokenizers"} <= requirements()
     assert requirements("requirements-retrieval.txt") == {"sentence-transformers", "accelerate"}
 
