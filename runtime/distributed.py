@@ -9,14 +9,16 @@
 Only rank 0 prints and writes. A user error on several ranks is printed once. Signals and random
 states go through gloo, so that no rank waits for a GPU.
 
-If a rank ends or hangs, the others end with a line that names it: at their next collective if it
-has ended, after TIMEOUT if it hangs. If torchrun has ended, its ranks end within a second.
+If a rank ends or hangs, the others end with a line that says how to continue: at their next
+collective if it has ended, after TIMEOUT if it hangs. torchrun then ends the ranks that still run,
+with SIGKILL 30 seconds later. If torchrun has ended, its ranks end within a second.
 """
 
 import contextlib
 import datetime
 import gc
 import os
+import re
 import select
 import signal
 import socket
@@ -36,8 +38,11 @@ from errors import InputError
 # The longest time that a rank waits for another in a collective. Ranks wait while another one
 # compiles, or writes a checkpoint to a slow disk.
 TIMEOUT = datetime.timedelta(minutes=10)
-BEAT_SECONDS = 0.5
-SILENCE_SECONDS = 3.0  # a rank without a heartbeat in this time has ended or is stopped
+GATHERING_SECONDS = 3.0  # ranks report the same timeout within this time
+ENDED = (
+    "another rank has ended: fix the cause, which it or torchrun has printed, then continue with "
+    "--resume"
+)
 
 
 @dataclass
@@ -116,27 +121,21 @@ def process_group():
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
-    start = _agree_on_start(store, rank, world_size)
-    store = PrefixStore(start, store)
+    store = PrefixStore(_agree_on_start(store, rank, world_size), store)
+    store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
     with contextlib.ExitStack() as stack:
-        heartbeat = stack.enter_context(_Heartbeat(processes, start))
-        if processes.rank:
+        if rank:
             null = stack.enter_context(open(os.devnull, "w"))
             stack.enter_context(contextlib.redirect_stdout(null))
         try:
             yield processes
         except Exception as error:
-            if isinstance(error, InputError):
-                problems = error.problems
-                heartbeat.leave("")
-            elif _is_collective_failure(error):
-                with Signals():  # torchrun sends SIGTERM when a rank has ended
-                    problems = heartbeat.explain_failure(error)
-            else:
-                heartbeat.leave(type(error).__name__)
-                raise
-            problems = [problem for problem in problems if _is_first_to_report(problem)]
+            if not isinstance(error, InputError):
+                if not _is_collective_failure(error):
+                    raise
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all ranks
+            problems = _explain(error, store, processes)
             traceback.clear_frames(error.__traceback__)  # frees the model
             if not torch.cuda.is_available():  # NCCL would wait for ranks without an error
                 _leave_group()
@@ -155,7 +154,7 @@ def _end_with_launcher() -> None:
 
     def watch():
         while os.getppid() == launcher:
-            time.sleep(BEAT_SECONDS)
+            time.sleep(0.5)
         with contextlib.suppress(OSError):
             if is_first and select.select([], [2], [], 0)[1]:  # nobody may read a full pipe
                 os.write(2, b"error: torchrun has ended: start it again with --resume\n")
@@ -167,20 +166,19 @@ def _end_with_launcher() -> None:
 def _agree_on_start(store: Store, rank: int, world_size: int) -> str:
     """Return a name for this start of all ranks, which prefixes their keys in the store.
 
-    When torchrun restarts the ranks, its store still has the keys of those that ended, and no rank
-    knows which keys are old. Rank 0 publishes a new name and lists who answered to it. Raises
-    InputError if a rank does not start within TIMEOUT.
+    When torchrun restarts the ranks, its store still has the keys of those that ended, and the
+    number of restarts may differ between machines. Rank 0 publishes a new name and lists who
+    answered to it. Raises InputError if a rank does not start within TIMEOUT.
     """
     own = uuid.uuid4().hex
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
     try:
         if rank == 0:
             store.set("start", own)
-            answers = [
-                store.get(f"{own}/answer/{other}").decode() for other in range(1, world_size)
-            ]
+            others = range(1, world_size)
+            answers = [store.get(f"{own}/answer/{other}").decode() for other in others]
             store.set(f"{own}/members", " ".join(answers))
             return own
-        deadline = time.monotonic() + TIMEOUT.total_seconds()
         while time.monotonic() < deadline:
             start = store.get("start").decode()
             store.set(f"{start}/answer/{rank}", own)
@@ -193,101 +191,50 @@ def _agree_on_start(store: Store, rank: int, world_size: int) -> str:
     raise InputError(f"not all {world_size} ranks started within {TIMEOUT}: start them again")
 
 
-class _Heartbeat:
-    """Context in which the other ranks can see that this process is alive.
+def _explain(error: Exception, store: Store, processes: Processes) -> list[str]:
+    """Return the lines that this rank prints for a user error or for a failed collective.
 
-    A thread counts in the store that all ranks share: `beats/RANK`. `process/RANK` describes the
-    process. A rank that leaves because of an error sets `left/RANK`: to the exception's type, to ""
-    if the error is printed as one line, or to LOST if a collective failed because of another rank.
+    Each line is printed by one rank. Ranks whose collective failed print nothing if a user error
+    has ended another one. torchrun prints which rank has ended, but does not notice one that hangs.
     """
-
-    LOST = "lost another rank"
-
-    def __init__(self, processes: Processes, start: str):
-        self.rank = processes.rank
-        self.others = [rank for rank in range(processes.world_size) if rank != self.rank]
-        # A connection of its own, because the group's is locked while it waits for another rank.
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        # torch.distributed documents TCPStore, but does not mark it as exported.
-        store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-            address, port, is_master=False, timeout=TIMEOUT
-        )
-        self.store = PrefixStore(f"{start}/heartbeat", store)
-        self.store.set(f"process/{self.rank}", f"process {os.getpid()} on {socket.gethostname()}")
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self._beat, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.thread.join()
-
-    def _beat(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the process that keeps the store has ended
-            while not self.stop.wait(BEAT_SECONDS):
-                self.store.add(f"beats/{self.rank}", 1)
-
-    def leave(self, reason: str) -> None:
-        """Record why this rank leaves the others."""
-        with contextlib.suppress(RuntimeError):
-            self.store.set(f"left/{self.rank}", reason)
-
-    def explain_failure(self, error: Exception) -> list[str]:
-        """Return a line for each rank that made a collective fail; none if it printed its error.
-
-        error: of the collective. Ranks that wait for the same rank as this one fail, too.
-        """
-        reason = " ".join(str(error).split())
-        unexplained = [f"the connection to other ranks is lost ({reason}): continue with --resume"]
-        self.leave(self.LOST)
-        try:
-            silent = self._silent_ranks()
-            left = self._read("left")
-            processes = self._read("process")
-        except RuntimeError:  # the store is lost, too
-            time.sleep(2 * BEAT_SECONDS)  # this process ends here if torchrun has ended
-            return unexplained
-        names = {rank: f"rank {rank} ({processes.get(rank, 'starting')})" for rank in self.others}
-        failed = {rank: reason for rank, reason in left.items() if reason != self.LOST}
-        if failed:
-            return [
-                f"{names[rank]} failed with {reason}: fix the cause, then continue with --resume"
-                for rank, reason in failed.items()
-                if reason
-            ]
-        ended = [names[rank] for rank in sorted(silent - left.keys())]
-        if ended:
-            return [f"{name} has ended or is stopped: continue with --resume" for name in ended]
-        hanging = [name for rank, name in names.items() if rank not in left]
-        return [
-            f"{name} did not answer for {TIMEOUT}: end it, then continue with --resume"
-            for name in hanging
-        ] or unexplained
-
-    def _silent_ranks(self) -> set[int]:
-        """Return the other ranks whose heartbeat has stopped."""
-        before = [self.store.add(f"beats/{rank}", 0) for rank in self.others]
-        time.sleep(SILENCE_SECONDS)
-        after = [self.store.add(f"beats/{rank}", 0) for rank in self.others]
-        beats = zip(self.others, before, after, strict=True)
-        return {rank for rank, first, last in beats if first == last}
-
-    def _read(self, key: str) -> dict[int, str]:
-        """Return the values of a key by rank, of the other ranks that have set it."""
-        return {
-            rank: self.store.get(f"{key}/{rank}").decode()
-            for rank in self.others
-            if self.store.check([f"{key}/{rank}"])
-        }
+    is_user_error = isinstance(error, InputError)
+    lines = error.problems if is_user_error else [ENDED]
+    try:
+        if is_user_error:
+            store.set("explained", "")
+        elif store.check(["explained"]):
+            return []
+        else:
+            lines = [_describe_failure(str(error), store, processes)]
+        return [line for line in lines if store.add(f"reported: {line}", 1) == 1]
+    except RuntimeError:  # the process that keeps the store has ended: better twice than never
+        time.sleep(1)  # this process ends here if torchrun has ended
+        return lines
 
 
 def _is_collective_failure(error: Exception) -> bool:
     """Return whether an exception is that of a collective; gloo raises RuntimeError."""
     is_gloo = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
     return is_gloo or isinstance(error, dist.DistError)
+
+
+def _describe_failure(reason: str, store: Store, processes: Processes) -> str:
+    """Return one line for a collective that failed because a rank has ended or does not answer.
+
+    reason: of the collective. After a timeout, all ranks but those that hang arrive here within
+    seconds, because they have waited for the same collective.
+    """
+    if not re.search("timed? ?out", reason, re.IGNORECASE):
+        return ENDED
+    store.set(f"waited/{processes.rank}", "")
+    time.sleep(GATHERING_SECONDS)
+    hanging = [
+        f"rank {rank} ({store.get(f'process/{rank}').decode()})"
+        for rank in range(processes.world_size)
+        if not store.check([f"waited/{rank}"])
+    ]
+    names = " and ".join(hanging) or "another rank"
+    return f"{names} did not answer for {TIMEOUT}: end it, then continue with --resume"
 
 
 def _leave_group() -> None:
@@ -299,14 +246,6 @@ def _leave_group() -> None:
     """
     gc.collect()
     dist.destroy_process_group()
-
-
-def _is_first_to_report(problem: str) -> bool:
-    """Return whether no other rank has reported this problem yet."""
-    try:
-        return dist.distributed_c10d._get_default_store().add(f"reported: {problem}", 1) == 1
-    except RuntimeError:  # the rank that keeps the store has ended: better twice than never
-        return True
 
 
 class Signals:

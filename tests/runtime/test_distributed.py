@@ -322,7 +322,7 @@ def test_torchrun_restarts_the_ranks_and_they_end_with_torchrun(data_dir, tmp_pa
     _, errors = started.communicate(timeout=60)  # until no rank can write any more
     assert time.monotonic() - killed < 5
     run_folder.lock_folder(run)()
-    assert re.search(r"^error: rank 1 \(process \d+ on .+\) has ended or is", errors, re.MULTILINE)
+    assert f"error: {distributed.ENDED}\n" in errors
     assert "error: torchrun has ended: start it again with --resume\n" in errors, errors[-500:]
 
 
@@ -349,31 +349,20 @@ def test_rank_that_hangs_ends_the_others(data_dir, tmp_path):
     assert "Traceback" not in first[2]
 
 
-@pytest.mark.parametrize(
-    "reason, messages",
-    [
-        ("", []),  # it has printed its error
-        ("ValueError", ["rank 1 (process 7 on host) failed with ValueError: fix the cause"]),
-        (None, ["rank 1 (process 7 on host) has ended or is stopped: continue with --resume"]),
-        (distributed._Heartbeat.LOST, ["the connection to other ranks is lost (closed): continue"]),
-    ],
-)
-def test_failure_of_a_collective_is_explained(reason, messages, monkeypatch):
-    """Rank 1 left for some reason, or without one."""
-    shared = torch.distributed.HashStore()
-    monkeypatch.setattr(torch.distributed, "TCPStore", lambda *_, **__: shared)
-    monkeypatch.setattr(distributed, "SILENCE_SECONDS", 0.01)
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "1")
-    first, second = (
-        distributed._Heartbeat(distributed.Processes(rank, 0, 2), "start") for rank in (0, 1)
-    )
-    second.store.set("process/1", "process 7 on host")
-    if reason is not None:
-        second.leave(reason)
-    found = first.explain_failure(RuntimeError("closed"))
-    assert len(found) == len(messages)
-    assert all(line.startswith(message) for line, message in zip(found, messages, strict=True))
+def test_lost_rank_is_explained_once():
+    """By the first rank that notices it, and by none if a user error has ended that rank."""
+
+    def lines(error, rank=0):
+        return distributed._explain(error, store, distributed.Processes(rank, 0, 3))
+
+    store = torch.distributed.HashStore()
+    closed = RuntimeError("gloo: Connection closed by peer")
+    assert lines(closed) == [distributed.ENDED] and "--resume" in distributed.ENDED
+    assert lines(closed, rank=2) == []
+    store = torch.distributed.HashStore()
+    assert lines(InputError("a", "b"), rank=1) == ["a", "b"]
+    assert lines(InputError("a", "c"), rank=2) == ["c"]
+    assert lines(closed) == []
 
 
 def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tmp_path):
@@ -422,10 +411,10 @@ def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tm
     killed = train(2, data_dir, run, "--pe", DRAWING, code=DIE_WHILE_SAVING_STEP_12)
     assert killed[0][0] == -signal.SIGKILL, killed
     assert killed[1][0] == 2, killed
-    assert re.search(r"^error: rank 0 \(.+\) has ended or is stopped", killed[1][2], re.MULTILINE)
+    assert killed[1][2].endswith(f"error: {distributed.ENDED}\n")
     assert list(run.glob("checkpoint_0000012.pt.*.partial"))
     assert checkpoints.load_checkpoint(run)["step"] == 8
-    assert log_of(run)[-1]["step"] == 12
+    assert log_of(run)[-1]["step"] in (12, 16)  # the file is written in a thread
     assert "from step 8" in succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume"))
     assert digest(weights(run)) == digest(weights(two_ranks))
     assert losses(run) == losses(two_ranks)
