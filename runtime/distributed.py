@@ -198,7 +198,7 @@ def _explain(error: Exception, store: Store, processes: Processes) -> list[str]:
     has ended another one. torchrun prints which rank has ended, but does not notice one that hangs.
     """
     is_user_error = isinstance(error, InputError)
-    lines = error.problems if is_user_error else [ENDED]
+    lines = [*error.problems] if is_user_error else [ENDED]
     try:
         if is_user_error:
             store.set("explained", "")
