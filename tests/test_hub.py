@@ -169,21 +169,6 @@ def test_ranges_of_answers(requested, content_range, error):
         hub_access._LengthCheck()(response)
 
 
-def test_clients_without_the_default_factory(monkeypatch):
-    """Another version of huggingface_hub may lack it; the current client has the same checks."""
-    monkeypatch.delattr(huggingface_hub.utils._http, "default_client_factory")
-    huggingface_hub.close_session()
-    hooks = huggingface_hub.get_session().event_hooks
-    try:
-        huggingface_hub.get_session().event_hooks = {"request": [], "response": []}
-        hub_access.configure.__wrapped__()
-        ours = huggingface_hub.get_session().event_hooks
-        assert ours["request"][0].__name__ == "set_timeout"
-        assert isinstance(ours["response"][0], hub_access._LengthCheck)
-    finally:
-        huggingface_hub.get_session().event_hooks = hooks
-
-
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_streaming_repeats_and_resumes(

@@ -4,10 +4,10 @@
     rows = with_retries(lambda: datasets.load_dataset(**load_options), "fineweb-edu")
     paths, commit = download_model("gpt2", lambda names: ["config.json", ...], remedy)
 
-While a file is read or downloaded, the clients of Hugging Face repeat failed requests by
-themselves. They do not repeat the requests before that (which commit, which files) nor, in a
-download, server errors: `with_retries` does. `configure` gives every request a timeout, and refuses
-answers that are shorter than announced by the hub, which the clients would take as the whole file.
+The clients of Hugging Face repeat the requests of files and of lists of files by themselves. They
+do not repeat the request for the commit nor, in a download, server errors and aborted connections:
+`with_retries` does. `configure` gives every request a timeout, and refuses answers that are shorter
+than announced by the hub, which the clients would take as the whole file.
 """
 
 import contextlib
@@ -22,20 +22,16 @@ from typing import TypeVar
 from errors import InputError
 
 WAITS = (1, 2, 4, 8, 16)  # seconds before each repetition
-# Requests are not repeated later than this many seconds after the first.
-RETRY_SECONDS = 600
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes
+RESUME = "run the same command to resume"
+LOG_IN = "log in with `hf auth login`"
 
 T = TypeVar("T")
 
 
 @functools.cache
 def configure() -> None:
-    """Set the timeout of all requests, and check the length of all answers.
-
-    The timeout is that of HF_HUB_DOWNLOAD_TIMEOUT, 10 seconds without it, for every part of an
-    answer.
-    """
+    """Set the timeout of all requests to HF_HUB_DOWNLOAD_TIMEOUT, and check answers' lengths."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -45,21 +41,21 @@ def configure() -> None:
             if seconds is None:
                 request.extensions["timeout"][name] = constants.HF_HUB_DOWNLOAD_TIMEOUT
 
-    def add_hooks(client):
-        hooks = client.event_hooks
-        client.event_hooks = {
-            "request": [*hooks.get("request", []), set_timeout],
-            "response": [*hooks.get("response", []), _LengthCheck()],
-        }
-        return client
+    default = huggingface_hub.get_session()
+    hooks = {
+        "request": [*default.event_hooks["request"], set_timeout],
+        "response": [*default.event_hooks["response"], _LengthCheck()],
+    }
+    huggingface_hub.set_client_factory(
+        lambda: type(default)(event_hooks=hooks, follow_redirects=True, timeout=None)
+    )
 
-    try:
-        # Not public: requirements.txt pins the version.
-        from huggingface_hub.utils._http import default_client_factory
-    except ImportError:
-        add_hooks(huggingface_hub.get_session())  # only the current client, not a later one
-    else:
-        huggingface_hub.set_client_factory(lambda: add_hooks(default_client_factory()))
+
+def http_library():
+    """Return the HTTP library of huggingface_hub, httpx or httpx2."""
+    import huggingface_hub
+
+    return sys.modules[type(huggingface_hub.get_session()).__module__.partition(".")[0]]
 
 
 class _LengthCheck:
@@ -74,33 +70,31 @@ class _LengthCheck:
         self.sizes = {}  # of large files, by the URL in the storage that the hub redirects to
 
     def __call__(self, response) -> None:
-        request = response.request
-        if "X-Linked-Size" in response.headers and response.has_redirect_location:
-            location = str(request.url.join(response.headers["Location"]))
-            self.sizes[location] = int(response.headers["X-Linked-Size"])
-        if request.method != "GET" or "Content-Encoding" in response.headers:
+        request, headers = response.request, response.headers
+        if "X-Linked-Size" in headers and response.has_redirect_location:
+            location = str(request.url.join(headers["Location"]))
+            self.sizes[location] = int(headers["X-Linked-Size"])
+        if request.method != "GET" or "Content-Encoding" in headers:
             return
-        size = self.sizes.pop(str(request.url), None)
-        length = int(response.headers.get("Content-Length", -1))
-        requested = re.fullmatch(r"bytes=(\d+)-(\d+)?", request.headers.get("Range", ""))
+        length = int(headers.get("Content-Length", -1))
         expected = length
-        if response.status_code == 200 and requested and requested[2] and requested[1] != "0":
-            raise self.error("the server ignored the requested range", request=request)
-        if response.status_code == 200 and size is not None:
-            expected = size
+        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        if response.status_code == 200:
+            if requested and requested[2] and requested[1] != "0":
+                raise self.error("the server ignored the requested range", request=request)
+            expected = self.sizes.get(str(request.url), length)
         elif response.status_code == 206 and requested:
-            content_range = response.headers.get("Content-Range", "")
+            content_range = headers.get("Content-Range", "")
             sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", content_range)
             if not sent:
                 raise self.error("the server did not state the sent range", request=request)
-            last = int(sent[2])
-            if sent[3] != "*":  # *: the server does not state the size of the file
-                last = int(sent[3]) - 1
-                if requested[2]:
-                    last = min(last, int(requested[2]))
-            if (sent[1], sent[2]) != (requested[1], str(last)):
+            first, last, size = sent.groups()
+            ends = [int(requested[2] or last)]
+            if size != "*":  # the server states the size of the file
+                ends = [int(size) - 1, int(requested[2] or size)]
+            if (int(requested[1]), min(ends)) != (int(first), int(last)):
                 raise self.error("the server sent another range", request=request)
-            expected = last + 1 - int(requested[1])
+            expected = int(last) + 1 - int(first)
         if length not in (-1, expected):
             raise self.error(f"{length} bytes announced, not {expected}", request=request)
 
@@ -111,21 +105,19 @@ def with_retries(call: Callable[[], T], name: str) -> T:
     name: what is fetched, for messages. The waits are WAITS, or longer where the hub asks for it.
     """
     configure()
-    start = time.monotonic()
-    waits = iter(WAITS)
-    while True:
+    for wait in WAITS:
         try:
             return call()
         except Exception as error:
             failure = _find_failure(error)
-            wait = next(waits, None)
-            seconds = max(wait or 0, _retry_after(failure))
-            late = time.monotonic() - start + seconds > RETRY_SECONDS
-            if failure is None or wait is None or late or not _is_temporary(failure):
+            if not _is_temporary(failure):
                 raise
-            reason = _reason(failure)
-        print(f"{name}: {reason}; next attempt in {seconds} s", file=sys.stderr)
+            response = getattr(failure, "response", None)
+            asked = response.headers.get("Retry-After", "") if response is not None else ""
+            seconds = max(wait, int(asked) if asked.isdigit() else 0)
+            print(f"{name}: {_reason(failure)}; next attempt in {seconds} s", file=sys.stderr)
         time.sleep(seconds)
+    return call()
 
 
 def find_dataset(repository: str, revision: str | None, remedy: str):
@@ -149,32 +141,25 @@ def pin_dataset(content: dict, repository: str, revision: str | None, remedy: st
     hub's cache as a whole. A local folder has no commit.
     Raises InputError with `remedy` if it is not, or if the hub has no such commit.
     """
+    import huggingface_hub
+
     if Path(repository).is_dir():
         return {"path": repository}
     revision = content.get("revision") or revision
-    if is_offline():
-        folder = _cached_dataset(repository, revision, remedy)
-        content["revision"] = folder.name
-        return {"path": str(folder)}
-    content["revision"] = find_dataset(repository, revision, remedy).sha
-    return {"path": repository, "revision": content["revision"]}
-
-
-def _cached_dataset(repository: str, revision: str | None, remedy: str) -> Path:
-    """Return the folder of a data set that `hf download` has downloaded; its name is the commit."""
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = huggingface_hub.snapshot_download(
-            repository, repo_type="dataset", revision=revision, local_files_only=True
+    if not is_offline():
+        content["revision"] = find_dataset(repository, revision, remedy).sha
+        return {"path": repository, "revision": content["revision"]}
+    with input_errors(repository, remedy):
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                repository, repo_type="dataset", revision=revision, local_files_only=True
+            )
         )
-    except LocalEntryNotFoundError:
-        folder = None
-    # The list of all files, without which the client does not notice that some are missing.
-    if not folder or not (Path(folder).parents[1] / "trees" / f"{Path(folder).name}.json").exists():
-        raise InputError(_offline_message(repository, remedy))
-    return Path(folder)
+        # The list of all files, without which the client does not notice that some are missing.
+        if not (folder.parents[1] / "trees" / f"{folder.name}.json").exists():
+            raise FileNotFoundError
+    content["revision"] = folder.name
+    return {"path": str(folder)}
 
 
 def load_table(options: dict, revision: str | None = None):
@@ -212,52 +197,43 @@ def download_model(
     """
     import huggingface_hub
 
-    with input_errors(repository, remedy):
+    def download():
         # The newest commit, or the newest known one if the hub cannot be reached.
-        commit = with_retries(
-            lambda: huggingface_hub.resolve_revision(repository), repository
-        ).resolved
+        commit = huggingface_hub.resolve_revision(repository).resolved
         try:
-            names = with_retries(
-                lambda: huggingface_hub.list_repo_files(repository, revision=commit), repository
+            names = huggingface_hub.list_repo_files(repository, revision=commit)
+        except Exception:
+            cache = Path(
+                huggingface_hub.snapshot_download(
+                    repository, revision=commit, local_files_only=True
+                )
             )
-        except Exception as error:
-            if not _is_unreachable(_find_failure(error)) or not _cached_files(repository, commit):
-                raise
-            names = _cached_files(repository, commit)
-        paths = []
-        for name in choose(names):
-            download = functools.partial(
-                huggingface_hub.hf_hub_download, repository, name, revision=commit
-            )
-            paths.append(with_retries(download, f"{repository}: {name}"))
-    return paths, commit
+            files = [path for path in cache.rglob("*") if path.is_file()]
+            names = [path.relative_to(cache).as_posix() for path in files]
+        paths = [
+            huggingface_hub.hf_hub_download(repository, name, revision=commit)
+            for name in choose(names)
+        ]
+        return paths, commit
 
-
-def _cached_files(repository: str, commit: str) -> list[str]:
-    """Return the names of a model's cached files at a commit."""
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = huggingface_hub.snapshot_download(
-            repository, revision=commit, local_files_only=True
-        )
-    except LocalEntryNotFoundError:
-        return []
-    files = [path for path in Path(folder).rglob("*") if path.is_file()]
-    return [path.relative_to(folder).as_posix() for path in files]
+    with input_errors(repository, remedy):
+        return with_retries(download, repository)
 
 
 @contextlib.contextmanager
 def input_errors(name: str, remedy: str):
-    """Raise an InputError of one line for what the hub's clients raise inside the block."""
+    """Raise an InputError of one line for what the hub's clients raise inside the block.
+
+    name: of what is accessed. remedy: an alternative to the hub.
+    """
     configure()
     try:
         yield
+    except InputError:
+        raise
     except Exception as error:
-        if message := explain(error, name, remedy):
-            raise InputError(message) from None
+        if problem := _explain(error):
+            raise InputError(f"{name} {problem}; or {remedy}") from None
         raise
 
 
@@ -268,133 +244,73 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE or config.HF_HUB_OFFLINE)
 
 
-def explain(error: BaseException, name: str, remedy: str) -> str | None:
-    """Return what a failed access to the hub means and what to do; None for other errors.
-
-    name: of what was accessed. remedy: an alternative to the hub.
-    """
+def _explain(error: Exception) -> str | None:
+    """Return "PROBLEM: WHAT TO DO" for a failed access to the hub; None for other errors."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
-    if isinstance(error, InputError):
-        return None
     failure = _find_failure(error)
     if isinstance(error, errors.HFValidationError):
-        return f"{name} is neither a local path nor a name on the hub: check it, or {remedy}"
-    if isinstance(error, DatasetNotFoundError) and "gated" in str(error):
-        return _gated_message(name, "gated", remedy)
-    if is_offline() and isinstance(error, OSError | ValueError):
-        return _offline_message(name, remedy)
-    if failure is None:
+        return "is neither a local path nor a name on the hub: check it"
+    is_gated = isinstance(error, DatasetNotFoundError) and "gated" in str(error)
+    is_local = is_offline() and isinstance(error, OSError | ValueError) and not is_gated
+    if is_local or isinstance(failure, errors.OfflineModeIsEnabled):
+        return (
+            "is not in the cache, or not completely, and offline mode is on: unset HF_HUB_OFFLINE "
+            "and HF_DATASETS_OFFLINE and run the same command"
+        )
+    if failure is None and not is_gated:
         return None
-    reason = _reason(failure)
+    reason = "gated" if failure is None else _reason(failure)
     status = _status(failure)
-    if isinstance(failure, errors.OfflineModeIsEnabled):
-        return _offline_message(name, remedy)
-    if isinstance(failure, errors.GatedRepoError) or status == 403:
-        return _gated_message(name, reason, remedy)
+    if is_gated or isinstance(failure, errors.GatedRepoError) or status == 403:
+        ask = f"request access on its page, {LOG_IN}, and run the same command"
+        return f"cannot be accessed on the hub ({reason}): {ask}"
     if isinstance(failure, errors.RepositoryNotFoundError) or status == 401:
-        return (
-            f"{name} does not exist on the hub, or is private ({reason}): check the name, or log "
-            f"in with `hf auth login`; or {remedy}"
-        )
+        return f"does not exist on the hub, or is private ({reason}): check the name, or {LOG_IN}"
     if isinstance(failure, errors.RevisionNotFoundError):
-        return f"{name} does not have this revision on the hub ({reason}): use another, or {remedy}"
-    if status == 429:
-        return (
-            f"{name} cannot be fetched from the hub ({reason}): wait some minutes, or log in with "
-            f"`hf auth login` for a higher limit, and run the same command to resume; or {remedy}"
-        )
+        return f"does not have this revision on the hub ({reason}): use another"
+    remedy = f"connect to the network and {RESUME}"
     if status:
-        return (
-            f"{name} cannot be fetched from the hub ({reason}): run the same command later to "
-            f"resume; or {remedy}"
-        )
-    return (
-        f"{name} cannot be fetched from the hub ({reason}): connect to the network and run the "
-        f"same command to resume; or {remedy}"
-    )
-
-
-def _gated_message(name: str, reason: str, remedy: str) -> str:
-    return (
-        f"{name} cannot be accessed on the hub ({reason}): request access on its page, log in with "
-        f"`hf auth login`, and run the same command; or {remedy}"
-    )
-
-
-def _offline_message(name: str, remedy: str) -> str:
-    return (
-        f"{name} is not in the cache, or not completely, and offline mode is on: unset "
-        f"HF_HUB_OFFLINE and HF_DATASETS_OFFLINE and run the same command; or {remedy}"
-    )
+        remedy = f"wait some minutes and {RESUME}"
+    if status == 429:
+        remedy = f"wait some minutes, or {LOG_IN} for a higher limit, and {RESUME}"
+    return f"cannot be fetched from the hub ({reason}): {remedy}"
 
 
 def _find_failure(error: BaseException | None) -> BaseException | None:
     """Return the failed request among an error and its causes, or None."""
     from huggingface_hub import errors
 
-    requests = []
-    others = []
+    requests, others = [], []
     while error is not None:
         if isinstance(error, errors.OfflineModeIsEnabled):
             return error
         if isinstance(error, errors.HfHubHTTPError):
             if not isinstance(error, errors.EntryNotFoundError):
                 return error
-        elif isinstance(error, http_library().HTTPError) or _is_wrong_length(error):
+        elif isinstance(error, http_library().HTTPError) or "Consistency check" in str(error):
             requests.append(error)
-        elif isinstance(error, ConnectionError):
+        elif isinstance(error, ConnectionError):  # after `datasets` has repeated a request
             others.append(error)
         error = error.__cause__ or error.__context__
     return next(iter(requests[-1:] + others), None)
 
 
-def _is_wrong_length(error: BaseException) -> bool:
-    """Return whether huggingface_hub raised an error for a download of the wrong length."""
-    return isinstance(error, OSError) and "Consistency check failed" in str(error)
-
-
-def http_library():
-    """Return the HTTP library of huggingface_hub: httpx or httpx2."""
-    # Which of the two huggingface_hub uses depends on its version.
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
-
-    return sys.modules[HTTPError.__module__.partition(".")[0]]
-
-
-def _status(failure: BaseException) -> int | None:
-    """Return the HTTP status code of a failed request, if it was answered."""
-    response = getattr(failure, "response", None)
-    return None if response is None else response.status_code
-
-
-def _is_unreachable(failure: BaseException | None) -> bool:
-    """Return whether the hub did not answer, or cannot answer at the moment."""
-    return failure is not None and _status(failure) in (None, *TEMPORARY)
-
-
 def _is_temporary(failure: BaseException | None) -> bool:
-    """Return whether a repetition may succeed. Without a network connection, it will not.
-
-    `datasets` raises the built-in ConnectionError after it has repeated a request for long.
-    """
-    if failure is None:
-        return False
+    """Return whether a repetition may succeed. Without a network connection, it will not."""
     library = http_library()
     if isinstance(failure, library.TransportError):
         return not isinstance(failure, library.ConnectError)
-    return _status(failure) in TEMPORARY or _is_wrong_length(failure)
+    return _status(failure) in TEMPORARY
 
 
-def _retry_after(failure: BaseException | None) -> int:
-    """Return the seconds that the hub asks to wait, or 0."""
-    response = getattr(failure, "response", None)
-    seconds = "" if response is None else response.headers.get("Retry-After", "")
-    return int(seconds) if seconds.isdigit() else 0
+def _status(failure: BaseException | None) -> int | None:
+    """Return the HTTP status code of a failed request, if it was answered."""
+    return getattr(getattr(failure, "response", None), "status_code", None)
 
 
-def _reason(failure: BaseException) -> str:
+def _reason(failure: BaseException | None) -> str:
     response = getattr(failure, "response", None)
     if response is not None:
         return f"{response.status_code} {response.reason_phrase}".strip()
