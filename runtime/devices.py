@@ -47,10 +47,6 @@ PEAK_TFLOPS = {
     "RTX 3090": 71,
 }
 
-# Major version of CUDA -> oldest major version of NVIDIA's Linux driver that runs its programs.
-OLDEST_DRIVER = {13: 580, 12: 525}
-# The builds that PyTorch 2.11 to 2.13 all have, newest first: version of CUDA, suffix of the wheel.
-CUDA_BUILDS = (("13.0", "cu130"), ("12.6", "cu126"))
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 DEVICE_FOLDER = Path("/dev")
 
@@ -110,21 +106,13 @@ def _check_gpu_is_usable(device: str) -> None:
     """Raise InputError if there is an NVIDIA GPU but CUDA does not work: auto would use the CPU."""
     if torch.cuda.is_available() or not _has_visible_gpu():
         return
-    version = nvidia_driver_version()
-    major = int(version.split(".")[0]) if version else None
-    found = f"--device {device}: there is an NVIDIA GPU with driver {version or 'unknown'}, but "
     cuda = torch.version.cuda
-    oldest = OLDEST_DRIVER.get(int(cuda.split(".")[0])) if cuda else None
-    if cuda and (major is None or oldest is None or major >= oldest):
-        raise InputError(
-            f"{found}CUDA {cuda} cannot use it ({_cuda_error()}): check the output of nvidia-smi, "
-            "or pass --device cpu"
-        )
-    if cuda:
-        found += f"this PyTorch is built for CUDA {cuda}, which needs driver {oldest} or later"
-    else:
-        found += "this PyTorch is a CPU build"
-    raise InputError(f"{found}: {_remedy(major)}, or pass --device cpu")
+    build = f"for CUDA {cuda}" if cuda else "a CPU build"
+    raise InputError(
+        f"--device {device}: there is an NVIDIA GPU with driver {nvidia_driver_version()}, but "
+        f"PyTorch {torch.__version__}, {build}, cannot use it ({_cuda_error()}): install the build "
+        "for this driver (docs/installation.md), or pass --device cpu"
+    )
 
 
 def _has_visible_gpu() -> bool:
@@ -138,36 +126,22 @@ def _has_visible_gpu() -> bool:
     return any(DEVICE_FOLDER.glob("nvidia[0-9]*"))
 
 
-def nvidia_driver_version() -> str | None:
-    """Return the version of NVIDIA's kernel driver, as in "535.104.05", or None if unknown."""
-    try:
+def nvidia_driver_version() -> str:
+    """Return the version of NVIDIA's kernel driver, as in "535.104.05", or "unknown"."""
+    text = ""
+    with contextlib.suppress(OSError):
         text = DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
     match = re.search(r"Kernel Module.*?\s(\d+(\.\d+)+)\s", text)
-    return match[1] if match else None
+    return match[1] if match else "unknown"
 
 
 def _cuda_error() -> str:
-    """Return the last 200 characters of the reason why CUDA cannot be initialized."""
+    """Return the reason why CUDA cannot be initialized, at most 200 characters."""
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
-        return " ".join(str(error).split())[-200:]
+        return " ".join(str(error).split())[:200]
     return "unknown error"
-
-
-def _remedy(driver: int | None) -> str:
-    """Return what to install for a driver of this major version."""
-    release = torch.__version__.split("+")[0]
-    for cuda, suffix in CUDA_BUILDS:
-        if driver is not None and driver >= OLDEST_DRIVER[int(cuda.split(".")[0])]:
-            return (
-                f"install the build for CUDA {cuda}, torch=={release}+{suffix} "
-                '(see "Get started" on pytorch.org)'
-            )
-    newest = max(OLDEST_DRIVER.values())
-    return f"install driver {newest} or later"
 
 
 def _default_dtype(device: torch.device) -> tuple[str, str]:
