@@ -1,0 +1,33 @@
+"""Golden values of some cases; `python tests/golden/golden.py` compares all, in five minutes."""
+
+import warnings
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+import golden  # noqa: E402
+
+CASES = [
+    *(f"{spec} decoder" for spec in ("alibi", "cape", "cope", "dape+cable", "fire", "t5", "yarn")),
+    *("cable@1_rope@1 decoder", "rope:heads_percent=75+alibi:heads_percent=75 decoder"),
+    *("learnable+alibi decoder", "window:w=40+rope@1_nope@1 decoder", "rope+cable decoder"),
+    *(f"{spec} encoder" for spec in ("cable", "shaw", "kerple+sinusoidal", "transformer-xl")),
+    "fox decoder triton",
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_equal_the_golden_values(case):
+    with warnings.catch_warnings(action="ignore"):
+        problems, worst = golden.check([case])
+    assert worst and not problems, "\n".join(problems)
+
+
+def test_wrong_values_are_reported(monkeypatch):
+    """A slope of one head that is 1e-6 too large, and an encoding that no longer exists."""
+    exponents = golden.posenc.alibi_exponents
+    monkeypatch.setattr(golden.posenc, "alibi_exponents", lambda heads: exponents(heads) + 1e-6)
+    problems, _ = golden.check(["alibi decoder"])
+    assert len(problems) > 100 and "differs by" in problems[0]
+    monkeypatch.setattr(golden, "results", lambda case: ())
+    assert "no longer computed" in golden.check(["alibi decoder"])[0][0]
