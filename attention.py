@@ -722,9 +722,9 @@ def register_path(
 def resolve_path(path: str, encoding: Encoding) -> str:
     """Return the path that `attend` takes for an encoding: `path`, or the best one for "auto".
 
-    "auto" is "sdpa" where the encoding allows it, else "dense"; training on a GPU measures all
-    paths instead (training/attention_choice.py). Raise InputError for a path that is unknown, or
-    that the encoding or this machine cannot take.
+    "auto" is "sdpa" where the encoding allows it, else "dense"; training on a GPU has another order
+    (training/attention_path.py). Raise InputError for a path that is unknown, or that the encoding
+    or this machine cannot take.
     """
     if path == "auto":
         return "dense" if _reason_against_sdpa(encoding) else "sdpa"

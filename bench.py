@@ -40,11 +40,12 @@ error      attention: the largest relative error of outputs and gradients, compa
 left_out   attention with Triton: the fraction of key tiles that the kernels skip
 
 On a GPU, train and attention also measure the Triton kernels (`cable triton`), and PyTorch's fused
-kernel pinned to one backend (`sdpa flash`, `rope cudnn`); attention also FlexAttention
-(`cable flex`), and the Triton kernels without skipping (`cable all tiles`). Training measures an
-encoding without another fused path by the Triton kernels only. Implementations of an encoding's
-authors take part if Python finds them (`fox theirs`, `cable-v1 theirs`: benchmarking/baselines.py).
---objective mlm measures encoders, with 15% of the tokens masked.
+kernel pinned to one backend (`sdpa flash`, `cable cudnn`; train: of `rope` only); attention also
+FlexAttention (`cable flex`), and the Triton kernels without skipping (`cable all tiles`). Attention
+ends with the fastest path of each encoding on this machine, to pass to train_gpt.py. Training
+measures an encoding without another fused path by the Triton kernels only. Implementations of an
+encoding's authors take part if Python finds them (`fox theirs`, `cable-v1 theirs`:
+benchmarking/baselines.py). --objective mlm measures encoders, with 15% of the tokens masked.
 """
 
 import os
@@ -265,6 +266,7 @@ def measure(
                 cases = build_cases(name, setting, group)
                 if cases:
                     entries |= time_cases(name, cases, companions, config.repeats, setting, label)
+                    print_fastest_paths(cases, entries, label)
                     for pe in set(group) - cases.keys():
                         del entries[pe]  # measured by the Triton kernels only
             except torch.OutOfMemoryError:
@@ -277,6 +279,17 @@ def measure(
                 if not companions:
                     companions = {key: cases[key] for key in COMPANIONS if key in cases}
             yield result
+
+
+def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: str) -> None:
+    """Print which path to pass for each encoding whose attention was timed."""
+    paths: dict[str, dict[str, str]] = {}
+    for key, case in cases.items():
+        if case.path:
+            paths.setdefault(key.partition(" ")[0], {})[key] = case.path
+    for pe, names in paths.items():
+        key = max(names, key=lambda key: entries[key]["tokens_per_second"])
+        print(f"{label}: for {pe} pass --attention {names[key]}, error {entries[key]['error']:.1g}")
 
 
 def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:

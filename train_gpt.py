@@ -38,7 +38,7 @@ from model import GPT, GPTConfig
 from reporting import bias_plots
 from text_data import data_loader
 from text_data.shards import Shards
-from training import attention_choice, cost, loggers, metrics, settings
+from training import attention_path, cost, loggers, metrics, settings
 from training.initialization import initialize_from
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
 
@@ -81,10 +81,8 @@ class Config:
     """training sequence length in tokens"""
     attn_scale: float | None = None
     """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
-    attention: attention_choice.Name = "auto"
-    """attention path (attention.py); auto: on a GPU, the fastest correct one (--attention_check)"""
-    attention_check: Literal["auto", "off"] = "auto"
-    """auto: measure the paths at the start, on GPUs; "off" (quoted in YAML): sdpa, else dense"""
+    attention: attention_path.Name = "auto"
+    """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
     skip_tolerance: float = SKIP_TOLERANCE
     """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
     # optimization
@@ -370,9 +368,10 @@ class Trainer:
         self.model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(self.model, checkpoint["model"], config.out_dir)
-            attention_choice.reuse_path(self.model, checkpoint, self.device)
         elif config.init_from and source:
             initialize_from(self.model, config.init_from, source, shards.tokenizer)
+        recorded = checkpoint["gpt"].get("attention", "auto") if checkpoint else "auto"
+        attention_path.choose_path(self.model, config, self.device, recorded)
         self.model.to(self.device)
         torch.manual_seed(config.seed + self.rank)  # from here on, each rank draws its own numbers
 
@@ -394,8 +393,11 @@ class Trainer:
     def start(self) -> None:
         """Lock the run folder and prepare the first step."""
         self.processes.barrier()  # no rank looks into the folder any more: it may change now
-        self.choose_micro_batch()
         config, windows = self.config, self.train_windows
+        self.processes.run_on_all_ranks(
+            lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
+        )
+        self.choose_micro_batch()
         steps = metrics.describe_steps(config, windows, self.world_size, self.micro_batch)
         lines = [self.model.describe(), f"{steps}, from step {self.step}"]
         print(*lines, *self.run.describe_changes(), sep="\n")
@@ -409,11 +411,10 @@ class Trainer:
         self.start_data_loader()
 
     def choose_micro_batch(self) -> None:
-        """Choose the attention path, then the micro-batch, a divisor of the sequences per rank."""
+        """Choose the micro-batch, a divisor of the sequences per rank."""
         per_rank, limit = self.sequences_per_step // self.world_size, self.config.micro_batch
-        where = self.device, self.dtype, self.processes
-        attention_choice.choose_path(self.model, self.config, per_rank, *where)
         if limit == "auto":
+            where = self.device, self.dtype, self.processes
             self.micro_batch = devices.find_micro_batch(self.model, per_rank, *where)
             self.run.config["micro_batch"] = self.micro_batch
         else:

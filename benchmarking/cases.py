@@ -35,17 +35,14 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     else:
         where = shape.n_head, shape.n_embd, setting.context, 1, setting.causal
         paths = setting.paths(pe, posenc.build(pe, *where)[0])
-        paths = {suffix: path for suffix, path in paths.items() if suffix in ("", " triton")}
+        timed = ("", " triton", *(setting.backends() if pe == BASELINES[0] else ()))
+        paths = {suffix: path for suffix, path in paths.items() if suffix in timed}
     if " triton" in paths and paths[""] == "dense":
         del paths[""]  # takes a minute to compile; the attention benchmark compares it too
     cases = {}
     for suffix, path in paths.items():
         case = train_case(setting, setting.build_model(pe, setting.context, path))
         cases[pe + suffix] = dataclasses.replace(case, optional=suffix in OPTIONAL_SUFFIXES)
-    if pe == BASELINES[0]:
-        for suffix, path in setting.backends().items():
-            case = train_case(setting, setting.build_model(pe, setting.context, path))
-            cases[pe + suffix] = dataclasses.replace(case, optional=True)
     if pe == "cable-v1" and setting.causal and baselines.is_installed("Cable"):
         config = GPTConfig(size=setting.model, block_size=setting.context)
         case = train_case(setting, baselines.AuthorsCable(config).to(setting.device))

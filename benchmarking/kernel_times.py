@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarking import roofline
 from benchmarking.cases import train_case
 from benchmarking.setting import Setting
-from training.attention_choice import Name
+from training.attention_path import Name
 
 STEPS = 3
 WARMUP = 3  # steps before, which compile
@@ -48,7 +48,7 @@ class Config:
     context: int = 1024
     """tokens per sequence"""
     attention: Name = "auto"
-    """attention path; auto: that of the rule, without measuring"""
+    """attention path; auto: sdpa where it applies, else dense"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     compile: bool | None = None

@@ -19,7 +19,7 @@ from text_data.data_loader import masked_count
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
 # Cases that may be unsupported on the hardware: they are tried before they are timed.
-OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " theirs")
+OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " theirs", " flash", " cudnn")
 # Longest context, in tokens, at which a compiled dense path is measured: each of its chunks is
 # compiled separately.
 DENSE_CONTEXT = 8192
@@ -63,7 +63,7 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
-        "" is the path that `auto` selects without measuring: `sdpa`, else `dense`. On a CPU
+        "" is the path that `attention.resolve_path` selects: `sdpa`, else `dense`. On a CPU
         " flash" is PyTorch's fused kernel, because `sdpa` computes short texts by batched products.
         " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention, " theirs" the
         kernels of the Forgetting Transformer.
@@ -74,6 +74,8 @@ class Setting:
         short_enough = self.context <= DENSE_CONTEXT or not self.compile
         if automatic != "dense" and has_bias and short_enough:
             paths[" dense"] = "dense"
+        if automatic == "sdpa":
+            paths |= self.backends()
         if self.device.type != "cuda":
             if automatic == "sdpa":
                 paths[" flash"] = "sdpa/flash"
@@ -132,6 +134,8 @@ class BenchmarkCase:
     """attention: measures the relative error of outputs and gradients"""
     left_out: Callable[[], float] | None = None
     """attention: measures the fraction of key tiles that the Triton kernels skip"""
+    path: str | None = None
+    """attention: value of --attention that selects what is timed"""
     optional: bool = False
     """may be unsupported on this hardware; the other cases are measured anyway"""
 

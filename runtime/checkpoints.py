@@ -95,7 +95,6 @@ MAY_CHANGE_ON_RESUME = {
     "verify_data",
     "out_dir",
     "attention",
-    "attention_check",
     "skip_tolerance",
     "micro_batch",
     "log_every",

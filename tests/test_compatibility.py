@@ -79,7 +79,7 @@ def test_config_of_a_run_is_accepted_with_the_same_values():
     theirs = yaml.safe_load((FIXTURES / "finished" / "config.yaml").read_text())
     config = train_gpt.Config(**theirs)
     assert theirs == {name: getattr(config, name) for name in theirs}
-    new = {"attention_check", "plugin", "logger", *settings.NOT_RECORDED}
+    new = {"plugin", "logger", *settings.NOT_RECORDED}
     assert theirs.keys() | new == vars(config).keys()
 
 

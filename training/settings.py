@@ -20,15 +20,13 @@ from runtime.checkpoints import (
 
 import torch
 
-import attention
 import posenc
 from errors import InputError
 from reporting import encoding_table
 from text_data.data_loader import MaskedWindows, Windows
 from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
-
-GPU_PATHS = {*attention.BACKENDS, "flex"} - {"sdpa/flash"}
+from training.attention_path import CPU_PATHS
 
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
 COMBINATIONS = """\
@@ -107,7 +105,8 @@ def check_device(config, device: torch.device) -> None:
     problems = []
     if device.type == "cpu" and config.micro_batch == "auto":
         problems.append("micro_batch auto measures the memory of a GPU: pass a number")
-    if device.type == "cpu" and config.attention in GPU_PATHS:
+    # The triton path itself checks whether Triton's interpreter is on.
+    if device.type == "cpu" and config.attention not in {"auto", "triton", *CPU_PATHS}:
         problems.append(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
     if problems:
         raise InputError(*problems)

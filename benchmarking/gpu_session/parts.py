@@ -151,7 +151,7 @@ def _smoke(machine: Machine) -> Part:
 
     sdpa = "--pe cable --attention sdpa"
     runs = [
-        train("t5", "--pe t5"),  # the slowest: --attention auto measures the paths
+        train("t5", "--pe t5"),
         train("rope", "--pe rope --attention sdpa"),
         train("cable", sdpa),
         train("deterministic-1", f"{sdpa} --deterministic"),

@@ -193,9 +193,9 @@ def test_paths_on_a_gpu():
         for pe in ("cable", "fire", "nope", "fire+cable")
     }
     assert named == {
-        "cable": ["", " dense", " triton", " all tiles", " flex"],
+        "cable": ["", " dense", " flash", " cudnn", " triton", " all tiles", " flex"],
         "fire": ["", " triton", " flex"],
-        "nope": ["", " triton"],
+        "nope": ["", " flash", " cudnn", " triton"],
         "fire+cable": ["", " flex"],
     }
 
@@ -212,7 +212,8 @@ def test_pinned_backends_are_used(monkeypatch):
         lambda *args, **options: computed.append(sdpa(*args, **options)) or computed[-1],
     )
     found = build_attention_cases(PLAIN, "rope")
-    assert list(found) == ["rope", "rope flash", "sdpa", "sdpa flash", "sdpa cudnn"]
+    assert list(found) == ["rope", "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn"]
+    assert [case.path for case in found.values()][:3] == ["sdpa", "sdpa/flash", "sdpa/cudnn"]
     assert found["sdpa flash"].is_supported("sdpa flash")
     assert not found["sdpa cudnn"].is_supported("sdpa cudnn")
     found["sdpa"].prepare()()

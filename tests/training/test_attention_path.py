@@ -1,0 +1,167 @@
+"""Tests of a training's attention path: the choice of `auto`, its check, and resume.
+
+On a CPU a training checks nothing, so the tests switch the check on, with paths that are wrong.
+"""
+
+from runtime import checkpoints
+
+import pytest
+import torch
+from conftest import TINY, ranks
+
+import attention
+import train_gpt
+from errors import InputError
+from model import GPT
+from training import attention_path
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+WRONG_ON_RANK_1 = """
+import attention
+from training import attention_path
+attention_path.is_checked = lambda *_: True
+def wrong(q, *inputs):
+    return attention.dense(0.9 * q, *inputs)
+if rank == 1:
+    attention._PATHS["sdpa"] = attention._Path(wrong, lambda encoding: None)
+"""
+
+
+def wrong_gradient(q, *inputs):
+    """Compute the right output, and 0.6 of the gradient of q."""
+    return attention.dense(0.6 * q + 0.4 * q.detach(), *inputs)
+
+
+def wrong_long_texts(q, *inputs):
+    return attention.dense(q if q.size(2) <= 512 else 0.9 * q, *inputs)
+
+
+def wrong_bias(q, k, v, bias_inputs, *inputs):
+    """Compute the right output, without gradients of the bias."""
+    encoding, *features = bias_inputs
+    features = [tuple(x.detach() for x in part) for part in features]
+    return attention.dense(q, k, v, attention.BiasInputs(encoding, *features), *inputs)
+
+
+def failing(*inputs):
+    raise RuntimeError("no such\nkernel")
+
+
+def make(pe="cable", device=CPU, recorded="auto", **settings):
+    """Return a model whose path is chosen, and its training's settings."""
+    config = train_gpt.Config(size="quickstart", n_head=2, n_embd=32, pe=pe, **settings)
+    model = GPT(config.gpt_config(vocab_size=64))
+    attention_path.choose_path(model, config, device, recorded)
+    return model, config
+
+
+@pytest.mark.parametrize(
+    "path, names",
+    [
+        ("triton", "cable fox alibi fire window:w=9"),
+        ("sdpa", "rope nope diet-abs"),
+        ("flex", "kerple+cable"),
+        ("dense", "cope"),
+        ("triton_sdpa_sdpa_flex", "window:w=9@1_rope@2_kerple+cable@1"),
+    ],
+)
+def test_path_on_a_gpu_depends_on_the_kind_of_bias(path, names):
+    """Checkpoints store it, and a model of their config has the same path."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    for pe in names.split():
+        model, config = make(pe, GPU)
+        assert model.attention_path == path
+        assert GPT(model.config).attention_path == path
+        assert attention_path.is_checked(config, GPU)
+        assert not attention_path.is_checked(config, CPU)
+
+
+@pytest.mark.parametrize(
+    "pe, path", [("cable", "sdpa"), ("kerple", "dense"), ("rope", "sdpa"), ("window:w=9", "dense")]
+)
+def test_path_without_triton_or_a_gpu(pe, path, monkeypatch):
+    assert make(pe)[0].config.attention == path
+    monkeypatch.delitem(attention._PATHS, "triton")
+    monkeypatch.setattr(attention_path, "find_spec", lambda name: None)
+    assert make(pe, GPU)[0].config.attention == path
+
+
+def test_deterministic_trainings_and_named_paths():
+    assert make("kerple+cable", GPU, deterministic=True)[0].attention_path == "dense"
+    model, config = make(device=GPU, recorded="sdpa", attention="dense")
+    assert model.attention_path == model.config.attention == "dense"
+    assert not attention_path.is_checked(config, GPU)
+
+
+@pytest.mark.parametrize(
+    "pe, recorded, compute, problem, other",
+    [
+        ("cable", "triton", wrong_gradient, "256 tokens: dq error 0.4", "sdpa"),
+        ("cable", "triton", wrong_long_texts, "600 tokens: output error", "sdpa"),
+        ("fox", "triton", wrong_bias, "256 tokens: dx error 1", "sdpa"),
+        ("rope", "sdpa", lambda q, *_: q * torch.nan, "256 tokens: output error nan", "dense"),
+        ("rope@2_kerple@2", "sdpa_sdpa_flex_flex", failing, "RuntimeError: no such kern", "dense"),
+    ],
+)
+def test_wrong_path_ends_with_one_line(pe, recorded, compute, problem, other, monkeypatch):
+    """The line names another path, which all layers can take."""
+    monkeypatch.setattr(attention_path, "is_checked", lambda *_: True)
+    path = recorded.split("_")[-1]
+    monkeypatch.setitem(attention._PATHS, path, attention._Path(compute, lambda encoding: None))
+    model, config = make(pe, GPU, recorded)
+    with pytest.raises(InputError) as raised:
+        attention_path.check_paths(model, config, CPU, torch.float32)
+    (line,) = raised.value.problems
+    assert line.startswith(f"attention by {path} fails its check on this GPU (")
+    assert problem in line and line.endswith(f"): pass --attention {other}")
+
+
+@pytest.mark.parametrize("path", ["sdpa/flash", "triton"])
+def test_correct_path_passes(path, monkeypatch):
+    """Random states do not change, so that a resumed training draws the same numbers."""
+    monkeypatch.setattr(attention_path, "is_checked", lambda *_: True)
+    if path == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+    model, config = make("fox", GPU, path, block_size=100 if path == "triton" else 1024)
+    state = torch.get_rng_state()
+    attention_path.check_paths(model, config, CPU, torch.bfloat16)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "recorded, device, path, note",
+    [
+        ("dense", CPU, "dense", ""),
+        ("sdpa/cudnn", GPU, "sdpa/cudnn", ""),
+        ("sdpa/cudnn", CPU, "sdpa", "by sdpa/cudnn, as in the checkpoint: it needs a GPU"),
+        ("thin", GPU, "sdpa", "by thin, as in the checkpoint: unknown attention path"),
+    ],
+)
+def test_path_of_a_checkpoint_is_taken_again(recorded, device, path, note, capsys):
+    assert make("rope", device, recorded)[0].config.attention == path
+    out = capsys.readouterr().out
+    assert note in out and bool(out) == bool(note)
+
+
+def test_resume_takes_the_path_of_the_checkpoint(data_dir, tmp_path):
+    flags = [*TINY, "--data", str(data_dir), "--out_dir", str(tmp_path), "--resume", "--steps"]
+    for more, path in ((["2", "--attention", "dense"], "dense"), (["4"], "dense")):
+        train_gpt.main([*flags, *more])
+        assert checkpoints.load_checkpoint(tmp_path)["gpt"]["attention"] == path
+
+
+@pytest.mark.parametrize("path", ["sdpa/cudnn", "sdpa/efficient", "flex"])
+def test_paths_of_gpus_are_refused_on_cpus(path, data_dir, tmp_path, refused):
+    flags = [*TINY, "--data", data_dir, "--out_dir", tmp_path / "run", "--attention", path]
+    (line,) = refused(train_gpt.main, *flags)
+    assert line == f"error: attention {path} needs a GPU: use auto, sdpa or dense"
+
+
+def test_one_rank_with_a_wrong_path_ends_all_ranks(data_dir, tmp_path):
+    flags = [*TINY, "--data", data_dir, "--out_dir", tmp_path / "run", "--pe", "cable"]
+    results = ranks(2, *flags, code=WRONG_ON_RANK_1)
+    assert [status for status, _, _ in results] == [2, 2], results
+    (line,) = [line for _, _, errors in results for line in errors.splitlines()]
+    assert line.startswith("error: attention by sdpa fails its check on this GPU (cable, 16 tokens")
+    assert line.endswith("pass --attention dense")
+    assert not list((tmp_path / "run").glob("*.pt"))

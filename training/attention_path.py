@@ -1,0 +1,120 @@
+"""Attention path of a training: the choice of `--attention auto`, and a check of it on a GPU.
+
+    choose_path(model, config, device)          # sets the path of each layer
+    check_paths(model, config, device, dtype)   # raises InputError if a path is wrong here
+
+On a GPU, `auto` is a fixed order of paths, by speed on an H100 (docs/performance.md), and one layer
+of each kind is compared with the dense path before the first step: nobody has tested every GPU. On
+a CPU it is the rule of `attention.resolve_path`. A path that --attention names is not checked.
+"""
+
+import contextlib
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+
+import attention
+import posenc
+import triton_attention.flex  # noqa: F401, registers the attention path "flex"
+from errors import InputError
+from model import GPT
+from posenc import Encoding
+from training.attention_layer import AttentionLayer, random_layer, relative_errors
+
+# Values of --attention.
+Name = Literal[
+    "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
+]
+CPU_PATHS = {"sdpa", "sdpa/flash", "dense"}
+# The fastest paths on a GPU; an encoding without a bias tries sdpa first.
+GPU_ORDER = ("triton", "sdpa", "flex")
+# Largest relative errors: of the output and the gradients of queries, keys, values and features; of
+# the gradients of parameters, which are sums along the text. In bfloat16 the sdpa path has 0.23 at
+# the bias of a forget gate.
+TOLERANCES = {
+    torch.float32: (1e-3, 1e-2),
+    torch.float16: (1e-2, 5e-2),
+    torch.bfloat16: (5e-2, 0.3),
+}
+SEQUENCES = 2
+TOKENS = (256, 600)  # whole tiles of all kernels; partial tiles
+
+
+def choose_path(model: GPT, config, device: torch.device, recorded: str = "auto") -> None:
+    """Set the attention path of each layer, also in the config that checkpoints store.
+
+    config: the `Config` of train_gpt.py. recorded: the path in the checkpoint to resume from, which
+    is taken again. If this machine does not have it, a note is printed.
+    """
+    if config.attention != "auto":
+        return
+    path = model.attention_path
+    if device.type == "cuda":
+        path = attention.join_paths(fastest_path(x, config.deterministic) for x in model.posenc)
+    if recorded != "auto":
+        try:
+            if device.type == "cpu" and not {*recorded.split("_")} <= CPU_PATHS:
+                raise InputError("it needs a GPU")
+            path = attention.resolve_paths(recorded, model.posenc)
+        except InputError as error:
+            print(f"note: attention by {recorded}, as in the checkpoint: {error.problems[0]}")
+    model.attention_path = model.config.attention = path
+
+
+def fastest_path(encoding: Encoding, deterministic: bool = False) -> str:
+    """Return the fastest path on a GPU of those that the encoding and this machine have."""
+    order = GPU_ORDER if encoding.bias is not None else ("sdpa", *GPU_ORDER)
+    # FlexAttention's gradients use atomic additions, and Triton compiles it.
+    has_flex = not deterministic and find_spec("triton") is not None
+    for path in order:
+        with contextlib.suppress(InputError):
+            if path != "flex" or has_flex:
+                return attention.resolve_path(path, encoding)
+    return "dense"
+
+
+def is_checked(config, device: torch.device) -> bool:
+    """Return whether a training checks its paths: those that `auto` chose, on a GPU."""
+    return device.type == "cuda" and config.attention == "auto"
+
+
+def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise InputError if a path that was chosen on a GPU fails, or differs from the dense path.
+
+    dtype: of matrix products. The error names the path to pass. Random states do not change.
+    """
+    if not is_checked(config, device):
+        return
+    specs = posenc.layer_specs(config.pe)
+    paths = attention.layer_paths(model.attention_path, len(model.h))
+    kinds = {(specs[n % len(specs)], path) for n, path in enumerate(paths) if path != "dense"}
+    shape = model.config.n_head, model.config.n_embd, config.block_size
+    has_sdpa = attention.resolve_paths("auto", model.posenc) == "sdpa"
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for spec, path in sorted(kinds):
+            for tokens in sorted({min(config.block_size, tokens) for tokens in TOKENS}):
+                where = (SEQUENCES, tokens), dtype, device, config.causal, config.attn_scale
+                layer = random_layer(spec, *shape, *where)
+                layer.encoding.eval()  # draws no random numbers
+                if reason := find_error(layer, path):
+                    other = "sdpa" if has_sdpa and path != "sdpa" else "dense"
+                    raise InputError(
+                        f"attention by {path} fails its check on this GPU ({spec}, {tokens} "
+                        f"tokens: {reason}): pass --attention {other}"
+                    )
+
+
+def find_error(layer: AttentionLayer, path: str) -> str | None:
+    """Return why a path is wrong for a layer, None if it is right."""
+    try:
+        results = layer.forward_backward(lambda: layer.attend(path))
+        errors = relative_errors(results, layer.reference())
+    except Exception as error:  # compilers report missing support by exceptions of many types
+        return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    of_tensors, of_parameters = TOLERANCES[layer.projection.dtype]
+    for name, error in errors.items():
+        limit = of_tensors if name in ("output", "dq", "dk", "dv", "dx") else of_parameters
+        if not error <= limit:  # also NaN
+            return f"{name} error {error:.2g}"
+    return None
