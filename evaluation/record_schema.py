@@ -1,6 +1,6 @@
 """Schema of records: what the fields of each kind of record must be.
 
-    problem = PERPLEXITY.find_problem(record)  # None, or "field lengths.256.loss is NaN, not ..."
+    problem = PERPLEXITY.find_problem(record)  # None, or "expected float >= 0 at lengths[...].loss"
 
 Records are checked once, when they are read (reporting/metrics.py). Programs that use them rely on
 the fields that are required here. Names of data sets and splits become parts of file names.
@@ -10,328 +10,284 @@ Numbers are finite, except for perplexities: the exponential of a loss of at lea
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from runtime.files import (
-    BOOLEAN,
-    COUNT,
-    LENGTH,
-    NAME,
-    TEXT,
-    Array,
-    Each,
-    Kind,
-    Nullable,
+from runtime.schema import (
+    Count,
+    Fraction,
+    Integer,
+    Length,
+    LengthKey,
+    Loss,
+    Name,
+    NotNegative,
+    Number,
+    Percent,
+    Positive,
+    Text,
+    fields,
     find_mismatch,
-    number,
-    whole_number,
+    not_empty,
+    nullable,
 )
 
-NUMBER = number()
-NOT_NEGATIVE = number(0, what="a finite number of at least 0")
-POSITIVE = number(1e-18, what="a finite number above 0")
-LOSS = number(-1e-6, what="a finite loss of at least 0")
-FRACTION = number(0, 1 + 1e-6, "a number from 0 to 1")  # sums of fractions are rounded
-SEED = whole_number()
-LENGTH_KEY = Kind("a length in tokens", lambda key: _is_length(key))
+from msgspec import Meta
+
 EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
-
-
-def _is_length(key: str) -> bool:
-    is_number = key.isascii() and key.isdecimal() and len(key) <= 15
-    return is_number and key == str(int(key)) and int(key) > 0
-
-
-def _is_point(value) -> bool:
-    is_pair = isinstance(value, list) and len(value) == 2
-    return is_pair and COUNT.accepts(value[0]) and NUMBER.accepts(value[1])
-
-
-POINT = Kind("a step and a finite loss", _is_point)
-MODEL = {
-    "run": TEXT,
-    "folder?": TEXT,
-    "pe": TEXT,
-    "size": TEXT,
-    "block_size": LENGTH,
-    "objective?": TEXT,
-    "step?": Nullable(COUNT),
-    "init_steps?": Nullable(COUNT),
-    "seed?": Nullable(SEED),
-    "recipe?": Nullable(TEXT),
-    "parameters?": Nullable(COUNT),
-    "cache_window?": Nullable(LENGTH),
-    "dtype?": TEXT,
-}
-DATA = {"dataset": NAME, "split": NAME, "tokenizer": TEXT}
-HEADER = {**MODEL, "data": {"dataset": NAME, "split": NAME}}  # what every evaluation writes
 
 
 @dataclass(frozen=True)
 class Schema:
     """The fields of one kind of record."""
 
-    fields: dict
-    """schema of find_mismatch"""
-    check: Callable[[dict], str | None] = lambda record: None
-    """returns what is wrong between fields of a record that `fields` accepts, or None"""
+    type: Any
+    """of find_mismatch"""
+    check: Callable[[dict], Iterable[str]] = lambda record: ()
+    """yields what is wrong between fields of a record of this type"""
 
     def find_problem(self, record) -> str | None:
         """Return the first problem of a record, or None."""
-        return find_mismatch(record, self.fields) or self.check(record)
+        return find_mismatch(record, self.type) or next(iter(self.check(record)), None)
 
 
-def _by_length(data: dict, entry: dict, protocol: dict | None = None) -> dict:
-    """Return the fields of a record with results by length."""
-    fields = {**MODEL, "data": data, "lengths": Each(LENGTH_KEY, Nullable(entry), minimum=1)}
-    return fields if protocol is None else fields | {"protocol": protocol}
+MODEL = {
+    "run": Text,
+    "folder?": Text,
+    "pe": Text,
+    "size": Text,
+    "block_size": Length,
+    "objective?": Text,
+    "step?": nullable(Count),
+    "init_steps?": nullable(Count),
+    "seed?": nullable(Integer),
+    "recipe?": nullable(Text),
+    "parameters?": nullable(Count),
+    "cache_window?": nullable(Length),
+    "dtype?": Text,
+}
+SPLIT = {"dataset": Name, "split": Name}
+DATA = fields(SPLIT | {"tokenizer": Text})
+HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 
 
-def _check_perplexity(record: dict) -> str | None:
+def _by_length(
+    entry: dict,
+    protocol: dict | None = None,
+    check: Callable[[dict, dict, str], Iterable[str]] = lambda record, entry, length: (),
+    data: Any = DATA,
+    **others,
+) -> Schema:
+    """Return the schema of a record with results by length; null: not supported by the model.
+
+    check: yields what is wrong in check(record, entry, length), for each length.
+    """
+    types = {**MODEL, "data": data, **others}
+    types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
+    if protocol:
+        types["protocol"] = fields(protocol)
+
+    def check_all(record: dict) -> Iterator[str]:
+        for length, entry in record["lengths"].items():
+            for problem in check(record, entry, length) if entry else ():
+                yield f"field lengths.{length} has {problem}"
+
+    return Schema(fields(types), check_all)
+
+
+def _check_perplexity(record: dict, entry: dict, length: str) -> Iterator[str]:
     protocol = record["protocol"]
     if protocol.get("targets") and None in map(protocol.get, ("spans", "overlap")):
-        return "protocol has targets, but no spans and overlap"
-    for length, entry in record["lengths"].items():
-        problem = entry and _check_perplexity_entry(entry, int(length))
-        if problem:
-            return f"field lengths.{length} has {problem}"
-    return None
-
-
-def _check_perplexity_entry(entry: dict, length: int) -> str | None:
+        yield "a protocol with targets, but no spans and overlap"
     if math.isinf(entry["perplexity"]) and entry["loss"] < EXP_OVERFLOW:
-        return f"an infinite perplexity, but a loss of {entry['loss']:.4g}"
+        yield f"an infinite perplexity, but a loss of {entry['loss']:.4g}"
     if "block_tokens" in entry and len(entry["block_tokens"]) != len(entry.get("blocks", ())):
-        return "different numbers of blocks and block_tokens"
+        yield "different numbers of blocks and block_tokens"
     curve = entry.get("by_position")
-    if curve and curve["first"] + (len(curve["loss"]) - 1) * curve["width"] >= length:
-        return "losses by_position beyond its length"
-    return None
+    if curve and curve["first"] + (len(curve["loss"]) - 1) * curve["width"] >= int(length):
+        yield "losses by_position beyond its length"
 
 
-def _check_receptive_field(record: dict) -> str | None:
-    for length, entry in record["lengths"].items():
-        curve = entry and entry["cumulative"]
-        if curve and len(curve["tokens"]) != len(curve["share"]):
-            return f"field lengths.{length}.cumulative has different numbers of tokens and shares"
-    return None
+def _check_receptive_field(record: dict, entry: dict, length: str) -> Iterator[str]:
+    if len(entry["cumulative"]["tokens"]) != len(entry["cumulative"]["share"]):
+        yield "different numbers of tokens and shares"
 
 
-def _check_ndcg(record: dict) -> str | None:
-    for length, entry in record["lengths"].items():
-        count = len(entry["by_question"]) if entry and "by_question" in entry else None
-        if count not in (None, record["data"]["questions"]):
-            return f"field lengths.{length}.by_question has {count} values, not one per question"
-    return None
+def _check_ndcg(record: dict, entry: dict, length: str) -> Iterator[str]:
+    count = len(entry.get("by_question", ()))
+    if "by_question" in entry and count != record["data"]["questions"]:
+        yield f"{count} values by_question, not one per question"
 
 
-def _check_losses(record: dict) -> str | None:
+PERPLEXITY = _by_length(
+    {
+        "loss": Loss,
+        "loss_se": nullable(NotNegative),
+        "perplexity": Annotated[float, Meta(ge=0.99)],
+        "tokens": Length,
+        "blocks?": list[Loss],
+        "block_tokens?": list[Length],
+        "by_position?": fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]}),
+    },
+    {
+        "name": Text,
+        "stride?": nullable(Length),
+        "targets?": nullable(Length),
+        "remainder?": Text,
+        "span?": nullable(Length),
+        "spans?": nullable(Length),
+        "overlap?": Fraction,
+        "mask_rate?": nullable(Fraction),
+    },
+    _check_perplexity,
+)
+RECEPTIVE_FIELD = _by_length(
+    {
+        "receptive_field": Positive,
+        "receptive_field_se": NotNegative,
+        "cumulative": fields({"tokens": list[Length], "share": list[Fraction]}),
+    },
+    {"windows": Length, "span": Length, "held": Fraction},
+    _check_receptive_field,
+)
+RECALL = _by_length(
+    {"recall": Number, "recall_se": NotNegative},
+    {"passage": Length, "trials": Length, "span": Length},
+)
+TRAINED_RECALL = _by_length(
+    {"accuracy": Percent, "accuracy_se": Percent},
+    {"task": Text, "filler": Text, "trials": Length, "span": Length, "symbols": Length},
+    steps_to_95=nullable(Count),
+)
+NDCG = _by_length(
+    {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question?": list[NotNegative]},
+    data=fields(SPLIT | {"documents": Count, "questions": Count}),
+    check=_check_ndcg,
+)
+ACCURACY = Schema(
+    fields(
+        {
+            **MODEL,
+            "data": DATA,
+            "protocol": fields({"name": Text}),
+            "acc": Fraction,
+            "acc_se": nullable(Fraction),
+            "acc_norm": Fraction,
+            "acc_norm_se": nullable(Fraction),
+            "examples": Count,
+            "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
+        }
+    )
+)
+
+HARDWARE = {"processor": Text, "torch": Text}
+SETUP = {
+    "model": Text,
+    "micro_batch": Length,
+    "device": Text,
+    "dtype": Text,
+    "compile": bool,
+    "repeats": Length,
+}
+ROUNDS = not_empty(list[Positive])  # seconds
+SPEED_ENTRY = fields(
+    {
+        "seconds": ROUNDS,
+        "others?": dict[Text, ROUNDS],
+        "tokens": Length,
+        "tokens_per_second": Positive,
+        "ratios": dict[Text, Positive],
+        "mfu": nullable(NotNegative),
+        "memory": Positive,
+        "weights?": Positive,
+        "error?": nullable(NotNegative),
+        "left_out?": nullable(Fraction),
+    }
+)
+CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
+SPEED_RESULT = fields(SETUP | {"run?": Text, "objective?": Text, "contexts": CONTEXTS})
+SPEED_RESULTS = ("train", "attention", "generate", "eval")
+
+
+def _check_speed(record: dict) -> Iterator[str]:
+    for name in SPEED_RESULTS:
+        contexts = record[name]["contexts"] if name in record else {}
+        entries = [entry for cases in contexts.values() for entry in cases.values() if entry]
+        if name in record and not entries:
+            yield f"field {name}.contexts has no numbers"
+        for entry in entries:
+            others = entry.get("others")
+            compared = [entry["ratios"], entry["ratios"] if others is None else others]
+            if name != "attention" and not all("rope" in each for each in compared):
+                yield f"field {name}.contexts has an entry that is not compared with rope"
+            if any(len(rounds) != len(entry["seconds"]) for rounds in (others or {}).values()):
+                yield f"field {name}.contexts has different numbers of rounds"
+
+
+SPEED = Schema(
+    fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}), _check_speed
+)
+COMPARISON_ROW = fields(
+    {
+        "task": Text,
+        "encoding?": Text,
+        "against": Text,
+        "tokens": Length,
+        "flops?": nullable(Positive),
+        "product_flops?": Positive,
+        "seconds": fields({"ours": ROUNDS, "theirs": ROUNDS, "product?": ROUNDS}),
+    }
+)
+COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
+
+
+def _check_comparison(record: dict) -> Iterator[str]:
+    for row in record["compare"]["rows"]:
+        has = f"the row {row['task']}, {row['against']} has"
+        if len({len(rounds) for rounds in row["seconds"].values()}) > 1:
+            yield f"{has} different numbers of rounds"
+        if row.get("flops") and not (row.get("product_flops") and "product" in row["seconds"]):
+            yield f"{has} flops, but no product"
+
+
+COMPARISON = Schema(fields(HARDWARE | {"compare": fields(SETUP | COMPARED)}), _check_comparison)
+GROWTH_ENTRY = nullable(fields({"seconds": ROUNDS, "tokens": Length}))
+GROWTH_LENGTHS = not_empty(dict[Text, dict[LengthKey, GROWTH_ENTRY]])
+GROWTH_RESULT = fields(SETUP | {"encoding": Text, "lengths": GROWTH_LENGTHS})
+GROWTH = Schema(fields(HARDWARE | {"growth": GROWTH_RESULT}))
+POINTS = list[tuple[Count, Number]]  # steps and losses
+LOSSES_OF_RUN = fields(
+    {
+        "run": Text,
+        "pe": Text,
+        "size": nullable(Text),
+        "objective": nullable(Text),
+        "seed": nullable(Integer),
+        "step?": nullable(Count),
+        "losses": POINTS,
+    }
+)
+
+
+def _check_losses(record: dict) -> Iterator[str]:
     for run in record["runs"]:
         steps = [step for step, _ in run["losses"]]
         if steps != sorted(set(steps)):
-            return f"the losses of {run['run']} are not in the order of their steps"
-    return None
+            yield f"the losses of {run['run']} are not in the order of their steps"
 
 
-def _check_speed(record: dict) -> str | None:
-    for name in SPEED_RESULTS:
-        if name not in record:
-            continue
-        contexts = record[name]["contexts"].values()
-        entries = [entry for by_case in contexts for entry in by_case.values() if entry]
-        if not entries:
-            return f"field {name}.contexts has no numbers"
-        for entry in entries:
-            compared = [entry["ratios"], entry.get("others", entry["ratios"])]
-            if name != "attention" and not all("rope" in each for each in compared):
-                return f"field {name}.contexts has an entry that is not compared with rope"
-            rounds = {len(seconds) for seconds in entry.get("others", {}).values()}
-            if rounds and rounds != {len(entry["seconds"])}:
-                return f"field {name}.contexts has different numbers of rounds"
-    return None
-
-
-PERPLEXITY = Schema(
-    _by_length(
-        DATA,
-        {
-            "loss": LOSS,
-            "loss_se": Nullable(NOT_NEGATIVE),
-            "perplexity": number(0.99, math.inf, "a number of at least 1"),
-            "tokens": LENGTH,
-            "blocks?": Array(LOSS),
-            "block_tokens?": Array(LENGTH),
-            "by_position?": {"first": COUNT, "width": LENGTH, "loss": Array(Nullable(LOSS))},
-        },
-        {
-            "name": TEXT,
-            "stride?": Nullable(LENGTH),
-            "targets?": Nullable(LENGTH),
-            "remainder?": TEXT,
-            "span?": Nullable(LENGTH),
-            "spans?": Nullable(LENGTH),
-            "overlap?": FRACTION,
-            "mask_rate?": Nullable(FRACTION),
-        },
-    ),
-    _check_perplexity,
-)
-RECEPTIVE_FIELD = Schema(
-    _by_length(
-        DATA,
-        {
-            "receptive_field": POSITIVE,
-            "receptive_field_se": NOT_NEGATIVE,
-            "cumulative": {"tokens": Array(LENGTH), "share": Array(FRACTION)},
-        },
-        {"windows": LENGTH, "span": LENGTH, "held": FRACTION},
-    ),
-    _check_receptive_field,
-)
-RECALL = Schema(
-    _by_length(
-        DATA,
-        {"recall": NUMBER, "recall_se": NOT_NEGATIVE},
-        {"passage": LENGTH, "trials": LENGTH, "span": LENGTH},
-    )
-)
-PERCENT = number(0, 100, "a number from 0 to 100")
-TRAINED_RECALL = Schema(
-    {
-        **_by_length(
-            DATA,
-            {"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE},
-            {"task": TEXT, "filler": TEXT, "trials": LENGTH, "span": LENGTH, "symbols": LENGTH},
-        ),
-        "steps_to_95": Nullable(COUNT),
-    }
-)
-NDCG = Schema(
-    _by_length(
-        {"dataset": NAME, "split": NAME, "documents": COUNT, "questions": COUNT},
-        {"ndcg10": NOT_NEGATIVE, "ndcg10_se": NOT_NEGATIVE, "by_question?": Array(NOT_NEGATIVE)},
-    ),
-    _check_ndcg,
-)
-ACCURACY = Schema(
-    {
-        **MODEL,
-        "data": DATA,
-        "protocol": {"name": TEXT},
-        "acc": FRACTION,
-        "acc_se": Nullable(FRACTION),
-        "acc_norm": FRACTION,
-        "acc_norm_se": Nullable(FRACTION),
-        "examples": COUNT,
-        "log_likelihoods?": Array(Array(number(-math.inf, what="a number, not NaN"))),
-    }
-)
-SPEED_RESULT = {
-    "model": TEXT,
-    "micro_batch": LENGTH,
-    "device": TEXT,
-    "dtype": TEXT,
-    "compile": BOOLEAN,
-    "repeats": LENGTH,
-    "run?": TEXT,
-    "objective?": TEXT,
-    "contexts": Each(
-        LENGTH_KEY,
-        Each(
-            TEXT,
-            Nullable(
-                {
-                    "seconds": Array(POSITIVE, minimum=1),
-                    "others?": Each(TEXT, Array(POSITIVE, minimum=1)),
-                    "tokens": LENGTH,
-                    "tokens_per_second": POSITIVE,
-                    "ratios": Each(TEXT, POSITIVE),
-                    "mfu": Nullable(NOT_NEGATIVE),
-                    "memory": POSITIVE,
-                    "weights?": POSITIVE,
-                    "error?": Nullable(NOT_NEGATIVE),
-                    "left_out?": Nullable(FRACTION),
-                }
-            ),
-        ),
-    ),
-}
-HARDWARE = {"processor": TEXT, "torch": TEXT}
-SPEED_RESULTS = ("train", "attention", "generate", "eval")
-SPEED = Schema(
-    {**HARDWARE, **{f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}},
-    _check_speed,
-)
-HEADER_FIELDS = ("model", "micro_batch", "device", "dtype", "compile", "repeats")
-SETUP = {name: SPEED_RESULT[name] for name in HEADER_FIELDS}
-ROUNDS = Array(POSITIVE, minimum=1)
-
-
-def _check_comparison(record: dict) -> str | None:
-    for row in record["compare"]["rows"]:
-        if len({len(rounds) for rounds in row["seconds"].values()}) > 1:
-            return f"the row {row['task']}, {row['against']} has different numbers of rounds"
-        if row.get("flops") and not (row.get("product_flops") and "product" in row["seconds"]):
-            return f"the row {row['task']}, {row['against']} has flops, but no product"
-    return None
-
-
-COMPARISON = Schema(
-    {
-        **HARDWARE,
-        "compare": {
-            **SETUP,
-            "context": LENGTH,
-            "rows": Array(
-                {
-                    "task": TEXT,
-                    "encoding?": TEXT,
-                    "against": TEXT,
-                    "tokens": LENGTH,
-                    "flops?": Nullable(POSITIVE),
-                    "product_flops?": POSITIVE,
-                    "seconds": {"ours": ROUNDS, "theirs": ROUNDS, "product?": ROUNDS},
-                }
-            ),
-            "skipped": Each(TEXT, TEXT),
-        },
-    },
-    _check_comparison,
-)
-GROWTH_ENTRY = {"seconds": ROUNDS, "tokens": LENGTH}
-GROWTH = Schema(
-    {
-        **HARDWARE,
-        "growth": {
-            **SETUP,
-            "encoding": TEXT,
-            "lengths": Each(TEXT, Each(LENGTH_KEY, Nullable(GROWTH_ENTRY)), minimum=1),
-        },
-    }
-)
+TRAININGS = Literal["pretraining", "fine-tuning"]
 LOSSES = Schema(
-    {
-        "training": Kind(
-            '"pretraining" or "fine-tuning"',
-            lambda value: value in ("pretraining", "fine-tuning"),
-        ),
-        "runs": Array(
-            {
-                "run": TEXT,
-                "pe": TEXT,
-                "size": Nullable(TEXT),
-                "objective": Nullable(TEXT),
-                "seed": Nullable(SEED),
-                "step?": Nullable(COUNT),
-                "losses": Array(POINT),
-            },
-            minimum=1,
-        ),
-    },
+    fields({"training": TRAININGS, "runs": not_empty(list[LOSSES_OF_RUN])}),
     _check_losses,
 )
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
-FINETUNING = Schema(
-    {"settings": {"seed": SEED}, "recipe?": Nullable(TEXT), "losses?": Array(POINT)}
+FINETUNING = fields(
+    {
+        "settings": fields({"seed": Integer}),
+        "sha256?": dict[Text, nullable(Text)],
+        "recipe?": nullable(Text),
+        "losses?": POINTS,
+    }
 )

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.checkpoints import recipe_hash, run_folder_of, trained_steps
-from runtime.files import find_mismatch, locked, write_json
+from runtime.files import locked, write_json
 from runtime.provenance import provenance
+from runtime.schema import find_mismatch
 
 import torch
 
@@ -144,7 +145,8 @@ def write_record(run: str | Path, path: Path, record: dict) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
     if problem := metrics.checked_metric(record).schema.find_problem(record):
         raise InputError(
-            f"{run}: {problem}: evaluate with --dtype float32, or train again with a lower --lr"
+            f"{run}: the results are NaN, Inf or out of range ({problem}): "
+            "evaluate with --dtype float32, or train again with a lower --lr"
         )
     write_json(path, record)
 

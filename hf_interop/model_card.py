@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.checkpoints import run_folder_of
-from runtime.files import TEXT, find_mismatch, read_json
+from runtime.files import read_json
+from runtime.schema import Text, fields, find_mismatch
 
 import yaml
 
@@ -32,7 +33,8 @@ LANGUAGES = {
     "Salesforce/wikitext": "en",
 }
 HELLASWAG = "Rowan/hellaswag"
-HUB_SOURCE = {"dataset?": TEXT, "pretokenized?": TEXT}  # "source" in meta.json
+# Of meta.json: where the data is on the hub.
+HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})})
 
 
 def evaluation_records(run: str, sha256: str) -> list[dict]:
@@ -59,7 +61,7 @@ def hub_names(checkpoint: dict) -> dict[str, str]:
         meta = read_meta(checkpoint["config"].get("data") or ".", "prepare it again")
     except InputError:
         return {}
-    if find_mismatch(meta, {"source": HUB_SOURCE, "splits": {"train": {}}}):
+    if find_mismatch(meta, HUB_SOURCE) or "train" not in meta["splits"]:
         return {}
     hashes = [shard["sha256"] for shard in meta["splits"]["train"]["shards"]]
     name = meta["source"].get("dataset") or meta["source"].get("pretokenized")

@@ -15,17 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, run_folder
-from runtime.files import (
-    COUNT,
-    TEXT,
-    Nullable,
-    atomic,
-    find_mismatch,
-    number,
-    read_json,
-    whole_number,
-    write_json,
-)
+from runtime.files import atomic, read_json, write_json
+from runtime.schema import Count, Integer, Number, Text, fields, find_mismatch, nullable
 
 import yaml
 
@@ -34,13 +25,15 @@ from evaluation import record_schema
 from reporting import figures
 from reporting.claims.losses import FINETUNING, METRIC, PRETRAINING
 
-SETTINGS = {  # of config.yaml or config.json
-    "pe": TEXT,
-    "size?": Nullable(TEXT),
-    "objective?": Nullable(TEXT),
-    "seed?": Nullable(whole_number()),
-}
-LOG_ENTRY = {"step": COUNT, "loss": number()}
+SETTINGS = fields(  # of config.yaml or config.json
+    {
+        "pe": Text,
+        "size?": nullable(Text),
+        "objective?": nullable(Text),
+        "seed?": nullable(Integer),
+    }
+)
+LOG_ENTRY = fields({"step": Count, "loss": Number})
 
 
 @dataclass
@@ -119,11 +112,7 @@ def read_settings(path: Path, remedy: str):
 
 def read_finetuning(run: Path) -> dict:
     """Return the record of a fine-tuning. Raises InputError if it is corrupt."""
-    path, remedy = run / "finetune.json", "fine-tune again"
-    record = read_json(path, remedy)
-    if problem := record_schema.FINETUNING.find_problem(record):
-        raise InputError(f"{path}: {problem}: {remedy}")
-    return record
+    return read_json(run / "finetune.json", "fine-tune again", record_schema.FINETUNING)
 
 
 def training_of(run: Path) -> str:

@@ -100,9 +100,7 @@ def plan(run: str, settings: dict, config: Config) -> Plan:
     Raises InputError if the folder has no fine-tuning record.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
-    record = read_json(Path(run) / "finetune.json", remedy)
-    if problem := record_schema.FINETUNING.find_problem(record):
-        raise InputError(f"{Path(run) / 'finetune.json'}: {problem}: {remedy}")
+    record = read_json(Path(run) / "finetune.json", remedy, record_schema.FINETUNING)
     return Plan(
         lengths=cli.parse_lengths(config.lengths, settings["block_size"]),
         max_length=settings.get("max_position_embeddings", math.inf),

@@ -33,6 +33,7 @@ from runtime.provenance import hash_file, provenance, short_hash
 import torch
 
 from errors import InputError
+from evaluation import record_schema
 from text_data import hub, text_sources
 
 HUB = {
@@ -191,12 +192,12 @@ def find_record(out: Path, config: Config) -> dict:
     run_folder.check_folder(out, has_record, config.resume)
     if not has_record:
         return {}
-    record = read_json(out / RECORD, "remove the folder")
+    record = read_json(out / RECORD, "remove the folder", record_schema.FINETUNING)
     old_settings = record["settings"]
     changes = [
-        run_folder.difference(name, old_settings[name], value)
+        run_folder.difference(name, old_settings.get(name), value)
         for name, value in dataclasses.asdict(config).items()
-        if name not in FINETUNING_MAY_CHANGE and old_settings.get(name, value) != value
+        if name not in FINETUNING_MAY_CHANGE and old_settings.get(name) != value
     ]
     if changes:
         raise InputError(*run_folder.refusals(out, changes))
@@ -206,7 +207,7 @@ def find_record(out: Path, config: Config) -> dict:
 def check_content(out: Path, previous: dict, hashes: dict) -> None:
     """Raise InputError if the data or the encoder changed since the fine-tuning started."""
     old_hashes = previous.get("sha256", hashes)
-    changed = [name for name, sha256 in old_hashes.items() if sha256 != hashes[name]]
+    changed = [name for name, sha256 in hashes.items() if old_hashes.get(name) != sha256]
     if changed:
         difference = f"trained with another content of {' and '.join(changed)}"
         raise InputError(*run_folder.refusals(out, [difference]))

@@ -16,6 +16,7 @@ REQUIRED = {
     "numpy": "numpy",
     "jsonargparse": "jsonargparse",
     "yaml": "pyyaml",
+    "msgspec": "msgspec",
     "tiktoken": "tiktoken",
     "datasets": "datasets",
     "tqdm": "tqdm",

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic writing, locks, and JSON with a schema."""
+"""Files that are complete or absent: atomic writing, locks, and JSON."""
 
 import contextlib
 import errno
@@ -9,16 +9,14 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.schema import find_mismatch
+
 from errors import InputError
 
-MAX_NESTING = 50  # levels of arrays and objects in a JSON file
-MAX_PRINTED = 60  # characters of a wrong value in an error message
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of flock on a file system without locks
 # The end of the name of a temporary file of `atomic`.
 PARTIAL = r"\.[0-9a-f]{8}\.partial"
@@ -177,10 +175,11 @@ def compact_json(value) -> str:
     )
 
 
-def read_json(path: str | Path, remedy: str):
+def read_json(path: str | Path, remedy: str, schema=None):
     """Return the JSON value in `path`.
 
-    Raises InputError, which ends with `remedy`, if the file is missing or corrupt.
+    schema: type of the value (runtime/schema.py); None: not checked. Raises InputError, which ends
+    with `remedy`, if the file is missing or corrupt, or if its value is of another type.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -188,156 +187,9 @@ def read_json(path: str | Path, remedy: str):
         raise InputError(f"{path} does not exist: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
-    if _is_nested_deeper(value, MAX_NESTING):
-        reason = f"more than {MAX_NESTING} levels of arrays and objects"
-        raise InputError(f"{path} cannot be read ({reason}): {remedy}")
+    if schema and (problem := find_mismatch(value, schema)):
+        raise InputError(f"{path}: {problem}: {remedy}")
     return value
-
-
-def _is_nested_deeper(value, levels: int) -> bool:
-    values = [value]
-    for _ in range(levels):
-        inner = [each for each in values if isinstance(each, dict | list)]
-        values = [child for each in inner for child in _children(each)]
-    return any(isinstance(each, dict | list) for each in values)
-
-
-def _children(value: dict | list):
-    return value.values() if isinstance(value, dict) else value
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of values in a JSON file. A schema is a Kind, Nullable, Array, Each or dict.
-
-    A dict maps the fields of an object to their schemas. Fields whose name ends with "?" may be
-    missing; other fields are allowed.
-    """
-
-    what: str
-    """in words, as in "a finite number" """
-    accepts: Callable[[Any], bool]
-    """of a value that json.loads returns"""
-
-
-@dataclass(frozen=True)
-class Nullable:
-    """Schema of null or a value."""
-
-    schema: object
-
-
-@dataclass(frozen=True)
-class Array:
-    """Schema of an array."""
-
-    schema: object
-    """of every value"""
-    minimum: int = 0
-    """number of values"""
-
-
-@dataclass(frozen=True)
-class Each:
-    """Schema of an object with any number of fields."""
-
-    keys: Kind
-    schema: object
-    """of every value"""
-    minimum: int = 0
-    """number of fields"""
-
-
-def find_mismatch(value, schema, path: str = "") -> str | None:
-    """Return how a JSON value differs from its schema, or None: "field a.b is 3, not a name"."""
-    if isinstance(schema, Nullable):
-        return None if value is None else find_mismatch(value, schema.schema, path)
-    if isinstance(schema, Kind):
-        return None if schema.accepts(value) else _mismatch(path, value, schema.what)
-    if isinstance(schema, Array):
-        if not isinstance(value, list) or len(value) < schema.minimum:
-            return _mismatch(path, value, "an array" + _of_at_least(schema.minimum))
-        parts = [(f"{path}[{index}]", each, schema.schema) for index, each in enumerate(value)]
-    elif isinstance(schema, Each):
-        if not isinstance(value, dict) or len(value) < schema.minimum:
-            return _mismatch(path, value, "an object" + _of_at_least(schema.minimum))
-        for key in value:
-            if not schema.keys.accepts(key):
-                return f"{_field(path)} has a key {_printed(key)}, not {schema.keys.what}"
-        parts = [(_join(path, key), each, schema.schema) for key, each in value.items()]
-    else:
-        if not isinstance(value, dict):
-            return _mismatch(path, value, "an object")
-        parts = []
-        for key, each in schema.items():
-            name = key.removesuffix("?")
-            if name in value:
-                parts.append((_join(path, name), value[name], each))
-            elif name == key:
-                return f"field {_join(path, name)} is missing"
-    problems = (find_mismatch(each, inner, where) for where, each, inner in parts)
-    return next(filter(None, problems), None)
-
-
-def _mismatch(path: str, value, what: str) -> str:
-    return f"{_field(path)} is {_printed(value)}, not {what}"
-
-
-def _field(path: str) -> str:
-    return f"field {path}" if path else "the content"
-
-
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
-def _of_at_least(minimum: int) -> str:
-    return f" of at least {minimum}" if minimum else ""
-
-
-def _printed(value) -> str:
-    """Return a wrong value for an error message, in ASCII and on one line."""
-    if isinstance(value, dict | list) and value:
-        return "an object" if isinstance(value, dict) else "an array"
-    text = json.dumps(value)
-    return text if len(text) <= MAX_PRINTED else f"{text[:MAX_PRINTED]}..."
-
-
-def _is_number(value) -> bool:
-    """Return whether a JSON value is a number: true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def whole_number(minimum: int | None = None, maximum: int = 2**64) -> Kind:
-    """Return the kind of whole numbers in a range; minimum: None: -maximum."""
-    lowest = -maximum if minimum is None else minimum
-
-    def accepts(value) -> bool:
-        return _is_number(value) and isinstance(value, int) and lowest <= value <= maximum
-
-    what = "a whole number" if minimum is None else f"a whole number of at least {minimum}"
-    return Kind(what, accepts)
-
-
-def number(minimum: float = -1e18, maximum: float = 1e18, what: str = "a finite number") -> Kind:
-    """Return the kind of numbers in a range. NaN is in none."""
-    return Kind(what, lambda value: _is_number(value) and minimum <= value <= maximum)
-
-
-def _is_text(value) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= 1000
-
-
-def _is_name(value) -> bool:
-    is_plain = _is_text(value) and value not in ("", ".", "..") and not {*value} & {*"/\\"}
-    return is_plain and len(value.encode()) <= 200
-
-
-TEXT = Kind("a text of one line", _is_text)
-NAME = Kind('a name without "/" and "\\"', _is_name)
-BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool))
-COUNT = whole_number(0)
-LENGTH = whole_number(1)
 
 
 def read_json_lines(path: str | Path) -> list[tuple[bytes, Any]]:

@@ -16,10 +16,13 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtime.schema import PythonFile, Sha256, find_mismatch, nullable
+
 from errors import InputError
 
 MODULE_PREFIX = "plugin_"
 LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
+VERSIONS = nullable(dict[PythonFile, Sha256])  # "plugin" in the settings of a run
 
 
 @dataclass(frozen=True)
@@ -176,22 +179,9 @@ def recorded_versions(settings: dict, where: str | Path) -> dict[str, str]:
     without a folder: they become paths, and settings may be somebody else's.
     """
     entry = settings.get("plugin")
-    if entry is None:
-        return {}
-    if not isinstance(entry, dict) or not all(map(_is_version, entry, entry.values())):
-        raise InputError(
-            f"{where}: plugin is not a mapping from names of Python files to their SHA-256: "
-            "use settings that train_gpt.py wrote"
-        )
-    return entry
-
-
-def _is_version(name, sha256) -> bool:
-    """Return whether these are the name of a Python file, without a folder, and a SHA-256."""
-    if not (isinstance(name, str) and isinstance(sha256, str)):
-        return False
-    is_name = Path(name).name == name and Path(name).suffix == ".py" and name.isprintable()
-    return is_name and re.fullmatch("[0-9a-f]{64}", sha256) is not None
+    if problem := find_mismatch(entry, VERSIONS):
+        raise InputError(f"{where}: plugin: {problem}: use settings that train_gpt.py wrote")
+    return entry or {}
 
 
 def check_loaded(settings: dict, folder: str | Path, what: str = "was trained with") -> None:

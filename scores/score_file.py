@@ -21,59 +21,77 @@ standard library have the folder in which Python was built.
 """
 
 from pathlib import Path
+from typing import Any
 
-from runtime.files import COUNT, LENGTH, TEXT, Array, Each, Kind, Nullable, find_mismatch, read_json
+from runtime.files import read_json
+from runtime.schema import (
+    Count,
+    Length,
+    LengthKey,
+    Loss,
+    NotNegative,
+    Number,
+    Percent,
+    Positive,
+    SeedKey,
+    Text,
+    fields,
+    not_empty,
+    nullable,
+)
 
 from errors import InputError
-from evaluation.record_schema import DATA, LENGTH_KEY, LOSS, NOT_NEGATIVE, NUMBER, PERCENT, POSITIVE
+from evaluation.record_schema import SPLIT
 from scores.speed import SECONDS
 
 REFERENCES = ("rope", "cable")
-SEED_KEY = Kind("a seed", lambda key: key.isascii() and key.isdecimal() and key == str(int(key)))
 REMEDY = "write it with bash scripts/score.sh"
 
 
-def _by_seed(entry: dict) -> Each:
-    return Each(SEED_KEY, Each(LENGTH_KEY, Nullable(entry), minimum=1), minimum=1)
+def _by_seed(entry: dict) -> Any:
+    return not_empty(dict[SeedKey, not_empty(dict[LengthKey, nullable(fields(entry))])])
 
 
-TRAINING = {"recipe": TEXT, "steps": LENGTH, "block_size": LENGTH}
-SCHEMA = {
-    "pe": TEXT,
-    "plugin?": Each(TEXT, TEXT),
-    "code_sha256": TEXT,
-    "commits": Array(Nullable(TEXT), minimum=1),
-    "python": TEXT,
-    "torch": TEXT,
-    "processor": TEXT,
-    "text": DATA | {"sha256": TEXT},
-    "training_text": TEXT,
-    "budget": {
-        "seeds": Array(COUNT, minimum=1),
-        "training": TRAINING,
-        "recall_training?": TRAINING,
-    },
-    "parameters": LENGTH,
-    "attention_path": TEXT,
-    "dtype": TEXT,
-    "cache_bytes_per_token": POSITIVE,
-    "perplexity": _by_seed(
-        {
-            "loss": LOSS,
-            "loss_se": Nullable(NOT_NEGATIVE),
-            "tokens": LENGTH,
-            "blocks": Array(LOSS, minimum=1),
-            "block_tokens": Array(LENGTH, minimum=1),
-        }
-    ),
-    "recall": _by_seed(
-        {"recall": NUMBER, "recall_se": NOT_NEGATIVE, "by_trial": Array(NUMBER, minimum=1)}
-    ),
-    "trained_recall": Each(TEXT, _by_seed({"accuracy": PERCENT, "accuracy_se": NOT_NEGATIVE})),
-    "steps_to_95": Each(SEED_KEY, Nullable(LENGTH)),
-    "receptive_field": _by_seed({"receptive_field": POSITIVE, "receptive_field_se": NOT_NEGATIVE}),
-    "speed": SECONDS,
+TRAINING = fields({"recipe": Text, "steps": Length, "block_size": Length})
+BUDGET = {
+    "seeds": not_empty(list[Count]),
+    "training": TRAINING,
+    "recall_training?": TRAINING,
 }
+PERPLEXITY = {
+    "loss": Loss,
+    "loss_se": nullable(NotNegative),
+    "tokens": Length,
+    "blocks": not_empty(list[Loss]),
+    "block_tokens": not_empty(list[Length]),
+}
+RECALL = {"recall": Number, "recall_se": NotNegative, "by_trial": not_empty(list[Number])}
+TRAINED_RECALL = {"accuracy": Percent, "accuracy_se": NotNegative}
+RECEPTIVE_FIELD = {"receptive_field": Positive, "receptive_field_se": NotNegative}
+SCHEMA = fields(
+    {
+        "pe": Text,
+        "plugin?": dict[Text, Text],
+        "code_sha256": Text,
+        "commits": not_empty(list[nullable(Text)]),
+        "python": Text,
+        "torch": Text,
+        "processor": Text,
+        "text": fields(SPLIT | {"tokenizer": Text, "sha256": Text}),
+        "training_text": Text,
+        "budget": fields(BUDGET),
+        "parameters": Length,
+        "attention_path": Text,
+        "dtype": Text,
+        "cache_bytes_per_token": Positive,
+        "perplexity": _by_seed(PERPLEXITY),
+        "recall": _by_seed(RECALL),
+        "trained_recall": dict[Text, _by_seed(TRAINED_RECALL)],
+        "steps_to_95": dict[SeedKey, nullable(Length)],
+        "receptive_field": _by_seed(RECEPTIVE_FIELD),
+        "speed": fields(SECONDS),
+    }
+)
 
 
 def score_path(folder: str | Path, pe: str) -> Path:
@@ -83,8 +101,8 @@ def score_path(folder: str | Path, pe: str) -> Path:
 
 def read_score(path: str | Path) -> dict:
     """Return the score in a file. Raises InputError if it is missing or something else."""
-    score = read_json(path, REMEDY)
-    problem = find_mismatch(score, SCHEMA) or _find_inconsistency(score)
+    score = read_json(path, REMEDY, SCHEMA)
+    problem = _find_inconsistency(score)
     if problem is None and Path(path).name != f"{score['pe']}.json":
         problem = f"field pe is {score['pe']}"
     if problem:

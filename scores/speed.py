@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, devices
-from runtime.files import LENGTH, TEXT, Array, find_mismatch, read_json, write_json
+from runtime.files import read_json, write_json
 from runtime.provenance import provenance
+from runtime.schema import Length, Text, fields
 
 from benchmarking.cases import train_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from benchmarking.timing import interleave, speed_ratio
 from errors import InputError
-from evaluation.record_schema import POSITIVE
+from evaluation.record_schema import ROUNDS
 from text_data.shards import padded_size
 
 BASELINE = "rope"
 VOCABULARY = padded_size(257)  # of bytes
-BUDGET = {"model": TEXT, "micro_batch": LENGTH, "context": LENGTH, "device": TEXT}
-SECONDS = {"seconds": Array(POSITIVE, minimum=1), BASELINE: Array(POSITIVE, minimum=1)}
-SCHEMA = {"pe": TEXT, "budget": BUDGET, **SECONDS, "processor": TEXT}
+BUDGET = fields({"model": Text, "micro_batch": Length, "context": Length, "device": Text})
+SECONDS = {"seconds": ROUNDS, BASELINE: ROUNDS}
+SCHEMA = fields({"pe": Text, "budget": BUDGET, **SECONDS, "processor": Text})
 
 
 @dataclass
@@ -95,12 +96,9 @@ def find_case(setting: Setting, pe: str) -> BenchmarkCase:
 
 def read_speed(path: Path, pe: str, remedy: str) -> dict:
     """Return the measurement in a file. Raises InputError if it is not one of this encoding."""
-    record = read_json(path, remedy)
-    problem = find_mismatch(record, SCHEMA)
-    if problem is None and record["pe"] != pe:
-        problem = f"field pe is {record['pe']}"
-    if problem:
-        raise InputError(f"{path} is not the speed of {pe} ({problem}): {remedy}")
+    record = read_json(path, remedy, SCHEMA)
+    if record["pe"] != pe:
+        raise InputError(f"{path} is the speed of {record['pe']}, not {pe}: {remedy}")
     return record
 
 

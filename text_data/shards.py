@@ -18,22 +18,12 @@ mark (a position in the source from which the next shard can be read).
 import contextlib
 import hashlib
 from pathlib import Path
+from typing import Annotated, Any
 
-from runtime.files import (
-    BOOLEAN,
-    COUNT,
-    NAME,
-    TEXT,
-    Array,
-    Each,
-    Kind,
-    atomic,
-    find_mismatch,
-    read_json,
-    whole_number,
-    write_json,
-)
+from runtime.files import atomic, read_json, write_json
+from runtime.schema import Count, Name, Text, fields, find_mismatch
 
+import msgspec
 import numpy as np
 
 from errors import InputError
@@ -50,39 +40,21 @@ from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
 META = "meta.json"
 AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
 VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
-NEXT = Kind("a document and a token in it", lambda value: _is_position(value, COUNT.accepts))
-MARK = Kind("a document and a state", lambda value: _is_position(value, lambda state: True))
 # Schema of meta.json. Names become parts of file names.
-SCHEMA = {
-    "dataset": NAME,
-    "tokenizer": TEXT,
-    "vocab_size": whole_number(1, 1 << 32),
-    "complete": BOOLEAN,
-    "splits": Each(
-        NAME,
-        {
-            "documents": COUNT,
-            "tokens": COUNT,
-            "shards": Array(
-                {
-                    "file": NAME,
-                    "documents": COUNT,
-                    "tokens": COUNT,
-                    "sha256": TEXT,
-                    "next?": NEXT,
-                    "mark?": MARK,
-                }
-            ),
-        },
-    ),
-    "available?": COUNT,
-    "revision?": TEXT,
-}
-
-
-def _is_position(value, accepts) -> bool:
-    is_pair = isinstance(value, list) and len(value) == 2
-    return is_pair and COUNT.accepts(value[0]) and accepts(value[1])
+SHARD = {"file": Name, "documents": Count, "tokens": Count, "sha256": Text}
+POSITIONS = {"next?": tuple[Count, Count], "mark?": tuple[Count, Any]}
+SPLIT = {"documents": Count, "tokens": Count, "shards": list[fields(SHARD | POSITIONS)]}
+SCHEMA = fields(
+    {
+        "dataset": Name,
+        "tokenizer": Text,
+        "vocab_size": Annotated[int, msgspec.Meta(ge=1, le=1 << 32)],
+        "complete": bool,
+        "splits": dict[Name, fields(SPLIT)],
+        "available?": Count,
+        "revision?": Text,
+    }
+)
 
 
 class ShardWriter:
@@ -224,7 +196,7 @@ class Meta:
         self.folder = Path(folder)
         self.files = files or {}
         self.content = {**description, "complete": False, "splits": {}}
-        if problem := find_mismatch(description, {"dataset?": NAME}):
+        if problem := find_mismatch(description, fields({"dataset?": Name})):
             raise InputError(f"data set in {folder}: {problem}: pass another --out_dir")
         if (self.folder / META).exists():
             existing = read_meta(self.folder, f"remove {folder} and prepare it again")
@@ -364,11 +336,7 @@ def read_meta(folder: str | Path, remedy: str) -> dict:
 
     Raises InputError, which ends with `remedy`, if it is missing or corrupt.
     """
-    path = Path(folder) / META
-    meta = read_json(path, remedy)
-    if problem := find_mismatch(meta, SCHEMA):
-        raise InputError(f"{path} is corrupt ({problem}): {remedy}")
-    return meta
+    return read_json(Path(folder) / META, remedy, SCHEMA)
 
 
 def _read_meta(folder: str | Path, verify: str, run: str | Path | None) -> tuple[dict, bool]:

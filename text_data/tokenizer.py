@@ -13,17 +13,16 @@ the folder of each run.
 """
 
 import codecs
-import contextlib
 import difflib
 import hashlib
 import itertools
 import json
 from pathlib import Path
 
-from runtime.files import TEXT, find_mismatch, read_json, read_json_lines
+from runtime.files import read_json, read_json_lines
+from runtime.schema import Text, fields
 
 import numpy as np
-import yaml
 
 from errors import InputError
 from text_data import hub
@@ -238,10 +237,7 @@ def _name_in_folder(folder: Path) -> str:
     """Return the name of the tokenizer of a data set or run. Raises InputError if it has none."""
     if (folder / "meta.json").is_file():
         remedy = f"prepare {folder} again"
-        meta = read_json(folder / "meta.json", remedy)
-        if find_mismatch(meta, {"tokenizer": TEXT}):
-            raise InputError(f"{folder / 'meta.json'} has no name of a tokenizer: {remedy}")
-        return meta["tokenizer"]
+        return read_json(folder / "meta.json", remedy, fields({"tokenizer": Text}))["tokenizer"]
     if (folder / "log.jsonl").is_file():
         return _name_in_run(folder)
     if find_foreign(folder):
@@ -253,18 +249,14 @@ def _name_in_folder(folder: Path) -> str:
 
 
 def _name_in_run(folder: Path) -> str:
-    """Return the name of a run's tokenizer: from its log, or in older runs from its data."""
+    """Return the name of a run's tokenizer, from its log."""
     for _, record in read_json_lines(folder / "log.jsonl"):
         is_start = isinstance(record, dict) and record.get("kind") == "start"
         if is_start and isinstance(record.get("tokenizer"), str):
             return record["tokenizer"]
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        data = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")).get("data")
-        if data and Path(data).is_dir():
-            return _name_in_folder(Path(data))
     raise InputError(
-        f"{folder} is a run of an older commit, which does not name its tokenizer, and its data "
-        "is not available: pass the name of the tokenizer (bytes, gpt2, ...)"
+        f"{folder / 'log.jsonl'} does not name the tokenizer of the run: pass the name (bytes, "
+        "gpt2, ...), or the folder of its data"
     )
 
 

@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
-from runtime.files import NAME, TEXT, Kind, find_mismatch
+from runtime.schema import Name, Text, fields, find_mismatch
 
 from errors import InputError
 from reporting import paper
@@ -48,15 +49,17 @@ TITLES = {
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
 OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
-ROW = {  # of verdicts.csv
-    "claim": TEXT,
-    "paper": TEXT,
-    "where": TEXT,
-    "measured": TEXT,
-    "outcome": Kind("an outcome", lambda value: value in (*OUTCOMES, NOT_MEASURED)),
-    "table": NAME,
-    "sizes": TEXT,
-}
+ROW = fields(  # of verdicts.csv
+    {
+        "claim": Text,
+        "paper": Text,
+        "where": Text,
+        "measured": Text,
+        "outcome": Literal[HOLDS, FAILS, UNDECIDED, NOT_MEASURED],
+        "table": Name,
+        "sizes": Text,
+    }
+)
 SMALL, FULL = "small scale", "full size"
 ON_CPU = "on a CPU: "
 # Encodings that a claim compares another one with.

@@ -1,20 +1,62 @@
-"""Problems between several fields of a record, in committed records with one change each."""
+"""Every wrong field of a record is found, and so are contradictions between its fields."""
 
 import copy
 import json
-from pathlib import Path
 
 import pytest
+import record_examples
+from conftest import ROOT
 
-from evaluation import record_schema
+from reporting import metrics
 
-RUN = {"run": "a", "pe": "cable", "size": None, "objective": None, "seed": 1}
-LOSSES = {"training": "pretraining", "runs": [RUN | {"losses": [[1, 3.0], [2, 2.0]]}]}
-RESULTS = Path(__file__).parent.parent.parent / "results"
-PERPLEXITY = record_schema.PERPLEXITY, "quickstart/rope.json"
-FIELD = record_schema.RECEPTIVE_FIELD, "sandwich/encodings/rope_receptive.json"
-NDCG = record_schema.NDCG, "encoders/retrieval/cable.json"
-SPEED = record_schema.SPEED, "bench/figure3_tiny/train.json"
+UNREAD = {"checkpoint_sha256", "attention", "sha256"}  # no program reads them
+OPTIONAL = {
+    *("folder", "objective", "step", "seed", "recipe", "parameters", "cache_window", "dtype"),
+    *("stride", "targets", "remainder", "span", "spans", "overlap", "mask_rate"),
+    *("blocks", "block_tokens", "by_position", "by_question", "log_likelihoods"),
+    *("others", "encoding", "flops"),
+}
+MAPS = {"lengths", "contexts", "512", "2048", "ratios", "others", "skipped"}  # keys are no fields
+WRONG = {dict: [1], list: {"a": 1}, str: 3, int: "3", float: "3", bool: 1, type(None): {"a": [1]}}
+
+
+def find_problem(record):
+    metric = metrics.metric_of(record)
+    return metric.schema.find_problem(record) if metric else "no metric"
+
+
+def changed(record, path, change):
+    """Return a copy of a record; change(object, key) changes the value at a path."""
+    record = inner = copy.deepcopy(record)
+    for part in path[:-1]:
+        inner = inner[part]
+    change(inner, path[-1])
+    return record
+
+
+def set_wrong(inner, key):
+    inner[key] = WRONG[type(inner[key])]
+
+
+@pytest.mark.parametrize("make", record_examples.KINDS)
+def test_every_wrong_or_missing_field_is_found(make):
+    record = make()
+    assert find_problem(record) is None
+    read = [path for path in record_examples.places(record) if path[-1] not in UNREAD]
+    for path in read:
+        assert find_problem(changed(record, path, set_wrong)), path
+    named = [path for path in read if not str(path[-1]).isdecimal()]
+    fields = [path for path in named if len(path) == 1 or MAPS.isdisjoint(path[-2:-1])]
+    required = [path for path in fields if path[-1] not in OPTIONAL | {*metrics.BENCHMARKS}]
+    for path in required:
+        assert find_problem(changed(record, path, dict.pop)), path
+
+
+@pytest.mark.parametrize("field", ["dataset", "split"])
+def test_names_of_data_are_parts_of_file_names(field):
+    record = record_examples.perplexity()
+    record["data"][field] = "../x"
+    assert find_problem(record) == f'expected a name without "/" and "\\" at data.{field}'
 
 
 def first_length(record):
@@ -30,8 +72,7 @@ def infinite_perplexity(record):
 
 
 def fewer_block_tokens(record):
-    entry = first_length(record)
-    entry["block_tokens"] = [1024] * (len(entry["blocks"]) - 1)
+    first_length(record)["block_tokens"].pop()
 
 
 def positions_beyond_the_length(record):
@@ -55,34 +96,46 @@ def no_numbers(record):
 
 
 def not_compared_with_rope(record):
-    record["train"]["contexts"]["128"]["cable"]["ratios"].pop("rope")
+    record["train"]["contexts"]["512"]["cable"]["ratios"] = {"nope": 1.0}
 
 
 def fewer_rounds(record):
-    record["train"]["contexts"]["128"]["cable"]["seconds"].pop()
+    record["train"]["contexts"]["512"]["cable"]["seconds"].pop()
+
+
+def fewer_rounds_of_one(record):
+    record["compare"]["rows"][0]["seconds"]["theirs"].pop()
+
+
+def flops_without_product(record):
+    del record["compare"]["rows"][0]["seconds"]["product"]
 
 
 @pytest.mark.parametrize(
     "kind, change, problem",
     [
-        (PERPLEXITY, targets_without_spans, "protocol has targets, but no spans and overlap"),
-        (PERPLEXITY, infinite_perplexity, "has an infinite perplexity, but a loss of"),
-        (PERPLEXITY, fewer_block_tokens, "has different numbers of blocks and block_tokens"),
-        (PERPLEXITY, positions_beyond_the_length, "has losses by_position beyond its length"),
-        (FIELD, fewer_shares, "cumulative has different numbers of tokens and shares"),
-        (NDCG, fewer_questions, "values, not one per question"),
-        ((record_schema.LOSSES, LOSSES), unordered_losses, "are not in the order of their steps"),
-        (SPEED, no_numbers, "field train.contexts has no numbers"),
-        (SPEED, not_compared_with_rope, "has an entry that is not compared with rope"),
-        (SPEED, fewer_rounds, "field train.contexts has different numbers of rounds"),
+        ("perplexity", targets_without_spans, "with targets, but no spans and overlap"),
+        ("perplexity", infinite_perplexity, "lengths.256 has an infinite perplexity, but a loss"),
+        ("perplexity", fewer_block_tokens, "has different numbers of blocks and block_tokens"),
+        ("perplexity", positions_beyond_the_length, "has losses by_position beyond its length"),
+        ("receptive_field", fewer_shares, "has different numbers of tokens and shares"),
+        ("retrieval", fewer_questions, "has 2 values by_question, not one per question"),
+        ("losses", unordered_losses, "are not in the order of their steps"),
+        ("speed", no_numbers, "field train.contexts has no numbers"),
+        ("speed", not_compared_with_rope, "has an entry that is not compared with rope"),
+        ("speed", fewer_rounds, "field train.contexts has different numbers of rounds"),
+        ("compare", fewer_rounds_of_one, "nanoGPT has different numbers of rounds"),
+        ("compare", flops_without_product, "nanoGPT has flops, but no product"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_problem_between_fields_is_found(kind, change, problem):
-    schema, record = kind
-    if isinstance(record, str):
-        record = json.loads((RESULTS / record).read_text())
-    assert schema.find_problem(record) is None
-    changed = copy.deepcopy(record)
-    change(changed)
-    assert problem in schema.find_problem(changed)
+def test_contradiction_between_fields_is_found(kind, change, problem):
+    record = copy.deepcopy(getattr(record_examples, kind)())
+    change(record)
+    assert problem in find_problem(record)
+
+
+def test_committed_records_fulfil_the_schema():
+    records = [json.loads(path.read_text()) for path in (ROOT / "results").rglob("*.json")]
+    records = [record for record in records if metrics.metric_of(record)]
+    assert len(records) > 100
+    assert [problem for record in records if (problem := find_problem(record))] == []

@@ -3,6 +3,7 @@
 import json
 import math
 import multiprocessing
+import re
 import time
 from functools import partial
 
@@ -125,10 +126,10 @@ def test_results_without_a_finite_loss_are_not_written(loss, tmp_path):
     path = tmp_path / "eval_toy_val.json"
     with pytest.raises(InputError) as error:
         update(path, [8, 16], lambda length: entry(length, 1.0 if length == 8 else loss))
-    name = json.dumps(loss)
-    assert str(error.value) == (
-        f"runs/rope: field lengths.16.loss is {name}, not a finite loss of at least 0: "
-        "evaluate with --dtype float32, or train again with a lower --lr"
+    assert re.fullmatch(
+        r"runs/rope: the results are NaN, Inf .*expected float .* at lengths\[...\].loss\): "
+        "evaluate with --dtype float32, or train again with a lower --lr",
+        str(error.value),
     )
     assert lengths_of(path) == [8]
 
@@ -141,5 +142,5 @@ def test_a_large_loss_has_infinite_perplexity(tmp_path):
 
 def test_names_that_leave_the_folder_are_refused_before_the_evaluation(tmp_path):
     data = IDENTITY["data"] | {"dataset": "../../x"}
-    with pytest.raises(InputError, match='data.dataset is "../../x", not a name'):
+    with pytest.raises(InputError, match="expected a name without .* at data.dataset"):
         update(tmp_path / "a.json", [8], pytest.fail, IDENTITY | {"data": data})

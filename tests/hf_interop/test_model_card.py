@@ -14,7 +14,7 @@ def test_a_damaged_record_is_named(tmp_path):
     damaged = record("rope", {256: 4.0}) | {"checkpoint_sha256": "1"}
     damaged["lengths"]["256"]["tokens"] = "many"
     (tmp_path / "eval_toy_val.json").write_text(json.dumps(damaged))
-    with pytest.raises(InputError, match=r'eval_toy_val.json: field lengths.256.tokens is "many"'):
+    with pytest.raises(InputError, match=r"eval_toy_val.json: expected int.*\[...\].tokens"):
         model_card.evaluation_records(str(tmp_path), "1")
     assert model_card.evaluation_records(str(tmp_path), "of another checkpoint") == []
 

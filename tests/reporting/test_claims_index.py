@@ -135,11 +135,11 @@ def test_refusals(refused, tmp_path):
 @pytest.mark.parametrize(
     "column, value, problem",
     [
-        ("table", "../../x.md", 'field table is "../../x.md", not a name'),
-        ("table", "/x.md", 'field table is "/x.md", not a name'),
-        ("outcome", "maybe", 'field outcome is "maybe", not an outcome'),
-        ("claim", "a\nb", "field claim is .*, not a text"),
-        ("sizes", None, "field sizes is missing"),
+        ("table", "../../x.md", "expected a name without .* at table"),
+        ("table", "/x.md", "expected a name without .* at table"),
+        ("outcome", "maybe", "invalid enum value 'maybe' at outcome"),
+        ("claim", "a\nb", "expected a text of one line at claim"),
+        ("sizes", None, "missing required field sizes"),
     ],
 )
 def test_a_wrong_verdict_is_named(column, value, problem, refused, tmp_path):

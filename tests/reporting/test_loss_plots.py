@@ -94,11 +94,11 @@ def test_errors(refused, trained, finetuned, tmp_path):
 @pytest.mark.parametrize(
     "content, problem",
     [
-        ("[]", "the content is \\[\\], not an object"),
-        ('{"settings": {"seed": "x"}}', 'field settings.seed is "x", not a whole number'),
+        ("[]", "expected object, got array"),
+        ('{"settings": {"seed": "x"}}', "expected int, got str at settings.seed"),
         (
             '{"settings": {"seed": 1}, "losses": [[1, NaN]]}',
-            "field losses\\[0\\] is an array, not a",
+            r"expected float .* at losses\[0\]\[1\]",
         ),
     ],
 )
@@ -114,7 +114,5 @@ def test_a_log_with_nan_is_named(trained, refused, tmp_path):
     with open(run / "log.jsonl", "a") as file:
         file.write('{"kind": "train", "step": 7, "loss": NaN}\n')
     (line,) = refused(loss_plots.main, run, "--out", tmp_path / "a.png")
-    assert line.endswith(
-        "log.jsonl: field loss is NaN, not a finite number: train again, or remove the run"
-    )
+    assert re.search("log.jsonl: expected float .* at loss: train again, or remove the run$", line)
     assert not (tmp_path / "a.png").exists()

@@ -305,5 +305,5 @@ def test_another_version_of_the_plugin_is_refused(
     assert expected + "000000000000, not " in line(plugin={"mine.py": "0" * 64})
     for recorded in ({"plugin": {"other.py": version}}, {}):
         assert "its parameters are not those of this version's encoding" in line(**recorded)
-    assert "plugin is not a mapping" in line(plugin={"../mine.py": version})
+    assert "plugin: expected the name of a Python file" in line(plugin={"../mine.py": version})
     assert not (tmp_path / "out").exists()

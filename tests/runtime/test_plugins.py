@@ -219,7 +219,7 @@ def test_a_run_without_a_plugin_records_none(trained, slope, data_dir, tmp_path,
     assert files == {"config.yaml", "log.jsonl", "checkpoint_0000001.pt"}
     assert "plugin" not in log_of(tmp_path / "r")[0]
     with_it = checkpoints.load_checkpoint(tmp_path / "r")
-    del with_it["config"]["plugin"]  # as in a checkpoint of an older commit
+    del with_it["config"]["plugin"]
     without = checkpoints.load_checkpoint(tmp_path / "r")
     assert checkpoints.recipe_hash(with_it) == checkpoints.recipe_hash(without)
 
@@ -291,7 +291,7 @@ def test_invalid_records_of_plugins_are_refused(entry, tmp_path, refused):
     """A run may be somebody else's, and the names become paths."""
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"plugin": entry}))
     (line,) = refused(train_gpt.main, "--config", tmp_path / "mine.yaml", "--dry_run")
-    message = "plugin is not a mapping from names of Python files to their SHA-256: use settings"
+    message = "plugin: expected "
     if isinstance(entry, dict):
         assert f"{tmp_path / 'mine.yaml'}: {message}" in line
     settings = {"plugin": entry}

@@ -151,17 +151,13 @@ def test_tokenizer_of_another_data_set(tmp_path, refused):
 
 def test_tokenizer_of_a_folder_without_tokenizer_files(tmp_path):
     """Runs and data on bytes or tiktoken's encodings, and shards of nanoGPT."""
-    run, old, data, nano, empty = (tmp_path / name for name in ("run", "old", "data", "n", "e"))
-    for folder in (run, old, data, nano, empty):
+    run, data, nano, empty = (tmp_path / name for name in ("run", "data", "n", "e"))
+    for folder in (run, data, nano, empty):
         folder.mkdir()
     start = {"kind": "start", "step": 0}
     (run / "log.jsonl").write_text(json.dumps({**start, "tokenizer": "bytes"}) + '\n{"kind": "tr')
-    (old / "log.jsonl").write_text(json.dumps(start) + "\n")
-    (old / "config.yaml").write_text(f"data: {data}\n")
     (data / "meta.json").write_text('{"tokenizer": "bytes"}')
-    assert {tokenizer.make_tokenizer(str(path), tuple).name for path in (run, old, data)} == {
-        "bytes"
-    }
+    assert {tokenizer.make_tokenizer(str(path), tuple).name for path in (run, data)} == {"bytes"}
     (nano / "train.bin").write_bytes(np.arange(50, dtype=np.uint16).tobytes())
     assert tokenizer._name_in_folder(nano) == "gpt2"  # loading it may need a download
 
@@ -172,11 +168,13 @@ def test_tokenizer_of_a_folder_without_tokenizer_files(tmp_path):
 
     assert f"or hf:{empty} for a tokenizer of Hugging Face" in error(empty)
     (data / "meta.json").write_text("{}")
-    assert error(data) == f"{data}/meta.json has no name of a tokenizer: prepare {data} again"
+    assert error(data) == (
+        f"{data}/meta.json: missing required field tokenizer: prepare {data} again"
+    )
     (data / "meta.json").write_text('{"tokenizer": "bpe:300@0123"}')
     assert error(data).startswith(f"{data}/tokenizer.json does not exist")
-    (old / "config.yaml").write_text("data: /nowhere\n")
-    assert "pass the name of the tokenizer" in error(old)
+    (run / "log.jsonl").write_text(json.dumps(start) + "\n")
+    assert "log.jsonl does not name the tokenizer of the run: pass the name" in error(run)
 
 
 def test_genuine_replacement_characters():

@@ -1,0 +1,78 @@
+"""Tests of schemas: which values fit, and how the first that does not is named."""
+
+import math
+
+from runtime.schema import (
+    Count,
+    Length,
+    LengthKey,
+    Name,
+    Number,
+    SeedKey,
+    Text,
+    fields,
+    find_mismatch,
+    not_empty,
+    nullable,
+)
+
+import pytest
+
+SCHEMA = fields(
+    {
+        "a": Length,
+        "b": not_empty(list[Text]),
+        "c": dict[Name, nullable(Number)],
+        "d?": Name,
+    }
+)
+A, B = {"a": 1}, {"b": ["x"], "c": {}}
+
+
+@pytest.mark.parametrize(
+    "value, problem",
+    [
+        (A | B | {"c": {"k": None}}, None),
+        (A | B | {"d": "/"}, 'expected a name without "/" and "\\" at d'),
+        ([], "expected object, got array"),
+        (A, "missing required field b"),
+        ({"a": True} | B, "expected int, got bool at a"),
+        ({"a": 1.0} | B, "expected int, got float at a"),
+        ({"a": 0} | B, "expected int >= 1 at a"),
+        ({"a": 10**30} | B, "expected int <= 9223372036854775807 at a"),
+        (A | B | {"b": []}, "expected array of length >= 1 at b"),
+        (A | B | {"b": ["x", "\n"]}, "expected a text of one line at b[1]"),
+        (A | B | {"c": {"": 1}}, 'expected a name without "/" and "\\" at a key of c'),
+        (A | B | {"c": {"k": math.nan}}, "expected float >= -1e+18 at c[...]"),
+        (A | B | {"c": {"k": -math.inf}}, "expected float >= -1e+18 at c[...]"),
+        (A | B | {"\ud800": 1}, "expected Unicode without surrogates in the names of fields"),
+    ],
+    ids=str,
+)
+def test_the_first_wrong_field_is_named(value, problem):
+    assert find_mismatch(value, SCHEMA) == problem
+
+
+def test_other_fields_can_be_forbidden():
+    assert find_mismatch({"a": 1, "b": 2}, fields({"a": Count})) is None
+    closed = fields({"a": Count}, forbid_others=True)
+    assert find_mismatch({"a": 1, "b": 2}, closed) == "object contains unknown field b"
+
+
+@pytest.mark.parametrize(
+    "kind, good, bad",
+    [
+        (
+            Text,
+            ["", "a b", "é", "x" * 1000],
+            ["x\n", "\r", "\0", "\x85", "\u2028", "\ud800"],
+        ),
+        (Name, ["a.b", "...", "-"], ["", ".", "..", "a/b", "a\\b", "a\n", "\0", "x" * 101]),
+        (LengthKey, ["1", "1024"], ["0", "007", "-1", "2e3", "1\n", "٣", "1" * 16, ""]),
+        (SeedKey, ["0", "17"], ["01", "-1", "", "1.0"]),
+    ],
+    ids=["Text", "Name", "LengthKey", "SeedKey"],
+)
+def test_texts(kind, good, bad):
+    assert not [value for value in good if find_mismatch(value, kind)]
+    assert not [value for value in bad if not find_mismatch(value, kind)]
