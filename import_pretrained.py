@@ -68,7 +68,7 @@ def main(argv=None):
         )
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
-    run.find_checkpoint(resume=False, defaults={})
+    run.find_checkpoint(resume=False)
     model, revision = pretrained.load_with_revision(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
         raise InputError(

@@ -341,8 +341,7 @@ class Trainer:
         values, keep = settings.recorded(config), config.keep_checkpoints
         self.run = Run(config.out_dir, values, data, keep, logger, is_writer=self.rank == 0)
         self.run.files = shards.tokenizer_files
-        defaults, override = settings.defaults(config), settings.overridden(config)
-        checkpoint = self.run.find_checkpoint(config.resume, defaults, override)
+        checkpoint = self.run.find_checkpoint(config.resume, settings.overridden(config))
         self.processes.check_equal(
             (self.run.step, shards.sha256, config.plugin),
             f"the checkpoint in {config.out_dir}, the shards in {config.data} or the files of "
@@ -370,7 +369,7 @@ class Trainer:
             load_weights(self.model, checkpoint["model"], config.out_dir)
         elif config.init_from and source:
             initialize_from(self.model, config.init_from, source, shards.tokenizer)
-        recorded = checkpoint["gpt"].get("attention", "auto") if checkpoint else "auto"
+        recorded = checkpoint["gpt"]["attention"] if checkpoint else "auto"
         attention_path.choose_path(self.model, config, self.device, recorded)
         self.model.to(self.device)
         torch.manual_seed(config.seed + self.rank)  # from here on, each rank draws its own numbers

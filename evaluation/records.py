@@ -10,6 +10,7 @@ hardware). Results with the same identity are kept: a repeated command computes 
 Several evaluations may add results to a record at the same time.
 """
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -143,7 +144,8 @@ def update_record(
 
 def write_record(run: str | Path, path: Path, record: dict) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
-    if problem := metrics.checked_metric(record).schema.find_problem(record):
+    read = json.loads(json.dumps(record))  # NumPy's floats become Python's
+    if problem := metrics.checked_metric(read).schema.find_problem(read):
         raise InputError(
             f"{run}: the results are NaN, Inf or out of range ({problem}): "
             "evaluate with --dtype float32, or train again with a lower --lr"

@@ -270,8 +270,8 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if a file of weights has another SHA-256 than its config.json says.
 
-    name_or_path: a folder, or a repository of the hub. arguments: of from_pretrained. Exports of
-    earlier versions have no SHA-256.
+    name_or_path: a folder, or a repository of the hub. arguments: of from_pretrained. Models that
+    transformers' push_to_hub has uploaded have no SHA-256.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:

@@ -12,10 +12,11 @@ their own are loaded with trust_remote_code only.
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_type_hints
 
 from runtime import plugins
+from runtime.checkpoints import NETWORK
 from runtime.files import read_json
+from runtime.schema import fields, find_mismatch
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,7 +28,7 @@ from transformers import AutoConfig, AutoModel
 from errors import InputError
 from hf_interop.exported_code import ENCODER_CLASSES, write_modules
 from hf_interop.modeling import PosencConfig, PosencModel
-from model import CUSTOM, GPTConfig
+from model import CUSTOM
 
 AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
@@ -167,9 +168,7 @@ def read_config(folder: str, remedy: str = "pass another folder") -> dict:
         return {**config, "pe": config["model_type"], "size": CUSTOM, "block_size": length}
     if config.get("causal", True):
         raise InputError(f"{folder} holds no encoder: {remedy}")
-    types = get_type_hints(GPTConfig)
-    wrong = [name for name, type_ in types.items() if not isinstance(config.get(name, ...), type_)]
-    if wrong:
-        raise InputError(f"{path} has no valid {' '.join(wrong)}: write it again, or {remedy}")
+    if problem := find_mismatch(config, fields(NETWORK)):
+        raise InputError(f"{path}: {problem}: write it again, or {remedy}")
     plugins.check_loaded(config, folder)
     return config

@@ -7,7 +7,7 @@ prepare_generation(model, dtype)
 
 from pathlib import Path
 
-from runtime.checkpoints import load_with_hash, run_folder_of
+from runtime.checkpoints import load_checkpoint, run_folder_of
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +28,12 @@ def load_model(
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and the rest of its checkpoint.
 
-    In the checkpoint, "sha256" replaces "model": the hash of the file that was loaded. attention,
-    skip_tolerance: as in `GPTConfig`; they replace the settings of the training. causal: True
-    accepts decoders only, False encoders only, None both. dtype: of the blocks' Linear layers, see
-    `cast_blocks`. Prints a note if the training was not finished. Raises InputError as
+    attention, skip_tolerance: as in `GPTConfig`; they replace the settings of the training.
+    causal: True accepts decoders only, False encoders only, None both. dtype: of the blocks' Linear
+    layers, see `cast_blocks`. Prints a note if the training was not finished. Raises InputError as
     `load_checkpoint` does, or if a parameter contains NaN or Inf.
     """
-    checkpoint, sha256 = load_with_hash(run, causal)
+    checkpoint = load_checkpoint(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
     if step < steps:
         print(f"note: {run} has been trained for {step:,} of {steps:,} steps")
@@ -42,7 +41,7 @@ def load_model(
     model = GPT(GPTConfig(**settings))
     load_weights(model, checkpoint.pop("model"), run)
     cast_blocks(model, dtype)
-    return model.to(device).eval(), checkpoint | {"sha256": sha256}
+    return model.to(device).eval(), checkpoint
 
 
 def cast_blocks(model: GPT, dtype: torch.dtype) -> None:

@@ -15,7 +15,7 @@ The files of a run:
     wandb/                  what is sent to Weights & Biases, with --logger wandb
 
     run = Run("runs/cable", config, data)
-    checkpoint = run.find_checkpoint(resume=True, defaults={})  # reads only
+    checkpoint = run.find_checkpoint(resume=True)  # reads only
     run.start(device)                                           # locks the folder and writes
     run.log("train", step, loss=loss)
     run.save(**checkpoint)                                      # copies; a thread writes
@@ -38,18 +38,20 @@ from typing import TypeGuard
 
 from runtime import plugins
 from runtime.checkpoints import (
+    CONTENT,
     FILE_NAME,
     FORMAT,
-    KEYS,
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
     CorruptCheckpoint,
     list_checkpoints,
     load_newest_intact,
     named_step,
+    write_checkpoint,
 )
 from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
 from runtime.provenance import provenance
+from runtime.schema import Count, fields, find_mismatch
 
 import torch
 import yaml
@@ -57,8 +59,9 @@ import yaml
 from errors import InputError
 
 CONFIG, LOG = "config.yaml", "log.jsonl"
-# Temporary files of a killed process, also of earlier commits, which named them NAME.partial.
-LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl)({PARTIAL}|\.partial)"
+RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
+# Temporary files of a killed process.
+LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
 USE_THE_SAME = "use the same, or another --out_dir"
 
 
@@ -103,12 +106,9 @@ class Run:
         self._buffers = {}  # host memory of the copy of a checkpoint
         self._identity = None  # of the folder
 
-    def find_checkpoint(
-        self, resume: bool, defaults: dict, override: Set[str] = frozenset()
-    ) -> dict | None:
+    def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest intact checkpoint, or None for a new run.
 
-        defaults: values of settings that did not exist when an older checkpoint was written.
         override: settings that may differ from those of the checkpoint. Writes nothing. Raises
         InputError if the folder contains another run, imported weights, other files, or this run
         and `resume` is False.
@@ -125,7 +125,7 @@ class Run:
                 f"start a new run with --init_from {self.folder} and another --out_dir"
             )
         self.step = checkpoint["step"]
-        old = {**defaults, **checkpoint["config"]}
+        old = checkpoint["config"]
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
@@ -314,7 +314,7 @@ class Run:
         """Copy a checkpoint to host memory; a thread writes it and removes all but the newest.
 
         The newest `keep` stay; files of later steps are not of this run and stay, too. checkpoint:
-        all of KEYS except "format", "config" and "data", which are added here. Waits for the
+        all of CONTENT except "format", "config" and "data", which are added here. Waits for the
         earlier checkpoint first. Raises InputError if that could not be written.
         """
         self.wait()
@@ -325,7 +325,7 @@ class Run:
         if self.init_steps is not None:
             config["init_steps"] = self.init_steps
         checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
-        assert set(checkpoint) == KEYS
+        assert checkpoint.keys() == CONTENT.keys()
         self._saving = self.thread.submit(
             self.write_checkpoint, *copy_to_host(checkpoint, self._buffers)
         )
@@ -344,7 +344,7 @@ class Run:
         path = self.folder / FILE_NAME.format(checkpoint["step"])
         with atomic(path) as file:
             try:
-                torch.save(checkpoint, file)
+                write_checkpoint(file, checkpoint)
             except RuntimeError as error:
                 # After a failed write, PyTorch fails again when it closes its zip file.
                 if isinstance(error.__context__, OSError):
@@ -479,12 +479,8 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 
 def _is_record(value) -> TypeGuard[dict]:
     """Return whether a value is a record of a log: with the values that programs read."""
-    if not isinstance(value, dict):
-        return False
-    kind, step, loss = (value.get(name) for name in ("kind", "step", "loss"))
-    has_loss = type(loss) in (int, float) or kind not in ("train", "val")
-    has_id = isinstance(value.get("id", ""), str)
-    return isinstance(kind, str) and type(step) is int and step >= 0 and has_loss and has_id
+    is_record = find_mismatch(value, RECORD) is None
+    return is_record and ("loss" in value or value["kind"] not in ("train", "val"))
 
 
 def read_log(run: str | Path) -> list[dict]:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 if not torch.cuda.is_available():  # must be set before the first import of triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from runtime import cli, plugins  # noqa: E402
+from runtime import checkpoints, cli, plugins  # noqa: E402
 
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
@@ -267,6 +267,14 @@ def evaluation(run, name="toy_val"):
         if re.fullmatch(rf"eval_{name}(_\d+x\d+)?\.json", path.name)
     ]
     return max(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def save_checkpoint(checkpoint, path):
+    """Write a changed checkpoint, without the SHA-256 that it had when it was loaded."""
+    if isinstance(checkpoint, dict):
+        checkpoint = {key: value for key, value in checkpoint.items() if key != "sha256"}
+    with open(path, "wb") as file:
+        checkpoints.write_checkpoint(file, checkpoint)
 
 
 def log_of(run):

@@ -10,7 +10,7 @@ from runtime import checkpoints, loading, provenance
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS, LIMITED, evaluation, write_shards
+from conftest import ENCODINGS, LIMITED, evaluation, save_checkpoint, write_shards
 
 import eval_extrapolation
 from evaluation import intervals
@@ -330,7 +330,7 @@ def set_steep_gates(folder):
     for name, value in checkpoint["model"].items():
         if name.endswith("step.bias"):
             value += 30.0
-    torch.save(checkpoint, path)
+    save_checkpoint(checkpoint, path)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_a_cache_window_equals_window_attention(run, tmp_path):
     checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
     checkpoint["gpt"]["pe"] = "window:w=24"
     window.mkdir()
-    torch.save(checkpoint, window / "checkpoint_0000006.pt")
+    save_checkpoint(checkpoint, window / "checkpoint_0000006.pt")
     evaluate(window, "--lengths", "64")
     cached = read_record(folder, "toy_val_cache24")["lengths"]["64"]["loss"]
     masked = read_record(window)["lengths"]["64"]["loss"]

@@ -7,7 +7,7 @@ from runtime import checkpoints, loading, provenance
 
 import pytest
 import torch
-from conftest import ENCODINGS
+from conftest import ENCODINGS, save_checkpoint
 
 import eval_hellaswag
 from errors import InputError
@@ -104,7 +104,7 @@ def test_accuracies_of_a_model_with_known_answers(run, tmp_path, capsys):
     torch.manual_seed(0)
     torch.nn.init.orthogonal_(checkpoint["model"]["wte.weight"])
     checkpoint["model"]["ln_f.weight"].fill_(3)
-    torch.save(checkpoint, path)
+    save_checkpoint(checkpoint, path)
     rows = [
         example("x", ["abcd", "bbbb", "xyxy", "abab"], 1),
         # "a" has the fewest changes, "aabb" the fewest per character.
@@ -224,7 +224,7 @@ def test_interrupted_evaluation_resumes(run, source, monkeypatch, capsys):
     path = checkpoints.checkpoint_path(folder)
     checkpoint = torch.load(path, weights_only=True)
     checkpoint["model"]["wte.weight"] *= 2
-    torch.save(checkpoint, path)
+    save_checkpoint(checkpoint, path)
     evaluate(folder, "--source", source, "--max_examples", 2)  # another checkpoint starts anew
     assert len(scored) == 48
     assert read_record(folder)["log_likelihoods"] != uninterrupted["log_likelihoods"][:2]

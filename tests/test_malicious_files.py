@@ -17,7 +17,7 @@ import subprocess
 import pytest
 import torch
 import yaml
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, save_checkpoint
 from in_process import call
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -118,6 +118,8 @@ def test_pickle_in_a_checkpoint(reader, way, place, run, marker, data_dir, tmp_p
     value = evil if place == "alone" else {**content, place: {"wte.weight": evil}}
     for path in run.glob("*.pt"):
         write_evil(path, value, way)
+        content = path.read_bytes()
+        path.write_bytes(content + hashlib.sha256(content).hexdigest().encode())
     read(reader, run, data_dir, tmp_path / "out").check(2)
 
 
@@ -165,7 +167,7 @@ def test_plugin_in_the_folder_of_a_run(reader, name, run, marker, data_dir, tmp_
     call(train_gpt, "--config", run / "config.yaml", "--out_dir", out).check(2)
     checkpoint = torch.load(run / NEWEST, weights_only=True)
     checkpoint["config"]["plugin"] = plugin
-    torch.save(checkpoint, run / NEWEST)
+    save_checkpoint(checkpoint, run / NEWEST)
     read(reader, run, data_dir, out).check(0, 2)
 
 
@@ -293,7 +295,7 @@ def test_names_in_a_checkpoint(part, key, run, data_dir, outside, tmp_path):
     content = torch.load(run / NEWEST, weights_only=True)
     for name in [MARKUP[0], MARKUP[6], OUTSIDE[0], OUTSIDE[3].format(tmp_path)]:
         content[part][key] = name
-        torch.save(content, run / NEWEST)
+        save_checkpoint(content, run / NEWEST)
         before = files_below(tmp_path)
         call(export_hf, run, "--out_dir", tmp_path / "exported").check()
         call(eval_extrapolation, run, "--data", data_dir, *LENGTHS).check()

@@ -13,9 +13,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import record_examples
 import torch
 import yaml
-from conftest import TINY
+from conftest import TINY, save_checkpoint
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from in_process import call
@@ -272,6 +273,29 @@ def test_values_in_records(data, run):
         call(eval_extrapolation, copied, *LENGTHS).check()
 
 
+@pytest.fixture
+def quick_plots(monkeypatch):
+    """Plots are made, but not drawn, which takes most of the time."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda self: None)
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **options: file.write(b"PNG"))
+
+
+@pytest.mark.parametrize("make", record_examples.KINDS)
+@random_input
+@given(data=st.data())
+def test_values_in_records_of_each_kind(make, data, quick_plots):
+    names = ["first.json", "second.json"]
+    with limited_folder() as folder:
+        for name, record in zip(names, (make(), mutate(make(), data)), strict=True):
+            (folder / name).write_text(json.dumps(record))
+        call(report, *data.draw(st.sampled_from([names, names[1:]])), "--out_dir", "out").check()
+        call(compare, *names).check()
+        assert {path.name for path in folder.iterdir()} <= {*names, "out"}
+
+
 def read_run(data, run, data_dir):
     """Call a program that reads the checkpoint of a run."""
     train = [*TINY, "--data", data_dir, "--out_dir"]
@@ -294,7 +318,7 @@ def read_run(data, run, data_dir):
 def test_values_in_checkpoints(data, run, data_dir):
     with limited_folder() as folder:
         path = shutil.copytree(run, folder / "run") / NEWEST
-        torch.save(mutate(torch.load(path, weights_only=True), data), path)
+        save_checkpoint(mutate(torch.load(path, weights_only=True), data), path)
         read_run(data, path.parent, data_dir)
 
 

@@ -27,12 +27,11 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     problems = []
     for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale"):
-        old_value, new_value = old.get(name), getattr(new, name)
+        old_value, new_value = old[name], getattr(new, name)
         if old_value != new_value:
             problems.append(f"{run} has {name} {old_value}, not {new_value}: use the same value")
-    old_causal = old.get("causal", True)
-    if old_causal != new.causal:
-        kind, objective = ("a decoder", "clm") if old_causal else ("an encoder", "mlm")
+    if old["causal"] != new.causal:
+        kind, objective = ("a decoder", "clm") if old["causal"] else ("an encoder", "mlm")
         problems.append(f"{run} is {kind}: use --objective {objective}")
     old_tokenizer = checkpoint["data"]["tokenizer"]
     if old_tokenizer != tokenizer:

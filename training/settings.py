@@ -62,7 +62,7 @@ def inherit(values: dict, given: set[str]) -> dict:
     provided = checkpoint["config"]  # as recorded: null stays null, so that nothing changes
     if not is_resumed:
         config = checkpoint["config"]
-        objective = "clm" if checkpoint["gpt"].get("causal", True) else "mlm"
+        objective = "clm" if checkpoint["gpt"]["causal"] else "mlm"
         data = {"objective": config.get("objective", objective), "data": config.get("data")}
         provided = checkpoint["gpt"] | data
     if not (provided.get("data") and Path(provided["data"]).is_dir()):
@@ -84,11 +84,6 @@ def recorded(config) -> dict:
     """Return the settings that a run's config.yaml and checkpoints contain."""
     values = dataclasses.asdict(config)
     return {name: value for name, value in values.items() if name not in NOT_RECORDED}
-
-
-def defaults(config) -> dict:
-    """Return the default of every setting, for checkpoints that are older than a setting."""
-    return {field.name: field.default for field in dataclasses.fields(config)}
 
 
 def print_notes(config) -> None:

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from conftest import ENCODINGS, ROOT, evaluation
+from conftest import ENCODINGS, ROOT, evaluation, save_checkpoint
 from test_sampling import greedy_tokens
 
 import eval_extrapolation
@@ -110,7 +110,7 @@ def folders(trained, tmp_path_factory):
                 torch.nn.init.normal_(parameter, std=0.3)
         model.wte.weight.data[256] = 0  # never <|endoftext|>
         model.wte.weight.data[257:] *= 10
-        torch.save({**checkpoint, "model": model.state_dict()}, path)
+        save_checkpoint({**checkpoint, "model": model.state_dict()}, path)
         export_hf.main([str(folder), "--out_dir", str(root / "exports" / pe)])
     return root / "runs", root / "exports"
 

@@ -1,23 +1,21 @@
-"""Tests of reading checkpoints: damage, other files, replaced and removed files, NaN and Inf."""
+"""Tests of checkpoint files: damage, other files, replaced and removed files, NaN and Inf."""
 
-import io
+import functools
+import hashlib
 import json
 import os
-import pickle
 import random
 import re
 import shutil
 import socket
-import struct
-import tarfile
 import zipfile
+from pathlib import Path
 
 from runtime import checkpoints, loading, provenance
 
 import pytest
 import torch
-from conftest import TINY, evaluation
-from safetensors.torch import save_file
+from conftest import TINY, evaluation, save_checkpoint
 
 import eval_extrapolation
 import export_hf
@@ -72,50 +70,52 @@ def as_bytes(value) -> bytes:
     return repr(value).encode()
 
 
-def test_every_damaged_byte_is_found_or_harmless(run, tmp_path):
-    """100 flips and zeroed blocks anywhere, and each byte of parts of the zip file's directory."""
+def test_every_damage_is_found(run, tmp_path):
+    """Flips, zeroed blocks and truncations anywhere, and flips in each byte of the end."""
     whole = (run / NEWEST).read_bytes()
-    expected = as_bytes(checkpoints.load_checkpoint(run))
-    with zipfile.ZipFile(run / NEWEST) as archive:
-        extents = [member_content(whole, member) for member in archive.infolist()]
     path = tmp_path / "damaged.pt"
     generator = random.Random(1)
-    damages = []
-    for number in range(100):
-        size = generator.choice((16, 512, 4096)) if number % 2 else 0
-        damages.append((generator.randrange(len(whole) - size), size, generator.randrange(8)))
-    # The last two entries of the directory, and what follows; bit 4 makes an entry a directory.
-    tail = range(len(whole) - 98 - 2 * 85, len(whole))
-    damages += [(position, 0, bit) for position in tail for bit in (4, generator.randrange(8))]
-    # Zeroed entries: without CRC-32 and size, and a directory that has no entries.
-    directory = whole.index(b"PK\1\2")
-    zeroed = [*range(directory, directory + 200), *tail]
-    damages += [(position, 16, 0) for position in zeroed[::3] if position + 16 <= len(whole)]
-    found = 0
-    for position, size, bit in damages:
+    size = len(whole)
+    damaged = [whole[:end] for end in (0, 1, 64, size // 2, size - 65, size - 1)]
+    damaged += [whole + b"0", whole + whole[-64:], whole[1:]]
+    tail = range(size - 300, size)  # the zip directory's last entries, and the SHA-256
+    for position in [*generator.choices(range(size), k=100), *tail]:
         content = bytearray(whole)
-        if size:
-            content[position : position + size] = bytes(size)
-        else:
-            content[position] ^= 1 << bit
+        content[position] ^= 1 << generator.randrange(8)
+        damaged.append(bytes(content))
+    for zeros in (16, 512, 4096):
+        position = generator.randrange(size - zeros)
+        damaged.append(whole[:position] + bytes(zeros) + whole[position + zeros :])
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(checkpoints.CorruptCheckpoint):
+            checkpoints.load_checkpoint(path)
+
+
+def test_damage_never_changes_the_settings_that_are_read(run, tmp_path):
+    """Without weights, the file is not hashed, but a checksum of the settings is compared."""
+    whole = (run / NEWEST).read_bytes()
+    path = tmp_path / "damaged.pt"
+    expected = checkpoints.load_checkpoint(run, weights=False)["config"]
+    generator = random.Random(1)
+    found = 0
+    for position in range(0, len(whole), len(whole) // 300):
+        content = bytearray(whole)
+        content[position] ^= 1 << generator.randrange(8)
         path.write_bytes(content)
         try:
-            loaded = checkpoints.load_checkpoint(path)
+            assert checkpoints.load_checkpoint(path, weights=False)["config"] == expected
         except checkpoints.CorruptCheckpoint:
             found += 1
-            continue
-        changed = [n for n in range(position, position + max(size, 1)) if content[n] != whole[n]]
-        assert as_bytes(loaded) == expected, (position, size, bit)
-        assert not any(n in extent for n in changed for extent in extents), (position, size, bit)
-    assert found > 90
+    assert found > 10
 
 
-def member_content(whole, member):
-    """Return the positions of the content of a zip member."""
-    header = whole[member.header_offset : member.header_offset + 30]
-    name_length, extra_length = struct.unpack("<HH", header[26:])
-    start = member.header_offset + len(header) + name_length + extra_length
-    return range(start, start + member.file_size)
+def test_a_file_ends_with_its_hash_and_is_one_of_pytorch(run):
+    content = (run / NEWEST).read_bytes()
+    assert content[-64:].decode() == hashlib.sha256(content[:-64]).hexdigest()
+    checkpoint = checkpoints.load_checkpoint(run)
+    assert checkpoint.pop("sha256") == hashlib.sha256(content).hexdigest()
+    assert as_bytes(torch.load(run / NEWEST, weights_only=True)) == as_bytes(checkpoint)
 
 
 def test_loads_of_metadata_do_not_check_tensors_but_settings(run):
@@ -125,7 +125,7 @@ def test_loads_of_metadata_do_not_check_tensors_but_settings(run):
         pickled = archive.infolist()[0]
     assert pickled.filename.endswith("data.pkl")
     flip(run / NEWEST, pickled.header_offset + 64 + pickled.file_size // 2)
-    with pytest.raises(checkpoints.CorruptCheckpoint, match="CRC-32 of .*data.pkl is wrong"):
+    with pytest.raises(checkpoints.CorruptCheckpoint, match="CRC-32 for file .*data.pkl"):
         checkpoints.load_checkpoint(run, weights=False)
 
 
@@ -136,7 +136,7 @@ def test_resume_renames_a_corrupt_checkpoint_and_uses_the_one_before(
     corrupt = (run / NEWEST).read_bytes()
     before = sorted(path.name for path in run.iterdir())
     (line,) = refused(sample.main, run)
-    assert f"{run / NEWEST} is corrupt or not a checkpoint (the CRC-32 of archive/data/" in line
+    assert f"{run / NEWEST} is corrupt or not a checkpoint (its SHA-256 is wrong)" in line
     assert f"use {run / PREVIOUS}, or resume training from it with train_gpt.py --resume" in line
     assert "trained with lr" in refused(lambda flags: resume("--lr", 1))[0]
     assert "--override lrr is unknown" in refused(lambda flags: resume("--override", "lrr"))[0]
@@ -147,7 +147,7 @@ def test_resume_renames_a_corrupt_checkpoint_and_uses_the_one_before(
     resume()
     lines = [line for line in capsys.readouterr().out.splitlines() if "corrupt" in line]
     pattern = (
-        rf"{run / NEWEST} is corrupt \(the CRC-32 of \S+ is wrong\): renamed to {NEWEST}.corrupt, "
+        rf"{run / NEWEST} is corrupt \(its SHA-256 is wrong\): renamed to {NEWEST}.corrupt, "
         "training continues from step 4"
     )
     assert len(lines) == 1 and re.fullmatch(pattern, lines[0])
@@ -163,7 +163,7 @@ def test_resume_of_a_finished_run_renames_a_corrupt_stray_checkpoint(run, resume
     stray.write_bytes(b"not a checkpoint")
     resume()
     output = capsys.readouterr().out
-    assert f"{stray} is corrupt (File is not a zip file)" in output
+    assert f"{stray} is corrupt (it does not end with its SHA-256)" in output
     assert "is already trained: 6 of 6 steps" in output
     assert not stray.exists() and (run / f"{stray.name}.corrupt").exists()
 
@@ -183,7 +183,7 @@ def test_resume_without_an_intact_checkpoint_is_refused(run, resume, refused):
     for name in (NEWEST, PREVIOUS):
         flip_tensor(run / name)
     (line,) = refused(lambda flags: resume())
-    assert f"error: all 2 checkpoints in {run} are corrupt (the newest one: the CRC-32 of" in line
+    assert f"error: all 2 checkpoints in {run} are corrupt (the newest one: its SHA-256" in line
     assert line.endswith("restore a copy, or train again with another --out_dir")
     assert (run / NEWEST).exists()
 
@@ -196,7 +196,7 @@ def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, mo
 
     def load_and_replace(*args, **options):
         loaded = load(*args, **options)
-        torch.save(checkpoints.load_checkpoint(run) | {"step": 8}, newer)
+        save_checkpoint(checkpoints.load_checkpoint(run) | {"step": 8}, newer)
         for path in checkpoints.list_checkpoints(run)[:-1]:
             path.unlink()
         return loaded
@@ -242,7 +242,7 @@ def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir
     for name, value in (("h.1.mlp.c_fc.weight", torch.nan), ("h.0.attn.c_attn.bias", -torch.inf)):
         weights = {**checkpoint["model"], name: checkpoint["model"][name].clone()}
         weights[name].view(-1)[3] = value
-        torch.save(checkpoint | {"model": weights}, run / NEWEST)
+        save_checkpoint(checkpoint | {"model": weights}, run / NEWEST)
         message = f"error: {run}: the weights contain NaN or Inf ({name}): use"
         data = ("--data", data_dir)
         new = [*TINY, *data, "--init_from", run, "--out_dir", tmp_path / "new"]
@@ -257,71 +257,16 @@ def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir
     loading.check_finite(model, run)  # a buffer may be infinite
 
 
-class Malicious:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 def text(path):
     path.write_text("line\n" * 100)
-
-
-def png(path):
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
-
-
-def stored_zip(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.txt", "text")
-
-
-def deflated_zip(path):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps([0] * 1000))
-
-
-def tar(path):
-    with tarfile.open(path, "w") as archive:
-        info = tarfile.TarInfo("data.pkl")
-        info.size = 4
-        archive.addfile(info, io.BytesIO(b"text"))
-
-
-def plain_pickle(path):
-    path.write_bytes(pickle.dumps({"model": [1, 2]}))
-
-
-def malicious_pickle(path):
-    path.write_bytes(pickle.dumps(Malicious(path.with_name("attacked"))))
-
-
-def malicious_checkpoint(path):
-    torch.save({"format": checkpoints.FORMAT, "model": Malicious(path.with_name("attacked"))}, path)
-
-
-def safetensors(path):
-    save_file({"weight": torch.ones(2)}, path)
 
 
 def torchscript(path):
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
-def folder(path):
-    path.mkdir()
-
-
-def fifo(path):
-    os.mkfifo(path)
+def older_checkpoint(path):
+    torch.save({"format": "gpt checkpoint 2", "model": {}}, path)
 
 
 def unix_socket(path):
@@ -336,45 +281,32 @@ def device(path):
 
 
 def saved(value):
-    """Return a function that saves a value as PyTorch does."""
-
-    def save(path):
-        torch.save(value, path)
-
-    return save
+    """Return a function that saves a value as train_gpt.py does."""
+    return functools.partial(save_checkpoint, value)
 
 
 OTHER_FILES = [
     text,
-    png,
-    stored_zip,
-    deflated_zip,
-    tar,
-    plain_pickle,
-    malicious_pickle,
-    malicious_checkpoint,
-    safetensors,
-    torchscript,
-    empty,
-    folder,
-    fifo,
+    Path.touch,
+    Path.mkdir,
+    os.mkfifo,
     unix_socket,
     device,
+    torchscript,
+    older_checkpoint,
     saved(torch.ones(3)),
-    saved([1, 2]),
     saved(None),
-    saved(torch.nn.Linear(2, 2).state_dict()),
     saved(torch.nn.Linear(2, 2)),
     saved({"model": {}}),
-    saved(dict.fromkeys(checkpoints.KEYS)),
-    saved(dict.fromkeys(checkpoints.KEYS) | {"format": checkpoints.FORMAT}),
+    saved(dict.fromkeys(checkpoints.CONTENT)),
+    saved(dict.fromkeys(checkpoints.CONTENT) | {"format": checkpoints.FORMAT}),
 ]
 
 
 @pytest.mark.parametrize("write", OTHER_FILES)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript
 def test_other_files_are_refused_with_one_line(write, refused, tmp_path):
-    """As the path of a checkpoint and as the only checkpoint of a run's folder."""
+    """As the path of a checkpoint and in a run; tests/test_malicious_files.py has pickled code."""
     path = tmp_path / "checkpoint_0000001.pt"
     write(path)
     for run in (path, tmp_path):
@@ -382,36 +314,26 @@ def test_other_files_are_refused_with_one_line(write, refused, tmp_path):
             (line,) = refused(main, run)
             assert "weights_only" not in line and "Weights only" not in line
             assert str(run) in line
-    assert not (tmp_path / "attacked").exists()
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": [1]},
         {"model": {1: torch.ones(2)}},
         {"model": {"wte.weight": 3}},
         {"model": {}},
         {"step": "6"},
-        {"step": None},
-        {"sampler": 3},
         {"sampler": {"epoch": None}},
         {"sampler": {"other": 1}},
-        {"rng": 3},
         {"rng": [3]},
         {"optimizer": []},
-        {"gpt": []},
         {"gpt": {"n_layer": 10**9}},
-        {"gpt": {"n_embd": None}},
-        {"gpt": {"vocab_size": "257"}},
+        {"gpt": {"n_layer": 2.0}},
         {"gpt": {"pe": ["cable"]}},
         {"gpt": {"other": 1}},
-        {"config": "settings"},
         {"config": {"steps": "6"}},
-        {"config": {"data": 3}},
         {"config": {"plugin": ["a.py"]}},
         {"config": {"lr": torch.ones(2)}},
-        {"data": None},
         {"data": {"tokenizer": 1}},
     ],
     ids=str,
@@ -419,24 +341,23 @@ def test_other_files_are_refused_with_one_line(write, refused, tmp_path):
 def test_wrong_values_in_a_checkpoint_are_refused_with_one_line(change, run, refused):
     ((key, value),) = change.items()
     checkpoint = checkpoints.load_checkpoint(run)
-    if isinstance(value, dict) and key in ("gpt", "config", "data", "sampler"):
+    if key in ("gpt", "config", "data", "sampler"):
         value = checkpoint[key] | value
-    torch.save(checkpoint | {key: value}, run / NEWEST)
+    save_checkpoint(checkpoint | {key: value}, run / NEWEST)
     for main in (sample.main, eval_extrapolation.main):
         (line,) = refused(main, run)
-        assert f"error: {run / NEWEST} is not a checkpoint of train_gpt.py (its {key}" in line or (
-            "its weights do not have the shape of its settings" in line
-        )
+        assert f"error: {run / NEWEST} is not a checkpoint of train_gpt.py (" in line
+        assert key in line or "its weights do not have the shape of its settings" in line
 
 
 def test_wrong_optimizer_states_are_refused(run, resume, refused):
     checkpoint = checkpoints.load_checkpoint(run)
     for optimizer in ({}, {"state": 1, "param_groups": []}):
-        torch.save(checkpoint | {"optimizer": optimizer}, run / NEWEST)
+        save_checkpoint(checkpoint | {"optimizer": optimizer}, run / NEWEST)
         assert "the optimizer in the checkpoint does not" in refused(lambda _: resume())[0]
-    torch.save(checkpoint | {"rng": [{"cpu": torch.ones(3)}]}, run / NEWEST)
+    save_checkpoint(checkpoint | {"rng": [{"cpu": torch.ones(3)}]}, run / NEWEST)
     assert "the random state in the checkpoint does not" in refused(lambda _: resume())[0]
 
 
 def test_types_list_the_fields_of_the_network():
-    assert checkpoints.TYPES["gpt"].keys() == GPTConfig.__dataclass_fields__.keys()
+    assert checkpoints.NETWORK.keys() == GPTConfig.__dataclass_fields__.keys()

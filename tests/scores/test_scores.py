@@ -7,7 +7,7 @@ from runtime import plugins
 
 import pytest
 import torch
-from conftest import TINY, unregister_plugins
+from conftest import TINY, save_checkpoint, unregister_plugins
 from score_examples import make_score
 
 import eval_extrapolation
@@ -116,7 +116,7 @@ def test_training_texts_may_differ(measured, tmp_path):
     for path in runs.glob("*/rope/checkpoint_*.pt"):
         checkpoint = torch.load(path, weights_only=True)
         checkpoint["data"]["sha256"] = "4" * 64
-        torch.save(checkpoint, path)
+        save_checkpoint(checkpoint, path)
     card.main(card_flags(runs, out, "rope"))
     table.main([*map(str, out.glob("*.json")), "--out_dir", str(tmp_path)])
     scores = {name: json.loads((out / f"{name}.json").read_text()) for name in ("rope", "cable")}
