@@ -53,7 +53,7 @@ from runtime.files import atomic, locked
 
 from errors import InputError
 from evaluation.significance import explain_marks
-from reporting import claims, metrics, paper, tables
+from reporting import claims, metrics, paper, paper_tables, tables
 from reporting.claims import index
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.formatting import Table, escape_markdown
@@ -230,7 +230,7 @@ def report_generalization(records: list[dict], judge: bool, out: Folder) -> list
     judge: write verdicts. Returns them for verdicts.csv.
     """
     results = tables.results_on_other_data(records)
-    table = tables.generalization_table(results, paper.generalization())
+    table = paper_tables.generalization_table(results, paper.generalization())
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " The paper does not name its HellaSwag metric."
@@ -271,7 +271,7 @@ def report_lengths(
         marks, caption = seed_marks(columns, matching)
         table = metric.table(columns, marks=marks, printed=matching)
         parts = [table.markdown(), f"{metric.caption(group)}{caption}"]
-        comparison = tables.paper_comparison(columns, matching, marks) if matching else None
+        comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
             compared, caption = comparison
             parts += [compared.markdown(), caption]
@@ -320,7 +320,7 @@ def report_training_lengths(
     results = [record["train"] for record in speeds if "train" in record]
     for number, group in enumerate(group_by_protocol(perplexities), 1):
         columns = make_columns(group, PERPLEXITY.key)
-        compared = claims.training_length_table(columns, results, printed)
+        compared = paper_tables.training_length_table(columns, results, printed)
         if compared is None or "objective" in group[0]:
             continue
         table, caption = compared
@@ -371,7 +371,7 @@ def report_speeds(
             hardware = escape_markdown(f"{record['processor']}, PyTorch {record['torch']}.")
             parts = [f"{metrics.speed_summary(benchmark, result)} {hardware}"]
             if printed and printed.metric == paper.SPEED:
-                compared = claims.paper_speeds(benchmark, result, printed)
+                compared = paper_tables.paper_speeds(benchmark, result, printed)
                 if compared:
                     parts += [compared[0].markdown(), escape_markdown(compared[1])]
             if judge:

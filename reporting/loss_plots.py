@@ -23,8 +23,9 @@ import yaml
 from errors import InputError
 from evaluation import record_schema
 from reporting import figures
-from reporting.claims.losses import FINETUNING, METRIC, PRETRAINING
 
+METRIC = "Training loss"  # record["metric"]
+PRETRAINING, FINETUNING = "pretraining", "fine-tuning"
 SETTINGS = fields(  # of config.yaml or config.json
     {
         "pe": Text,

@@ -32,6 +32,8 @@ from reporting.tables import (
     comparison_table,
     growth_table,
     length_table,
+    loss_caption,
+    loss_table,
     speed_table,
     trained_recall_table,
 )
@@ -537,8 +539,8 @@ LOSSES = Metric(
     stem="losses",
     key="losses",
     schema=record_schema.LOSSES,
-    table=claims.loss_table,
-    describe=claims.loss_caption,
+    table=loss_table,
+    describe=loss_caption,
     judge=claims.judge_losses,
 )
 COMPARISON = Metric(

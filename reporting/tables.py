@@ -1,19 +1,22 @@
-"""Result tables: by context length, against a paper, HellaSwag accuracy, other data, speed."""
+"""Result tables: by context length, HellaSwag accuracy, other data, losses, speed."""
 
 import math
 import statistics
 from collections.abc import Callable
 
+import numpy as np
+
 from evaluation import intervals
 from evaluation.intervals import Interval
-from evaluation.significance import BETTER, WORSE, compare_seeds
+from evaluation.significance import compare_seeds
 from reporting.columns import Column, all_lengths, dataset_of, record_labels, sort_key
 from reporting.formatting import MISSING, Table, format_number, standard_deviation
-from reporting.paper import MARKS_REFERENCE, PaperTable
+from reporting.paper import PaperTable
 
+Curves = dict[str, dict[int, np.ndarray]]  # {encoding: {seed: losses}}
 Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
 MAX_COLUMNS = 10  # wider tables are transposed, except those of a paper
-EXPLAINED_MARKS = f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
+FINAL = 0.1  # fraction of a training whose mean loss is the final one
 # Measures of eval_hellaswag.py's records, and their keys.
 ACCURACIES = {"HellaSwag acc": "acc", "acc_norm": "acc_norm"}
 
@@ -41,7 +44,7 @@ def length_table(
         cells.append(first_row)
     for length, row in zip(lengths, rows, strict=True):
         texts = [(marks or {}).get((column.label, length), "") for column in columns]
-        cells.append([f"{length:,}", *map(_marked, _printed_row(row, best), texts)])
+        cells.append([f"{length:,}", *map(marked, printed_row(row, best), texts)])
     in_paper = printed is not None and all(printed.covers(column.pe) for column in columns)
     if len(cells[0]) > MAX_COLUMNS and not in_paper:
         cells = [list(column) for column in zip(*cells, strict=True)]
@@ -85,12 +88,12 @@ def seed_marks(columns: list[Column], reference: str) -> Marks:
     return marks
 
 
-def _marked(cell: str, mark: str) -> str:
+def marked(cell: str, mark: str) -> str:
     """Return a printed cell with a mark, inside of the bold face if there is one."""
     return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
 
 
-def _printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
+def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
     """Return the printed cells of one row; row: for each column the values of its seeds."""
     means = [_mean(values) for values in row]
     measured = [mean for mean in means if mean is not None]
@@ -114,109 +117,6 @@ def _mean(values: list[float]) -> float | None:
 def _append_column(rows: list[list], column: list) -> None:
     for row, value in zip(rows, column, strict=True):
         row.append(value)
-
-
-def paper_comparison(
-    columns: list[Column], paper: PaperTable, marks: Marks | None = None
-) -> tuple[Table, str] | None:
-    """Return a table of our numbers and a paper's, with its caption; None if nothing overlaps.
-
-    marks: of our numbers. The paper's ± and marks are printed where it has them.
-
-    With the paper's model size, training length, data set, tokenizer (GPT-2's) and, if it states
-    one, protocol, the table has both numbers and their relative difference. Otherwise it has both
-    relative to the training length, at equal multiples of it; in a table of several training
-    lengths, relative to its shortest context.
-    """
-    columns = [column for column in columns if paper.covers(column.pe)]
-    if not columns:
-        return None
-    source = f"{paper.source} ({paper.dataset}, {paper.size}"
-    records = [record for column in columns for record in column.records]
-    if all(_same_setting(record, paper) for record in records):
-        x_name = "context"
-        rows = _absolute_rows(columns, paper, marks or {})
-        caption = f"{paper.metric} here and in {source}), and the relative difference."
-    else:
-        base, x_name = "the training length", "training lengths"
-        if paper.trained_at is None:
-            base = "the shortest context"
-            x_name = f"multiples of {base}"
-        rows = _relative_rows(columns, paper, marks or {})
-        lengths = sorted({paper.training_length(column.pe) for column in columns})
-        trained_at = " and ".join(f"{length:,}" for length in lengths)
-        differing = ", text or vocabulary"
-        if paper.metric == "nDCG@10":
-            differing = " or task"
-        elif not all(map(paper.has_protocol_of, records)):
-            differing = ", text, vocabulary or protocol (docs/evaluation.md)"
-        caption = (
-            f"{paper.metric} relative to its value at {base}, here and in {source}, trained with "
-            f"{trained_at} tokens of context). Absolute values are not "
-            f"comparable, because model size, training length{differing} differ."
-        )
-    if paper.marks:
-        caption += f" Marks of the paper's numbers: {EXPLAINED_MARKS}."
-    if all(cell == MISSING for row in rows for cell in row[2:]):
-        return None
-    header = [x_name, "", *(column.label for column in columns)]
-    return Table([header, *rows]), caption
-
-
-def _same_setting(record: dict, paper: PaperTable) -> bool:
-    data = record["data"]
-    return (
-        record["size"] == paper.size
-        and record["block_size"] == paper.training_length(record["pe"])
-        and data["dataset"] == paper.dataset
-        and data.get("tokenizer", "gpt2") == "gpt2"
-        and paper.has_protocol_of(record)
-    )
-
-
-def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
-    rows = []
-    for context in paper.contexts():
-        measured = [column.mean(context) for column in columns]
-        printed = [paper.value(column.pe, context) for column in columns]
-        differences = []
-        for value, reference in zip(measured, printed, strict=True):
-            differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
-        ours = _printed_row([column.values(context) for column in columns], best=None)
-        if not paper.marks:
-            ours = map(format_number, measured)
-        texts = [marks.get((column.label, context), "") for column in columns]
-        rows += [
-            [f"{context:,}", "ours", *map(_marked, ours, texts)],
-            ["", "paper", *(paper.printed(column.pe, context) for column in columns)],
-            ["", "difference", *differences],
-        ]
-    return rows
-
-
-def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
-    base = paper.trained_at or paper.contexts()[0]
-    scale = columns[0].trained_at / paper.training_length(columns[0].pe)
-    rows = []
-    for context in paper.contexts():
-        multiple = context / base
-        measured = []
-        printed = []
-        for column in columns:
-            measured.append(_ratio(column.mean(context * scale), column.mean(base * scale)))
-            value = paper.value(column.pe, context)
-            printed.append(_ratio(value, paper.value(column.pe, base)))
-        ours = [marks.get((column.label, context * scale), "") for column in columns]
-        theirs = [paper.mark(column.pe, context) for column in columns]
-        rows += [
-            [f"{multiple:g}", "ours", *map(_marked, map(format_number, measured), ours)],
-            ["", "paper", *map(_marked, map(format_number, printed), theirs)],
-        ]
-    return rows
-
-
-def _ratio(value: float | None, base: float | None) -> float | None:
-    return None if value is None or not base else value / base
 
 
 def accuracy_table(records: list[dict]) -> Table:
@@ -267,36 +167,44 @@ def entry_at_training_length(record: dict) -> dict | None:
     return record["lengths"].get(str(record["block_size"]))
 
 
-# Columns of the paper's table next to ours. The paper does not name its HellaSwag metric.
-# The raw variants of WikiText-2 and WikiText-103 have the same test text, but two columns there.
-PAPER_COLUMNS = {
-    "acc_norm": {"paper": "hellaswag_acc"},
-    "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
-    "wikitext103": {
-        "paper (wikitext103)": "wikitext103_ppl",
-        "paper (WikiText-2)": "wikitext2_ppl",
-    },
-}
-
-
-def generalization_table(
-    results: dict[str, dict], printed: dict[tuple[str, str], dict[str, float]]
-) -> Table:
-    """Return a table with one row per model: our results on other data, and the paper's.
-
-    results: from results_on_other_data; printed: from paper.generalization.
-    """
-    numbers = {}  # column name -> {model: value}
-    for measure, by_model in results.items():
-        numbers[measure] = by_model
-        for name, key in PAPER_COLUMNS.get(measure, {}).items():
-            numbers[name] = {model: values[key] for model, values in printed.items()}
-    models = {model for by_model in results.values() for model in by_model}
-    cells = [["size", "encoding", *numbers]]
-    for model in sorted(models, key=lambda model: (model[0], sort_key(model[1]))):
-        values = [by_model.get(model) for by_model in numbers.values()]
-        cells.append([*model, *map(format_number, values)])
+def loss_table(record: dict) -> Table:
+    """Return a table of a record of `plot.py losses`: mean ± standard deviation over seeds."""
+    cells = [["encoding", "final loss", "mean loss", "seeds"]]
+    curves = losses_by_encoding(record["runs"])
+    for pe in sorted(curves, key=sort_key):
+        seeds = [losses for losses in curves[pe].values() if len(losses)]
+        texts = []
+        for fraction in (FINAL, 1):
+            values = [float(last(losses, fraction).mean()) for losses in seeds]
+            text = f"{statistics.mean(values):.3f}" if values else MISSING
+            if (deviation := standard_deviation(values)) is not None:
+                text += f" ± {deviation:.3f}"
+            texts.append(text)
+        cells.append([pe, *texts, f"{len(seeds)}"])
     return Table(cells)
+
+
+def loss_caption(record: dict) -> str:
+    """Return what the numbers of loss_table are."""
+    return (
+        f"Training loss in nats, {record['training']}: mean over the last {FINAL:.0%} of the "
+        "training, and over all of it, at the steps that all runs logged."
+    )
+
+
+def losses_by_encoding(runs: list[dict]) -> Curves:
+    """Return the losses at the steps that all runs logged, ascending."""
+    shared = set.intersection(*({step for step, _ in run["losses"]} for run in runs))
+    curves = {}
+    for run in runs:
+        losses = [loss for step, loss in run["losses"] if step in shared]
+        curves.setdefault(run["pe"], {})[run["seed"]] = np.array(losses)
+    return curves
+
+
+def last(losses: np.ndarray, fraction: float) -> np.ndarray:
+    """Return the last fraction of losses, at least one."""
+    return losses[len(losses) - max(1, round(fraction * len(losses))) :]
 
 
 def _megabytes(size: float | None) -> float | None:

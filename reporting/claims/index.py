@@ -18,34 +18,15 @@ from runtime.schema import Name, Text, fields, find_mismatch
 
 from errors import InputError
 from reporting import paper
-from reporting.claims import (
-    losses,
-    other_data,
-    perplexity,
-    receptive_fields,
-    retrieval,
-    seeds,
-    speed,
-    training_lengths,
-)
-from reporting.claims.verdicts import (
-    CABLE,
-    CABLE_V1,
-    FAILS,
-    HOLDS,
-    NO_INTERVAL,
-    NOT_MEASURED,
-    OURS,
-    UNDECIDED,
-    Verdict,
-)
+from reporting.claims import catalog, perplexity
+from reporting.claims.verdicts import FAILS, HOLDS, NO_INTERVAL, NOT_MEASURED, UNDECIDED, Verdict
 from reporting.formatting import escape_markdown
 from reporting.paper import SANDWICH
 
 FILE = "verdicts.csv"
 TITLES = {
-    CABLE: "CABLE (Veisi et al. 2025)",
-    CABLE_V1: "CABLE, version 1",
+    "CABLE": "CABLE (Veisi et al. 2025)",
+    "CABLE, version 1": "CABLE, version 1",
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
 OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
@@ -90,17 +71,8 @@ def claim_key(verdict: dict) -> tuple[str, str, str]:
 
 def known_claims() -> list[Verdict]:
     """Return the claims that this package judges, not measured."""
-    return [
-        *perplexity.all_claims(),
-        *_printed_orders(),
-        *retrieval.all_claims(),
-        *other_data.all_claims(),
-        *receptive_fields.all_claims(),
-        *seeds.all_claims(),
-        *training_lengths.all_claims(),
-        *speed.all_claims(),
-        *losses.all_claims(),
-    ]
+    claims = [claim.unmeasured() for claim in catalog.load().all_rows()]
+    return [*claims, *_printed_orders()]
 
 
 def _printed_orders() -> list[Verdict]:
@@ -112,8 +84,7 @@ def _printed_orders() -> list[Verdict]:
         name, _, where = row["what"].rpartition(", ")
         # Encodings with different training lengths are not compared.
         if where.startswith("table") and row["trained_at"].isdecimal():
-            claim = perplexity.same_order(row["size"], row["dataset"])
-            claims.append(Verdict(claim, name, where + OURS))
+            claims.append(perplexity.printed_order(row["size"], row["dataset"], name, where))
     return claims
 
 

@@ -1,17 +1,23 @@
-"""Verdicts on claims, and the rules by which the interval of a measured quantity decides one."""
+"""Verdicts on claims, and the rules by which the intervals of measured quantities decide them.
 
+A verdict is decided by the 95% interval of the measured quantity (evaluation/intervals.py: paired
+over the text, and over seeds where there are several):
+
+- a bound holds if the whole interval is on its side, and fails if the whole interval is beyond it;
+- several comparisons hold if the intervals of all are on the right side, and fail if at least one
+  is on the wrong side. The intervals are not corrected for the number of comparisons;
+- everything else is not decided, also if the records do not have what an interval needs.
+"""
+
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from evaluation.intervals import Interval
 from reporting.formatting import escape_markdown
 
-# Values of Verdict.paper, in addition to reporting.paper.SANDWICH. Other papers have their authors'
-# names.
-CABLE, CABLE_V1 = "CABLE", "CABLE, version 1"
-NO_PAPER = "not in a paper"
-OURS = ", our bound"  # end of Verdict.where if the paper does not print the bound
-# An encoding of another paper, and the name of the same encoding in the claims of this one.
+# An encoding of another paper, and the name of the same encoding in the claims of version 1.
 CLAIMED_AS = {"fox": "cable-v1"}
 # Options and patterns that make another encoding, about which no paper has claims.
 OTHER_ENCODING = re.compile("[:,]heads|@")
@@ -22,7 +28,6 @@ HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not me
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
 # The multiple of the training length that "far" claims are about: the first that was evaluated.
 FAR_MULTIPLES = (16, 15)
-NO_GROWTH = 1.05  # perplexity ratios up to this count as no growth
 
 
 @dataclass
@@ -31,9 +36,8 @@ class Verdict:
 
     claim: str
     paper: str
-    """CABLE, CABLE_V1, SANDWICH, NO_PAPER or the authors of another paper"""
     where: str
-    """section, table or figure, as in "section 5.1"; "" if there is none"""
+    """section, table or figure, as in "section 5.1", and whose bound it is; "" if there is none"""
     measured: str = ""
     outcome: str = NOT_MEASURED
     """HOLDS, FAILS, UNDECIDED or NOT_MEASURED"""
@@ -68,26 +72,20 @@ def printed_interval(interval: Interval, digits: int = 3) -> str:
     return f"{text} ({'; '.join(notes)})"
 
 
-def is_stated_for(pe: str, size: str | None) -> bool:
-    """Return whether the papers' claims on an encoding are about networks of a size.
-
-    Those on kernelized CABLE are on "models with a low number of layers" (section 5.6; version 1,
-    section 5.4).
-    """
-    return pe not in ("k-cable", "k-cable-v1") or size not in ("small", "medium", "large", "xl")
-
-
 def judge_bound(interval: Interval, relation: str, bound: float) -> str:
-    """Return the outcome of "quantity relation bound"; relation: <, <=, > or >=."""
+    """Return the outcome of "quantity relation bound"; "~": from 1 / bound to bound.
+
+    An interval that includes the bound decides nothing, unless it is exactly the bound of "<=".
+    """
     below, above = interval.below(bound), interval.above(bound)
+    if relation == "~":
+        if below and interval.above(1 / bound):
+            return HOLDS
+        return FAILS if above or interval.below(1 / bound) else UNDECIDED
     if not below and not above:
-        return UNDECIDED
+        is_equal = interval.low == interval.high == bound
+        return HOLDS if is_equal and relation.endswith("=") else UNDECIDED
     return HOLDS if below == relation.startswith("<") else FAILS
-
-
-def judge_all(comparisons: list[Interval], bound: float = 1) -> tuple[str, str]:
-    """Return the outcome of "all are above the bound", and how many are."""
-    return combine([judge_bound(interval, ">", bound) for interval in comparisons])
 
 
 def combine(outcomes: list[str]) -> tuple[str, str]:
@@ -102,18 +100,34 @@ def combine(outcomes: list[str]) -> tuple[str, str]:
     return outcome, counts
 
 
-def judge_lowest(
-    claim: Verdict, what: str, ratios: dict[str, Interval], bound: float = 1
+def decide(
+    claim: Verdict,
+    comparisons: dict[str, Interval],
+    relation: str = ">",
+    bound: float = 1,
+    what: str = "",
+    show: Callable[[Interval], str] = printed_interval,
+    always_count: bool = False,
 ) -> Verdict:
-    """Return the verdict that all ratios are above 1, or all differences above 0.
+    """Return the verdict that all comparisons, {name: interval}, satisfy a relation.
 
-    claim: not yet measured; what: the smallest ratio in words; ratios: by what is compared.
+    It shows the least favorable one after `what`, and how many agree unless all do. claim: not
+    measured, returned as it is if there are no comparisons.
     """
-    if not ratios:
+    if not comparisons:
         return claim
-    smallest = min(ratios, key=lambda name: ratios[name].estimate)
-    outcome, counts = judge_all([*ratios.values()], bound)
-    measured = f"{what}: {printed_interval(ratios[smallest])}, {smallest}"
-    if outcome != HOLDS and len(ratios) > 1:
+    outcome, counts = combine([judge_bound(each, relation, bound) for each in comparisons.values()])
+    worst = max(comparisons, key=lambda name: _distance(comparisons[name].estimate, relation))
+    measured = what + show(comparisons[worst])
+    if worst:
+        measured += f", {worst}"
+    if len(comparisons) > 1 and (always_count or outcome != HOLDS):
         measured += f"; {counts}"
     return replace(claim, measured=measured, outcome=outcome)
+
+
+def _distance(value: float, relation: str) -> float:
+    """Return a number that is larger for values less favorable to a relation."""
+    if relation == "~":
+        return abs(math.log(value))
+    return value if relation.startswith("<") else -value

@@ -1,4 +1,4 @@
-"""Verdicts on records with known numbers and known noise."""
+"""Verdicts on records with known numbers and known noise, by each kind of claim."""
 
 import csv
 import math
@@ -9,10 +9,17 @@ import pytest
 import scipy.stats
 from test_report import SAME_TARGETS, record
 
-from reporting import claims, paper
-from reporting.claims.receptive_fields import MIN_RANK_CORRELATION, _rank_correlations
+import posenc
+from errors import InputError
+from evaluation.intervals import Interval
+from reporting import claims, paper, tables
+from reporting.claims import catalog
+from reporting.claims.receptive_fields import _rank_correlations
+from reporting.claims.verdicts import combine, decide, judge_bound
 from reporting.columns import make_columns
 from reporting.paper import PaperTable
+
+CLAIMS = catalog.load()
 
 
 def judge(records, printed=None):
@@ -36,39 +43,182 @@ def noisy(pe, losses, seed=1, shift=0.0, spread=0.0, random=None):
     return values | {"seed": seed, "run": f"{pe}-{seed}"}
 
 
-def test_claims_of_the_quick_start():
-    """cable < 1, rope and sinusoidal > 2, and cable the lowest at 4x and beyond."""
-    cable = record("cable", {256: 4.0, 1024: 4.0, 4096: 3.99})
-    rope = record("rope", {256: 3.9, 1024: 5.0, 4096: 8.01})
-    sinusoidal = record("sinusoidal", {256: 4.0, 1024: 9.0, 4096: 8.01})
-    assert results(cable, rope, sinusoidal) == ["holds"] * 4
-    growing = record("cable", {256: 4.0, 1024: 4.0, 4096: 4.01})
-    assert results(growing, rope, sinusoidal) == ["fails", "holds", "holds", "holds"]
-    lower = record("rope", {256: 4.0, 1024: 3.9, 4096: 7.99})
-    assert results(cable, lower, sinusoidal) == ["holds", "fails", "holds", "fails"]
-    assert results(cable) == ["holds"]
-    assert results(record("rope", {256: 4.0})) == ["not measured"]
+# The catalog
+
+
+def test_the_catalog_names_encodings_that_exist():
+    for row in CLAIMS.all_rows():
+        others = row.others if isinstance(row, catalog.Comparison | catalog.Speed) else []
+        for pe in {row.encoding, *others} - {"alibi-shift with scaled slopes"}:
+            posenc.parse(pe)
 
 
 @pytest.mark.parametrize(
-    "growth, spread, outcome",
+    "old, new, problem",
     [
-        (-0.05, 0.05, "holds"),
-        (-0.05, 0.5, "not decided"),
-        (0.05, 0.05, "fails"),
-        (0.05, 0.5, "not decided"),
-        (0.0, 0.05, "not decided"),
+        ('relation: "<", bound: 1,', 'relation: "=", bound: 1,', "Invalid enum value '='"),
+        ("bound: 1.05, our_bound", "bound: low, our_bound", "Expected `float`, got `str`"),
+        ("our_bound", "their_bound", "unknown field `their_bound`"),
+        ("encoding: cable, at: 16, ", "at: 16, ", "missing required field `encoding`"),
+        ("data: FineWeb-Edu", "data: FineWeb", "data FineWeb has no data sets"),
+        ("growth:", "growth: [", "while parsing"),
     ],
 )
-def test_a_bound_is_decided_if_the_interval_is_on_one_side(growth, spread, outcome):
-    """The interval's half width is about 2.04 * sqrt(2 / 32) * spread: half of `spread`."""
-    random = np.random.default_rng(0)
-    cable = noisy("cable", {256: 1.6, 4096: 1.6 + growth}, spread=spread, random=random)
-    (verdict,) = judge([cable])
-    assert verdict.outcome == outcome
-    estimate, low, high = map(float, re.findall(r"\d\.\d+", verdict.measured))
-    assert estimate == pytest.approx(math.exp(growth), abs=1e-3)
-    assert math.log(high / low) / 2 == pytest.approx(0.51 * spread, rel=0.25)
+def test_a_corrupt_catalog_is_one_line(old, new, problem, tmp_path):
+    text = catalog.PATH.read_text()
+    path = tmp_path / "claims.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError) as error:
+        catalog.load(path)
+    (line,) = error.value.problems
+    assert line.startswith(f"{path}: ") and problem in line and "\n" not in line
+    with pytest.raises(InputError, match="No such file"):
+        catalog.load(tmp_path / "none.yaml")
+
+
+# The rules
+
+
+@pytest.mark.parametrize(
+    "relation, low, high, outcome",
+    [
+        ("<", 0.8, 0.9, "holds"),
+        ("<=", 0.8, 1.1, "not decided"),
+        ("<", 1.1, 1.2, "fails"),
+        (">", 1.1, 1.2, "holds"),
+        (">=", 0.9, 1.2, "not decided"),
+        (">", 0.8, 0.9, "fails"),
+        (">", None, None, "not decided"),
+    ],
+)
+def test_a_bound_is_decided_by_the_whole_interval(relation, low, high, outcome):
+    assert judge_bound(Interval(1.0, low, high), relation, 1) == outcome
+
+
+@pytest.mark.parametrize(
+    "low, high, outcome",
+    [
+        (0.96, 1.04, "holds"),  # 1 / 1.05 = 0.952
+        (0.94, 1.04, "not decided"),
+        (1.0, 1.06, "not decided"),
+        (1.06, 1.1, "fails"),
+        (0.9, 0.95, "fails"),
+    ],
+)
+def test_the_same_is_within_the_bound_on_both_sides(low, high, outcome):
+    assert judge_bound(Interval(1.0, low, high), "~", 1.05) == outcome
+
+
+def test_all_comparisons_must_hold():
+    """One on the wrong side fails; else one that is not decided decides."""
+    assert combine(["holds"] * 2) == ("holds", "2 of 2 agree")
+    assert combine(["holds", "fails", "not decided"]) == (
+        "fails",
+        "1 of 3 agree, 1 disagrees, 1 is not decided",
+    )
+    assert combine(["not decided", "not decided"])[0] == "not decided"
+
+
+@pytest.mark.parametrize(
+    "relation, measured",
+    [
+        ("<", "1.900 (1.900 to 1.900), c; 2 of 3 agree, 1 disagrees"),
+        (">", "0.500 (0.500 to 0.500), a; 1 of 3 agree, 2 disagree"),
+        ("~", "0.500 (0.500 to 0.500), a; 1 of 3 agree, 2 disagree"),
+    ],
+)
+def test_the_least_favorable_comparison_is_shown(relation, measured):
+    ratios = {name: Interval(x, x, x) for name, x in {"a": 0.5, "b": 1.0, "c": 1.9}.items()}
+    verdict = decide(claims.Verdict("", "", ""), ratios, relation, 1.2, "worst: ")
+    assert (verdict.measured, verdict.outcome) == (f"worst: {measured}", "fails")
+
+
+# Perplexity
+
+
+FAR_AND_NEAR = (0.5, 1, 2, 4, 16)  # multiples of 256 tokens
+
+
+def name_of(row):
+    return row.unmeasured().claim
+
+
+def measured_name(pe):
+    """Slopes are shifted by -1 at 256 tokens, half of the 512 of the Sandwich paper."""
+    return "alibi-shift:shift=-1" if pe == "alibi-shift with scaled slopes" else pe
+
+
+def judge_row(row, values, spread=0.0):
+    """Return the verdict on a claim; values: {encoding: perplexities at FAR_AND_NEAR}."""
+    random = np.random.default_rng(0) if spread else None
+    setting = {
+        "size": "small" if "tiny" in row.except_sizes else "quickstart",
+        "data": {"dataset": CLAIMS.data[row.data][0] if row.data else "toy"},
+        "protocol": SAME_TARGETS,
+    }
+    records = []
+    for pe, perplexities in values.items():
+        lengths = [round(256 * multiple) for multiple in FAR_AND_NEAR]
+        losses = dict(zip(lengths, map(math.log, perplexities), strict=True))
+        records.append(noisy(measured_name(pe), losses, spread=spread, random=random) | setting)
+    found = [v for v in judge(records) if (v.claim, v.paper) == (name_of(row), row.paper)]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("row", CLAIMS.growth.rows, ids=name_of)
+def test_growth(row):
+    """Just inside of the bound, just outside, and with noise."""
+    sign = -1 if row.relation.startswith("<") else 1
+    for change, spread, outcome in (
+        (0.001, 0.0, "holds"),
+        (-0.001, 0.0, "fails"),
+        (0.001, 0.5, "not decided"),
+    ):
+        values = [4.0] * 5
+        values[FAR_AND_NEAR.index(row.at)] *= row.bound * (1 + sign * change)
+        assert judge_row(row, {row.encoding: values}, spread).outcome == outcome
+
+
+@pytest.mark.parametrize("row", CLAIMS.lower.rows, ids=name_of)
+def test_lower(row):
+    """All others are higher; the last one is lower at one length; with noise."""
+    compared = {
+        catalog.EVERY: FAR_AND_NEAR,
+        "every length from the training length on": (1, 2, 4, 16),
+        catalog.BEYOND: (2, 4, 16),
+    }.get(row.at if isinstance(row.at, str) else "", row.at)
+    higher = {row.encoding: [4.0] * 5} | {pe: [4.1] * 5 for pe in row.others}
+    assert judge_row(row, higher).outcome == "holds"
+    assert judge_row(row, higher, spread=2.0).outcome == "not decided"
+    for index, multiple in enumerate(FAR_AND_NEAR):
+        lower = [4.1] * 5
+        lower[index] = 3.9
+        verdict = judge_row(row, higher | {row.others[-1]: lower})
+        assert verdict.outcome == ("fails" if multiple in compared else "holds")
+        if multiple in compared:
+            assert f"0.975 (0.975 to 0.975), {row.others[-1]} at {multiple:g}x" in verdict.measured
+
+
+def test_claims_are_judged_on_their_data_sizes_and_protocol():
+    lower = {"data": {"dataset": "wikitext103"}, "size": "tiny"}
+    records = [record("rope", {256: 4.0}), record("cable", {256: 4.1})]
+
+    def limitations(setting):
+        found = judge([each | setting for each in records])
+        return [v.outcome for v in found if v.where == "limitations"]
+
+    assert limitations(lower) == ["holds"]
+    assert limitations(lower | {"size": "small"}) == []
+    assert limitations(lower | {"data": {"dataset": "english"}}) == []
+    kernelized = [record(pe, {256: 4.0, 4096: 4.0}) for pe in ("k-cable", "cable")]
+    for size, number in (("tiny", 3), ("medium", 1)):
+        assert len(judge([each | {"size": size} for each in kernelized])) == number
+    sandwich = record("sandwich", {256: 1000.0, 4096: 1001.0})
+    assert results(sandwich) == []
+    assert results(sandwich | {"protocol": SAME_TARGETS}) == ["not measured", "holds"]
+    kerple = {"data": {"dataset": "fineweb-edu-bytes"}, "size": "small"}
+    assert results(record("kerple", {256: 10.0, 4096: 15.1}) | kerple) == ["holds"]
+    assert results(record("kerple", {256: 10.0, 4096: 15.1}) | kerple | {"size": "tiny"}) == []
 
 
 def test_text_that_is_hard_for_both_does_not_widen_the_interval():
@@ -99,27 +249,6 @@ def test_seeds_decide_too(shifts, outcome):
     assert (f"; {len(shifts)} seeds)" in verdict.measured) == (len(shifts) > 1)
 
 
-def test_one_comparison_on_the_wrong_side_fails_and_one_undecided_decides_nothing():
-    """Three comparisons of k-cable with cable, at 1x, 4x and 16x."""
-
-    def verdict(*ratios, spread=0.01):
-        random = np.random.default_rng(2)
-        lengths = (256, 1024, 4096)
-        cable = noisy("cable", dict.fromkeys(lengths, 1.6))
-        losses = {length: 1.6 - ratio for length, ratio in zip(lengths, ratios, strict=True)}
-        return judge([cable, noisy("k-cable", losses, spread=spread, random=random)])[-1]
-
-    assert verdict(0.1, 0.1, 0.1).outcome == "holds"
-    failed = verdict(0.1, 0.1, -0.1)
-    assert failed.outcome == "fails"
-    assert failed.measured.endswith(", cable at 16x; 2 of 3 agree, 1 disagrees")
-    undecided = verdict(0.1, 0.0, 0.1)
-    assert undecided.outcome == "not decided"
-    assert undecided.measured.endswith(", cable at 4x; 2 of 3 agree, 1 is not decided")
-    assert verdict(-0.1, 0.0, 0.1).outcome == "fails"
-    assert verdict(0.1, 0.1, 0.1, spread=1).outcome == "not decided"
-
-
 def test_records_without_blocks_are_not_paired():
     """Their standard errors decide; without these, nothing is decided."""
     cable = record("cable", {256: 4.0, 4096: 3.5})
@@ -143,19 +272,6 @@ def test_a_loss_of_nan_decides_nothing(length):
     entry = cable["lengths"][length]
     entry.update(loss=math.nan, perplexity=math.nan, blocks=[math.nan] * 4)
     assert texts([cable])[0].endswith(": nan (no interval): **not decided**")
-
-
-def test_rank_correlations_are_those_of_scipy():
-    """Also with ties, which have mean ranks; NaN has no correlation."""
-    random = np.random.default_rng(0)
-    for first, second in [random.normal(size=(2, 5, 7)), random.integers(0, 4, (2, 5, 7))]:
-        expected = [
-            scipy.stats.spearmanr(*rows).statistic for rows in zip(first, second, strict=True)
-        ]
-        assert _rank_correlations(first, second) == pytest.approx(expected)
-    row = np.arange(4.0)[None]
-    for undefined in (np.zeros((1, 4)), np.array([[0, 1, math.nan, 2]])):
-        assert np.isnan(_rank_correlations(row, undefined))
 
 
 def test_runs_of_a_few_steps_have_no_verdicts():
@@ -197,84 +313,6 @@ def test_seeds_are_paired():
     assert "to it: 1.633 (" in judge(records)[1].measured
 
 
-def test_lengths_between_the_multiples_do_not_count():
-    verdict = texts([record("rope", {256: 4.0, 4096: 9.0, 4200: 4.0})])[0]
-    expected = "> 2 (CABLE, section 5.1, our bound): 2.250 (2.250 to 2.250): **holds**"
-    assert verdict.endswith(expected)
-
-
-@pytest.mark.parametrize(
-    "pe, relation, bound",
-    [
-        ("cable", "<=", 1),
-        ("cable-v1", "<=", 1),
-        ("dapev2+cable", "<=", 1),
-        ("cable-nw", "<=", 1),
-        ("alibi", "<=", 1.1),
-        ("k-cable", "<=", 1.05),
-        ("rope", ">", 2),
-        ("sinusoidal", ">", 2),
-        ("fire", ">", 2),
-        ("t5", ">", 2),
-        ("dapev2+kerple", "<=", 1),
-    ],
-)
-def test_bounds_are_unchanged(pe, relation, bound):
-    """Encodings just inside and just outside."""
-    inside, outside = (
-        results(record(pe, {256: 1000.0, 4096: 1000 * bound + change}))[0] for change in (-1, 1)
-    )
-    expected = ("holds", "fails") if relation == "<=" else ("fails", "holds")
-    assert (inside, outside) == expected
-
-
-def on_fineweb_edu(pe, values, size="small"):
-    changed = {"size": size, "data": {"dataset": "fineweb-edu"}}
-    verdicts = judge([record(pe, values) | changed])
-    end = " on FineWeb-Edu"
-    verdicts = [v for v in verdicts if v.paper == "CABLE" and v.claim.endswith(end)]
-    return {verdict.claim.removesuffix(end): verdict.outcome for verdict in verdicts}
-
-
-def test_bounds_on_fineweb_edu():
-    """The CABLE paper states them for FineWeb-Edu; its tables of tiny models contradict them."""
-    kerple = "kerple: perplexity at 16x / perplexity at 1x > 1.5"
-    assert on_fineweb_edu("kerple", {256: 10.0, 4096: 15.1}) == {kerple: "holds"}
-    assert on_fineweb_edu("kerple", {256: 10.0, 4096: 14.9}, "medium") == {kerple: "fails"}
-    assert on_fineweb_edu("kerple", {256: 10.0, 4096: 15.1}, "tiny") == {}
-    assert judge([record("kerple", {256: 10.0, 4096: 15.1})]) == []  # on other data
-    alibi = on_fineweb_edu("alibi", {256: 10.0, 512: 10.4, 4096: 9.9})
-    assert alibi == {
-        "alibi: perplexity at 2x / perplexity at 1x <= 1.05": "holds",
-        "alibi: perplexity at 16x / perplexity at 1x > 1": "fails",
-    }
-
-
-@pytest.mark.parametrize(
-    "size, is_stated", [("tiny", True), ("quickstart", True), ("small", False)]
-)
-def test_rope_is_lower_at_the_training_length_on_wikitext103(size, is_stated):
-    """Limitations: so in table 1 (tiny), not in table 5 (medium and small)."""
-    setting = {"size": size, "data": {"dataset": "wikitext103"}}
-    records = [
-        record(pe, {256: first, 4096: 9.0}) | setting
-        for pe, first in (("rope", 4), ("cable", 4.01))
-    ]
-    found = {v.claim: v.outcome for v in judge(records) if v.where == "limitations"}
-    claim = "rope: perplexity lower than cable at 1x on WikiText-103"
-    assert found == ({claim: "holds"} if is_stated else {})
-    other_data = [made | {"data": {"dataset": "english"}} for made in records]
-    assert not [verdict for verdict in judge(other_data) if verdict.where == "limitations"]
-
-
-def test_cable_and_kerple_are_compared_from_the_training_length_on():
-    """Section 5.3."""
-    records = [record("cable", {256: 4.0, 512: 3.9}), record("kerple", {256: 3.9, 512: 4.0})]
-    found = {v.claim: v.outcome for v in judge(records) if v.where == "section 5.3"}
-    claim = "cable: perplexity lower than kerple at every length from the training length on"
-    assert found == {claim: "fails"}
-
-
 @pytest.mark.parametrize(
     "trained_at, shift, compared", [(128, -2, True), (512, 0, True), (128, 0, False)]
 )
@@ -296,34 +334,6 @@ def test_sandwich_is_compared_with_alibi_of_scaled_slopes(trained_at, shift, com
     assert verdict.outcome == ("fails" if compared else "holds")
     if compared:
         assert "alibi-shift with scaled slopes at 2x; 2 of 4 agree" in verdict.measured
-
-
-@pytest.mark.parametrize("pe", ["k-cable", "k-cable-v1"])
-def test_kernelized_cable_is_judged_on_shallow_networks_only(pe):
-    """Section 5.6, and 5.4 of version 1: "models with a low number of layers"."""
-    other = "cable-v1" if pe.endswith("v1") else "cable"
-    numbers = {256: 4.0, 512: 4.0, 4096: 4.0}
-    for size, expected in (("tiny", True), ("quickstart", True), ("small", False)):
-        records = [record(name, numbers) | {"size": size} for name in (pe, other)]
-        assert any(v.claim.startswith(f"{pe}:") for v in judge(records)) == expected
-
-
-def test_cable_is_best_at_every_length_on_fineweb_edu():
-    """Section A.2: also below the training length."""
-
-    def best(shortest):
-        records = [
-            record("cable", {128: 4.0, 256: 4.0, 4096: 4.0}),
-            record("rope", {128: shortest, 256: 4.1, 4096: 9.0}),
-        ]
-        for made in records:
-            made["data"] = {"dataset": "fineweb-edu-bytes"}
-        (verdict,) = [verdict for verdict in judge(records) if "section A.2" in verdict.where]
-        assert verdict.claim == "cable: perplexity lower than rope at every length on FineWeb-Edu"
-        return verdict
-
-    assert best(4.2).outcome == "holds"
-    assert best(3.9).outcome == "fails" and "rope at 0.5x; 2 of 3" in best(3.9).measured
 
 
 def test_fox_is_judged_as_cable_v1():
@@ -353,46 +363,6 @@ def test_a_printed_table_of_one_encoding_has_no_order():
     assert [verdict.claim for verdict in verdicts] == [
         "cable-v1: perplexity at 16x / perplexity at 1x < 1"
     ]
-
-
-def test_bounds_of_two_papers_and_of_twice_the_training_length():
-    """ALiBi has a claim of each paper, KERPLE one of Sandwich, Sandwich one at 2x and at 16x.
-
-    The growth that the Sandwich paper reports is that of its own protocol.
-    """
-
-    def outcomes(pe, **changed):
-        lengths = {256: 1000.0, 512: 999.0, 4096: 1001.0}
-        lengths |= {int(length[1:]): value for length, value in changed.items()}
-        return results(record(pe, lengths) | {"protocol": SAME_TARGETS})
-
-    assert outcomes("kerple") == ["fails"]
-    assert outcomes("kerple", _4096=999.0) == ["holds"]
-    assert outcomes("alibi") == ["holds", "holds"]
-    assert outcomes("alibi", _4096=999.0) == ["holds", "fails"]
-    assert outcomes("sandwich") == ["holds", "holds"]
-    assert outcomes("sandwich", _512=1001.0) == ["fails", "holds"]
-    assert results(record("sandwich", {256: 1000.0, 4096: 1001.0})) == []
-
-
-def test_other_dimensions_of_sandwich_are_worse():
-    """Section 6.1: smaller and larger ones, at every length from the training length on."""
-
-    def sweep(far):
-        records = [record("sandwich", {256: 4.0, 512: 4.0})]
-        for dimension in (64, 256):
-            lengths = {256: 4.1, 512: far if dimension == 256 else 4.2}
-            records.append(record(f"sandwich:dimension={dimension}", lengths))
-        return texts([each | {"protocol": SAME_TARGETS} for each in records])[-1]
-
-    claim = (
-        "sandwich: perplexity lower than sandwich:dimension=64, sandwich:dimension=256 at every "
-        "length from the training length on (Sandwich, section 6.1)"
-    )
-    assert sweep(4.3).startswith(claim) and sweep(4.3).endswith(
-        "1.025), sandwich:dimension=64 at 1x: **holds**"
-    )
-    assert sweep(3.9).startswith(claim) and sweep(3.9).endswith("disagrees: **fails**")
 
 
 def test_models_trained_on_longer_texts_are_stable():
@@ -448,24 +418,6 @@ def test_criteria_hold_on_the_tables_that_the_papers_print():
     assert len(held) > 60
 
 
-def test_criterion_of_the_rank_correlation_holds_on_the_paper_s_numbers():
-    """Over its windows; over windows and slopes, its numbers have a correlation of 0.52."""
-    with open(paper.FOLDER / "sandwich_section5.1_receptive_fields.csv") as file:
-        fields = {row["encoding"]: float(row["receptive_field"]) for row in csv.DictReader(file)}
-    numbers = paper.load(paper.FOLDER / "sandwich_table1_arxiv.csv").numbers
-    growth = {pe: numbers[pe][8192] / numbers[pe][512] for pe in fields}
-
-    def correlation(names):
-        return scipy.stats.spearmanr(
-            *([values[pe] for pe in names] for values in (fields, growth))
-        ).statistic
-
-    windows = [pe for pe in fields if pe.startswith("window")]
-    assert correlation(windows) == pytest.approx(0.94, abs=0.005)
-    assert correlation(windows) > MIN_RANK_CORRELATION > correlation(fields)
-    assert correlation(fields) == pytest.approx(0.52, abs=0.005)
-
-
 def test_15x_counts_where_16x_was_not_evaluated():
     """15 times the training length is the longest context of the CABLE paper's tables."""
     records = [record("rope", {256: 4.0, 3840: 9.0}), record("rope+fox", {256: 3.0, 3840: 8.9})]
@@ -475,23 +427,6 @@ def test_15x_counts_where_16x_was_not_evaluated():
         "rope+fox: perplexity lower than rope at 1x, 15x (not in a paper): smallest ratio of "
         "another encoding to it: 1.011 (1.011 to 1.011), rope at 15x: **holds**",
     ]
-
-
-def test_cable_has_the_lowest_perplexity_at_every_length_beyond():
-    cable = record("cable", {256: 4.5, 512: 4.0, 4096: 4.0})
-    fire = record("fire", {256: 4.0, 512: 4.1, 4096: 4.1})
-    fox = record("fox", {256: 1.0, 512: 1.0, 4096: 1.0})
-    assert results(cable, fire, fox)[-1] == "holds"
-    lower = record("fire", {256: 5.0, 512: 3.9, 4096: 9.0})
-    assert results(cable, lower, fox)[-1] == "fails"
-
-
-def test_comparisons_of_the_sandwich_paper_need_its_protocol():
-    records = [record("kerple", {256: 4.0, 4096: 4.0}), record("sandwich", {256: 5.0, 4096: 5.0})]
-    claim = "kerple: perplexity lower than sandwich at every length from the training length on"
-    assert claim not in [verdict.claim for verdict in judge(records)]
-    records = [each | {"protocol": SAME_TARGETS} for each in records]
-    assert claim in [verdict.claim for verdict in judge(records)]
 
 
 def test_training_lengths_are_judged_separately():
@@ -563,6 +498,61 @@ def test_encodings_of_the_paper_without_records_are_not_measured():
     assert str(missing).endswith("section 5.1): **not measured**")
 
 
+def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
+    """At the training lengths of sinusoidal; cable-v1 was trained with as many tokens or less."""
+    ours = [record("cable-v1", {512: 5.0, 1024: 4.0}, block_size=size) for size in (512, 1024)]
+    theirs = [
+        record("sinusoidal", {512: 5.5, 1024: 9.0}, block_size=512),
+        record("sinusoidal", {512: 4.0, 1024: 4.2}, block_size=1024),
+    ]
+    ours[1]["lengths"]["512"] = record("", {512: 9.0})["lengths"]["512"]  # below its length
+    assert texts(ours + theirs)[-1].endswith(
+        "to it: 1.050 (1.050 to 1.050), sinusoidal, 1,024 and cable-v1, 512 at 1,024 tokens: "
+        "**holds**"
+    )
+    theirs[1] = record("sinusoidal", {512: 4.9, 1024: 3.9}, block_size=1024)
+    assert judge(ours + theirs)[-1].outcome == "fails"
+    one_length = judge(ours + theirs[:1])
+    assert not any("every training length of" in verdict.claim for verdict in one_length)
+
+
+# Receptive fields
+
+
+def test_rank_correlations_are_those_of_scipy():
+    """Also with ties, which have mean ranks; NaN has no correlation."""
+    random = np.random.default_rng(0)
+    for first, second in [random.normal(size=(2, 5, 7)), random.integers(0, 4, (2, 5, 7))]:
+        expected = [
+            scipy.stats.spearmanr(*rows).statistic for rows in zip(first, second, strict=True)
+        ]
+        assert _rank_correlations(first, second) == pytest.approx(expected)
+    row = np.arange(4.0)[None]
+    for undefined in (np.zeros((1, 4)), np.array([[0, 1, math.nan, 2]])):
+        assert np.isnan(_rank_correlations(row, undefined))
+
+
+def test_criterion_of_the_rank_correlation_holds_on_the_paper_s_numbers():
+    """Over its windows; over windows and slopes, its numbers have a correlation of 0.52."""
+    with open(paper.FOLDER / "sandwich_section5.1_receptive_fields.csv") as file:
+        fields = {row["encoding"]: float(row["receptive_field"]) for row in csv.DictReader(file)}
+    numbers = paper.load(paper.FOLDER / "sandwich_table1_arxiv.csv").numbers
+    growth = {pe: numbers[pe][8192] / numbers[pe][512] for pe in fields}
+
+    def correlation(names):
+        return scipy.stats.spearmanr(
+            *([values[pe] for pe in names] for values in (fields, growth))
+        ).statistic
+
+    windows = [pe for pe in fields if pe.startswith("window")]
+    assert correlation(windows) == pytest.approx(0.94, abs=0.005)
+    assert correlation(windows) > CLAIMS.rank_correlation.rows[0].bound > correlation(fields)
+    assert correlation(fields) == pytest.approx(0.52, abs=0.005)
+
+
+# Other tasks
+
+
 def test_generalization_compares_the_best_of_each_measure():
     def elsewhere(pe, perplexity, size="small"):
         """At half of the training length as well, which does not count."""
@@ -597,24 +587,6 @@ def test_generalization_compares_the_best_of_each_measure():
     verdict = claims.judge_generalization(perplexities)[0]
     assert "ratio 0.993 (0.982 to 1.004; unpaired)" in verdict.measured
     assert verdict.outcome == "not decided"
-
-
-def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
-    """At the training lengths of sinusoidal; cable-v1 was trained with as many tokens or less."""
-    ours = [record("cable-v1", {512: 5.0, 1024: 4.0}, block_size=size) for size in (512, 1024)]
-    theirs = [
-        record("sinusoidal", {512: 5.5, 1024: 9.0}, block_size=512),
-        record("sinusoidal", {512: 4.0, 1024: 4.2}, block_size=1024),
-    ]
-    ours[1]["lengths"]["512"] = record("", {512: 9.0})["lengths"]["512"]  # below its length
-    assert texts(ours + theirs)[-1].endswith(
-        "to it: 1.050 (1.050 to 1.050), sinusoidal, 1,024 and cable-v1, 512 at 1,024 tokens: "
-        "**holds**"
-    )
-    theirs[1] = record("sinusoidal", {512: 4.9, 1024: 3.9}, block_size=1024)
-    assert judge(ours + theirs)[-1].outcome == "fails"
-    one_length = judge(ours + theirs[:1])
-    assert not any("every training length of" in verdict.claim for verdict in one_length)
 
 
 def encoders(spread=5.0, **values):
@@ -739,7 +711,7 @@ def test_table_of_losses_is_at_the_shared_steps():
     """rope logged every second step only: 20, 40, ..., 1000; final: the last tenth of these."""
     record = loss_record(cable=[range(100), range(1, 101)], rope=[range(100)])
     record["runs"][2]["losses"] = record["runs"][2]["losses"][1::2]
-    cells = claims.loss_table(record).cells
+    cells = tables.loss_table(record).cells
     # Losses at steps 20, 40, ...: 1, 3, ..., 99. The last five: 91, 93, 95, 97, 99.
     assert cells[1] == ["cable", "95.500 ± 0.707", "50.500 ± 0.707", "2"]
     assert cells[2] == ["rope", "95.000", "50.000", "1"]

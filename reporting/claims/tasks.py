@@ -1,0 +1,224 @@
+"""Claims on encoders (training losses, retrieval), and on data that models were not trained on."""
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from evaluation import intervals
+from evaluation.intervals import MAX_SEGMENTS, Interval
+from reporting.claims import catalog
+from reporting.claims.verdicts import (
+    CLAIMED_AS,
+    HOLDS,
+    Verdict,
+    combine,
+    decide,
+    has_verdicts,
+    judge_bound,
+    printed_interval,
+)
+from reporting.columns import Column, all_lengths, entry_pairs
+from reporting.tables import (
+    ACCURACIES,
+    FINAL,
+    Curves,
+    last,
+    losses_by_encoding,
+    values_on_other_data,
+)
+
+ByEncoding = dict[str, list[dict]]  # {encoding: records of its seeds}
+
+# Training losses
+
+
+def judge_losses(record: dict) -> list[Verdict]:
+    """Return verdicts on the encoders of a record of `plot.py losses`; [] for decoders.
+
+    Runs are compared at the steps that all of them logged; the interval is over at most 32 segments
+    of these steps, and over seeds.
+    """
+    runs = [run for run in record["runs"] if has_verdicts(run)]
+    if not runs or any(run["objective"] != "mlm" for run in runs):
+        return []
+    curves = losses_by_encoding(runs)
+    verdicts = []
+    for claim in catalog.load().losses.rows:
+        if claim.training == record["training"] and claim.encoding in curves:
+            others = [pe for pe in curves if pe not in (claim.encoding, *claim.not_compared)]
+            if others:
+                margins = _margins(claim, curves, others)
+                verdict = claim.unmeasured(others=", ".join(others))
+                verdicts.append(decide(verdict, margins, bound=0, what="smallest difference: "))
+    return verdicts
+
+
+def _margins(claim: catalog.Loss, curves: Curves, others: list[str]) -> dict[str, Interval]:
+    """Return by how much the losses of others are on the claimed side, for each other encoding."""
+    fraction = FINAL if claim.loss.startswith("final") else 1
+    sign = 1 if claim.relation == "lower" else -1
+    margins = {}
+    for other in others:
+        pairs = [
+            (sign * _segments(curves[other][seed], fraction), sign * _segments(losses, fraction))
+            for seed, losses in curves[claim.encoding].items()
+            if seed in curves[other]
+        ]
+        if pairs and len(pairs[0][0]):
+            margins[other] = intervals.score_difference(pairs)
+    return margins
+
+
+def _segments(losses: np.ndarray, fraction: float) -> np.ndarray:
+    """Return the mean losses of at most 32 segments of the last fraction of a training."""
+    kept = last(losses, fraction) if len(losses) else losses
+    parts = np.array_split(kept, min(MAX_SEGMENTS, len(kept)) or 1)
+    return np.array([part.mean() for part in parts if len(part)])
+
+
+# Retrieval
+
+
+def judge_retrieval(columns: list[Column]) -> list[Verdict]:
+    """Return verdicts on the nDCG@10 of encoders beyond the training length (CABLE, table 3).
+
+    Of several columns of an encoding the first counts. The bootstrap draws queries.
+    """
+    first = {column.pe: column for column in reversed(columns)}
+    trained_at = columns[0].trained_at
+    beyond = [length for length in all_lengths(columns) if length > trained_at]
+    if not beyond:
+        return []
+    verdicts = []
+    for claim in catalog.load().retrieval_growth.rows:
+        if column := first.get(claim.encoding):
+            ratios = {}
+            at_longest, at_training_length = column.mean(beyond[-1]), column.mean(trained_at)
+            if at_training_length and at_longest is not None:
+                pairs = entry_pairs(column, beyond[-1], column, trained_at)
+                ratio = _compare_scores(pairs, intervals.score_ratio)
+                ratios[""] = ratio or Interval(at_longest / at_training_length)
+            verdict = claim.unmeasured(at=beyond[-1] / trained_at)
+            verdicts.append(decide(verdict, ratios, claim.relation, claim.bound))
+    for claim in catalog.load().retrieval_best.rows:
+        others = [pe for pe in claim.others if pe in first]
+        if claim.encoding in first and others:
+            verdicts.append(_judge_highest(claim, first, others, beyond))
+    return verdicts
+
+
+def _compare_scores(pairs: list[tuple[dict, dict]], compare) -> Interval | None:
+    """Return the comparison of the scores of queries, or None if an entry has none."""
+    if not all("by_question" in entry for pair in pairs for entry in pair):
+        return None
+    return compare([tuple(np.array(entry["by_question"]) for entry in pair) for pair in pairs])
+
+
+def _judge_highest(
+    claim: catalog.Comparison, first: dict[str, Column], others: list[str], lengths: list[int]
+) -> Verdict:
+    ours = first[claim.encoding]
+    margins, measured = {}, {}  # the latter without `learnable` beyond the training length
+    for length in lengths:
+        for pe in others:
+            mean, other_mean = ours.mean(length), first[pe].mean(length)
+            if mean is None or other_mean is None:
+                continue
+            pairs = entry_pairs(ours, length, first[pe], length)
+            margin = _compare_scores(pairs, intervals.score_difference)
+            margins[f"{pe} at {length:,} tokens"] = margin or Interval(mean - other_mean)
+            measured[pe] = None
+    named = [pe for pe in others if pe in measured] or others
+    verdict = claim.unmeasured(others=", ".join(named))
+    show = partial(printed_interval, digits=2)
+    return decide(verdict, margins, bound=0, what="smallest margin ", show=show)
+
+
+# Data that the models were not trained on
+
+
+def judge_generalization(records: list[dict]) -> list[Verdict]:
+    """Return whether an encoding is the best on other data, for every size and measure.
+
+    records: of eval_hellaswag.py and eval_extrapolation.py, see tables.values_on_other_data.
+    Accuracies have standard errors only, so that their comparisons are not paired.
+    """
+    by_measure = {}  # {measure: {size: ByEncoding}}
+    for record in records:
+        for measure in values_on_other_data(record):
+            by_encoding = by_measure.setdefault(measure, {}).setdefault(record["size"], {})
+            pe = CLAIMED_AS.get(record["pe"], record["pe"])
+            by_encoding.setdefault(pe, []).append(record)
+    verdicts = []
+    claim = catalog.load().other_data.rows[0]  # the others are the same on other measures
+    for measure in sorted(by_measure, key=lambda name: name not in ACCURACIES):
+        for size, by_encoding in sorted(by_measure[measure].items()):
+            verdicts += _judge_best(claim, measure, size, by_encoding)
+    return verdicts
+
+
+def _judge_best(
+    claim: catalog.OtherData, measure: str, size: str, by_encoding: ByEncoding
+) -> Iterator[Verdict]:
+    others = [pe for pe in claim.others if pe in by_encoding]
+    if claim.encoding not in by_encoding or not others:
+        return
+    is_accuracy = measure in ACCURACIES
+    means = {}
+    for pe, records in by_encoding.items():
+        means[pe] = statistics.mean(values_on_other_data(record)[measure] for record in records)
+    other = (max if is_accuracy else min)(others, key=lambda pe: means[pe])
+    compare = _accuracy_difference if is_accuracy else _perplexity_ratio
+    compared = {
+        pe: compare(measure, _by_seed(by_encoding[claim.encoding], by_encoding[pe]))
+        for pe in others
+    }
+    bound, what, digits = (0, "difference", 2) if is_accuracy else (1, "ratio", 3)
+    outcome, counts = combine([judge_bound(each, ">", bound) for each in compared.values()])
+    measured = f"{means[claim.encoding]:.2f}, next {other} {means[other]:.2f}, {what} "
+    measured += printed_interval(compared[other], digits)
+    if outcome != HOLDS and len(compared) > 1:
+        measured += f"; {counts}"
+    best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
+    verdict = claim.unmeasured(encoding=f"{size}: {claim.encoding}", best=best)
+    verdict.measured, verdict.outcome = measured, outcome
+    yield verdict
+
+
+def _by_seed(ours: list[dict], theirs: list[dict]) -> list[tuple[dict, dict]]:
+    """Return the records of the seeds that both have; without any, all in order."""
+    by_seed = {record.get("seed"): record for record in theirs}
+    pairs = [(a, by_seed[seed]) for a in ours if (seed := a.get("seed")) in by_seed]
+    return pairs or [*zip(ours, theirs, strict=False)]
+
+
+def _accuracy_difference(measure: str, pairs: list[tuple[dict, dict]]) -> Interval:
+    """Return the first accuracy minus the second, in percent."""
+    return intervals.unpaired_difference(
+        [(_percent_and_error(a, measure), _percent_and_error(b, measure)) for a, b in pairs]
+    )
+
+
+def _percent_and_error(record: dict, measure: str) -> tuple[float, float | None]:
+    key = ACCURACIES[measure]
+    error = record.get(f"{key}_se")
+    return 100 * record[key], None if error is None else 100 * error
+
+
+def _perplexity_ratio(measure: str, pairs: list[tuple[dict, dict]]) -> Interval:
+    """Return the second perplexity over the first, at the training length."""
+    entries = [(_entry(theirs), _entry(ours)) for ours, theirs in pairs]
+    is_paired = all(_text_of(a) == _text_of(b) for a, b in pairs)
+    return intervals.perplexity_ratio(entries, paired=is_paired)
+
+
+def _entry(record: dict) -> dict:
+    """Return the entry of a record of perplexity at its training length."""
+    return record["lengths"][str(record["block_size"])]
+
+
+def _text_of(record: dict) -> tuple:
+    """Return what two records of perplexity must share to be compared block by block."""
+    return record["data"], record.get("protocol"), record["block_size"]
