@@ -96,7 +96,7 @@ class Config:
     """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"
     """size of the model: quickstart, tiny, small, medium, large or xl"""
-    micro_batch: int = 4
+    micro_batch: int = cli.limited(4, 1, 10**9)
     """train, attention, eval, compare (training): sequences per pass"""
     objective: Literal["clm", "mlm"] = "clm"
     """clm: decoders; mlm: encoders, which predict masked tokens"""
@@ -117,7 +117,7 @@ class Config:
     """prepare: column that holds the text"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
     """prepare: tokenizer"""
-    repeats: int = 5
+    repeats: int = cli.limited(5, 1, 10**6)
     """counted rounds"""
     out: str | None = None
     """JSON file for the record, with hardware and versions"""
@@ -139,7 +139,6 @@ class Config:
             problems.append("generate needs decoders: remove it or --objective mlm")
         if self.against and "generate" not in self.what:
             problems.append(f"--against {self.against} applies to generate only: remove it")
-        problems += cli.check_minimums(self, micro_batch=1, repeats=1)
         if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
             problems.append(
                 f"context '{self.context}': pass token counts of at least 2, as in 512,1024"

@@ -80,25 +80,22 @@ class Config(TextEvaluationConfig):
     length"""
     protocol: Literal["segments", "same-targets"] = "segments"
     """which tokens are predicted from which context"""
-    stride: int | None = None
+    stride: int | None = cli.limited(None, 1)
     """segments: tokens between the starts of windows; null: the context length"""
-    targets: int = 256
+    targets: int = cli.limited(256, 1)
     """same-targets: number of tokens predicted at the end of each window"""
-    max_tokens: int | None = None
+    max_tokens: int | None = cli.limited(None, 1)
     """if the split is longer, take as many windows of the longest length as hold this number of
     tokens; null: no limit"""
-    windows: int | None = None
+    windows: int | None = cli.limited(None, 1)
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
-    cache_window: int | None = None
+    cache_window: int | None = cli.limited(None, 1)
     """number of tokens that each token attends to, itself included, as with a KV cache of this
     size; null: all"""
 
     def problems(self) -> list[str]:
         problems = super().problems()
-        problems += cli.check_minimums(
-            self, stride=1, targets=1, max_tokens=1, windows=1, cache_window=1
-        )
         if self.stride and self.protocol != "segments":
             problems.append("--stride applies to the protocol segments only: remove it")
         return problems

@@ -51,13 +51,10 @@ class Config(EvaluationConfig):
     source: str | None = None
     """.jsonl or .parquet file of examples (activity_label, ctx_a, ctx_b, endings, label); null:
     the validation split from the hub"""
-    max_examples: int | None = None
+    max_examples: int | None = cli.limited(None, 1)
     """evaluate only this number of examples, the first ones; null: all"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
-
-    def problems(self) -> list[str]:
-        return super().problems() + cli.check_minimums(self, max_examples=1)
 
 
 def main(argv=None):

@@ -64,13 +64,10 @@ class Config(TextEvaluationConfig):
     """tokens from the start of the passage's first copy to the start of its second, separated by
     commas; 1x,2x,... are multiples of the training length; null: 64,128,...,4096, for objective
     recall 8,16,32,48,1x,2x,4x,8x,16x"""
-    passage: int = 64
+    passage: int = cli.limited(64, 2)
     """length of the passage in tokens"""
-    trials: int = 250
+    trials: int = cli.limited(250, 3)
     """number of sequences; on text fewer if the split has fewer windows of the longest distance"""
-
-    def problems(self) -> list[str]:
-        return super().problems() + cli.check_minimums(self, passage=2, trials=3)
 
 
 @dataclass(kw_only=True)

@@ -54,11 +54,8 @@ class Config(TextEvaluationConfig):
     lengths: str = "1x,2x,4x"
     """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
     length"""
-    windows: int = 100
+    windows: int = cli.limited(100, 2)
     """number of predictions, each from a window of its own; fewer if the split has fewer"""
-
-    def problems(self) -> list[str]:
-        return super().problems() + cli.check_minimums(self, windows=2)
 
 
 @dataclass(kw_only=True)

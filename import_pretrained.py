@@ -31,7 +31,7 @@ class Config:
     """name on the hub, folder saved by transformers, or file of the CABLE authors"""
     file: str | None = None
     """file of axiomlaborg/Cable on the hub"""
-    block_size: int | None = None
+    block_size: int | None = cli.limited(None, maximum=10**8)
     """CABLE checkpoint: training length in tokens (null: 1024)"""
     attn_scale: float | None = None
     """CABLE checkpoint: factor of q k^T (null: 1, as in the authors' training code)"""

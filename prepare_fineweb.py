@@ -68,7 +68,7 @@ class Config:
     the folder of a data set or run, to use its tokenizer"""
     text_column: str = "text"
     """column that holds the text"""
-    shard_tokens: int = 100_000_000
+    shard_tokens: int = cli.limited(100_000_000, maximum=2**31 - 1)
     """tokens per shard"""
     verify: bool = False
     """only compare the shards in out_dir with their hashes"""

@@ -60,7 +60,7 @@ class Config:
     """column of jsonl and parquet files that holds the text"""
     val_every: int = 20
     """hold out every n-th document for validation"""
-    shard_tokens: int = 100_000_000
+    shard_tokens: int = cli.limited(100_000_000, maximum=2**31 - 1)
     """tokens per shard"""
     verify: bool = False
     """only compare the shards in out_dir with their hashes"""

@@ -52,7 +52,7 @@ class Config:
     """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
     bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
     the folder of a data set or run, to use its tokenizer"""
-    shard_tokens: int = 100_000_000
+    shard_tokens: int = cli.limited(100_000_000, maximum=2**31 - 1)
     """tokens per shard"""
     verify: bool = False
     """only compare the shards in out_dir with their hashes"""

@@ -67,17 +67,17 @@ class Config:
     # model
     size: str = "small"
     """shape of the network: quickstart, tiny, small, medium, large or xl; for recipes: --config"""
-    n_layer: int | None = None
+    n_layer: int | None = cli.limited(None, maximum=256)  # more take a minute to create
     """number of layers; null: that of the size"""
-    n_head: int | None = None
+    n_head: int | None = cli.limited(None, maximum=1_000)
     """number of attention heads; null: that of the size"""
-    n_embd: int | None = None
+    n_embd: int | None = cli.limited(None, maximum=100_000)
     """embedding dimension; null: that of the size"""
     pe: str = "cable"
     """positional encoding (posenc.py): cable; with options: fire:width=16; joined: rope+cable"""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own that `pe` uses"""
-    block_size: int = 1024
+    block_size: int = cli.limited(1024, 1, 10**8)
     """training sequence length in tokens"""
     attn_scale: float | None = None
     """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
@@ -91,38 +91,38 @@ class Config:
     a decoder that predicts tokens which return (text_data/recall_task.py), with data as filler"""
     mask_rate: float = 0.15
     """mlm: fraction of tokens that are masked"""
-    steps: int = 19_000
+    steps: int = cli.limited(19_000, 0, 10**9)
     """optimizer steps; 0 with --init_from: keep the weights, under another encoding"""
-    tokens_per_step: int = 524_288
+    tokens_per_step: int = cli.limited(524_288, 1, 10**9)
     """tokens of one optimizer step: a multiple of block_size x world size"""
-    micro_batch: int | Literal["auto"] = 16
+    micro_batch: int | Literal["auto"] = cli.limited(16, 1, 10**9)
     """most sequences per forward and backward pass on each rank; auto: as many as fit in the GPU"""
-    lr: float = 6e-4
+    lr: float = cli.limited(6e-4, 0)
     """peak learning rate"""
-    min_lr: float = 6e-5
+    min_lr: float = cli.limited(6e-5, 0)
     """final learning rate"""
-    warmup_steps: int = 750
+    warmup_steps: int = cli.limited(750, 0)
     """steps of linear warmup; cosine decay follows"""
     beta1: float = 0.9
     """AdamW's first beta"""
     beta2: float = 0.95
     """AdamW's second beta"""
-    weight_decay: float = 0.1
+    weight_decay: float = cli.limited(0.1, 0)
     """weight decay of matrices and embeddings"""
-    grad_clip: float = 1.0
+    grad_clip: float = cli.limited(1.0, 0)
     """largest gradient norm; 0: no clipping"""
-    seed: int = 1
+    seed: int = cli.limited(1, 0)
     """seed of the initial weights and of the data order"""
     # logging
-    log_every: int = 10
+    log_every: int = cli.limited(10, 1)
     """steps between log lines"""
-    val_every: int = 250
+    val_every: int = cli.limited(250, 1)
     """steps between validations"""
-    val_tokens: int = 1_048_576
+    val_tokens: int = cli.limited(1_048_576, 1)
     """tokens of one validation, in windows of block_size"""
-    checkpoint_every: int = 1000
+    checkpoint_every: int = cli.limited(1000, 1)
     """steps between checkpoints"""
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = cli.limited(2, 1)
     """number of newest checkpoints to keep"""
     logger: loggers.Name = "auto"
     """also log to Weights & Biases or TensorBoard; auto: to wandb if there is a wandb_project"""

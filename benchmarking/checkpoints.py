@@ -31,7 +31,7 @@ class Config:
     """auto, cpu, cuda or cuda:N"""
     folder: str = "."
     """existing folder on the disk to write to; its content is not changed"""
-    repeats: int = 5
+    repeats: int = cli.limited(5, 1, 10**6)
     """number of rounds"""
 
 

@@ -43,9 +43,9 @@ class Config:
     """size of the model"""
     pe: str = "rope"
     """positional encoding"""
-    micro_batch: int = 32
+    micro_batch: int = cli.limited(32, 1, 10**9)
     """sequences per step"""
-    context: int = 1024
+    context: int = cli.limited(1024, 1, 10**8)
     """tokens per sequence"""
     attention: Name = "auto"
     """attention path; auto: sdpa where it applies, else dense"""

@@ -42,7 +42,7 @@ PRODUCTS, ATTENTION, ELEMENTWISE, OPTIMIZER = "products", "attention", "elementw
 class Config:
     """Settings of the estimate."""
 
-    context: int = 1024
+    context: int = cli.limited(1024, 1, 10**8)
     """tokens per sequence"""
     products: float = 0.7
     """attainable fraction of the peak speed in matrix products (assumed)"""
@@ -52,7 +52,7 @@ class Config:
     """attainable fraction of the memory bandwidth (assumed)"""
 
     def __post_init__(self):
-        problems = cli.check_minimums(self, context=1)
+        problems = []
         for name in ("products", "attention", "memory"):
             if not 0 < getattr(self, name) <= 1:
                 problems.append(f"{name} is {getattr(self, name)}: use a fraction above 0, up to 1")

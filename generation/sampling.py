@@ -4,7 +4,7 @@ import collections
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from runtime import devices
+from runtime import cli, devices
 
 import torch
 import torch.nn.functional as F
@@ -22,16 +22,16 @@ STEPS_AHEAD = {"cpu": 0, "cuda": 1}
 class SamplingConfig:
     """Settings of token sampling."""
 
-    max_new_tokens: int = 256
+    max_new_tokens: int = cli.limited(256, 0, 10**9)
     """maximum number of new tokens; the end of a document stops earlier"""
-    temperature: float = 0.8
+    temperature: float = cli.limited(0.8, 0)
     """divides the logits; 0: greedy decoding"""
-    top_k: int | None = None
+    top_k: int | None = cli.limited(None, 1)
     """sample from the k most likely tokens only; null: from all"""
-    top_p: float = 1.0
+    top_p: float = cli.limited(1.0, 0)
     """nucleus sampling: sample from the fewest most likely tokens that together reach this
     probability"""
-    seed: int = 1
+    seed: int = cli.limited(1, 0)
     """random seed of the sampling"""
     compile: bool = False
     """compile the decoding step; pays off on a GPU and for many tokens"""

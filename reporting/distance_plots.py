@@ -40,9 +40,9 @@ class Config:
     """encodings whose bias depends on the distance alone: sandwich, alibi, kerple, t5, ..."""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own"""
-    context: int = 8192
+    context: int = cli.limited(8192, 2, 10**8)
     """number of tokens"""
-    heads: int = 12
+    heads: int = cli.limited(12, 1, 1_000)
     """number of heads"""
     head: int = -1
     """head to plot, from 0; negative numbers count from the last"""
@@ -52,7 +52,7 @@ class Config:
     """PNG file to write"""
 
     def __post_init__(self):
-        problems = cli.check_minimums(self, context=2, heads=1)
+        problems = []
         if not self.encodings:
             problems.append("no encodings given: python plot.py distances sandwich ...")
         if not -self.heads <= self.head < self.heads:

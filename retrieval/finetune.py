@@ -73,24 +73,24 @@ class Config:
     data: str | None = None
     """.jsonl or .parquet file with the columns query, positive and negative;
     default: MS MARCO from the hub"""
-    samples: int = 1_250_000
+    samples: int = cli.limited(1_250_000, 1)
     """use at most this many rows, the first ones; rows of the hub are shuffled once before,
     in the same order for every seed"""
-    max_tokens: int | None = None
+    max_tokens: int | None = cli.limited(None, 1)
     """truncate texts to this many tokens; default: the encoder's training length"""
-    batch: int = 128
+    batch: int = cli.limited(128, 2)
     """queries per optimizer step"""
-    mini_batch: int = 32
+    mini_batch: int = cli.limited(32, 1)
     """texts per forward pass"""
-    lr: float = 8e-5
+    lr: float = cli.limited(8e-5, 0)
     """highest learning rate, with linear decay"""
-    warmup: float = 0.05
+    warmup: float = cli.limited(0.05, 0)
     """fraction of the steps with linear warmup"""
-    seed: int = 1
+    seed: int = cli.limited(1, 0, 2**32 - 1)  # NumPy's limit
     """seed of the data order"""
-    log_every: int = 10
+    log_every: int = cli.limited(10, 1)
     """record the mean loss every n steps"""
-    checkpoint_every: int = 500
+    checkpoint_every: int = cli.limited(500, 1)
     """save a checkpoint every n steps"""
     out_dir: str = "runs/retrieval/encoder"
     """folder of the fine-tuned model"""
@@ -102,24 +102,8 @@ class Config:
     """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
     def __post_init__(self):
-        problems = cli.check_minimums(
-            self,
-            samples=1,
-            max_tokens=1,
-            batch=2,
-            mini_batch=1,
-            lr=0,
-            warmup=0,
-            seed=0,
-            log_every=1,
-            checkpoint_every=1,
-        )
-        if self.seed >= 2**32:
-            problems.append(f"seed is {self.seed}: it must be below 2^32, as NumPy requires")
         if self.warmup >= 1:
-            problems.append(f"warmup is {self.warmup}: it must be below 1")
-        if problems:
-            raise InputError(*problems)
+            raise InputError(f"warmup is {self.warmup}: it must be below 1")
 
 
 def main(argv=None):

@@ -44,31 +44,18 @@ class Config:
     """folder of the shards"""
     out_dir: str | None = None
     """folder of the task; default: the shards' folder with the suffix -retrieval"""
-    triplets: int = 20_000
+    triplets: int = cli.limited(20_000, 1, 10**7)
     """number of triplets"""
-    passage: int = 1000
+    passage: int = cli.limited(1000, 2 * MAX_QUERY)
     """characters per passage of a triplet"""
-    documents: int = 2000
+    documents: int = cli.limited(2000, 2)
     """highest number of documents in the task"""
-    questions: int = 400
+    questions: int = cli.limited(400, 1)
     """number of queries, each from another document"""
-    length: int = 16_384
+    length: int = cli.limited(16_384, 2 * MAX_QUERY)
     """characters per document"""
-    seed: int = 1
+    seed: int = cli.limited(1, 0)
     """seed of all random choices"""
-
-    def __post_init__(self):
-        problems = cli.check_minimums(
-            self,
-            triplets=1,
-            documents=2,
-            questions=1,
-            passage=2 * MAX_QUERY,
-            length=2 * MAX_QUERY,
-            seed=0,
-        )
-        if problems:
-            raise InputError(*problems)
 
 
 def main(argv=None):

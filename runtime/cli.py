@@ -18,6 +18,7 @@ import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from runtime import plugins
 
@@ -29,23 +30,6 @@ from errors import InputError
 
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
-# Largest values of settings, by name, in all programs: far above what makes sense, and small enough
-# that the program fails in seconds if a machine cannot compute them.
-MAXIMUMS = {
-    "n_layer": 256,  # many more take a minute to create
-    "n_head": 1_000,
-    "heads": 1_000,
-    "n_embd": 100_000,
-    "block_size": 10**8,
-    "tokens_per_step": 10**9,
-    "micro_batch": 10**9,
-    "steps": 10**9,
-    "max_new_tokens": 10**9,
-    "context": 10**8,
-    "shard_tokens": 2**31 - 1,  # the header of a shard counts its tokens as int32
-    "triplets": 10**7,
-    "repeats": 10**6,
-}
 LARGEST_INTEGER = 2**63 - 1  # int64 of PyTorch and NumPy
 LARGEST_FLOAT = 1e30  # products of two settings stay within float64, and most within float32
 CONVERSION_LIMIT = "integer string conversion"  # in Python's error about more than 4300 digits
@@ -121,7 +105,14 @@ def parse(
         if problems := check_values(inherited, config_class):
             raise InputError(*problems)
         values |= inherited
-    return config_class(**values)
+    problems = _check_minimums(values, config_class)
+    try:
+        config = config_class(**values)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return config
 
 
 def _make_parser(
@@ -239,21 +230,31 @@ def _read_values(path: str) -> dict:
     return values
 
 
+def limited(default, minimum: float | None = None, maximum: float | None = None) -> Any:
+    """Return a field of a settings dataclass for numbers from `minimum` to `maximum`.
+
+    A maximum is far above what makes sense, and small enough that the program fails in seconds if
+    a machine cannot compute it.
+    """
+    metadata = {"minimum": minimum, "maximum": maximum}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 def check_values(values: dict, config_class: type) -> list[str]:
     """Return a message for each value that no program can use, whatever the setting means.
 
-    Refused are NaN and Inf, numbers above the setting's maximum, text that cannot be a file name
-    or be printed, and empty text unless that is the default.
+    Refused are NaN and Inf, numbers above the setting's maximum (`limited`), text that cannot be a
+    file name or be printed, and empty text unless that is the default.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
     problems = []
     for name, value in values.items():
         for item in value if isinstance(value, list) else [value]:
             problem = None
             if isinstance(item, str):
-                problem = _text_problem(item, may_be_empty=defaults[name] == "")
+                problem = _text_problem(item, may_be_empty=fields[name].default == "")
             elif isinstance(item, int | float):
-                problem = _number_problem(name, item)
+                problem = _number_problem(item, fields[name].metadata.get("maximum"))
             if problem:
                 problems.append(f"{name} {problem}")
     return problems
@@ -267,29 +268,29 @@ def _text_problem(text: str, may_be_empty: bool) -> str | None:
     return None
 
 
-def _number_problem(name: str, value: int | float) -> str | None:
+def _number_problem(value: float, maximum: float | None) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return f"is {value}: use a finite number"
-    if isinstance(value, float):
-        limit, limit_text = LARGEST_FLOAT, f"at most {LARGEST_FLOAT:g}"
-    elif name in MAXIMUMS:
-        limit, limit_text = MAXIMUMS[name], f"at most {MAXIMUMS[name]:,}"
+    if maximum is not None:
+        limit = f"at most {maximum:,}"
+    elif isinstance(value, float):
+        maximum, limit = LARGEST_FLOAT, f"at most {LARGEST_FLOAT:g}"
     else:
-        limit, limit_text = LARGEST_INTEGER, "below 2^63"
-    if abs(value) > limit:
-        is_long = isinstance(value, int) and abs(value) > 10**100  # Python may refuse to print it
-        shown = "above 10^100" if is_long else value
-        return f"is {shown}: it must be {limit_text}"
-    return None
+        maximum, limit = LARGEST_INTEGER, "below 2^63"
+    if abs(value) <= maximum:
+        return None
+    is_long = isinstance(value, int) and abs(value) > 10**100  # Python may refuse to print it
+    shown = "above 10^100" if is_long else value
+    return f"is {shown}: it must be {limit}"
 
 
-def check_minimums(config, **minimums) -> list[str]:
-    """Return a message for each setting below its minimum; None and words have no minimum."""
+def _check_minimums(values: dict, config_class: type) -> list[str]:
+    """Return a message for each value below its minimum; None and words have no minimum."""
     problems = []
-    for name, minimum in minimums.items():
-        value = getattr(config, name)
-        if isinstance(value, int | float) and value < minimum:
-            problems.append(f"{name} is {value}: it must be at least {minimum}")
+    for field in dataclasses.fields(config_class):
+        minimum, value = field.metadata.get("minimum"), values[field.name]
+        if minimum is not None and isinstance(value, int | float) and value < minimum:
+            problems.append(f"{field.name} is {value}: it must be at least {minimum}")
     return problems
 
 

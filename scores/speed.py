@@ -39,11 +39,11 @@ class Config:
     """name and SHA-256 of the files with encodings of your own"""
     model: str = "quickstart"
     """size of the model"""
-    micro_batch: int = 16
+    micro_batch: int = cli.limited(16, 1, 10**9)
     """sequences of a step"""
-    context: int = 256
+    context: int = cli.limited(256, 2, 10**8)
     """tokens of a sequence"""
-    rounds: int = 40
+    rounds: int = cli.limited(40, 2)
     """counted rounds"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
@@ -51,11 +51,8 @@ class Config:
     """JSON file for the seconds of each round"""
 
     def __post_init__(self):
-        problems = cli.check_minimums(self, micro_batch=1, context=2, rounds=2)
         if len(self.encodings) != 1:
-            problems.append("pass one encoding: python -m scores.speed cable")
-        if problems:
-            raise InputError(*problems)
+            raise InputError("pass one encoding: python -m scores.speed cable")
 
 
 def main(argv=None):

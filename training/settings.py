@@ -135,11 +135,9 @@ def check(config) -> list[str]:
 
     Records in `config.plugin` which loaded plugins define its encoding.
     """
-    not_negative = ["warmup_steps", "seed", "lr", "min_lr", "weight_decay", "grad_clip"]
-    positive = ["block_size", "tokens_per_step", "micro_batch", "log_every", "val_every"]
-    positive += ["val_tokens", "checkpoint_every", "keep_checkpoints"]
-    minimums = dict.fromkeys(not_negative, 0) | dict.fromkeys(positive, 1)
-    problems = cli.check_minimums(config, steps=0 if config.init_from else 1, **minimums)
+    problems = []
+    if config.steps == 0 and not config.init_from:
+        problems = ["steps is 0: it must be at least 1"]
     problems += check_override(config)
     if config.min_lr > config.lr >= 0:
         problems.append(f"min_lr {config.min_lr:g} is above lr {config.lr:g}: use a lower --min_lr")

@@ -42,7 +42,7 @@ class Config:
 
     parts: list[str] = field(default_factory=list)
     """parts to run; none: all"""
-    limit: int = 1800
+    limit: int = cli.limited(1800, 1)
     """seconds of all parts together"""
     budgets: str = ""
     """seconds of parts, instead of their own, as in smoke=300,attention=60"""
@@ -54,7 +54,7 @@ class Config:
     """folder of all outputs"""
     out: str | None = None
     """folder of the records; null: test_gpu/ and the name of the GPU, below --runs"""
-    jobs: int | None = None
+    jobs: int | None = cli.limited(None, 1)
     """commands at the same time in smoke and kernels; null: 4 on a GPU, 1 on a CPU or a
     GPU in exclusive mode"""
     dry_run: bool = False
@@ -64,7 +64,6 @@ class Config:
         names = [part.name for part in make_parts(Machine(Path(), "", "cpu", 2))]
         unknown = [name for name in self.parts if name not in names]
         problems = [f"no part '{name}': use {' '.join(names)}" for name in unknown]
-        problems += cli.check_minimums(self, limit=1, jobs=1)
         for word in filter(None, self.budgets.split(",")):
             name, _, seconds = word.partition("=")
             if name not in names or not re.fullmatch(r"[1-9]\d{0,5}", seconds):

@@ -46,21 +46,18 @@ class Config:
     """name and SHA-256 of the files with encodings of your own"""
     data: str | None = None
     """folder of shards; null: the training data"""
-    tokens: int = 1024
+    tokens: int = cli.limited(1024, 1)
     """tokens of the validation text to compare"""
     prompt: str = "The history of"
     """text to continue"""
-    max_new_tokens: int = 600
+    max_new_tokens: int = cli.limited(600, 1, 10**9)
     """length of the continuation, in tokens"""
     out_dir: str = "runs"
     """folder for the record, the table and the texts"""
 
     def __post_init__(self):
-        problems = cli.check_minimums(self, tokens=1, max_new_tokens=1)
         if not self.runs:
-            problems.append("no runs given: python -m reporting.scaling.exported runs/NAME ...")
-        if problems:
-            raise InputError(*problems)
+            raise InputError("no runs given: python -m reporting.scaling.exported runs/NAME ...")
 
 
 def main(argv=None):
