@@ -82,6 +82,23 @@ def test_every_number_is_bounded(program, name, kind):
         assert len(line) < 100
 
 
+@pytest.mark.parametrize("config_class", CONFIGS.values())
+def test_defaults_are_within_the_limits(config_class):
+    """And values just outside of the limits are refused."""
+    fields = dataclasses.fields(config_class)
+    defaults = {field.name: field.default for field in fields}
+    assert cli._check_minimums(defaults, config_class) == []
+    for field in fields:
+        minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
+        if minimum is not None:
+            (line,) = cli._check_minimums({**defaults, field.name: minimum - 1}, config_class)
+            assert line == f"{field.name} is {minimum - 1}: it must be at least {minimum}"
+        if maximum is not None:
+            assert cli.check_values({field.name: maximum}, config_class) == []
+            (line,) = cli.check_values({field.name: maximum + 1}, config_class)
+            assert line.endswith(f"it must be at most {maximum:,}")
+
+
 @pytest.mark.parametrize("program, name, kind", TEXTS)
 def test_text_that_is_no_name_is_refused(program, name, kind):
     for value in ("a\0b", "\udcff"):
