@@ -189,11 +189,19 @@ def check_loaded(settings: dict, folder: str | Path, what: str = "was trained wi
 
     settings: of the run, or the content of its config.yaml. folder: has the copies of the plugins.
     """
+    loaded = {plugin.sha256: plugin.path.name for plugin in LOADED.values()}
     problems = []
     for name, sha256 in recorded_versions(settings, folder).items():
-        problem = version_problem(name, sha256, folder, what)
-        if problem:
-            problems.append(problem)
+        if sha256 in loaded:
+            continue
+        copy = Path(folder) / name
+        remedy = f"read the copy {copy} and pass --plugin {copy}"
+        if not copy.is_file() or _sha256(copy.read_bytes()) != sha256:  # --override replaces it
+            remedy = f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
+        version = "another version of the" if name in loaded.values() else "the"
+        problems.append(
+            f"{folder} {what} {version} plugin {name} (SHA-256 {sha256[:12]}): {remedy}"
+        )
     if problems:
         raise InputError(*problems)
 
@@ -209,27 +217,6 @@ def changes(old: dict, new: dict, folder: str | Path) -> list[str]:
         for name, sha256 in recorded_versions(old, folder).items()
         if sha256 not in present
     ]
-
-
-def version_problem(name: str, sha256: str, folder: str | Path, what: str) -> str | None:
-    """Return one line if this version of a plugin is not loaded, under any file name, else None."""
-    if any(plugin.sha256 == sha256 for plugin in LOADED.values()):
-        return None
-    copy = Path(folder) / name
-    has_copy = copy.is_file() and _sha256(copy.read_bytes()) == sha256
-    remedy = f"pass --plugin {copy}"
-    if not has_copy:  # --override replaces it
-        remedy = f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
-    versions = [plugin.sha256 for plugin in LOADED.values() if plugin.path.name == name]
-    if versions:
-        return (
-            f"{folder} {what} another version of the plugin {name} (SHA-256 {sha256[:12]}, "
-            f"not {versions[0][:12]}): {remedy}, in a command of its own if other runs need "
-            "the other version"
-        )
-    if has_copy:
-        remedy = f"read the copy {copy} and {remedy}"
-    return f"{folder} {what} the plugin {name} (SHA-256 {sha256[:12]}): {remedy}"
 
 
 def describe_error(error: BaseException) -> str | None:

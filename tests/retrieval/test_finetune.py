@@ -302,7 +302,7 @@ def test_another_version_of_the_plugin_is_refused(
         return refused(main, folder, *flags)[0]
 
     expected = f"{folder} was trained with another version of the plugin mine.py (SHA-256 "
-    assert expected + "000000000000, not " in line(plugin={"mine.py": "0" * 64})
+    assert expected + "000000000000): " in line(plugin={"mine.py": "0" * 64})
     for recorded in ({"plugin": {"other.py": version}}, {}):
         assert "its parameters are not those of this version's encoding" in line(**recorded)
     assert "plugin: expected the name of a Python file" in line(plugin={"../mine.py": version})

@@ -347,9 +347,8 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
     """One line each; a renamed file with the same content is the same version."""
     with unregister_plugins():
         (line,) = refused(sample.main, run, "--plugin", changed)
-    versions = f"(SHA-256 {sha256_of(slope)[:12]}, not {sha256_of(changed)[:12]})"
-    assert f"another version of the plugin my-slope.py {versions}" in line
-    assert f"pass --plugin {run}/my-slope.py, in a command of its own" in line
+    version = f"another version of the plugin my-slope.py (SHA-256 {sha256_of(slope)[:12]})"
+    assert version in line and line.endswith(f"pass --plugin {run}/my-slope.py")
     with unregister_plugins():
         flags = train_flags(data_dir, run, "--resume", "--plugin", changed)
         (line,) = refused(train_gpt.main, *flags)
