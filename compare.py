@@ -2,6 +2,7 @@
 
     python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
     python compare.py --over seeds runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
+    python compare.py results/quickstart/records.jsonl:{cable,alibi}        # runs in a .jsonl file
 
 --over text compares two records. For each context length that both hold, the ratio of the
 perplexities is printed, first over second, with a 95% confidence interval. The text is cut into at
@@ -26,7 +27,7 @@ from runtime import cli
 from errors import InputError
 from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
 from evaluation.significance import compare_seeds, explain_marks
-from reporting.columns import Column, make_columns, protocol_of, record_labels
+from reporting.columns import Column, make_columns, record_labels
 from reporting.formatting import MISSING, Table, standard_deviation
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of, read_records
 
@@ -126,27 +127,26 @@ def load_records(paths: list[str], over: str) -> list[dict]:
 
     over: see Config.
     """
-    if over == "text" and len(paths) != 2:
+    problems, records = [], []
+    for source, record in read_records(paths, "make it with eval_extrapolation.py").items():
+        if metric_of(record) is PERPLEXITY:
+            records.append(record)
+        elif source in paths:  # a line of a .jsonl file may be of another metric
+            problems.append(f"{source} is not a record of eval_extrapolation.py: use another file")
+    if problems:
+        raise InputError(*problems)
+    if over == "text" and len(records) != 2:
         raise InputError(
             "two records are needed: python compare.py runs/A/eval_DATA_val.json "
             "runs/B/eval_DATA_val.json"
         )
-    if len(paths) < 4 and over == "seeds":
+    if len(records) < 4 and over == "seeds":
         raise InputError(
             "four records are needed, of two encodings with two seeds each: python compare.py "
             "--over seeds runs/A*/eval_DATA_val.json runs/B*/eval_DATA_val.json"
         )
-    records = read_records(paths, "make it with eval_extrapolation.py")
-    problems = []
-    for path, record in zip(paths, records, strict=True):
-        if metric_of(record) is not PERPLEXITY:
-            problems.append(f"{path} is not a record of eval_extrapolation.py: use another file")
-    if problems:
-        raise InputError(*problems)
-    data = [record["data"] for record in records]
-    protocols = [protocol_of(record) for record in records]
-    for key, values in (("data", data), ("protocol", protocols)):
-        if any(value != values[0] for value in values):
+    for key in ("data", "protocol"):
+        if any(record[key] != records[0][key] for record in records):
             problems.append(f"the records differ in {key}: evaluate all runs in the same way")
     if problems:
         raise InputError(*problems)

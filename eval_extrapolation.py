@@ -193,7 +193,7 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
         "targets": config.targets if same_targets else None,
     }
     if not same_targets:
-        protocol["remainder"] = "counted"  # reporting.columns.protocol_of explains
+        protocol["remainder"] = "counted"  # the end of a text fills a shorter window
         regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
         limit = math.inf if config.max_tokens is None else config.max_tokens
         if config.windows is None and sum(region.inputs for region in regions) <= limit:

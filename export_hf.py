@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, plugins
-from runtime.checkpoints import recipe_hash
+from runtime.checkpoints import training_settings
 from runtime.files import atomic_folder, set_default_permissions
 from runtime.loading import load_model, run_tokenizer
 
@@ -182,8 +182,11 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         settings["max_position_embeddings"] = trained.max_context
     if plugin := plugins.recorded(config.encodings):
         settings["plugin"] = plugin  # the exported files differ from these in their imports
-    settings["recipe"] = recipe_hash(checkpoint)
-    settings["step"] = checkpoint["step"]
+    settings["training"] = {
+        "settings": training_settings(checkpoint),
+        "training_text": checkpoint["data"]["sha256"],
+        "step": checkpoint["step"],
+    }
     settings["auto_map"] = dict(kind.classes)
     hf_config = modeling.PosencConfig(**settings)
     model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))

@@ -6,7 +6,9 @@
     python report.py runs/retrieval/*/eval_*.json --out_dir results/retrieval \\
         --paper results/paper/cable_table3_mldr_ndcg10_bert.csv
     python report.py results/bench/figure3.json --out_dir results/bench/figure3
+    python report.py results/recall/records.jsonl --out_dir results/recall
 
+A file has one record or, with the suffix .jsonl, one in each line; FILE.jsonl:RUN: those of a run.
 Each table is written as Markdown (.md, with caption and verdicts), CSV and LaTeX (.tex):
 
 perplexity       records of eval_extrapolation.py; also perplexity.png, and by_position.png with
@@ -77,7 +79,7 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """JSON files written by eval_*.py, retrieval.evaluate or bench.py"""
+    """files written by eval_*.py, retrieval.evaluate or bench.py, or .jsonl files of records"""
     paper: str | None = None
     """file in results/paper: compare with these printed numbers"""
     out_dir: str = "runs"
@@ -190,12 +192,12 @@ class Folder:
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
-    """Return {path: record}.
+    """Return {source: record} (metrics.read_records).
 
     Raises InputError if a file is not a record, or several hold the same benchmark.
     """
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
-    records = dict(zip(paths, metrics.read_records(paths, remedy), strict=True))
+    records = metrics.read_records(paths, remedy)
     problems = []
     # Records of other metrics have a key "attention" too.
     speeds = {path for path, record in records.items() if metrics.metric_of(record) is SPEED}

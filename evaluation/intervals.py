@@ -101,16 +101,13 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
         return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
     draws = log_ratio_draws(pairs) if paired else None
     if draws is None:
-        losses = [(_loss_with_error(first), _loss_with_error(second)) for first, second in pairs]
+        losses = [
+            ((first["loss"], first["loss_se"]), (second["loss"], second["loss_se"]))
+            for first, second in pairs
+        ]
         return unpaired_difference(losses).exp()
     resampled, segments = draws
     return over_seeds(differences, _widened(differences, resampled, segments)).exp()
-
-
-def _loss_with_error(entry: dict) -> tuple[float, float | None]:
-    """Return the loss of an entry and its standard error, None if it is unknown."""
-    # Older records have the error 0 for a single window.
-    return entry["loss"], entry.get("loss_se") or None
 
 
 def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int] | None:
@@ -118,7 +115,7 @@ def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int
 
     pairs: see perplexity_ratio. Ratios of the same text share their draws. None if the entries have
     no losses of blocks, or only one block, or if those of a pair are of different text: the number
-    of predictions differs (older records dropped the end of the text, see protocol_of).
+    of predictions differs, as where windows leave out the end of the text.
     """
     if any(first.get("tokens") != second.get("tokens") for first, second in pairs):
         return None
@@ -156,7 +153,7 @@ def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | N
 def _losses_of_blocks(entry: dict) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean losses and the numbers of tokens of consecutive blocks, (blocks,) each."""
     losses = np.array(entry.get("blocks", ()), float)
-    tokens = np.array(entry.get("block_tokens", np.ones(len(losses))))  # older: of equal size
+    tokens = np.array(entry.get("block_tokens", np.ones(len(losses))))  # of equal size
     curve = entry.get("by_position")
     if entry.get("windows") == 1 and curve and None not in curve["loss"]:
         last = entry["tokens"] - curve["width"] * (len(curve["loss"]) - 1)

@@ -62,7 +62,8 @@ MODEL = {
     "step?": nullable(Count),
     "init_steps?": nullable(Count),
     "seed?": nullable(Integer),
-    "recipe?": nullable(Text),
+    "settings": dict[Text, Any],
+    "training_text": nullable(Text),
     "parameters?": nullable(Count),
     "cache_window?": nullable(Length),
     "dtype?": Text,
@@ -286,8 +287,7 @@ LOSSES = Schema(
 FINETUNING = fields(
     {
         "settings": fields({"seed": Integer}),
-        "sha256?": dict[Text, nullable(Text)],
-        "recipe?": nullable(Text),
+        "sha256": fields({"data": nullable(Text)}),
         "losses?": POINTS,
     }
 )

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoints import recipe_hash, run_folder_of, trained_steps
+from runtime.checkpoints import run_folder_of, trained_steps, training_settings
 from runtime.files import locked, write_json
 from runtime.provenance import provenance
 from runtime.schema import find_mismatch
@@ -26,7 +26,6 @@ from errors import InputError
 from evaluation import record_schema
 from model import GPT
 from reporting import metrics
-from reporting.columns import protocol_of
 from text_data.shards import Shards
 
 
@@ -47,7 +46,8 @@ def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     identity |= {
         "step": checkpoint["step"],
         "seed": checkpoint["config"]["seed"],
-        "recipe": recipe_hash(checkpoint),
+        "settings": training_settings(checkpoint),
+        "training_text": checkpoint["data"]["sha256"],
         "parameters": model.parameter_count(),
         "checkpoint_sha256": checkpoint["sha256"],
         "dtype": str(dtype).removeprefix("torch."),
@@ -90,15 +90,12 @@ def record_path(run: str | Path, *parts: str) -> Path:
 def existing_record(path: Path, identity: dict) -> dict | None:
     """Return the record at `path` if it has this identity, else None: it may be replaced.
 
-    An older record of the same protocol gets today's description of it (protocol_of).
     Raises InputError if the record is corrupt, or of another text or another protocol: replacing it
     would lose results that this evaluation does not reproduce.
     """
     if not path.exists():
         return None
     record = metrics.read_record(path, "rename it or remove it")
-    if "protocol" in record:
-        record["protocol"] = protocol_of(record)
     for key, name in (("data", "text"), ("protocol", "protocol")):
         if key in record and record[key] != identity.get(key):
             raise InputError(f"{path} is a record of another {name}: rename it or remove it")

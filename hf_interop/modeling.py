@@ -57,8 +57,8 @@ class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
     Exports add max_position_embeddings, if the encoding supports a limited number of positions,
-    plugin (file name -> SHA-256), if plugins define the encoding, and the recipe hash and step of
-    the exported run. Saving a model adds weights_sha256 (file name -> SHA-256).
+    plugin (file name -> SHA-256), if plugins define the encoding, and training: settings, text and
+    step of the exported run. Saving a model adds weights_sha256 (file name -> SHA-256).
     """
 
     model_type = "posenc-gpt"

@@ -28,7 +28,7 @@ PAPER_ORDER = (
 )
 # What a label shows, and what else must agree between the seeds of one column.
 LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
-RECIPE_KEYS = ("parameters", "step", "objective", "recipe")
+RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 
 
 @dataclass
@@ -104,11 +104,11 @@ def make_columns(records: list[dict], key: str) -> list[Column]:
     the encoding differ in them. If that does not tell two runs apart, the run's name replaces the
     encoding, and if those are equal too, the folder's name is put in front.
     """
-    groups = _group(in_order(records), lambda record: _get(record, LABEL_KEYS + RECIPE_KEYS))
+    groups = _group(in_order(records), setup_of)
     setups = [setup[: len(LABEL_KEYS)] for setup in groups]
     columns = []
     for group in groups.values():
-        setup = _get(group[0], LABEL_KEYS)
+        setup = setup_of(group[0])[: len(LABEL_KEYS)]
         pe = setup[0]
         suffix = _label_suffix(setup, setups)
         seeds = {record.get("seed") for record in group}
@@ -122,6 +122,14 @@ def make_columns(records: list[dict], key: str) -> list[Column]:
         if counts[column.label] > 1 and folder:
             column.label = f"{folder}/{column.label}"
     return columns
+
+
+def setup_of(record: dict) -> tuple:
+    """Return what all seeds of a column share: the values of LABEL_KEYS, and the recipe as JSON."""
+    recipe = {name: record.get(name) for name in RECIPE_KEYS}
+    recipe["plugins"] = sorted((record.get("plugin") or {}).values())  # SHA-256 of the files
+    labels = (record.get(name) for name in LABEL_KEYS)
+    return (*labels, json.dumps(recipe, sort_keys=True))
 
 
 def record_labels(records: list[dict]) -> list[str]:
@@ -151,43 +159,6 @@ def sort_key(pe: str) -> tuple[int, list]:
     return rank, parts
 
 
-def protocol_of(record: dict) -> dict | None:
-    """Return the protocol of a record, comparable with that of other records; None if it has none.
-
-    Of the protocol segments, "remainder" is what happened to the end of each stretch of text where
-    it fills no window of a length: "counted" in a shorter window, or, in older records, which do
-    not have the key, "dropped". Then lengths are tested on different text. Older records whose
-    lengths all divide the stretches have no remainder, so that both are the same.
-    """
-    protocol = record.get("protocol")
-    if not isinstance(protocol, dict) or protocol.get("name") != "segments":
-        return protocol
-    if "remainder" in protocol:
-        return protocol
-    divided = all(_divides_stretches(protocol, length) for length in record["lengths"])
-    return protocol | {"remainder": "counted" if divided else "dropped"}
-
-
-def without_dropped_text(record: dict) -> dict:
-    """Return a record without the lengths at which text was dropped (see protocol_of).
-
-    At the other lengths, an older record has the text of a newer one and can be compared with it.
-    """
-    protocol = protocol_of(record)
-    if not isinstance(protocol, dict) or protocol.get("remainder") != "dropped":
-        return record
-    lengths = record["lengths"].items()
-    kept = {length: entry for length, entry in lengths if _divides_stretches(protocol, length)}
-    return record | {"lengths": kept}
-
-
-def _divides_stretches(protocol: dict, length: str) -> bool:
-    """Return whether windows of this length fill the stretches of text of an older record."""
-    if not protocol.get("span") or protocol.get("stride"):
-        return False
-    return protocol["span"] % int(length) == 0
-
-
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:
     """Return the records that one table can hold: equal data, protocol and metric; in order.
 
@@ -195,7 +166,7 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
     """
 
     def question(record):
-        parts = [record["data"], protocol_of(record), record.get("metric")]
+        parts = [record["data"], record.get("protocol"), record.get("metric")]
         return json.dumps(parts, sort_keys=True)
 
     return [*_group(in_order(records), question).values()]
@@ -217,10 +188,6 @@ def _group(records: list[dict], key: Callable) -> dict:
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups
-
-
-def _get(record: dict, names: tuple[str, ...]) -> tuple:
-    return tuple(record.get(name) for name in names)
 
 
 def _label_suffix(setup: tuple, setups: list[tuple]) -> str:

@@ -194,7 +194,7 @@ def cumulative_gradient(columns: list[Column], file) -> None:
 def _gradient_further_back(records: list[dict]) -> Points:
     """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds.
 
-    Older records have fewer n: the result has those that all seeds have.
+    The result has the n that all seeds have.
     """
     curves = {}  # context -> curves of the seeds
     for record in records:

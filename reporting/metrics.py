@@ -1,6 +1,6 @@
 """Metrics: the records, table, caption, claims and plots of each one in one place.
 
-    record = read_record("runs/cable/eval_stdlib_val.json")
+    record = read_record("runs/cable/eval_stdlib_val.json", remedy)
     metric = metric_of(record)
     columns = make_columns(records, metric.key)
     metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
@@ -11,19 +11,19 @@ fields in evaluation/record_schema.py.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from runtime.files import read_json
+from runtime.files import read_json_values
 
 from errors import InputError
 from evaluation import record_schema
 from evaluation.record_schema import Schema
 from reporting import claims, figures
 from reporting.claims import Verdict
-from reporting.columns import Column, group_by_protocol, make_columns, protocol_of
+from reporting.columns import Column, group_by_protocol, make_columns
 from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import (
@@ -126,12 +126,21 @@ def checked_metric(record: dict) -> Metric:
     return metric
 
 
-def read_records(paths: list[str], remedy: str) -> list[dict]:
-    """Return the records of files. Raises InputError as read_record does, for all files at once."""
-    records, problems = [], []
+def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
+    """Return {source: record} of files: JSON, or JSON lines with a record in each.
+
+    See read_json_values for the sources, and for the paths that select records. Raises InputError,
+    for all files at once, if a record is missing, corrupt, or something else, with `remedy`, and if
+    a field is missing or is not what later steps rely on (evaluation/record_schema.py).
+    """
+    records, problems = {}, []
     for path in paths:
         try:
-            records.append(read_record(path, remedy))
+            if Path(path).is_dir():
+                raise InputError(f"{path} is a folder: pass its records, {path}/eval_*.json")
+            for source, record in read_json_values(path, remedy).items():
+                check_record(source, record, remedy)
+                records[source] = record
         except InputError as error:
             problems += error.problems
     if problems:
@@ -140,15 +149,8 @@ def read_records(paths: list[str], remedy: str) -> list[dict]:
 
 
 def read_record(path: str | Path, remedy: str) -> dict:
-    """Return the record of eval_*.py, retrieval.evaluate, bench.py or plot.py in a file.
-
-    Raises InputError if it is missing, corrupt, or something else, with `remedy`, and if a field is
-    missing or is not what later steps rely on (evaluation/record_schema.py).
-    """
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a folder: pass its records, {path}/eval_*.json")
-    record = read_json(path, remedy)
-    check_record(path, record, remedy)
+    """Return the record in a file. Raises InputError as read_records does."""
+    (record,) = read_records([path], remedy).values()
     return record
 
 
@@ -190,9 +192,7 @@ def describe_protocol(record: dict) -> str:
     """Return the evaluation protocol of a record in words, or its metric if not perplexity."""
     if "metric" in record:
         return record["metric"]
-    protocol = protocol_of(record)
-    if protocol is None:
-        raise ValueError("a record of perplexity has no protocol")
+    protocol = record["protocol"]
     if protocol.get("targets"):
         return (
             f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
@@ -213,7 +213,7 @@ def describe_protocol(record: dict) -> str:
 def _tokens_per_length(records: list[dict]) -> str:
     """Return how many tokens are predicted: "9 tokens per length" or "... (8 at 1,024)".
 
-    Older records of decoders may differ between lengths, see protocol_of. The masked tokens of
+    Records of decoders that drop the ends of texts differ between lengths. The masked tokens of
     encoders differ because of rounding.
     """
     counts = _predictions(records)
@@ -239,7 +239,7 @@ def _predictions(records: list[dict]) -> dict[int, int]:
 
 
 def _text_notes(records: list[dict]) -> str:
-    """Return a sentence if lengths are tested on different text (older records), else ""."""
+    """Return a sentence if lengths are tested on different text, else ""."""
     if "objective" in records[0] or len({*_predictions(records).values()}) < 2:
         return ""
     return " Lengths with different numbers of tokens are tested on different text."

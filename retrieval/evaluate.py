@@ -29,6 +29,7 @@ from evaluation import record_schema
 from evaluation.records import update_record
 from reporting import metrics
 from retrieval import tasks
+from retrieval.finetune import finetuning_settings
 from text_data.data_loader import BATCH_TOKENS
 
 
@@ -109,7 +110,8 @@ def plan(run: str, settings: dict, config: Config) -> Plan:
             "size": settings["size"],
             "block_size": settings["block_size"],
             "seed": record["settings"]["seed"],
-            "recipe": record.get("recipe"),
+            "settings": finetuning_settings(record) | {"encoder": settings.get("training")},
+            "training_text": record["sha256"]["data"],
         },
     )
 

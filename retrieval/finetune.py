@@ -28,7 +28,7 @@ from typing import Literal
 
 from runtime import cli, devices, run_folder
 from runtime.files import read_json, set_default_permissions, write_json, writing
-from runtime.provenance import hash_file, provenance, short_hash
+from runtime.provenance import hash_file, provenance
 
 import torch
 
@@ -147,7 +147,6 @@ def main(argv=None):
         "settings": dataclasses.asdict(config),
         "sha256": hashes,
         "revision": revision,
-        "recipe": finetuning_hash(config, hashes["data"], sentence_encoder.read_config(encoder)),
         "provenance": provenance(device),
     }
     unlock = run_folder.lock_folder(out)
@@ -197,17 +196,10 @@ def check_content(out: Path, previous: dict, hashes: dict) -> None:
         raise InputError(*run_folder.refusals(out, [difference]))
 
 
-def finetuning_hash(config: Config, data_sha256: str | None, encoder: dict) -> str:
-    """Return a hash of everything that determines a fine-tuning, except its seed.
-
-    Fine-tunings with the same hash differ in their seed only. data_sha256: of the triplets, None
-    for the hub's. encoder: the settings in its folder.
-    """
+def finetuning_settings(record: dict) -> dict:
+    """Return the settings that define what a fine-tuning learns; record: finetune.json."""
     excluded = FINETUNING_MAY_CHANGE | {"seed", "data", "encoder"}
-    settings = {
-        name: value for name, value in dataclasses.asdict(config).items() if name not in excluded
-    }
-    return short_hash([settings, data_sha256, encoder.get("recipe"), encoder.get("step")])
+    return {name: value for name, value in record["settings"].items() if name not in excluded}
 
 
 def read_triplets(config: Config, revision: str | None = None):

@@ -346,7 +346,7 @@ def _check_content(path: Path, checkpoint) -> None:
     if (written := checkpoint["step"]) != named_step(path, default=written):
         raise CorruptCheckpoint(path, f"it was written after step {written}")
     try:
-        recipe_hash(checkpoint)
+        short_hash(checkpoint["config"])
     except TypeError:
         raise _foreign(path, "its config has other values than settings") from None
     shape, model = checkpoint["gpt"], checkpoint["model"]
@@ -370,17 +370,10 @@ def trained_steps(checkpoint: dict) -> int | None:
     return None if init_steps is None else init_steps + step
 
 
-def recipe_hash(checkpoint: dict, settings_only: bool = False) -> str:
-    """Return a hash of what defines what a run learns, except the seed and --init_from.
+def training_settings(checkpoint: dict) -> dict:
+    """Return the settings that define what a run learns, without those of single runs.
 
-    Runs with the same hash are seeds of one recipe. settings_only: except the encoding and the
-    training text, too.
+    Encoding, plugins, seed and initial weights are not among them.
     """
-    excluded = MAY_CHANGE_ON_RESUME | {"seed", "init_from", "init_steps"}
-    if settings_only:
-        excluded |= {"pe", "plugin"}
-    recipe = {name: value for name, value in checkpoint["config"].items() if name not in excluded}
-    plugin = recipe.pop("plugin", None)
-    if plugin:
-        recipe["plugin"] = sorted(plugin.values())  # SHA-256, whatever the names of the files are
-    return short_hash([recipe] if settings_only else [recipe, checkpoint["data"]["sha256"]])
+    excluded = MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
+    return {name: value for name, value in checkpoint["config"].items() if name not in excluded}

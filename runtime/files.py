@@ -208,6 +208,37 @@ def read_json_lines(path: str | Path) -> list[tuple[bytes, Any]]:
     return found if value is None else [*found, (last, value)]
 
 
+def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
+    """Return the JSON value in a file, or those in the lines of a .jsonl file, by their source.
+
+    A source is the path or, of a line, "PATH, line N". A path PATH.jsonl:NAME stands for the lines
+    with the run NAME, of scores for that of the encoding NAME. A line that is no JSON is None.
+    schema: of each value. Raises InputError as read_json does, and if there is no such line.
+    """
+    file, separator, name = str(path).partition(".jsonl:")
+    if separator:
+        file += ".jsonl"
+    if not file.endswith(".jsonl"):
+        return {file: read_json(file, remedy, schema)}
+    lines = [value for _, value in read_json_lines(file)]
+    found = {
+        f"{file}, line {number}": value
+        for number, value in enumerate(lines, 1)
+        if not separator or (isinstance(value, dict) and _name_of(value) == name)
+    }
+    if not found:
+        raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")
+    for source, value in found.items():
+        if schema and (problem := find_mismatch(value, schema)):
+            raise InputError(f"{source}: {problem}: {remedy}")
+    return found
+
+
+def _name_of(record: dict):
+    """Return what selects a line: the name of the run, or the encoding of a score."""
+    return record.get("run", record.get("pe"))
+
+
 def _json_value(line: bytes):
     """Return the JSON value of a line, or None if it has none."""
     try:

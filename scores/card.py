@@ -2,7 +2,7 @@
 
     python -m scores.card rope cable fox                          # after scripts/score.sh
     python -m scores.card --plugin my_encoding.py recency
-    python -m scores.card --verify results/scores/fox.json        # does it fit the runs?
+    python -m scores.card --verify results/scores/records.jsonl:fox  # does it fit the runs?
     python -m scores.card --missing fox --data data/stdlib        # what scripts/score.sh trains
 
 scripts/score.sh runs the fixed budget and calls this program. A card has each number next to those
@@ -27,7 +27,13 @@ from reporting.formatting import MISSING, Table, escape_markdown
 from scores import criterion
 from scores.collection import collect
 from scores.criterion import FAR, REFERENCE, printed
-from scores.score_file import REFERENCES, check_comparable, read_score, score_path
+from scores.score_file import (
+    REFERENCES,
+    check_comparable,
+    read_folder,
+    read_scores,
+    score_path,
+)
 from text_data.shards import Shards
 
 MEASURED = ("perplexity", "recall", "trained_recall", "steps_to_95", "receptive_field")
@@ -86,8 +92,8 @@ def main(argv=None):
         Config, argv, __doc__, positional=("names", "encodings; with --verify: score files")
     )
     if config.verify:
-        for path in config.names:
-            verify(path, config.runs)
+        for path, score in read_scores(config.names).items():
+            verify(path, score, config.runs)
     elif config.missing:
         print(*missing(config))
     else:
@@ -101,12 +107,12 @@ def missing(config: Config) -> list[str]:
     the data.
     """
     needed, problems = [], []
+    scores = read_folder(config.out_dir)
     for pe in config.references.split():
-        path = score_path(config.out_dir, pe)
-        if not path.exists():
+        if pe not in scores:
             needed.append(pe)
             continue
-        score = read_score(path)
+        score, path = scores[pe], f"the score of {pe} in {config.out_dir}"
         seeds = score["budget"]["seeds"]
         if seeds != config.seed_numbers():
             problems.append(f"{path} has the seeds {seeds}: use the same, or another OUT folder")
@@ -141,15 +147,8 @@ def write_scores(config: Config) -> None:
         print(f"\n{card(pe, scores, references)}")
 
 
-def read_folder(folder: str) -> dict[str, dict]:
-    """Return {encoding: score} of all score files in a folder."""
-    scores = map(read_score, sorted(Path(folder).glob("*.json")))
-    return {score["pe"]: score for score in scores}
-
-
-def verify(path: str, runs: str) -> None:
-    """Raise InputError unless the runs give the numbers in a score file."""
-    score = read_score(path)
+def verify(path: str, score: dict, runs: str) -> None:
+    """Raise InputError unless the runs give the numbers of a score; path: of its file."""
     measured = collect(runs, score["pe"], score["budget"]["seeds"])
     different = [name for name in EXACT if score[name] != measured[name]]
     if different:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from runtime import plugins
-from runtime.checkpoints import load_checkpoint, recipe_hash
+from runtime.checkpoints import load_checkpoint, training_settings
 
 import torch
 
@@ -23,7 +23,6 @@ from benchmarking.cases import cache_bytes
 from errors import InputError
 from evaluation.intervals import segment_losses
 from model import GPT, GPTConfig
-from reporting.columns import protocol_of
 from reporting.metrics import (
     PERPLEXITY,
     RECALL,
@@ -54,14 +53,6 @@ class RunRecords:
             raise InputError(f"{self.folder} has no record of {kind}: {REMEDY}")
         return self.records[kind]
 
-    def training(self) -> dict:
-        """Return what identifies the budget of the training: not its encoding, seed and text."""
-        return {
-            "recipe": recipe_hash(self.checkpoint, settings_only=True),
-            "steps": self.checkpoint["step"],
-            "block_size": self.checkpoint["gpt"]["block_size"],
-        }
-
 
 def run_folder(folder: str | Path, task: str, pe: str, seed: int) -> Path:
     """Return the folder of a run; task: "text" or "recall"."""
@@ -72,7 +63,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     """Return the score of an encoding, from its runs and their records in a folder.
 
     Raises InputError if a run, a step of it or a record is missing, if a record is there twice, or
-    if the seeds differ in recipe, protocol or text.
+    if the seeds differ in settings, protocol or text.
     """
     texts = {seed: read_run(run_folder(folder, "text", pe, seed), pe, seed) for seed in seeds}
     first = texts[seeds[0]]
@@ -87,7 +78,9 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     records += [record for by_seed in trained.values() for record in by_seed.values()]
     budget = {
         "seeds": seeds,
-        "training": same([run.training() for run in texts.values()], first.folder),
+        "training": same(
+            [training_settings(run.checkpoint) for run in texts.values()], first.folder
+        ),
         "perplexity": same(map(describe_protocol, perplexity.values()), first.folder),
         "recall": same(map(describe_protocol, recall.values()), first.folder),
         "receptive_field": describe_protocol(field),
@@ -144,7 +137,9 @@ def collect_trained_recall(
         raise InputError(f"{first.folder} has no record of {TRAINED_RECALL.name}: {REMEDY}")
     trained = {kind: {seed: run.get(kind) for seed, run in runs.items()} for kind in first.records}
     budget = {
-        "recall_training": same([run.training() for run in runs.values()], first.folder),
+        "recall_training": same(
+            [training_settings(run.checkpoint) for run in runs.values()], first.folder
+        ),
         "trained_recall": {
             kind: same(map(describe_protocol, by_seed.values()), first.folder)
             for kind, by_seed in trained.items()
@@ -187,7 +182,7 @@ def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
 def describe_protocol(record: dict) -> dict:
     """Return the protocol of a record with its lengths, so that a partial record is another one."""
     lengths = [int(length) for length in record["lengths"]]
-    return {**(protocol_of(record) or {}), "lengths": lengths}
+    return {**record["protocol"], "lengths": lengths}
 
 
 def same(values: Iterable, where: str | Path):
@@ -195,7 +190,7 @@ def same(values: Iterable, where: str | Path):
     first, *others = values
     if any(other != first for other in others):
         raise InputError(
-            f"the runs next to {where} differ in text, recipe or protocol: remove those that "
+            f"the runs next to {where} differ in text, settings or protocol: remove those that "
             "scripts/score.sh did not make"
         )
     return first

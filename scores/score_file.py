@@ -1,8 +1,8 @@
-"""Score files: one JSON per encoding with everything that the fixed budget measured on it.
+"""Score files: JSON with everything that the fixed budget measured on an encoding.
 
-    path = score_path("results/scores", "rope+cable")    # results/scores/rope+cable.json
-    score = read_score(path)
-    check_comparable({path: score, other_path: other})   # the same budget and text
+    path = score_path("runs/mine", "rope+cable")         # runs/mine/rope+cable.json
+    scores = read_scores([path, "results/scores/records.jsonl"])  # a file with one in each line
+    check_comparable(scores)                             # the same budget and text
 
 Results are by seed, then by length or distance in tokens, as in the records of the runs:
 
@@ -20,10 +20,11 @@ run with other settings makes another budget. `text` is what is evaluated, and m
 standard library have the folder in which Python was built.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runtime.files import read_json
+from runtime.files import read_json_values
 from runtime.schema import (
     Count,
     Length,
@@ -52,7 +53,7 @@ def _by_seed(entry: dict) -> Any:
     return not_empty(dict[SeedKey, not_empty(dict[LengthKey, nullable(fields(entry))])])
 
 
-TRAINING = fields({"recipe": Text, "steps": Length, "block_size": Length})
+TRAINING = fields({"lr": Positive, "steps": Length, "block_size": Length})
 BUDGET = {
     "seeds": not_empty(list[Count]),
     "training": TRAINING,
@@ -99,15 +100,28 @@ def score_path(folder: str | Path, pe: str) -> Path:
     return Path(folder) / f"{pe}.json"
 
 
-def read_score(path: str | Path) -> dict:
-    """Return the score in a file. Raises InputError if it is missing or something else."""
-    score = read_json(path, REMEDY, SCHEMA)
-    problem = _find_inconsistency(score)
-    if problem is None and Path(path).name != f"{score['pe']}.json":
-        problem = f"field pe is {score['pe']}"
-    if problem:
-        raise InputError(f"{path} is not a score file ({problem}): {REMEDY}")
-    return score
+def read_scores(paths: Iterable[str | Path]) -> dict[str, dict]:
+    """Return {source: score} of files; see read_json_values for the sources.
+
+    Raises InputError if one is missing or something else.
+    """
+    scores = {}
+    for path in paths:
+        for source, score in read_json_values(path, REMEDY, SCHEMA).items():
+            problem, name = _find_inconsistency(score), Path(source).name
+            if problem is None and name.endswith(".json") and name != f"{score['pe']}.json":
+                problem = f"field pe is {score['pe']}"
+            if problem:
+                raise InputError(f"{source} is not a score file ({problem}): {REMEDY}")
+            scores[source] = score
+    return scores
+
+
+def read_folder(folder: str | Path) -> dict[str, dict]:
+    """Return {encoding: score} of the score files in a folder, those of one score last."""
+    folder = Path(folder)
+    scores = read_scores([*sorted(folder.glob("*.jsonl")), *sorted(folder.glob("*.json"))])
+    return {score["pe"]: score for score in scores.values()}
 
 
 def _find_inconsistency(score: dict) -> str | None:
@@ -129,7 +143,7 @@ def _find_inconsistency(score: dict) -> str | None:
 
 
 def check_comparable(scores: dict[str, dict]) -> None:
-    """Raise InputError unless all scores, {path: score}, have the same budget and the same text."""
+    """Raise InputError unless all scores, {source: score}, have the same budget and text."""
     problems = []
     first_path, first = next(iter(scores.items()))
     holders = {}  # part of the budget -> first score that has it

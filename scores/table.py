@@ -1,7 +1,7 @@
 """Write the table and the picture of all score files.
 
-    python -m scores.table results/scores/*.json
-    python -m scores.table results/scores/*.json --out_dir runs/table
+    python -m scores.table results/scores/*.json*
+    python -m scores.table results/scores/records.jsonl:{cable,rope,alibi} --out_dir runs/table
 
 All scores must have the same budget and the same text. Writes scores.md, with all encodings,
 summary.md, a short table of the best and the references, and scores.png, with one point per
@@ -20,10 +20,10 @@ from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
 from reporting.formatting import MISSING, Table, format_number
-from scores import criterion
+from scores import criterion, score_file
 from scores.card import steps
 from scores.criterion import FAR, REFERENCE, printed
-from scores.score_file import REFERENCES, check_comparable, read_score
+from scores.score_file import REFERENCES, check_comparable
 
 SUMMARIZED = 3  # encodings in the summary, in addition to the references
 SUMMARY_COLUMNS = (
@@ -75,11 +75,11 @@ def main(argv=None):
 def read_scores(paths: list[str]) -> dict[str, dict]:
     """Return {encoding: score}. Raises InputError if scores are not comparable or lack cable."""
     if not paths:
-        raise InputError("no score files given: python -m scores.table results/scores/*.json")
-    by_path = {path: read_score(path) for path in paths}
-    check_comparable(by_path)
-    scores = {score["pe"]: score for score in by_path.values()}
-    if len(scores) < len(by_path):
+        raise InputError("no score files given: python -m scores.table results/scores/*.json*")
+    by_source = score_file.read_scores(paths)
+    check_comparable(by_source)
+    scores = {score["pe"]: score for score in by_source.values()}
+    if len(scores) < len(by_source):
         raise InputError("an encoding has two score files: pass one of them")
     if REFERENCE not in scores:
         raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")

@@ -11,7 +11,7 @@
 #                                                             table1_fineweb.sh)
 #
 # Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
-# and 4 HellaSwag (HELLASWAG: a local file). On rungs 2 and 3, it is exported and continues a text.
+# and 4 HellaSwag (HELLASWAG: a local file).
 # cable, rope and the candidate of docs/extrapolate-and-remember.md have all SEEDS (default: 1 2 3;
 # rungs 3 and 4: 1), others the first. Outputs are in RUNS/SCALE/ladder.
 #
@@ -136,10 +136,6 @@ for config in $configs; do
         evaluate_runs
         copy_records "$results"
         run python -m reporting.scaling.training_logs "${runs[@]}" --out_dir "$results" || true
-        if [ "$RUNG" -lt 4 ]; then
-            run python -m reporting.scaling.exported "${runs[@]}" --data "$data" \
-                "${plugin_flags[@]}" --out_dir "$results/exported" || true
-        fi
         records=("$results"/*-eval_*.json) # also those of earlier calls of this script
         report - "${results##*/}"
     done

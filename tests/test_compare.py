@@ -51,7 +51,8 @@ def test_table_has_the_lengths_that_both_records_hold(compare_runs):
 
 
 def test_a_single_block_has_no_interval():
-    first, second = ({"loss": x, "perplexity": x, "blocks": [x]} for x in (1.0, 2.0))
+    unknown = {"loss_se": None}
+    first, second = ({"loss": x, "perplexity": x, "blocks": [x], **unknown} for x in (1.0, 2.0))
     row = compare.comparison_row("16", first, second)
     assert row == ["16", "1.00", "2.00", "0.3679", "unknown", "1"]
 

@@ -8,7 +8,6 @@
 import contextlib
 import importlib
 import io
-import json
 import math
 import os
 import re
@@ -33,6 +32,7 @@ import report  # noqa: E402
 from benchmarking.gpu_session import __main__ as gpu_session  # noqa: E402
 from errors import InputError  # noqa: E402
 from reporting.claims import index  # noqa: E402
+from reporting.metrics import read_records  # noqa: E402
 from scores import settings  # noqa: E402
 from scores import table as score_table  # noqa: E402
 
@@ -223,7 +223,7 @@ def check_command(words: list[str]) -> None:
 
 
 KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "pre-commit", "lm_eval"}
-KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cp"}
+KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cp", "jq"}
 
 
 def check_python(arguments: list[str]) -> None:
@@ -430,80 +430,84 @@ def test_printed_output_is_current(page):
 
 
 TABLES = [
-    ("quickstart", ["perplexity"], ["quickstart/*.json"], None),
-    ("long_context", ["perplexity"], ["long_context/*.json"], None),
-    ("encoders/masked", ["perplexity"], ["encoders/masked/*.json"], None),
+    ("quickstart", ["perplexity"], ["quickstart/records.jsonl"], None),
+    ("long_context", ["perplexity"], ["long_context/records.jsonl"], None),
+    ("encoders/masked", ["perplexity"], ["encoders/masked/records.jsonl"], None),
     (
         "encoders/retrieval",
         ["retrieval"],
-        ["encoders/retrieval/*.json"],
+        ["encoders/retrieval/records.jsonl"],
         "cable_table3_mldr_ndcg10_bert",
     ),
     (
         "reproduction",
         ["perplexity"],
-        ["reproduction/*.json"],
+        ["reproduction/records.jsonl"],
         "cable_table1_wikitext-103_tiny",
     ),
     (
         "reproduction/rows",
         ["perplexity"],
-        ["reproduction/rows/*.json", "reproduction/cable.json", "reproduction/kerple.json"],
+        [
+            "reproduction/rows/records.jsonl",
+            "reproduction/records.jsonl:cable",
+            "reproduction/records.jsonl:kerple",
+        ],
         "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512",
     ),
-    ("reproduction/wikitext103", ["perplexity"], ["reproduction/wikitext103/*.json"], None),
+    ("reproduction/wikitext103", ["perplexity"], ["reproduction/wikitext103/records.jsonl"], None),
     (
         "v1_headline/abstract",
         ["training_lengths"],
-        ["v1_headline/abstract/*.json"],
+        ["v1_headline/abstract/records.jsonl"],
         "cable_v1_training-lengths",
     ),
     (
         "v1_headline/section5.4",
         ["training_lengths"],
-        ["v1_headline/section5.4/*.json"],
+        ["v1_headline/section5.4/records.jsonl"],
         "cable_v1_training-lengths",
     ),
-    ("rope_extended/as_it_is", ["perplexity"], ["rope_extended/as_it_is/*.json"], None),
-    ("rope_extended/trained_on", ["perplexity"], ["rope_extended/trained_on/*.json"], None),
-    ("recall", ["recall"], ["recall/*.json"], None),
+    ("rope_extended/as_it_is", ["perplexity"], ["rope_extended/as_it_is/records.jsonl"], None),
+    ("rope_extended/trained_on", ["perplexity"], ["rope_extended/trained_on/records.jsonl"], None),
+    ("recall", ["recall"], ["recall/records.jsonl"], None),
     (
         "extrapolate_and_remember/cable_steps",
         ["trained_recall"],
-        ["extrapolate_and_remember/cable_steps/*.json"],
+        ["extrapolate_and_remember/cable_steps/records.jsonl"],
         None,
     ),
     (
         "extrapolate_and_remember/trained_recall",
         [f"trained_recall_{number}_stdlib_val" for number in (1, 2, 3, 4)],
-        ["extrapolate_and_remember/trained_recall/*.json"],
+        ["extrapolate_and_remember/trained_recall/records.jsonl"],
         None,
     ),
-    ("receptive_field", ["receptive_field"], ["receptive_field/*.json"], None),
+    ("receptive_field", ["receptive_field"], ["receptive_field/records.jsonl"], None),
     (
         "sandwich/slopes_and_windows",
         ["perplexity", "receptive_field"],
-        ["sandwich/slopes_and_windows/*.json"],
+        ["sandwich/slopes_and_windows/records.jsonl"],
         None,
     ),
-    ("sandwich/trained_longer", ["perplexity"], ["sandwich/trained_longer/*.json"], None),
+    ("sandwich/trained_longer", ["perplexity"], ["sandwich/trained_longer/records.jsonl"], None),
     (
         "sandwich/encodings",
         ["perplexity", "receptive_field"],
-        ["sandwich/encodings/*.json", "sandwich/slopes_and_windows/alibi-shift_shift_-2.json"],
+        ["sandwich/encodings/records.jsonl"],
         "sandwich_table3_arxiv",
     ),
-    ("sandwich/cache", ["perplexity"], ["sandwich/cache/*.json"], "sandwich_table5_arxiv"),
-    ("sandwich/dimensions", ["perplexity"], ["sandwich/dimensions/*.json"], None),
+    ("sandwich/cache", ["perplexity"], ["sandwich/cache/records.jsonl"], "sandwich_table5_arxiv"),
+    ("sandwich/dimensions", ["perplexity"], ["sandwich/dimensions/records.jsonl"], None),
     ("sandwich/speed", ["train"], ["sandwich/speed/train.json"], "sandwich_section6.2_speed"),
-    ("bench/compare", ["compare_1", "compare_2"], ["bench/compare/*.json"], None),
+    ("bench/compare", ["compare_1", "compare_2"], ["bench/compare/records.jsonl"], None),
     ("bench/growth", ["growth"], ["bench/growth.json"], None),
     ("bench/h100", ["train"], ["bench/h100/train-small.json"], None),
     ("bench/figure3", ["train", "generate", "eval"], ["bench/figure3.json"], None),
     (
         "bench/figure3_tiny",
         ["train", "generate"],
-        ["bench/figure3_tiny/*.json"],
+        ["bench/figure3_tiny/records.jsonl"],
         "cable_section5.3_speed",
     ),
 ]
@@ -512,7 +516,7 @@ TABLES = [
 @pytest.mark.parametrize("folder, kinds, records, paper", TABLES, ids=[row[0] for row in TABLES])
 def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_path):
     """report.py writes the committed tables from the committed records."""
-    paths = [str(path) for pattern in records for path in sorted(RESULTS.glob(pattern))]
+    paths = [str(RESULTS / path) for path in records]
     flags = ["--paper", str(RESULTS / "paper" / f"{paper}.csv")] if paper else []
     report.main([*paths, *flags, "--out_dir", str(tmp_path)])
     for kind in kinds:
@@ -526,15 +530,14 @@ def test_committed_tables_equal_the_report(folder, kinds, records, paper, tmp_pa
 
 def test_committed_scores_equal_their_table(tmp_path):
     """docs/scores.md has the command."""
-    score_table.main([*map(str, sorted(RESULTS.glob("scores/*.json"))), "--out_dir", str(tmp_path)])
+    score_table.main([*map(str, RESULTS.glob("scores/*.json*")), "--out_dir", str(tmp_path)])
     for name in ("scores.md", "summary.md"):
         assert (tmp_path / name).read_text() == (RESULTS / "scores" / name).read_text()
     confirmation = RESULTS / "extrapolate_and_remember" / "confirmation"
-    records = sorted(confirmation.glob("*.json"))
-    score_table.main([*map(str, records), "--out_dir", str(tmp_path)])
+    score_table.main([f"{confirmation}/records.jsonl", "--out_dir", str(tmp_path)])
     assert (tmp_path / "scores.md").read_text() == (confirmation / "scores.md").read_text()
     other = RESULTS / "extrapolate_and_remember" / "settings"
-    settings.main([*map(str, sorted(other.glob("*/*.json"))), "--out_dir", str(tmp_path)])
+    settings.main([*map(str, sorted(other.glob("*/records.jsonl"))), "--out_dir", str(tmp_path)])
     assert (tmp_path / "settings.md").read_text() == (other / "settings.md").read_text()
 
 
@@ -551,11 +554,11 @@ def test_speed_of_generation_is_that_of_the_records():
     page = (ROOT / "docs" / "performance.md").read_text()
     rows = re.findall(r"^\| `(\w+)`, (\w+) \| ([\d. |]+) \|$", page, re.MULTILINE)
     assert len(rows) == 4
+    records = read_records([RESULTS / "bench" / "generation" / "records.jsonl"], "")
+    results = [record["generate"] for record in records.values()]
+    by_model = {(result["model"], result["dtype"]): result["contexts"]["256"] for result in results}
     for model, dtype, cells in rows:
-        record = json.loads(
-            (RESULTS / "bench" / "generation" / f"{model}_{dtype}.json").read_text()
-        )
-        measured = record["generate"]["contexts"]["256"]
+        measured = by_model[model, dtype]
         ratios = [measured[pe]["ratios"]["transformers"] for pe in ("learnable", "rope", "cable")]
         assert cells.split(" | ") == [f"{ratio:.2f}" for ratio in ratios]
 
@@ -563,16 +566,14 @@ def test_speed_of_generation_is_that_of_the_records():
 def growth_over_the_last(targets: int, pe: str, multiple: int) -> float:
     """Return the growth of perplexity over the last targets, the geometric mean over seeds."""
     folder = "slopes_and_windows" if ":" in pe else "encodings"
-    name = re.sub("[:=]", "_", pe)
-    paths = (RESULTS / "sandwich" / folder).glob(f"{name}*.json")
+    records = read_records([RESULTS / "sandwich" / folder / "records.jsonl"], "")
     differences = []
-    for path in paths:
-        if not re.fullmatch(rf"{re.escape(name)}(-seed\d)?", path.stem):
+    for record in records.values():
+        if record["pe"] != pe or "metric" in record:
             continue
-        lengths = json.loads(path.read_text())["lengths"]
         means = []
         for length in (128, 128 * multiple):
-            positions = lengths[str(length)]["by_position"]
+            positions = record["lengths"][str(length)]["by_position"]
             means.append(statistics.mean(positions["loss"][-targets // positions["width"] :]))
         differences.append(means[1] - means[0])
     return math.exp(statistics.mean(differences))

@@ -38,6 +38,8 @@ def record(pe, perplexities, run=None, block_size=256, seed=None):
         "pe": pe,
         "size": "quickstart",
         "block_size": block_size,
+        "settings": {},
+        "training_text": None,
         "seed": seed,
         "lengths": lengths,
         "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
@@ -63,7 +65,7 @@ def test_a_closed_pipe_ends_the_program_quietly():
     """As `| head` does, which closes its end of the pipe."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, ROOT / "report.py", ROOT / "results/quickstart/cable.json"]
+    command = [sys.executable, ROOT / "report.py", f"{ROOT}/results/quickstart/records.jsonl:cable"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
@@ -151,6 +153,8 @@ ACCURACY = {
     "pe": "cable",
     "size": "quickstart",
     "block_size": 256,
+    "settings": {},
+    "training_text": None,
     "acc": 0.3,
     "acc_se": 0.01,
     "acc_norm": 0.4,
@@ -423,3 +427,23 @@ def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):
     text = re.sub(" +", " ", text)
     assert "| 512 | ours | 5.15 ± 0.07 | 5.15 ± 0.07 |" in text
     assert "| | paper | 5.25 ± 0.33 | 5.27 ± 0.33 |" in text
+
+
+def test_lines_of_a_file_are_records_and_one_run_can_be_selected(tmp_path, capsys, refused):
+    records = [record("cable", {256: 4.0}, run="a"), record("rope", {256: 5.0}, run="b:c=1")]
+    path = tmp_path / "records.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    report.main([str(path), "--out_dir", str(tmp_path / "all")])
+    single = [save(tmp_path / f"{each['pe']}.json", each) for each in records]
+    report.main([*single, "--out_dir", str(tmp_path / "single")])
+    tables = [(tmp_path / folder / "perplexity.md").read_text() for folder in ("all", "single")]
+    assert tables[0] == tables[1]
+    report.main([f"{path}:b:c=1", "--out_dir", str(tmp_path / "one")])
+    assert "| context | rope |" in capsys.readouterr().out.replace("|     rope |", "| rope |")
+    flags = ("--out_dir", tmp_path / "no")
+    (line,) = refused(report.main, f"{path}:nothing", *flags)
+    assert f"{path}:nothing has no records of nothing: " in line
+    path.write_text(f"{json.dumps(records[0])}\nnot JSON\n")
+    (line,) = refused(report.main, path, *flags)
+    assert f"{path}, line 2 is not a record of eval_*.py or bench.py" in line
+    assert not (tmp_path / "no").exists()

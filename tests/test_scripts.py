@@ -214,7 +214,7 @@ def test_ladder_tunes_trains_and_evaluates_each_run_when_it_ends(tmp_path, data_
     assert trained(commands) == tuned + [f"ladder_2-512-lr0.004/{name}" for name in first + seeds]
     steps = [program for program, _ in commands[9:]]
     evaluated = ["eval_extrapolation.py", "eval_recall.py", "eval_receptive_field.py"]
-    of_run = ["train_gpt.py", *evaluated, "-m", "-m", "report.py"]  # -m: logs, exported
+    of_run = ["train_gpt.py", *evaluated, "-m", "report.py"]  # -m: logs
     assert steps == ["-m"] + of_run * 12 + ["report.py"]
     words = commands[-1][1].split()  # rung 1 is committed
     committed = ("reproduction", "recall", "receptive_field", "ladder/rung_1")

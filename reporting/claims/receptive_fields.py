@@ -70,9 +70,9 @@ def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, Pair
     return FAR_MULTIPLES[0], []
 
 
-def _model(column: Column) -> tuple:
-    names = ("pe", "size", "block_size", "recipe", "cache_window")
-    return tuple(column.records[0].get(name) for name in names)
+def _model(column: Column) -> list:
+    names = ("pe", "size", "block_size", "settings", "training_text", "cache_window")
+    return [column.records[0].get(name) for name in names]
 
 
 def _judge_window(label: str, field: Interval, far: int, pairs: Pairs) -> Verdict:

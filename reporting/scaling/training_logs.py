@@ -19,6 +19,8 @@ from errors import InputError
 from reporting.formatting import MISSING, Table, format_number
 from reporting.loss_plots import describe_run, read_settings
 
+METRIC = "Training logs"
+
 
 @dataclass
 class Config:
@@ -36,7 +38,7 @@ def main(argv=None):
         raise InputError("no runs given: python -m reporting.scaling.training_logs runs/NAME ...")
     out = Path(config.out_dir)
     runs = [read_run(Path(run)) for run in config.runs]
-    runs = add_runs(out / "training_logs.json", "Training logs", runs, keys=("run", "lr"))
+    runs = add_runs(out / "training_logs.json", runs)
     text = make_table(runs).markdown()
     print(text)
     with atomic(out / "training_logs.md") as file:
@@ -64,20 +66,20 @@ def read_run(run: Path) -> dict:
     }
 
 
-def add_runs(path: Path, metric: str, runs: list[dict], keys: tuple[str, ...]) -> list[dict]:
-    """Add runs to the record at `path`, in place of those with the same keys, and return all.
+def add_runs(path: Path, runs: list[dict]) -> list[dict]:
+    """Add runs to the record at `path`, in place of those of the same name and rate; return all.
 
-    metric: of the record. Raises InputError if the file is not such a record.
+    Raises InputError if the file is not such a record.
     """
     known = []
     if path.exists():
         remedy = "remove it, or use another --out_dir"
         record = read_json(path, remedy)
-        if not isinstance(record, dict) or record.get("metric") != metric:
-            raise InputError(f"{path} is not a record of {metric}: {remedy}")
+        if not isinstance(record, dict) or record.get("metric") != METRIC:
+            raise InputError(f"{path} is not a record of {METRIC}: {remedy}")
         known = record["runs"]
-    merged = {tuple(run.get(key) for key in keys): run for run in [*known, *runs]}
-    write_json(path, {"metric": metric, "runs": [*merged.values()]})
+    merged = {(run["run"], run["lr"]): run for run in [*known, *runs]}
+    write_json(path, {"metric": METRIC, "runs": [*merged.values()]})
     return [*merged.values()]
 
 

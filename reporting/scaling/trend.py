@@ -33,11 +33,11 @@ the line does not separate from size.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.files import read_json
+from runtime.files import read_json_values
 
 from errors import InputError
 from evaluation import intervals
@@ -50,7 +50,6 @@ from reporting.columns import (
     entry_pairs,
     group_by_protocol,
     make_columns,
-    without_dropped_text,
 )
 from reporting.formatting import MISSING, Table
 from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD, Metric
@@ -297,7 +296,7 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     files, problems = [], []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(path.glob("*.json")) or sorted(path.glob("*/*.json"))
+            files += _json_files(path.glob("*")) or _json_files(path.glob("*/*"))
         elif path.exists():
             files.append(path)
         else:
@@ -306,10 +305,10 @@ def read_records(paths: Sequence[str]) -> list[dict]:
         raise InputError(*problems)
     records = []
     for file in files:
-        record = read_json(file, remedy)
-        if metrics.metric_of(record) in (PERPLEXITY, RECALL, RECEPTIVE_FIELD):
-            metrics.check_record(file, record, remedy)
-            records.append(record)
+        for source, record in read_json_values(file, remedy).items():
+            if metrics.metric_of(record) in (PERPLEXITY, RECALL, RECEPTIVE_FIELD):
+                metrics.check_record(source, record, remedy)
+                records.append(record)
     if not records:
         raise InputError(
             "no records of perplexity, recall or receptive fields found: "
@@ -318,13 +317,14 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     return records
 
 
-def make_rungs(records: list[dict]) -> list[Rung]:
-    """Return the rungs of records, fewest parameters first.
+def _json_files(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.suffix in (".json", ".jsonl"))
 
-    Lengths at which an older record dropped text are left out.
-    """
+
+def make_rungs(records: list[dict]) -> list[Rung]:
+    """Return the rungs of records, fewest parameters first."""
     groups = {}
-    for record in map(without_dropped_text, records):
+    for record in map(_without_dropped_text, records):
         data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
     rungs = []
@@ -333,6 +333,20 @@ def make_rungs(records: list[dict]) -> list[Rung]:
         if parameters:
             rungs.append(Rung(group, statistics.median(parameters)))
     return sorted(rungs, key=lambda rung: rung.parameters)
+
+
+def _without_dropped_text(record: dict) -> dict:
+    """Return a record without the lengths whose windows left out the ends of the text.
+
+    At the other lengths, it has the text of records that count these ends in shorter windows.
+    """
+    protocol = record["protocol"]
+    if protocol.get("remainder") != "dropped":
+        return record
+    lengths = {length: entry for length, entry in record["lengths"].items() if entry}
+    most = max(entry["tokens"] for entry in lengths.values())
+    whole = {length: entry for length, entry in lengths.items() if entry["tokens"] == most}
+    return record | {"lengths": whole, "protocol": protocol | {"remainder": "counted"}}
 
 
 def measure(claim: Claim, rungs: Sequence[Rung]) -> Trend:

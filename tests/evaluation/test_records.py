@@ -17,6 +17,8 @@ IDENTITY = {
     "pe": "rope",
     "size": "tiny",
     "block_size": 16,
+    "settings": {"lr": 1e-3},
+    "training_text": "1",
     "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
     "protocol": {"name": "segments", "remainder": "counted"},
 }

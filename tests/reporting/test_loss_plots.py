@@ -32,7 +32,7 @@ def finetuned(tmp_path):
     def make(losses):
         (tmp_path / "tuned").mkdir()
         (tmp_path / "tuned" / "finetune.json").write_text(
-            json.dumps({"settings": {"seed": 1}, "losses": losses})
+            json.dumps({"settings": {"seed": 1}, "sha256": {"data": None}, "losses": losses})
         )
         return tmp_path / "tuned"
 
@@ -95,9 +95,12 @@ def test_errors(refused, trained, finetuned, tmp_path):
     "content, problem",
     [
         ("[]", "expected object, got array"),
-        ('{"settings": {"seed": "x"}}', "expected int, got str at settings.seed"),
         (
-            '{"settings": {"seed": 1}, "losses": [[1, NaN]]}',
+            '{"settings": {"seed": "x"}, "sha256": {"data": null}}',
+            "expected int, got str at settings.seed",
+        ),
+        (
+            '{"settings": {"seed": 1}, "sha256": {"data": null}, "losses": [[1, NaN]]}',
             r"expected float .* at losses\[0\]\[1\]",
         ),
     ],

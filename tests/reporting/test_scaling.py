@@ -2,14 +2,13 @@
 
 import json
 import math
-import shutil
 
 import pytest
 
 import report
 from errors import InputError
 from evaluation.intervals import Interval
-from reporting.scaling import exported, training_logs, trend
+from reporting.scaling import training_logs, trend
 
 
 def record(pe, losses, parameters, seed=1, **changes):
@@ -32,6 +31,8 @@ def record(pe, losses, parameters, seed=1, **changes):
         "pe": pe,
         "size": "tiny",
         "block_size": 256,
+        "settings": {},
+        "training_text": None,
         "seed": seed,
         "parameters": parameters,
         "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
@@ -85,20 +86,18 @@ def test_far_is_15_times_where_16_is_not_recorded():
     assert ratio.estimate == pytest.approx(math.exp(0.25))
 
 
-def test_older_records_are_compared_at_lengths_that_dropped_no_text():
-    """The older record dropped text at 15 times the training length only."""
-    old, new = (
-        {"name": "segments", "span": 4096} | more for more in ({}, {"remainder": "counted"})
+def test_records_are_compared_at_lengths_that_dropped_no_text():
+    """One record dropped text at 15 times the training length only."""
+    dropped, counted = (
+        {"name": "segments", "remainder": remainder} for remainder in ("dropped", "counted")
     )
-    records = [
-        record("cable", {1: 1.0, 15: 5.0, 16: 1.1}, 100, protocol=old),
-        record("alibi", {1: 1.0, 15: 1.0, 16: 1.3}, 90, protocol=new),
-    ]
-    (ratio,) = trends_of(records)["cable is below alibi"].ratios
+    first = record("cable", {1: 1.0, 15: 5.0, 16: 1.1}, 100, protocol=dropped)
+    first["lengths"][str(15 * first["block_size"])]["tokens"] -= 1
+    second = record("alibi", {1: 1.0, 15: 1.0, 16: 1.3}, 90, protocol=counted)
+    (ratio,) = trends_of([first, second])["cable is below alibi"].ratios
     assert ratio.estimate == pytest.approx(math.exp(-0.2))
-    (ratio,) = trends_of([record("cable", {1: 1.0, 15: 5.0}, 100, protocol=old)])[
-        "cable gains from longer context"
-    ].ratios
+    del first["lengths"][str(16 * first["block_size"])]
+    (ratio,) = trends_of([first])["cable gains from longer context"].ratios
     assert ratio is None
 
 
@@ -244,20 +243,3 @@ def test_training_logs_keep_other_runs(tmp_path):
     (tmp_path / "training_logs.json").write_text('{"metric": "Perplexity"}')
     with pytest.raises(InputError, match="is not a record of Training logs: remove it"):
         training_logs.main([str(run), *out])
-
-
-def test_exported_runs_are_compared(trained, tmp_path):
-    """An exported folder of another checkpoint is refused."""
-    run = shutil.copytree(trained("cable"), tmp_path / "cable")
-    flags = ["--out_dir", str(tmp_path), "--tokens", "64", "--max_new_tokens", "5"]
-    exported.main([str(run), *flags, "--prompt", "line"])
-    (found,) = json.loads((tmp_path / "exported.json").read_text())["runs"]
-    assert found["loss"] == pytest.approx(found["exported_loss"], rel=1e-6)
-    assert found["largest_difference"] < 1e-4
-    assert len(found["text"]) == len("line") + 5
-    assert f"```text\n{found['text']}" in (tmp_path / "samples.md").read_text()
-
-    # The folder was exported before the run was trained again.
-    shutil.copytree(trained("cable", "--seed", "2"), run, dirs_exist_ok=True)
-    with pytest.raises(InputError, match="cable-exported has other log-probabilities.*: remove it"):
-        exported.main([str(run), *flags])

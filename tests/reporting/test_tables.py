@@ -43,10 +43,16 @@ def test_caption_names_data_protocol_tokens_and_error():
 
 
 def test_runs_with_another_recipe_are_not_seeds_of_one_column():
-    """Steps, parameters or recipe differ: one column per run, labeled by the run's name."""
+    """Steps, settings, text or plugins differ: one column per run, labeled by the run's name."""
     first = record("cable", {256: 4.0}, run="a", seed=1)
     second = record("cable", {256: 4.2}, run="b", seed=2)
-    for name, value in (("step", 9), ("parameters", 3), ("recipe", "other")):
+    for name, value in (
+        ("step", 9),
+        ("parameters", 3),
+        ("settings", {"lr": 1e-3}),
+        ("training_text", "other"),
+        ("plugin", {"a.py": "1"}),
+    ):
         columns = columns_of([first, {**second, name: value}])
         assert [column.label for column in columns] == ["a", "b"]
         assert all(len(column.records) == 1 for column in columns)
@@ -83,14 +89,16 @@ def test_a_table_has_one_data_set_and_one_protocol():
     ]
 
 
-def test_older_records_that_dropped_text_have_their_own_table_and_caption():
+def test_records_that_dropped_text_have_their_own_table_and_caption():
     """Windows of 4,096 hold one of 3,840: 256 inputs of each were dropped."""
-    new = record("cable", {256: 4.0, 3840: 3.9})
-    new["protocol"]["remainder"] = "counted"
-    old = record("rope", {256: 4.0, 3840: 5.0})
-    old["lengths"]["3840"]["tokens"] = 3840
-    divided = record("alibi", {256: 4.5, 4096: 4.4})  # nothing was dropped
-    groups = group_by_protocol([new, old, divided])
+    counted = record("cable", {256: 4.0, 3840: 3.9})
+    dropped = record("rope", {256: 4.0, 3840: 5.0})
+    dropped["protocol"]["remainder"] = "dropped"
+    dropped["lengths"]["3840"]["tokens"] = 3840
+    other = record("alibi", {256: 4.5, 4096: 4.4})
+    for each in (counted, other):
+        each["protocol"]["remainder"] = "counted"
+    groups = group_by_protocol([counted, dropped, other])
     assert [[entry["pe"] for entry in group] for group in groups] == [["cable", "alibi"], ["rope"]]
     protocol = "Protocol: segments, 4,096 tokens per length; standard error"
     assert protocol in PERPLEXITY.caption(groups[0])
@@ -140,7 +148,7 @@ def test_labels_name_what_differs():
     ]
     assert table_of(named).cells[0] == ["context", "lr1", "lr2", "rope"]
     folders = [
-        {**record("cable", {256: 4.0}, seed=seed), "folder": f"lr{seed}", "recipe": seed}
+        {**record("cable", {256: 4.0}, seed=seed), "folder": f"lr{seed}", "settings": {"lr": seed}}
         for seed in (1, 2)
     ]
     assert [column.label for column in columns_of(folders)] == ["lr1/cable", "lr2/cable"]

@@ -16,6 +16,7 @@ from retrieval_helpers import CPU, FINETUNE, weights
 
 import report
 import retrieval
+from reporting.columns import setup_of
 from retrieval import tasks
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -101,7 +102,7 @@ def test_recipe_separates_seeds_from_other_changes(exported, triplets, task, tmp
         common = ["--data", str(data), *FINETUNE, "--samples", "16"]
         finetune.main([str(encoder), *common, *flags, "--out_dir", str(out)])
         run_evaluate(task, "16", out)
-        return read_json(out / RECORD, "")["recipe"]
+        return setup_of(read_json(out / RECORD, ""))
 
     data = shutil.copy(triplets, tmp_path / "triplets.jsonl")
     moved = shutil.copytree(exported("cable"), tmp_path / "moved")
@@ -109,7 +110,8 @@ def test_recipe_separates_seeds_from_other_changes(exported, triplets, task, tmp
     assert first == recipe("--seed", "2", "--mini_batch", "2", encoder=moved)
     longer = shutil.copytree(exported("cable"), tmp_path / "longer")
     config = read_json(longer / "config.json", "")
-    (longer / "config.json").write_text(json.dumps({**config, "step": 12}))
+    config["training"]["step"] = 12
+    (longer / "config.json").write_text(json.dumps(config))
     others = [recipe("--lr", "1e-3"), recipe(encoder=longer)]
     data.write_text("".join(triplets.read_text().splitlines(keepends=True)[1:]))
     assert len({first, *others, recipe()}) == 4

@@ -68,8 +68,8 @@ def make_score(
         "training_text": "3" * 64,
         "budget": {
             "seeds": list(seeds),
-            "training": {"recipe": "r", "steps": 500, "block_size": 256},
-            "recall_training": {"recipe": "s", "steps": 1800, "block_size": 64},
+            "training": {"lr": 2e-3, "steps": 500, "block_size": 256},
+            "recall_training": {"lr": 3e-3, "steps": 1800, "block_size": 64},
             "recall": PROTOCOL,
             "trained_recall": {kind: {"trials": TRIALS} for kind in trained},
         },

@@ -178,9 +178,9 @@ def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered, refu
         measure(runs, pe, data_dir)
     measure(runs, "mine", data_dir, *plugin)
     card.main(card_flags(runs, out, "rope", "cable", "mine", *plugin))
-    score = score_file.read_score(out / "mine.json")
-    assert score["plugin"] == {path.name: plugins.LOADED["plugin_my_encoding"].sha256}
-    assert "plugin" not in score_file.read_score(out / "cable.json")
+    scores = score_file.read_folder(out)
+    assert scores["mine"]["plugin"] == {path.name: plugins.LOADED["plugin_my_encoding"].sha256}
+    assert "plugin" not in scores["cable"]
 
 
 def test_code_hash_covers_classes_and_options(tmp_path, unregistered):
@@ -229,7 +229,7 @@ def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys):
     assert "| cable@3_nope@1 | yes | yes |   — |   yes |" in printed
     (row,) = [line for line in printed.splitlines() if "| cable@3_nope@1 |" in line]
     assert [cell.strip() for cell in row.split("|")[-4:-2]] == ["—", "1.00"]  # steps to 95%, speed
-    scores = card.read_folder(str(tmp_path / "in"))
+    scores = score_file.read_folder(tmp_path / "in")
     text = card.card("cable@3_nope@1", scores)
     assert "trained recall at 16x (%) |" in text and "**not measured**" in text
     other = make_score("fox")
