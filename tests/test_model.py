@@ -241,19 +241,26 @@ def test_losses_match_the_mean_loss(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "pe, undecayed", [("nope", 0), ("cable", 0), ("learnable", 0), ("test-drift", 2)]
+    "pe, encoding_decays",
+    [
+        ("nope", []),
+        ("cable", ["0.step", "0.weight", "1.step", "1.weight"]),
+        ("learnable", ["0.table"]),
+        ("test-drift", ["0.gate", "1.gate"]),
+        ("dape+t5", []),  # convolutions and a table have several dimensions, too
+        ("transformer-xl", []),
+    ],
 )
-def test_only_linear_and_embedding_weights_decay(pe, undecayed):
+def test_only_linear_and_embedding_weights_decay(pe, encoding_decays):
     model = make_model(pe)
     decay, rest = model.parameter_groups(0.1)
     assert (decay["weight_decay"], rest["weight_decay"]) == (0.1, 0)
     assert len(decay["params"]) + len(rest["params"]) == len(list(model.parameters()))
-    assert all(p.ndim == 2 for p in decay["params"]) and all(p.ndim == 1 for p in rest["params"])
-    # Matrices of the encodings.
-    gates = {"cable": 2 * 2, "learnable": 1, "test-drift": 2}.get(pe, 0)
-    assert len(decay["params"]) == 1 + 2 * 4 + gates
-    biases = 2 * 4 + {"cable": 2 * 2, "test-drift": 2}.get(pe, 0)
-    assert len(rest["params"]) == biases + 2 * (2 * 2 + 1) + undecayed
+    matrices = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    layers = ["wte", *(f"h.{n}.{name}" for n in (0, 1) for name in matrices)]
+    layers += [f"posenc.{name}" for name in encoding_decays]
+    parameters = dict(model.named_parameters())
+    assert set(decay["params"]) == {parameters[f"{layer}.weight"] for layer in layers}
 
 
 def test_each_layer_of_a_pattern_takes_its_path():

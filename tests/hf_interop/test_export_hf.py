@@ -188,6 +188,23 @@ def test_unsupported_padding_is_refused(folders):
         )
 
 
+def test_a_cache_of_bfloat16_keys_does_not_round_features():
+    """Sums along a text reach numbers that bfloat16 would round to multiples of 16."""
+    from transformers import DynamicCache
+
+    from hf_interop import modeling
+
+    cache = DynamicCache()
+    k, v = torch.randn(2, 1, 2, 6, 4, dtype=torch.bfloat16)
+    s = -3000 - torch.rand(1, 2, 6).cumsum(-1)
+    for part in (slice(5), slice(5, 6)):
+        adapter = modeling.LayerCacheAdapter(cache, layer=0)
+        stored = adapter.extend(k[:, :, part], v[:, :, part], s[..., part])
+        assert torch.equal(adapter.last()[0], s[..., part][..., -1:])
+    for actual, expected in zip(stored, (k, v, s), strict=True):
+        assert torch.equal(actual, expected) and actual.dtype == expected.dtype
+
+
 def test_exported_modules_import_nothing_of_the_repository(folders):
     names = {path.stem for path in ROOT.glob("*.py")}
     names |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"triton_attention"}

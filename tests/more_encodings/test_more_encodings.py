@@ -325,6 +325,16 @@ def test_logit_scale_matches_formula(pe, window_size):
     assert torch.equal(same, k)
 
 
+def test_logit_scale_of_some_heads_counts_keys_within_the_window():
+    encoding = make("window:w=7+ssmax:heads=2")
+    q, k = torch.randn(2, B, H, T, C // H)
+    scaled, _ = encoding.rotate(q, k, torch.arange(T))
+    log_n = np.log(np.minimum(np.arange(T) + 1, 7))
+    expected = q.double().numpy()
+    expected[:, :2] *= numbers(encoding.parts[1].encoding.s)[:, None, None] * log_n[:, None]
+    assert_allclose(scaled.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_ssmax_starts_with_a_mean_scale_of_one():
     encoding = make("ssmax", std=None, block_size=100)
     mean = numbers(encoding.s) * np.log(np.arange(1, 101)).mean()

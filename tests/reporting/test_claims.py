@@ -642,7 +642,7 @@ def test_retrieval():
     without_rivals = encoders(cable=(15, 16, 25), learnable=(10, None, None))
     verdict = claims.judge_retrieval(without_rivals)[-1]
     assert str(verdict).endswith("(CABLE, section 5.5): **not measured**")
-    higher = encoders(alibi=(1, 2, 3), cable=(1, 4, 5))
+    higher = encoders(spread=0.5, alibi=(1, 2, 3), cable=(1, 2.5, 3.4))
     assert claims.judge_retrieval(higher)[-1].outcome == "holds"
 
 

@@ -197,21 +197,25 @@ def test_distant_keys_that_matter_are_kept(causal, small_tiles):  # noqa: F811
         (1.05, False, 0),
     ],
 )
-def test_bound_is_tight(weight, causal, tiles, small_tiles):  # noqa: F811
+@pytest.mark.parametrize("own_logit", [4.8, -4.8])
+def test_bound_is_tight(weight, causal, tiles, own_logit, small_tiles):  # noqa: F811
     """Tiles are skipped up to the tolerance, and not beyond.
 
     There are two flat tiles of keys on either side of 32 queries. They hold `weight` times the
     tolerance of the nearest query's row. Between them S decays so steeply that a row holds hardly
-    more than its own key. Each side may use half of the tolerance.
+    more than its own key. Each side may use half of the tolerance. The nearest query's logit with
+    its own key is own_logit; all others are 4.8.
     """
     tolerance, steep = 2.0**-10, 60.0
-    decay = -np.log(weight * tolerance / 32)
+    decay = -np.log(weight * tolerance / 32) + 4.8 - own_logit
     middle = decay + steep * np.arange(32)
     s = -np.concatenate([np.zeros(32), middle, np.full(32, 2 * decay + steep * 31)])
     inputs = make_inputs("decay", 96, 96, 16, B=1, H=1)
     inputs["s"] = torch.from_numpy(s)[None, None].to(DEVICE)
     inputs["g"] = torch.ones(1, 1, 96, device=DEVICE)
-    inputs["q"] = inputs["k"] = torch.ones(1, 1, 96, 16, dtype=torch.float64, device=DEVICE)
+    inputs["q"] = torch.ones(1, 1, 96, 16, dtype=torch.float64, device=DEVICE)
+    inputs["k"] = inputs["q"].clone()
+    inputs["k"][..., 32, :] = own_logit / 4.8
     kept, skipped_weight = find_kept("decay", inputs, tolerance, causal)
     assert kept[:, 0, 0, 1].tolist() == [tiles, 6 - tiles][: len(kept)]
     expected = weight * tolerance * tiles / 2
