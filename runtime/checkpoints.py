@@ -275,7 +275,10 @@ def _read(path: Path, weights: bool) -> tuple[Any, str | None]:
         reason = error.strerror or error
         raise InputError(f"{path} cannot be read ({reason}): check the file and its disk") from None
     except Exception as error:  # a file of another program can cause any
-        raise CorruptCheckpoint(path, describe_load_error(error)) from None
+        reason = describe_load_error(error)
+        if weights:  # the bytes are those that were written
+            raise _foreign(path, reason) from None
+        raise CorruptCheckpoint(path, reason) from None
     return content, sha256
 
 

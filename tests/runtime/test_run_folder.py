@@ -228,19 +228,14 @@ CORRUPT = {
     "two records": b'{"kind": "train", "st{"kind": "train", "step": 1, "loss": 1.0}',
     "empty": b"",
     "list": b"[1, 2]",
-    "number": b"17",
-    "null": b"null",
     "deep": b"[" * 100_000,
     "long number": b'{"kind": "a", "step": ' + b"1" * 5000 + b"}",
     "no kind": b'{"step": 1, "loss": 1.0}',
     "no step": b'{"kind": "train", "loss": 1.0}',
     "no loss": b'{"kind": "val", "step": 1}',
     "kind": b'{"kind": ["train"], "step": 1, "loss": 1.0}',
-    "step": b'{"kind": "train", "step": "1", "loss": 1.0}',
-    "fraction": b'{"kind": "train", "step": 1.5, "loss": 1.0}',
     "loss": b'{"kind": "val", "step": 1, "loss": "low"}',
     "id": b'{"kind": "start", "step": 0, "id": 5}',
-    "tokenizer": b'{"kind": "start", "step": 0, "id": 5, "tokenizer": {}}',
 }
 
 
