@@ -26,11 +26,11 @@ WORDS = {  # patterns of texts, in words
 TEXT, NAME, LENGTH_KEY, SEED_KEY, PYTHON_FILE, SHA256 = WORDS
 
 Text = Annotated[str, Meta(pattern=TEXT, max_length=1000)]
-Name = Annotated[str, Meta(pattern=NAME, max_length=100)]
+Name = Annotated[str, Meta(pattern=NAME, max_length=200)]
 """part of a file name"""
 LengthKey = Annotated[str, Meta(pattern=LENGTH_KEY)]
 SeedKey = Annotated[str, Meta(pattern=SEED_KEY)]
-PythonFile = Annotated[str, Meta(pattern=PYTHON_FILE, max_length=100)]
+PythonFile = Annotated[str, Meta(pattern=PYTHON_FILE, max_length=200)]
 Sha256 = Annotated[str, Meta(pattern=SHA256)]
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
