@@ -34,33 +34,22 @@ import torch  # noqa: E402
 import triton.language  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-import posenc  # noqa: E402
 import triton_attention.flex  # noqa: E402, F401, registers the path
 from errors import InputError  # noqa: E402
 from generation.kv_cache import Cache  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
+from posenc import ENCODINGS, build, layer_specs, parse  # noqa: E402
 from triton_attention import supports as triton_supports  # noqa: E402
 
 TOKENS = 320
 VOCABULARY = 64
 ENTRIES = 32
-SPECS = [
-    *sorted(posenc.ENCODINGS),
-    "alibi+cable",
-    "cable:heads=2",
-    "cable@1_rope@1",
-    "dape+cable",
-    "kerple+sinusoidal",
-    "learnable+alibi",
-    "rope+cable",
-    "rope+cope",
-    "rope+ssmax",
-    "rope:heads_percent=75+alibi:heads_percent=75",
-    "t5:buckets=16,max_distance=64",
-    "window:w=40+alibi",
-    "window:w=40+rope@1_nope@1",
-    "yarn:factor=2,ramp=released",
-]
+COMBINATIONS = """
+    alibi+cable cable:heads=2 cable@1_rope@1 dape+cable kerple+sinusoidal learnable+alibi rope+cable
+    rope+cope rope+ssmax rope:heads_percent=75+alibi:heads_percent=75 t5:buckets=16,max_distance=64
+    window:w=40+alibi window:w=40+rope@1_nope@1 yarn:factor=2,ramp=released
+"""
+SPECS = [*sorted(ENCODINGS), *COMBINATIONS.split()]
 BFLOAT16_SPECS = ("cable", "fire", "rope+cable", "t5")  # by Triton
 FLEX_SPECS = ("cable", "kerple", "rope+cable", "window")  # compiled for seconds; fire fails
 # Largest difference, relative to the root mean square of a tensor, or to its norm. In float32, the
@@ -83,17 +72,14 @@ def constant(name, value):
 
 def make_model(spec, causal, path, dtype=torch.float64, layers=2, heads=4):
     """Return a model of width 32 in evaluation mode, all of whose parameters are perturbed."""
-    layers = max(layers, len(posenc.layer_specs(spec)))
+    layers = max(layers, len(layer_specs(spec)))
     shape = {"n_layer": layers, "n_head": heads, "n_embd": 32, "vocab_size": VOCABULARY}
-
-    def make(block_size):
+    settings = {"size": "quickstart", "pe": spec, "causal": causal, "attention": path, **shape}
+    for block_size in (128, TOKENS):  # texts are longer than in training, where that is supported
         torch.manual_seed(0)
-        settings = {"pe": spec, "causal": causal, "attention": path, "block_size": block_size}
-        return GPT(GPTConfig(size="quickstart", **shape, **settings))
-
-    model = make(128)  # texts of 320 tokens are longer than in training, where that is supported
-    if model.max_context is not None:
-        model = make(TOKENS)
+        model = GPT(GPTConfig(**settings, block_size=block_size))
+        if model.max_context is None:
+            break
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
@@ -191,7 +177,7 @@ def bfloat16_results(spec, causal):
 
 def triton_results(spec, causal):
     """Yield results as float64_results does, of Triton's kernels in a smaller float32 model."""
-    encodings = posenc.build(spec, 2, 32, 128, max(1, len(posenc.layer_specs(spec))), causal)
+    encodings = build(spec, 2, 32, 128, max(1, len(layer_specs(spec))), causal)
     if not all(map(triton_supports, encodings)):
         return
     model = make_model(spec, causal, "triton", torch.float32, layers=1, heads=2)
@@ -228,7 +214,7 @@ def results(case):
     spec, kind, *kernels = case.split()
     causal = kind == "decoder"
     try:
-        posenc.parse(spec, causal)
+        parse(spec, causal)
     except InputError:  # decoders only
         return
     for compute in (triton_results,) if kernels else (float64_results, bfloat16_results):

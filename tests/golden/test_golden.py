@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 import golden  # noqa: E402
 
+import posenc  # noqa: E402
+
 CASES = [
     *(f"{spec} decoder" for spec in ("alibi", "cape", "cope", "dape+cable", "fire", "t5", "yarn")),
     *("cable@1_rope@1 decoder", "rope:heads_percent=75+alibi:heads_percent=75 decoder"),
@@ -25,8 +27,8 @@ def test_results_equal_the_golden_values(case):
 
 def test_wrong_values_are_reported(monkeypatch):
     """A slope of one head that is 1e-6 too large, and an encoding that no longer exists."""
-    exponents = golden.posenc.alibi_exponents
-    monkeypatch.setattr(golden.posenc, "alibi_exponents", lambda heads: exponents(heads) + 1e-6)
+    exponents = posenc.alibi_exponents
+    monkeypatch.setattr(posenc, "alibi_exponents", lambda heads: exponents(heads) + 1e-6)
     problems, _ = golden.check(["alibi decoder"])
     assert len(problems) > 100 and "differs by" in problems[0]
     monkeypatch.setattr(golden, "results", lambda case: ())
