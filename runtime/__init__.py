@@ -9,19 +9,27 @@ import importlib.util
 import sys
 
 MINIMUM_PYTHON = (3, 11)
-# Module -> name in requirements.txt of the packages that every installation needs. wandb,
-# tensorboard and transformers are reported when they are used.
+# Module -> name in requirements.txt of the packages that every program needs.
 REQUIRED = {
     "torch": "torch",
     "numpy": "numpy",
-    "jsonargparse": "jsonargparse",
-    "yaml": "pyyaml",
+    "jsonargparse": "jsonargparse[signatures]",
     "msgspec": "msgspec",
-    "tiktoken": "tiktoken",
-    "datasets": "datasets",
+    "yaml": "pyyaml",
     "tqdm": "tqdm",
     "filelock": "filelock",
+}
+# Module -> package of those that are imported where they are used, and reported there.
+OPTIONAL = {
+    "datasets": "datasets",
+    "huggingface_hub": "huggingface_hub",
     "matplotlib": "matplotlib",
+    "pyarrow": "datasets",
+    "scipy": "scipy",
+    "sentence_transformers": "sentence-transformers",
+    "tiktoken": "tiktoken",
+    "tokenizers": "tokenizers",
+    "transformers": "transformers",
 }
 
 
@@ -35,6 +43,18 @@ def installation_problem():
     if missing:
         return f"missing packages {', '.join(missing)}: pip install -r requirements.txt"
     return None
+
+
+def describe_missing_package(error):
+    """Return a line that names the package whose import failed, or None for other exceptions.
+
+    error: any exception. Only packages in OPTIONAL are named: a missing module of this repository
+    is a bug.
+    """
+    module = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or module not in OPTIONAL:
+        return None
+    return f"missing package {OPTIONAL[module]}: pip install {OPTIONAL[module]}"
 
 
 def check_installation():

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins
+from runtime import describe_missing_package, plugins
 
 import jsonargparse
 import yaml
@@ -319,9 +319,9 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
 def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
-    InputError, an exception in a plugin, a file that cannot be used, or too little memory: one line
-    per problem, status 2. Ctrl-C: status 130. A closed pipe, as of `| head`: status 1. Other
-    exceptions are bugs and keep their traceback.
+    InputError, an exception in a plugin, a file that cannot be used, too little memory, or a
+    missing package: one line per problem, status 2. Ctrl-C: status 130. A closed pipe, as of
+    `| head`: status 1. Other exceptions are bugs and keep their traceback.
     """
     try:
         try:
@@ -341,6 +341,7 @@ def run(main) -> None:
         sys.exit(130)
     except Exception as error:
         problem = plugins.describe_error(error) or _system_problem(error)
+        problem = problem or describe_missing_package(error)
         if problem is None:
             raise
         print(f"error: {problem}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Tests of the check that Python and the required packages are installed."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,8 +8,9 @@ import venv
 
 import runtime
 
+import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TINY
 
 CORE = {"posenc.py", "attention.py", "model.py", "errors.py"}
 PROGRAMS = [[path.name] for path in sorted(ROOT.glob("*.py")) if path.name not in CORE]
@@ -19,9 +21,81 @@ MODULES = [
 ]
 
 
+# Hides every package that none of the required ones depends on, as if it were not installed.
+HIDE = """
+import importlib.machinery, importlib.metadata, re, sys
+import runtime
+
+def normalized(name):
+    return re.sub(r"[-_.]+", "-", re.match(r"[\\w.-]+", name)[0]).lower()
+
+needed, names = set(), [*runtime.REQUIRED.values(), "docstring-parser", "typeshed-client"]
+while names:
+    name = normalized(names.pop())
+    if name not in needed:
+        needed.add(name)
+        try:
+            requirements = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # for another system
+            continue
+        names += [text for text in requirements if "extra ==" not in text]
+hidden = {
+    module
+    for module, packages in importlib.metadata.packages_distributions().items()
+    if not set(map(normalized, packages)) & needed
+}
+assert {"tiktoken", "matplotlib", "datasets", "scipy", "transformers"} <= hidden
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+from runtime import cli
+program = __import__(sys.argv[1])
+cli.run(lambda: program.main(sys.argv[2:]))
+"""
+
+
 def requirements(name="requirements.txt"):
     lines = (ROOT / name).read_text().splitlines()
-    return {re.match(r"[\w-]+", line)[0] for line in lines if not line.startswith("#")}
+    return {re.match(r"[\w\[\]-]+", line)[0] for line in lines if not line.startswith("#")}
+
+
+def run_hidden(program, *flags):
+    """Run a program in a process that finds the required packages only."""
+    command = [sys.executable, "-c", HIDE, program, *map(str, flags)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_training_needs_the_required_packages_only(tmp_path):
+    """A step on shards without meta.json, with a validation and a checkpoint."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for split in ("train", "val"):
+        np.arange(500, dtype="uint16").tofile(data / f"{split}.bin")
+    flags = ["--pe", "cable", "--data", data, "--out_dir", tmp_path / "run"]
+    done = run_hidden("train_gpt", *TINY, "--steps", 1, "--warmup_steps", 1, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "step 1/1 | val loss" in done.stdout
+    assert list((tmp_path / "run").glob("checkpoint_*1.pt"))
+
+
+@pytest.mark.parametrize(
+    "package, program, flags",
+    [
+        ("tiktoken", "prepare_text", ["errors.py", "--out_dir"]),
+        ("matplotlib", "report", ["results/quickstart/cable.json", "--out_dir"]),
+    ],
+)
+def test_a_missing_optional_package_is_named_where_it_is_used(package, program, flags, tmp_path):
+    flags = [ROOT / flag if (ROOT / flag).is_file() else flag for flag in flags]
+    done = run_hidden(program, *flags, tmp_path / "out")
+    expected = f"error: missing package {package}: pip install {package}\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert not (tmp_path / "out").exists()
 
 
 def test_programs_without_packages_name_them_and_the_command(tmp_path):
@@ -37,8 +111,8 @@ def test_programs_without_packages_name_them_and_the_command(tmp_path):
 
 def test_required_packages_are_in_the_requirements():
     assert set(runtime.REQUIRED.values()) <= requirements()
-    assert {"wandb", "tensorboard", "transformers"} <= requirements()
-    assert {"huggingface_hub", "tokenizers"} <= requirements()
+    optional = requirements() | requirements("requirements-retrieval.txt")
+    assert {*runtime.OPTIONAL.values(), "wandb", "tensorboard"} <= optional
     assert requirements("requirements-retrieval.txt") == {"sentence-transformers", "accelerate"}
 
 
