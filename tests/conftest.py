@@ -100,6 +100,13 @@ TINY = shlex.split(
 )
 
 
+def pytest_collection_modifyitems(items):
+    """Mark the tests that scripts/test_gpu.sh runs on a GPU."""
+    for item in items:
+        if item.path.parent.name in ("gpu", "triton_attention"):
+            item.add_marker(pytest.mark.gpu)
+
+
 class TensorOnGPU(torch.Tensor):
     """A tensor that takes the branches for GPUs. It is elsewhere."""
 

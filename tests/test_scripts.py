@@ -645,25 +645,6 @@ def test_unknown_encodings_stop_a_script_before_it_prepares_data(tmp_path):
     assert done.stderr.startswith("error: ENCODINGS: unknown positional encoding 'ropee'")
 
 
-def test_gpu_script_passes_its_settings(tmp_path):
-    """The commands of the parts are tested in tests/benchmarking/test_gpu_session.py."""
-    requirements = (ROOT / "requirements-dev.txt").read_bytes()
-    words = ["smoke", "train-small"]
-    settings = {"DRY_RUN": "1", "LIMIT": "100", "BUDGETS": "smoke=7", "RESULTS": "runs/h100"}
-    done = script("test_gpu.sh", tmp_path, *words, **settings)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    assert (ROOT / "requirements-dev.txt").read_bytes() == requirements
-    lines = done.stdout.splitlines()
-    parts = [line for line in lines if not line.startswith(" ")]
-    assert parts == ["smoke: at most 7 s", "train-small: at most 120 s", "total: at most 127 s"]
-    assert lines[-2].endswith("--device cuda --out runs/h100/train-small.json")
-    assert "--data data/stdlib --out_dir runs/h100/smoke/rope" in done.stdout
-    problem = script("test_gpu.sh", tmp_path).stderr
-    assert problem.startswith("error: no GPU: use scripts/test.sh, or pass --device cpu")
-    problem = script("test_gpu.sh", tmp_path, "LIMIT=soon").stderr
-    assert problem == "error: LIMIT=soon is invalid: use a number of seconds\n"
-
-
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_script_states_its_cost_and_names_existing_tables(name):
     text = (ROOT / "scripts" / name).read_text()

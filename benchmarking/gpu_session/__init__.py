@@ -1,1 +1,0 @@
-"""Parts of scripts/test_gpu.sh: checks and measurements on a GPU, in order of importance."""
