@@ -80,6 +80,7 @@ def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
     """
     function = load_kernels()[name]
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
 
     from triton_attention import operators, tile_skipping
@@ -107,10 +108,9 @@ def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
             aligned[index,] = [["tt.divisibility", 16]]
     source = triton.compiler.ASTSource(function, signature, values, aligned)
     compiled = triton.compile(source, GPUTarget("cuda", arch, 32), options)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+    with tempfile.NamedTemporaryFile(suffix=".cubin", buffering=0) as file:
         file.write(compiled.asm["cubin"])
-        file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         usage = subprocess.run(command, text=True, capture_output=True, check=True).stdout
     registers, stack = re.findall(r"(?:REG|STACK):(\d+)", usage)[:2]
     return int(registers), int(stack), compiled.metadata.shared
