@@ -1,8 +1,7 @@
-"""Provenance: command, code, versions and hardware that made a file; hashes of files and values."""
+"""Provenance: command, code, versions and hardware that made a file; hashes of files."""
 
 import datetime
 import hashlib
-import json
 import os
 import platform
 import shlex
@@ -59,8 +58,3 @@ def hash_file(path: str | Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def short_hash(value) -> str:
-    """Return 12 hexadecimal digits that identify a JSON value, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
