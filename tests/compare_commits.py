@@ -40,6 +40,9 @@ CHANGES = [
     ("ignored", "log/*/memory"),
     ("ignored", "record/*/provenance/*"),
     ("ignored", "record/*/checkpoint_sha256"),
+    ("removed", "record/*/recipe"),
+    ("new", "record/*/settings/*"),
+    ("new", "record/*/training_text"),
 ]
 DIGITS = 6
 BOTH = ("rope", "cable", "alibi", "t5", "kerple", "learnable", "rope+cable")
