@@ -51,10 +51,6 @@ ROUTES = [
         rf"/api/(?P<kind>models|datasets)/{REPOSITORY}/tree/(?P<revision>[^/]+)(?:/(?P<path>.*))?",
         "tree",
     ),
-    (
-        rf"/api/(?P<kind>models|datasets)/{REPOSITORY}/paths-info/(?P<revision>[^/]+)",
-        "paths_info",
-    ),
     (rf"/(?:(?P<kind>datasets)/)?{REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "resolve"),
     (r"/api/resolve-cache/(?P<sha>\w+)/(?P<path>.+)", "small_file"),
     (r"/cdn/(?P<sha>\w+)", "large_file"),
@@ -216,11 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer()
 
-    def do_POST(self):
-        self.answer()
-
     def answer(self):
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         target = f"{self.path} {self.headers.get('Range', '')}".rstrip()
         self.hub.requests.append(f"{self.command} {target}")
         self.fault = self.hub.next_fault(self.command, target)
@@ -277,22 +269,6 @@ class _Handler(BaseHTTPRequestHandler):
                 if recursive or len(parts) == 1:
                     entries[file] = file_entry(file, content)
             return self.send_json(list(entries.values()))
-
-    def paths_info(self, name: str, kind: str, revision: str):
-        if found := self.find_commit(kind, name, revision):
-            repository, sha, _ = found
-            files = repository.commits[sha]
-            if "json" in self.headers.get("Content-Type", ""):
-                paths = json.loads(self.body)["paths"]
-            else:
-                paths = parse_qs(self.body.decode()).get("paths", [])
-            entries = []
-            for path in paths:
-                if path in files:
-                    entries.append(file_entry(path, files[path]))
-                elif any(file.startswith(f"{path}/") for file in files):
-                    entries.append(folder_entry(path))
-            self.send_json(entries)
 
     def resolve(self, name: str, revision: str, path: str, kind: str = "models"):
         if not (found := self.find_commit(kind, name, revision, content=True)):
@@ -368,19 +344,11 @@ class _Handler(BaseHTTPRequestHandler):
     def send_content(self, content: bytes, headers: dict[str, str]):
         """Send a file, or the range of it that is requested."""
         headers = {**headers, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
-        requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not requested or (self.fault and self.fault.ignore_range):
             return self.send(200, content, headers)
-        size = len(content)
-        first, last = requested.groups()
-        if first:
-            start = int(first)
-            end = min(int(last) + 1 if last else size, size)
-        else:
-            start = max(0, size - int(last))
-            end = size
-        if start >= size:
-            return self.send(416, b"", {**headers, "Content-Range": f"bytes */{size}"})
+        start, size = int(requested[1]), len(content)
+        end = min(int(requested[2] or size) + 1, size)
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
         return self.send(206, content[start:end], headers)
 
