@@ -109,7 +109,7 @@ def _check_gpu_is_usable(device: str) -> None:
     cuda = torch.version.cuda
     build = f"for CUDA {cuda}" if cuda else "a CPU build"
     raise InputError(
-        f"--device {device}: there is an NVIDIA GPU with driver {nvidia_driver_version()}, but "
+        f"--device {device}: there is an NVIDIA GPU with driver {_driver_version()}, but "
         f"PyTorch {torch.__version__}, {build}, cannot use it ({_cuda_error()}): install the build "
         "for this driver (docs/installation.md), or pass --device cpu"
     )
@@ -126,7 +126,7 @@ def _has_visible_gpu() -> bool:
     return any(DEVICE_FOLDER.glob("nvidia[0-9]*"))
 
 
-def nvidia_driver_version() -> str:
+def _driver_version() -> str:
     """Return the version of NVIDIA's kernel driver, as in "535.104.05", or "unknown"."""
     text = ""
     with contextlib.suppress(OSError):

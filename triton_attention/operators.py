@@ -54,22 +54,11 @@ def _attention(
     y, lse = _attention_fake(*inputs, kept, kind, scale, causal, window_size)
     sizes, strides = _sizes_and_strides(*inputs)
     settings = kernel_settings("forward", q, pieces, kind, causal, window_size)
+    settings |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": settings["N"]}
+    grid = triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)
+    numbers = scale, *sizes, window_size, *strides
     with _device_of(q):
-        _launch(
-            kernels.attention_forward,
-            (triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)),
-            *inputs,
-            kept,
-            y,
-            lse,
-            scale,
-            *sizes,
-            window_size,
-            *strides,
-            skips_tiles=kept.numel() > 0,
-            SKIP_KEYS=settings["N"],
-            **settings,
-        )
+        _launch(kernels.attention_forward, grid, *inputs, kept, y, lse, *numbers, **settings)
     return y, lse
 
 
@@ -107,10 +96,10 @@ def _attention_backward(
     s_learns, g_learns, table_learns: whether S, g, and table or pieces need gradients.
     """
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    settings = kept, kind, scale, causal, window_size, s_learns, g_learns, table_learns
-    grads = _attention_backward_fake(dy, y, lse, *inputs, *settings)
+    settings = kind, scale, causal, window_size, s_learns, g_learns, table_learns
+    grads = _attention_backward_fake(dy, y, lse, *inputs, kept, *settings)
     with _device_of(q):
-        _launch_backward(grads, dy, y, lse, (*_unpack(q, k, v), *inputs[3:]), *settings)
+        _launch_backward(grads, dy, y, lse, (*_unpack(q, k, v), *inputs[3:]), kept, settings)
     return grads
 
 
@@ -119,22 +108,9 @@ def _launch(kernel, grid: tuple[int, ...], *arguments, **settings) -> None:
     kernel[grid](*arguments, **settings)
 
 
-def _launch_backward(
-    grads,
-    dy,
-    y,
-    lse,
-    inputs,
-    kept,
-    kind,
-    scale,
-    causal,
-    window_size,
-    s_learns,
-    g_learns,
-    table_learns,
-):
+def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     """Write the gradients that are not empty. inputs, grads: of q, k, v, ..., pieces."""
+    kind, scale, causal, window_size, s_learns, g_learns, table_learns = settings
     q, k, v, s_i, g, s_j, table, pieces = inputs
     dq, dk, dv = _unpack(*grads[:3])
     ds_i, dg, ds_j, d_table, d_pieces = grads[3:]
@@ -146,42 +122,17 @@ def _launch_backward(
     rows = kernel_settings("rows", q, pieces, kind, causal, window_size) | learnable
     columns = kernel_settings("columns", q, pieces, kind, causal, window_size) | learnable
     M, N, *_ = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)["forward"]
-    skipping = {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
+    rows |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
+    columns |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N, "SKIP_QUERIES": M}
     numbers = scale, H, T, S, num_distances, window_size, dq.stride(2), *strides
-    _launch(
-        kernels.attention_backward_rows,
-        (triton.cdiv(T, rows["M"]), B * H),
-        *inputs,
-        kept,
-        y,
-        dy,
-        lse,
-        delta,
-        dq,
-        ds_i,
-        dg,
-        *numbers,
-        **skipping,
-        **rows,
-    )
+    grid = triton.cdiv(T, rows["M"]), B * H
+    tensors = *inputs, kept, y, dy, lse, delta, dq, ds_i, dg
+    _launch(kernels.attention_backward_rows, grid, *tensors, *numbers, **rows)
     if pieces.numel() and not causal:
         ds_j = dg  # the kernel for columns adds the later keys' part of g's gradient
-    _launch(
-        kernels.attention_backward_columns,
-        (triton.cdiv(S, columns["N"]), B * H),
-        *inputs,
-        kept,
-        dy,
-        lse,
-        delta,
-        dk,
-        dv,
-        ds_j,
-        *numbers,
-        SKIP_QUERIES=M,
-        **skipping,
-        **columns,
-    )
+    grid = triton.cdiv(S, columns["N"]), B * H
+    tensors = *inputs, kept, dy, lse, delta, dk, dv, ds_j
+    _launch(kernels.attention_backward_columns, grid, *tensors, *numbers, **columns)
     if table_learns:
         settings = kernel_settings("distances", q, pieces, kind, causal, window_size)
         _launch_distances(
@@ -193,7 +144,7 @@ def _launch_distances(
     d_table, d_pieces, dy, lse, delta, inputs, scale, causal, window_size, strides, settings
 ):
     """Write the gradients of table and pieces."""
-    q, k, v, s_i, g, s_j, table, pieces = inputs
+    q, k, v, _, g, _, table, pieces = inputs
     B, H, T, _ = q.shape
     N = settings.pop("M")  # its tiles are square
     offsets = triton.cdiv(T, N)
@@ -202,32 +153,11 @@ def _launch_distances(
     parts = triton.cdiv(B, SEQUENCES)
     sums = dy.new_zeros(parts, H, offsets, N, 2 * N, dtype=torch.float32)
     piece_sums = dy.new_zeros(parts, H, offsets, 2, settings["NUM_PIECES"], dtype=torch.float32)
-    _launch(
-        kernels.attention_backward_distances,
-        (offsets, H, parts),
-        q,
-        k,
-        v,
-        g,
-        table,
-        pieces,
-        dy,
-        lse,
-        delta,
-        sums,
-        piece_sums,
-        scale,
-        B,
-        H,
-        T,
-        table.size(-1),
-        window_size,
-        *strides[:9],  # of q, k, v
-        *strides[13:15],  # of g, without its batch
-        *strides[18:],  # of dy
-        SEQUENCES=SEQUENCES,
-        **settings,
-    )
+    kernel = kernels.attention_backward_distances
+    tensors = q, k, v, g, table, pieces, dy, lse, delta, sums, piece_sums
+    numbers = scale, B, H, T, table.size(-1), window_size
+    numbers += strides[:9] + strides[13:15] + strides[18:]  # of q, k, v; g without its batch; dy
+    _launch(kernel, (offsets, H, parts), *tensors, *numbers, SEQUENCES=SEQUENCES, **settings)
     by_distance = _sum_diagonals(sums.sum((0, 3)), T, causal)
     d_table[:, : by_distance.size(1)] = by_distance
     if pieces.numel():
@@ -235,27 +165,8 @@ def _launch_distances(
 
 
 @_attention_backward.register_fake
-def _attention_backward_fake(
-    dy,
-    y,
-    lse,
-    q,
-    k,
-    v,
-    s_i,
-    g,
-    s_j,
-    table,
-    pieces,
-    kept,
-    kind,
-    scale,
-    causal,
-    window_size,
-    s_learns,
-    g_learns,
-    table_learns,
-):
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
+    kind, _, causal, _, s_learns, g_learns, table_learns = settings
     # The condition of kernels.attention_backward_rows, which fills ds_i if it is not empty.
     s_i_learns = s_learns and (not causal or KINDS[kind] == "log-decay")
     if q.dim() == 4:
@@ -281,19 +192,9 @@ def _backward(ctx, dy, _):
     *inputs, y, lse = ctx.saved_tensors
     dy = dy if dy.stride(-1) == 1 else dy.contiguous()
     _, _, _, s_i, g, s_j, table, pieces, *_ = ctx.needs_input_grad
-    grads = torch.ops.posenc.attention_backward(
-        dy,
-        y,
-        lse,
-        *inputs,
-        ctx.kind,
-        ctx.scale,
-        ctx.causal,
-        ctx.window_size,
-        s_i or s_j,
-        g,
-        table or pieces,
-    )
+    settings = ctx.kind, ctx.scale, ctx.causal, ctx.window_size
+    learns = s_i or s_j, g, table or pieces
+    grads = torch.ops.posenc.attention_backward(dy, y, lse, *inputs, *settings, *learns)
     # kept, kind, scale, causal and window_size have no gradients.
     return *(x if x.numel() else None for x in grads), None, None, None, None, None
 
@@ -311,7 +212,7 @@ def _unpack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _sizes_and_strides(q, k, v, s_i, g, s_j, table, pieces):
     """Return H, T, S and the table's length, and all strides; those of empty tensors are 0."""
     sizes = q.size(1), q.size(2), k.size(2), table.size(-1)
-    strides = []
+    strides = ()
     for x in (q, k, v, s_i, g, s_j):
         strides += x.stride()[:3] if x.numel() else (0, 0, 0)
     return sizes, strides

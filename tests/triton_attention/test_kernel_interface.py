@@ -71,7 +71,7 @@ def test_layer_passes_its_packed_projection(monkeypatch):
     assert not packed[-1]
 
 
-def test_operator_passes_opcheck_and_compiles():
+def test_operator_passes_opcheck():
     """torch.compile relies on the schema, the shapes without data and the gradients."""
     inputs = to_float32(make_inputs("decay", 20, 20, 16, B=1))
     inputs = {name: x.requires_grad_() for name, x in inputs.items()}
@@ -82,15 +82,6 @@ def test_operator_passes_opcheck_and_compiles():
         torch.ops.posenc.attention,
         (*tensors, unused, unused, kept, KINDS.index("decay"), SCALE, True, 2**30),
     )
-
-    def compute(x):
-        return run_kernels("decay", x)
-
-    compiled = torch.compile(compute, fullgraph=True, backend="aot_eager")
-    expected = gradients(compute, inputs, torch.float32)
-    actual = gradients(compiled, inputs, torch.float32)
-    for name, x in expected.items():
-        assert torch.equal(actual[name], x), name
 
 
 def test_unsupported_encoding_is_refused():

@@ -16,7 +16,6 @@ from kernel_cases import (
 )
 from torch.testing import assert_close
 
-import attention
 import eval_extrapolation
 import posenc
 import train_gpt
@@ -88,18 +87,6 @@ def test_model_compiles_to_one_graph(pe, causal):
             atol=1e-6,
             msg=lambda text, name=name: f"{name}: {text}",
         )
-
-
-def test_auto_never_selects_triton():
-    for pe, causal, path in (
-        ("cable", True, "sdpa"),
-        ("t5", True, "dense"),
-        ("t5", False, "dense"),
-    ):
-        encoding = posenc.build(pe, 2, 8, 8, 1, causal=causal)[0]
-        assert triton_attention.supports(encoding)
-        assert attention.resolve_path("auto", encoding) == path
-        assert attention.resolve_path("triton", encoding) == "triton"
 
 
 def test_programs_log_the_skipped_fraction(data_dir, tmp_path, capsys, small_tiles):  # noqa: F811
