@@ -45,20 +45,19 @@ records in folders (reporting/scaling/trend.py has the claims and the rule of th
 
 import csv
 import io
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic, locked
 
 from errors import InputError
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, paper_tables, tables
 from reporting.claims import index
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
-from reporting.formatting import Table, escape_markdown
+from reporting.folder import Folder
+from reporting.formatting import escape_markdown
 from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,
@@ -150,45 +149,6 @@ def main(argv=None):
         writer.writerows(verdicts)
         out.add(index.FILE, text.getvalue())
     out.write(unless_added=index.FILE)
-
-
-class Folder:
-    """The files of a report, written together when all are complete."""
-
-    def __init__(self, path: str):
-        self.path = Path(path)
-        self.files: dict[str, bytes] = {}
-
-    def add(self, name: str, content: str) -> None:
-        """Add a text file."""
-        self.files[name] = content.encode()
-
-    def add_table(self, stem: str, table: Table, parts: list[str]) -> None:
-        """Print the parts of a text; add them as Markdown, and the table as CSV and LaTeX."""
-        text = "\n\n".join(part for part in parts if part)
-        print(f"{text}\n")
-        self.add(f"{stem}.md", f"{text}\n")
-        self.add(f"{stem}.csv", table.csv())
-        self.add(f"{stem}.tex", f"{table.latex()}\n")
-
-    def add_plot(self, stem: str, draw: Callable) -> None:
-        """Add a PNG file; draw: writes it to a binary file."""
-        file = io.BytesIO()
-        draw(file)
-        self.files[f"{stem}.png"] = file.getvalue()
-
-    def write(self, unless_added: str | None = None) -> None:
-        """Write the files, and remove the file of an older report that has none of this name.
-
-        Of two reports at the same time, the folder gets all files of one, then all of the other.
-        """
-        with locked(self.path / index.FILE):
-            for name, content in self.files.items():
-                with atomic(self.path / name) as file:
-                    file.write(content)
-                print(f"wrote {self.path / name}")
-            if unless_added and unless_added not in self.files:
-                (self.path / unless_added).unlink(missing_ok=True)
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:

@@ -126,9 +126,8 @@ def by_position(columns: list[Column], file) -> None:
     marked = [context for context in MARKED_CONTEXTS if low <= context <= high]
     is_encoder = "objective" in columns[0].records[0]
     x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
-    with _panels(file, 1, len(lines)) as (axes,):
-        ticks = marked or sorted({round(low), round(high)})
-        _draw_lines(axes, lines, ticks, "perplexity", x_label)
+    ticks = marked or sorted({round(low), round(high)})
+    with _line_plot(file, lines, ticks, "perplexity", x_label) as axes:
         _mark_training_lengths(axes, columns)
 
 
@@ -177,16 +176,8 @@ def cumulative_gradient(columns: list[Column], file) -> None:
     last = max((line.points[-1][0] for line in lines if line.points), default=1)
     ticks = [context for context in MARKED_CONTEXTS if context <= last]
     held = columns[0].records[0]["protocol"]["held"]
-    with _panels(file, 1, len(lines)) as (axes,):
-        _draw_lines(
-            axes,
-            lines,
-            ticks,
-            "fraction of the gradient further back",
-            "tokens back",
-            marker="",
-            legend=True,
-        )
+    labels = ("fraction of the gradient further back", "tokens back")
+    with _line_plot(file, lines, ticks, *labels, marker="", legend=True) as axes:
         axes.axhline(1 - held, color="0.6", linestyle=":", linewidth=1.2)
         _mark_training_lengths(axes, columns)
 
@@ -246,24 +237,18 @@ def growth(record: dict, file) -> None:
         label = name if exponent is None else f"{name}: exponent {exponent.estimate:.2f}"
         lines.append(Line(label, [(context, 1e6 * seconds) for context, seconds in points]))
         contexts |= {context for context, _ in points}
-    with _panels(file, 1, len(lines)) as (axes,):
-        _draw_lines(axes, lines, sorted(contexts), "microseconds per token", "context (tokens)")
+    with _line_plot(file, lines, sorted(contexts), "microseconds per token", "context (tokens)"):
+        pass
 
 
 def losses(lines: list[tuple[str, Points]], file) -> None:
     """Plot losses against steps; lines: (label, [(step, loss)])."""
-    with _panels(file, 1, len(lines)) as (axes,):
-        last = max(points[-1][0] for _, points in lines)
-        _draw_lines(
-            axes,
-            [Line(label, points) for label, points in lines],
-            [last * n // 5 for n in range(1, 6)],
-            "loss (nats)",
-            "steps",
-            y_scale="linear",
-            x_scale="linear",
-            marker="",
-        )
+    last = max(points[-1][0] for _, points in lines)
+    ticks = [last * n // 5 for n in range(1, 6)]
+    drawn = [Line(label, points) for label, points in lines]
+    style = {"y_scale": "linear", "x_scale": "linear", "marker": ""}
+    with _line_plot(file, drawn, ticks, "loss (nats)", "steps", **style):
+        pass
 
 
 def scatter(
@@ -291,26 +276,16 @@ def scatter(
                 marker = "v"
             drawn_x = min(x.estimate, limit)
             drawn_y = max(y.estimate, FLOOR)
-            axes.errorbar(
-                drawn_x,
-                drawn_y,
-                xerr=_error_bars(x, drawn_x, highest=limit),
-                yerr=_error_bars(y, drawn_y, lowest=FLOOR),
-                fmt=marker,
-                color=color,
-                markersize=5,
-                elinewidth=0.8,
-                capsize=2,
-            )
+            bars = _error_bars(y, drawn_y, lowest=FLOOR), _error_bars(x, drawn_x, highest=limit)
+            style = {"fmt": marker, "color": color, "markersize": 5, "elinewidth": 0.8}
+            axes.errorbar(drawn_x, drawn_y, *bars, capsize=2, **style)
             drawn.append((drawn_y, drawn_x, label, color))
         axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
         axes.set_ylim(bottom=0.8 * FLOOR)
         for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             ticks = _log_ticks(*limits)
             axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
-        axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="0.92")
+        _set_style(axes, grid="both")
         _label_points(axes, sorted(drawn), highlighted)
 
 
@@ -320,24 +295,16 @@ def by_parameters(lines: dict[str, list[tuple[float, Interval]]], file) -> None:
     lines: by label, none of them empty.
     """
     sizes = sorted({x for points in lines.values() for x, _ in points})
-    with _panels(file, 1, len(lines)) as (axes,):
-        drawn = [
-            Line(label, [(x, ratio.estimate) for x, ratio in points])
-            for label, points in lines.items()
-        ]
-        _draw_lines(axes, drawn, sizes, "ratio (1: no effect)", "parameters", marker="")
+    drawn = [
+        Line(label, [(x, ratio.estimate) for x, ratio in points]) for label, points in lines.items()
+    ]
+    labels = ("ratio (1: no effect)", "parameters")
+    with _line_plot(file, drawn, sizes, *labels, marker="") as axes:
         for number, points in enumerate(lines.values()):
+            style = {"color": COLORS[number % len(COLORS)], "fmt": "o", "capsize": 2}
             for x, ratio in points:
-                axes.errorbar(
-                    x,
-                    ratio.estimate,
-                    yerr=_error_bars(ratio, ratio.estimate),
-                    fmt="o",
-                    color=COLORS[number % len(COLORS)],
-                    markersize=4,
-                    elinewidth=1,
-                    capsize=2,
-                )
+                bars = _error_bars(ratio, ratio.estimate)
+                axes.errorbar(x, ratio.estimate, bars, markersize=4, elinewidth=1, **style)
         axes.set_xlim(sizes[0] / 1.5, 1.5 * sizes[-1])
         axes.set_xticks(sizes, [f"{size / 1e6:,.3g}M" for size in sizes])
         axes.axhline(1, color="0.6", linestyle=":", linewidth=1.2)
@@ -356,31 +323,38 @@ def _error_bars(
 
 def _label_points(axes, drawn: list[tuple], highlighted: tuple[str, ...]) -> None:
     """Label points at the right of the axes; drawn: ascending (y, x, label, color)."""
-    axes.figure.canvas.draw()
-    scale = 72 / axes.figure.dpi
+    pixels = _pixels(axes, [(x, y) for y, x, *_ in drawn])
     bottom = axes.transAxes.transform((0, 0))[1]
-    heights = [(axes.transData.transform((x, y))[1] - bottom) * scale for y, x, *_ in drawn]
+    scale = 72 / axes.figure.dpi
+    heights = [(height - bottom) * scale for height in pixels]
     for (y, x, label, color), height in zip(drawn, spread(heights, gap=11), strict=True):
-        axes.annotate(
-            label,
-            (x, y),
-            xytext=(1.03, height),
-            textcoords=("axes fraction", "axes points"),
-            va="center",
-            color=color,
-            fontsize=9,
-            fontweight="bold" if label.split(" ")[0] in highlighted else None,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": color,
-                "linewidth": 0.5,
-                "alpha": 0.5,
-                "shrinkA": 0,
-                "shrinkB": 3,
-                "relpos": (0, 0.5),
-            },
-        )
+        is_bold = label.split(" ")[0] in highlighted
+        where = {"xytext": (1.03, height), "textcoords": ("axes fraction", "axes points")}
+        _label_by_line(axes, (x, y), label, color, is_bold, {"linewidth": 0.5, "alpha": 0.5}, where)
+
+
+def _pixels(axes, points: Sequence[tuple]) -> list[float]:
+    """Return the heights of points above the bottom of the figure, in pixels."""
+    axes.figure.canvas.draw()
+    return [axes.transData.transform(point)[1] for point in points]
+
+
+def _label_by_line(
+    axes, point: tuple, label: str, color: str, bold: bool, line: dict, where: dict
+) -> None:
+    """Write a label next to a point and connect both by a line."""
+    style = {"arrowstyle": "-", "color": color, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
+    axes.annotate(
+        label,
+        point,
+        va="center",
+        color=color,
+        fontsize=9,
+        fontweight="bold" if bold else None,
+        annotation_clip=False,
+        arrowprops=style | line,
+        **where,
+    )
 
 
 def _mark_training_lengths(axes, columns: list[Column]) -> None:
@@ -422,6 +396,20 @@ def _panels(file, panels: int, lines: int) -> Iterator:
             figure.savefig(file, format="png", dpi=160)
         finally:
             pyplot.close(figure)
+
+
+@contextmanager
+def _line_plot(file, lines: list[Line], *arguments, **style) -> Iterator:
+    """Yield the axes of a plot of lines to add to; arguments of `_draw_lines`."""
+    with _panels(file, 1, len(lines)) as (axes,):
+        _draw_lines(axes, lines, *arguments, **style)
+        yield axes
+
+
+def _set_style(axes, grid: str) -> None:
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis=grid, color="0.92")
 
 
 def _draw_lines(
@@ -467,10 +455,8 @@ def _draw_lines(
     if y_scale == "log":
         ticks = _log_ticks(*axes.get_ylim())
         axes.set_yticks(ticks, [f"{tick:,.10g}" for tick in ticks])
-    axes.minorticks_off()
     axes.margins(y=0.1)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="0.92")
+    _set_style(axes, grid="y")
     if legend:
         axes.legend(loc="lower left", fontsize=8, frameon=False)
     else:
@@ -479,7 +465,6 @@ def _draw_lines(
 
 def _label_ends(axes, ends: list[tuple], first_tick: float) -> None:
     """Label the last points: next to them at the right end of the plot, above them elsewhere."""
-    axes.figure.canvas.draw()
     last = max((x for x, *_ in ends), default=None)
     for x, y, label, color in ends:
         if x < last:
@@ -488,32 +473,12 @@ def _label_ends(axes, ends: list[tuple], first_tick: float) -> None:
                 label, (x, y), **offset, textcoords="offset points", color=color, fontsize=9
             )
     group = sorted((y, label, color) for x, y, label, color in ends if x == last)
-    heights = []  # in points
-    for y, *_ in group:
-        _, pixels = axes.transData.transform((last, y))
-        heights.append(pixels * 72 / axes.figure.dpi)
-    for (y, label, color), height, label_height in zip(
-        group, heights, spread(heights, gap=11), strict=True
-    ):
-        axes.annotate(
-            label,
-            (last, y),
-            xytext=(20 if len(group) > 1 else 7, label_height - height),
-            textcoords="offset points",
-            va="center",
-            color=color,
-            fontsize=9,
-            fontweight="bold" if label == "cable" else None,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": color,
-                "linewidth": 0.6,
-                "shrinkA": 0,
-                "shrinkB": 3,
-                "relpos": (0, 0.5),
-            },
-        )
+    pixels = _pixels(axes, [(last, y) for y, *_ in group])
+    heights = [height * 72 / axes.figure.dpi for height in pixels]
+    offset = 20 if len(group) > 1 else 7
+    for (y, label, color), height, moved in zip(group, heights, spread(heights, 11), strict=True):
+        where = {"xytext": (offset, moved - height), "textcoords": "offset points"}
+        _label_by_line(axes, (last, y), label, color, label == "cable", {"linewidth": 0.6}, where)
 
 
 def tick_labels(contexts: Sequence[float]) -> list[str]:

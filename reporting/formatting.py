@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evaluation.intervals import Interval
+
 MISSING = "—"
 # Characters with a meaning in Markdown: code, emphasis, links, the start of a tag or of an entity.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
@@ -36,6 +38,16 @@ def format_number(value: float | None) -> str:
     return MISSING if value is None else f"{value:z,.2f}"  # z: no -0.00
 
 
+def with_interval(value: Interval | None, digits: int = 2) -> str:
+    """Return an estimate with its interval, if it has one; a dash for None."""
+    if value is None:
+        return MISSING
+    text = f"{value.estimate:z,.{digits}f}"
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} ({value.low:z,.{digits}f} to {value.high:z,.{digits}f})"
+
+
 def standard_deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation, or None for fewer than two values or an infinite one."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
@@ -56,6 +68,11 @@ class Table:
     """printed cells, header first: texts; those between two pairs of asterisks are bold"""
     plain: list[list] | None = None
     """rows of the CSV file, header first: text, numbers, or None for an empty field; None: cells"""
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[dict[str, str]]) -> "Table":
+        """Return a table of rows {name of the column: cell}, all with the same columns."""
+        return cls([[*rows[0]], *([*row.values()] for row in rows)])
 
     def markdown(self) -> str:
         """Return an aligned Markdown table."""

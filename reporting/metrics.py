@@ -265,9 +265,7 @@ def _receptive_field_caption(records: list[dict]) -> str:
     return (
         f"Receptive field: number of most recent tokens that hold {protocol['held']:.0%} of the "
         f"gradient of the next token's loss. {protocol['windows']:,} windows of "
-        f"{_data(records[0])}; models trained with {records[0]['block_size']:,} tokens of context. "
-        f"Standard error over windows at most {_max_error(records, 'receptive_field_se')} tokens."
-        f"{_seed_notes(records)}"
+        f"{_data(records[0])}; {_end(records, 'windows', 'receptive_field_se', ' tokens')}"
     )
 
 
@@ -276,9 +274,7 @@ def _recall_caption(records: list[dict]) -> str:
     return (
         "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
         f"second half of a passage of {protocol['passage']} tokens. {protocol['trials']:,} "
-        f"passages of {_data(records[0])}; models trained with {records[0]['block_size']:,} tokens "
-        f"of context. Standard error over passages at most {_max_error(records, 'recall_se')}."
-        f"{_seed_notes(records)}"
+        f"passages of {_data(records[0])}; {_end(records, 'passages', 'recall_se')}"
     )
 
 
@@ -291,9 +287,8 @@ def _trained_recall_caption(records: list[dict]) -> str:
     return (
         f"Trained recall, task {protocol['task']}: accuracy in percent on symbols that return at "
         f"this distance, with {filler} in between; chance is "
-        f"{100 / protocol['symbols']:.1f}. {protocol['trials']:,} sequences; models trained on "
-        f"such tasks with {records[0]['block_size']:,} tokens. Standard error over sequences at "
-        f"most {_max_error(records, 'accuracy_se')}.{_seed_notes(records)}"
+        f"{100 / protocol['symbols']:.1f}. {protocol['trials']:,} sequences; "
+        f"{_end(records, 'sequences', 'accuracy_se', training='on such tasks with {:,} tokens')}"
     )
 
 
@@ -301,9 +296,23 @@ def _ndcg_caption(records: list[dict]) -> str:
     data = records[0]["data"]
     return (
         f"nDCG@10 in percent on {data['dataset']} ({data['split']}), {data['questions']:,} queries "
-        f"and {data['documents']:,} documents truncated to the context; models trained with "
-        f"{records[0]['block_size']:,} tokens of context. Standard error over queries at most "
-        f"{_max_error(records, 'ndcg10_se')}.{_seed_notes(records)}"
+        f"and {data['documents']:,} documents truncated to the context; "
+        f"{_end(records, 'queries', 'ndcg10_se')}"
+    )
+
+
+def _end(
+    records: list[dict],
+    sample: str,
+    key: str,
+    unit: str = "",
+    training: str = "with {:,} tokens of context",
+) -> str:
+    """Return the end of a caption: training length, largest standard error, notes on seeds."""
+    error = max((entry[key] for entry in entries_of(records)), default=0)
+    return (
+        f"models trained {training.format(records[0]['block_size'])}. Standard error over "
+        f"{sample} at most {error:.1f}{unit}.{_seed_notes(records)}"
     )
 
 
@@ -334,34 +343,19 @@ def entries_of(records: list[dict]) -> list[dict]:
     return [entry for record in records for entry in record["lengths"].values() if entry]
 
 
-def _max_error(records: list[dict], key: str) -> str:
-    return f"{max((entry[key] for entry in entries_of(records)), default=0):.1f}"
-
-
 def _seed_notes(records: list[dict]) -> str:
-    """Return sentences on the means over seeds in a table, or an empty string if it has none."""
-    return _deviations(records) + _missing_seeds(records)
-
-
-def _deviations(records: list[dict]) -> str:
-    """Return a sentence on the numbers after ±, or an empty string if there are none."""
-    for column in make_columns(records, key=""):
-        for length in column.lengths():
-            entries = [record["lengths"].get(str(length)) for record in column.records]
-            if len(entries) > 1 and all(entries):
-                return " Mean ± standard deviation over seeds."
-    return ""
-
-
-def _missing_seeds(records: list[dict]) -> str:
-    """Return a sentence on lengths at which a column lacks some seeds, or an empty string."""
-    missing = set()
+    """Return sentences on ± and on lengths at which a column lacks some seeds, if there are any."""
+    has_deviations, missing = False, set()
     for column in make_columns(records, key=""):
         lengths = [set(record["lengths"]) for record in column.records]
         missing |= set.union(*lengths) - set.intersection(*lengths)
-    if not missing:
-        return ""
-    return f" Not all seeds were evaluated at {', '.join(sorted(missing, key=int))} (—)."
+        if len(lengths) > 1:
+            counts = [len(column.entries_by_seed(length)) for length in column.lengths()]
+            has_deviations |= len(lengths) in counts
+    notes = " Mean ± standard deviation over seeds." if has_deviations else ""
+    if missing:
+        notes += f" Not all seeds were evaluated at {', '.join(sorted(missing, key=int))} (—)."
+    return notes
 
 
 def _speed_caption(benchmark: str, result: dict) -> str:
@@ -438,6 +432,14 @@ def _judge_ndcg(columns, **evidence):
     return claims.judge_retrieval(columns)
 
 
+BY_DISTANCE = {"y_scale": "linear", "x_label": "distance (tokens)"}
+
+
+def _curve(stem: str, y_label: str, **style) -> Plot:
+    """Return a plot of values by length; style: of figures.by_length."""
+    return Plot(stem, partial(figures.by_length, y_label=y_label, **style))
+
+
 PERPLEXITY = Metric(
     name="Perplexity",
     stem="perplexity",
@@ -447,7 +449,7 @@ PERPLEXITY = Metric(
     describe=_perplexity_caption,
     judge=_judge_perplexity,
     plots=(
-        Plot("perplexity", partial(figures.by_length, y_label="perplexity", close_up=True)),
+        _curve("perplexity", "perplexity", close_up=True),
         Plot("by_position", figures.by_position, needs="by_position"),
     ),
 )
@@ -460,7 +462,7 @@ RECEPTIVE_FIELD = Metric(
     describe=_receptive_field_caption,
     judge=_judge_receptive_field,
     plots=(
-        Plot("receptive_field", partial(figures.by_length, y_label="receptive field (tokens)")),
+        _curve("receptive_field", "receptive field (tokens)"),
         Plot("cumulative_gradient", figures.cumulative_gradient),
     ),
 )
@@ -471,17 +473,7 @@ RECALL = Metric(
     schema=record_schema.RECALL,
     table=partial(length_table, x_name="distance", best=max),
     describe=_recall_caption,
-    plots=(
-        Plot(
-            "recall",
-            partial(
-                figures.by_length,
-                y_label="recall (percent of perplexity saved)",
-                y_scale="linear",
-                x_label="distance (tokens)",
-            ),
-        ),
-    ),
+    plots=(_curve("recall", "recall (percent of perplexity saved)", **BY_DISTANCE),),
 )
 TRAINED_RECALL = Metric(
     name="Trained recall",
@@ -490,17 +482,7 @@ TRAINED_RECALL = Metric(
     schema=record_schema.TRAINED_RECALL,
     table=trained_recall_table,
     describe=_trained_recall_caption,
-    plots=(
-        Plot(
-            "trained_recall",
-            partial(
-                figures.by_length,
-                y_label="accuracy (percent)",
-                y_scale="linear",
-                x_label="distance (tokens)",
-            ),
-        ),
-    ),
+    plots=(_curve("trained_recall", "accuracy (percent)", **BY_DISTANCE),),
 )
 NDCG = Metric(
     name="nDCG@10",
@@ -510,12 +492,7 @@ NDCG = Metric(
     table=partial(length_table, x_name="context", best=max),
     describe=_ndcg_caption,
     judge=_judge_ndcg,
-    plots=(
-        Plot(
-            "retrieval",
-            partial(figures.by_length, y_label="nDCG@10 (percent)", y_scale="linear"),
-        ),
-    ),
+    plots=(_curve("retrieval", "nDCG@10 (percent)", y_scale="linear"),),
 )
 ACCURACY = Metric(
     name="HellaSwag accuracy",

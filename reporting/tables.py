@@ -10,7 +10,13 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from evaluation.significance import compare_seeds
 from reporting.columns import Column, all_lengths, dataset_of, record_labels, sort_key
-from reporting.formatting import MISSING, Table, format_number, standard_deviation
+from reporting.formatting import (
+    MISSING,
+    Table,
+    format_number,
+    standard_deviation,
+    with_interval,
+)
 from reporting.paper import PaperTable
 
 Curves = dict[str, dict[int, np.ndarray]]  # {encoding: {seed: losses}}
@@ -311,12 +317,6 @@ def fraction_of_peak(row: dict) -> float | None:
     return row["flops"] / row["product_flops"] * relative
 
 
-def with_interval(value: Interval) -> str:
-    """Return an estimate with its interval, if it has one."""
-    text = f"{value.estimate:.2f}"
-    return text if value.low is None else f"{text} ({value.low:.2f} to {value.high:.2f})"
-
-
 FITTED_LENGTHS = 4  # the longest ones; shorter ones are dominated by costs that do not grow
 
 
@@ -346,6 +346,5 @@ def growth_table(record: dict) -> Table:
         values = [dict(line).get(context) for line in points.values()]
         texts = [MISSING if value is None else f"{1e6 * value:,.1f}" for value in values]
         cells.append([f"{context:,}", *texts])
-    exponents = [growth_exponent(line) for line in points.values()]
-    cells.append(["exponent", *(MISSING if p is None else with_interval(p) for p in exponents)])
+    cells.append(["exponent", *(with_interval(growth_exponent(line)) for line in points.values())])
     return Table(cells)

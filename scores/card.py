@@ -23,10 +23,10 @@ from runtime.files import write_json
 
 from errors import InputError
 from evaluation.intervals import Interval
-from reporting.formatting import MISSING, Table, escape_markdown
+from reporting.formatting import MISSING, Table, escape_markdown, with_interval
 from scores import criterion
 from scores.collection import collect
-from scores.criterion import FAR, REFERENCE, printed
+from scores.criterion import FAR, REFERENCE
 from scores.score_file import (
     REFERENCES,
     check_comparable,
@@ -168,20 +168,14 @@ def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCE
     """Return the card of an encoding as Markdown; scores: {encoding: score} with the references."""
     score = scores[pe]
     others = [scores[name] for name in references if name != pe]
-    cells = [["", pe, *(other["pe"] for other in others)]]
-    cells[0] += [f"relative to {other['pe']}" for other in others]
-    for name, value_of, compare in rows(score, scores[REFERENCE]):
-        relative = [compare(other) if compare else MISSING for other in others]
-        cells.append([name, *(value_of(each) for each in (score, *others)), *relative])
-    verdicts = criterion.judge(score, scores[REFERENCE])
-    places = criterion.places(scores)
+    places = criterion.places(criterion.rank(scores))
     seeds = len(score["budget"]["seeds"])
     parts = [
         f"# {escape_markdown(pe)}",
-        Table(cells).markdown(),
+        Table.from_rows(card_rows(score, others, scores[REFERENCE])).markdown(),
         f"With 95% intervals over text and {seeds} seed{'s' if seeds > 1 else ''}; relative: ratio "
         "of perplexities, difference of recalls (docs/scores.md).",
-        "\n".join(f"- {verdict}" for verdict in verdicts),
+        "\n".join(f"- {verdict}" for verdict in criterion.judge(score, scores[REFERENCE])),
     ]
     if pe in places:
         parts.append(
@@ -191,48 +185,50 @@ def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCE
     return "\n\n".join(parts)
 
 
-Row = tuple[str, Callable[[dict], str], Callable[[dict], str] | None]
+def card_rows(score: dict, others: list[dict], reference: dict) -> list[dict[str, str]]:
+    """Return the rows of a card: name, texts of all scores, and comparisons with the others.
 
-
-def rows(score: dict, reference: dict) -> list[Row]:
-    """Return the rows of a card: name, text of a score, and comparison with another score.
-
-    reference: its lengths of trained recall are printed, because a pattern may have none.
+    reference: its lengths of trained recall are shown, because a pattern may have none.
     """
+
+    def row(name: str, show: Callable[[dict], str], compare=None) -> dict[str, str]:
+        texts = {each["pe"]: show(each) for each in (score, *others)}
+        relative = {
+            f"relative to {other['pe']}": compare(other) if compare else MISSING for other in others
+        }
+        return {"": name} | texts | relative
+
+    def perplexity(multiple: float) -> dict[str, str]:
+        return row(
+            f"perplexity at {multiple:g}x",
+            lambda each: with_interval(criterion.perplexity(each, multiple)),
+            lambda other: with_interval(criterion.perplexity_ratio(score, other, multiple), 3),
+        )
+
+    def recall(length: str) -> dict[str, str]:
+        return row(
+            f"recall of text at {int(length):,} (%)",
+            lambda each: with_interval(criterion.recall(each, length)),
+            lambda other: signed(criterion.recall_difference(score, other, length)),
+        )
+
+    def trained_recall(multiple: float) -> dict[str, str]:
+        return row(
+            f"trained recall at {multiple:g}x (%)",
+            lambda each: with_interval(criterion.accuracy(each, multiple), 1),
+        )
+
     trained_at = score["budget"]["training"]["block_size"]
-    found: list[Row] = []
-    for length in next(iter(score["perplexity"].values())):
-        multiple = int(length) / trained_at
-        found.append(
-            (
-                f"perplexity at {multiple:g}x",
-                lambda each, n=multiple: printed(criterion.perplexity(each, n)),
-                lambda other, n=multiple: printed(criterion.perplexity_ratio(score, other, n), 3),
-            )
-        )
-    for length in next(iter(score["recall"].values())):
-        found.append(
-            (
-                f"recall of text at {int(length):,} (%)",
-                lambda each, n=length: printed(criterion.recall(each, n)),
-                lambda other, n=length: signed(criterion.recall_difference(score, other, n)),
-            )
-        )
-    for multiple in trained_multiples(reference):
-        found.append(
-            (
-                f"trained recall at {multiple:g}x (%)",
-                lambda each, n=multiple: printed(criterion.accuracy(each, n), 1),
-                None,
-            )
-        )
+    lengths, distances = (next(iter(score[name].values())) for name in ("perplexity", "recall"))
     return [
-        *found,
-        ("steps to 95% of trained recall", lambda each: steps(each), None),
-        ("receptive field (tokens)", lambda each: field_text(each), None),
-        ("speed of training / rope", lambda each: printed(criterion.speed(each), 3), None),
-        ("KV cache (bytes per token)", lambda each: f"{each['cache_bytes_per_token']:,.0f}", None),
-        ("parameters", lambda each: f"{each['parameters']:,}", None),
+        *(perplexity(int(length) / trained_at) for length in lengths),
+        *map(recall, distances),
+        *map(trained_recall, trained_multiples(reference)),
+        row("steps to 95% of trained recall", steps),
+        row("receptive field (tokens)", field_text),
+        row("speed of training / rope", lambda each: with_interval(criterion.speed(each), 3)),
+        row("KV cache (bytes per token)", lambda each: f"{each['cache_bytes_per_token']:,.0f}"),
+        row("parameters", lambda each: f"{each['parameters']:,}"),
     ]
 
 
@@ -245,10 +241,8 @@ def trained_multiples(score: dict) -> list[float]:
 
 def signed(interval: Interval | None) -> str:
     """Return a difference with its interval; a dash for None."""
-    if interval is None:
-        return MISSING
-    text = printed(interval)
-    return f"+{text}" if interval.estimate > 0 else text
+    sign = "+" if interval and interval.estimate > 0 else ""
+    return sign + with_interval(interval)
 
 
 def steps(score: dict) -> str:

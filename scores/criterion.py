@@ -28,7 +28,6 @@ import numpy as np
 from evaluation import intervals
 from evaluation.intervals import Interval, mean_interval
 from reporting.claims.verdicts import HOLDS, Verdict, combine, judge_bound, printed_interval
-from reporting.formatting import MISSING
 
 FAR = 16  # multiple of the training length
 RECALL_MULTIPLES = (4, FAR)
@@ -239,17 +238,7 @@ def rank(scores: dict[str, dict]) -> list[str]:
     return sorted(scores, key=key)
 
 
-def places(scores: dict[str, dict]) -> dict[str, int]:
-    """Return {encoding: place}, best first; the reference has none."""
-    ranked = [pe for pe in rank(scores) if pe != REFERENCE]
-    return {pe: place for place, pe in enumerate(ranked, 1)}
-
-
-def printed(interval: Interval | None, digits: int = 2) -> str:
-    """Return an estimate with its interval for a table; a dash for None."""
-    if interval is None:
-        return MISSING
-    text = f"{interval.estimate:z,.{digits}f}"
-    if interval.low is None or interval.high is None:
-        return text
-    return f"{text} ({interval.low:z,.{digits}f} to {interval.high:z,.{digits}f})"
+def places(ranked: list[str]) -> dict[str, int]:
+    """Return {encoding: place} of ranked encodings; the reference has none."""
+    others = [pe for pe in ranked if pe != REFERENCE]
+    return {pe: place for place, pe in enumerate(others, 1)}

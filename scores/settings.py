@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic
 
 from errors import InputError
-from reporting.formatting import MISSING, Table
+from reporting.folder import Folder
+from reporting.formatting import Table, with_interval
 from scores import criterion
-from scores.criterion import FAR, REFERENCE, printed
-from scores.table import SHORT, read_scores
+from scores.criterion import FAR, REFERENCE
+from scores.table import outcomes, read_scores
 
 
 @dataclass
@@ -41,63 +41,40 @@ def main(argv=None):
     settings = {folder.name: read_scores(paths) for folder, paths in paths_by_folder.items()}
     if len(settings) < len(paths_by_folder):
         raise InputError("two folders have the same name: rename one, because names are settings")
-    text = f"{settings_table(settings).markdown()}\n\n{caption(settings)}\n"
-    print(text)
-    path = Path(config.out_dir) / "settings.md"
-    with atomic(path) as file:
-        file.write(text.encode())
-    print(f"wrote {path}")
-
-
-def settings_table(settings: dict[str, dict[str, dict]]) -> Table:
-    """Return a table with one row for each setting and encoding but cable.
-
-    settings: {name of the setting: {encoding: score}}.
-    """
-    cells = [
-        [
-            "setting",
-            "encoding",
-            "survives",
-            "a",
-            "b",
-            "c",
-            f"perplexity at {FAR}x / {REFERENCE}",
-            *(
-                f"{what} (%)"
-                for multiple in criterion.RECALL_MULTIPLES
-                for what in criterion.recall_names(multiple)
-            ),
-            *(f"trained recall at {multiple}x (%)" for multiple in criterion.ACCURACIES),
-        ]
+    rows = [
+        row(name, score, scores[REFERENCE])
+        for name, scores in settings.items()
+        for score in scores.values()
+        if score["pe"] != REFERENCE
     ]
-    for name, scores in settings.items():
-        reference = scores[REFERENCE]
-        for pe, score in scores.items():
-            if pe == REFERENCE:
-                continue
-            verdicts = criterion.judge(score, reference)
-            recalls = criterion.part_bounds(score, reference)["b"]
-            cells.append(
-                [
-                    name,
-                    pe,
-                    "yes" if criterion.survives(score, reference) else "no",
-                    *(
-                        SHORT.get(each.outcome, MISSING)
-                        for each in verdicts
-                        if each.where != "speed"
-                    ),
-                    printed(criterion.perplexity_ratio(score, reference, FAR), 3),
-                    *(printed(interval) for _, interval, _, _ in recalls),
-                    *(printed(criterion.accuracy(score, n), 1) for n in criterion.ACCURACIES),
-                ]
-            )
-    return Table(cells)
+    if not rows:
+        raise InputError(f"the settings have no encoding but {REFERENCE}: pass more score files")
+    out = Folder(config.out_dir)
+    print(out.add_text("settings.md", Table.from_rows(rows).markdown(), caption(settings)))
+    out.write()
+
+
+def row(name: str, score: dict, reference: dict) -> dict[str, str]:
+    """Return the row of an encoding in a setting."""
+    shown = outcomes(score, reference)
+    del shown["speed"]
+    ratio = criterion.perplexity_ratio(score, reference, FAR)
+    cells = {
+        "setting": name,
+        "encoding": score["pe"],
+        "survives": "yes" if criterion.survives(score, reference) else "no",
+        **shown,
+        f"perplexity at {FAR}x / {REFERENCE}": with_interval(ratio, 3),
+    }
+    for what, recall, _, _ in criterion.part_bounds(score, reference)["b"]:
+        cells[f"{what} (%)"] = with_interval(recall)
+    for n in criterion.ACCURACIES:
+        cells[f"trained recall at {n}x (%)"] = with_interval(criterion.accuracy(score, n), 1)
+    return cells
 
 
 def caption(settings: dict[str, dict[str, dict]]) -> str:
-    """Return what the table shows."""
+    """Return what the table shows; settings: {name of the setting: {encoding: score}}."""
     counts = {len(scores[REFERENCE]["budget"]["seeds"]) for scores in settings.values()}
     return (
         f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "

@@ -8,21 +8,20 @@ summary.md, a short table of the best and the references, and scores.png, with o
 encoding: perplexity at 16 times the training length against recall of text at the same distance.
 """
 
-import io
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from runtime import cli
-from runtime.files import atomic
 
 from errors import InputError
 from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
-from reporting.formatting import MISSING, Table, format_number
+from reporting.folder import Folder
+from reporting.formatting import MISSING, Table, format_number, with_interval
 from scores import criterion, score_file
 from scores.card import steps
-from scores.criterion import FAR, REFERENCE, printed
+from scores.criterion import FAR, REFERENCE
 from scores.score_file import REFERENCES, check_comparable
 
 SUMMARIZED = 3  # encodings in the summary, in addition to the references
@@ -55,21 +54,12 @@ class Config:
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("scores", "score files"))
     scores = read_scores(config.scores)
-    table = score_table(scores)
-    text = f"{table.markdown()}\n\n{caption(scores)}\n"
-    picture = io.BytesIO()
-    draw(scores, picture)
-    print(text)
-    short = f"{summary_table(table).markdown()}\n\n{summary_caption(scores)}\n"
-    for name, content in (
-        ("scores.md", text.encode()),
-        ("summary.md", short.encode()),
-        ("scores.png", picture.getvalue()),
-    ):
-        path = Path(config.out_dir) / name
-        with atomic(path) as file:
-            file.write(content)
-        print(f"wrote {path}")
+    rows = score_rows(scores)
+    out = Folder(config.out_dir)
+    print(out.add_text("scores.md", Table.from_rows(rows).markdown(), caption(scores)))
+    out.add_text("summary.md", summary_table(rows).markdown(), summary_caption(scores))
+    out.add_plot("scores", partial(draw, scores))
+    out.write()
 
 
 def read_scores(paths: list[str]) -> dict[str, dict]:
@@ -86,61 +76,48 @@ def read_scores(paths: list[str]) -> dict[str, dict]:
     return scores
 
 
-def score_table(scores: dict[str, dict]) -> Table:
-    """Return the table, best encoding first (criterion.rank)."""
-    cells = [
-        [
-            "",
-            "encoding",
-            "a",
-            "b",
-            "c",
-            "speed",
-            "perplexity at 1x",
-            f"at {FAR}x",
-            f"at {FAR}x / {REFERENCE}",
-            *(f"recall at {multiple}x (%)" for multiple in criterion.RECALL_MULTIPLES),
-            *(f"trained recall at {multiple}x (%)" for multiple in criterion.ACCURACIES),
-            "steps to 95%",
-            "speed / rope",
-            "KV cache (bytes)",
-        ]
-    ]
-    places = criterion.places(scores)
-    for pe in criterion.rank(scores):
+def outcomes(score: dict, reference: dict) -> dict[str, str]:
+    """Return {part of the criterion: yes, no, ? or a dash}."""
+    verdicts = criterion.judge(score, reference)
+    return {verdict.where: SHORT.get(verdict.outcome, MISSING) for verdict in verdicts}
+
+
+def score_rows(scores: dict[str, dict]) -> list[dict[str, str]]:
+    """Return the rows of the table, best encoding first (criterion.rank)."""
+    reference, rows = scores[REFERENCE], []
+    ranked = criterion.rank(scores)
+    places = criterion.places(ranked)
+    for pe in ranked:
         score = scores[pe]
-        verdicts = criterion.judge(score, scores[REFERENCE])
-        ratio = criterion.perplexity_ratio(score, scores[REFERENCE], FAR)
-        recalls = [
-            criterion.recall(score, criterion.length_at(score, multiple))
-            for multiple in criterion.RECALL_MULTIPLES
-        ]
-        accuracies = [criterion.accuracy(score, multiple) for multiple in criterion.ACCURACIES]
-        cells.append(
-            [
-                str(places.get(pe, MISSING)),
-                pe,
-                *(SHORT.get(verdict.outcome, MISSING) for verdict in verdicts),
-                *(estimate(criterion.perplexity(score, multiple)) for multiple in (1, FAR)),
-                MISSING if pe == REFERENCE else printed(ratio, 3),
-                *map(printed, recalls),
-                *(printed(accuracy, 1) for accuracy in accuracies),
-                steps(score),
-                estimate(criterion.speed(score)),
-                f"{score['cache_bytes_per_token']:,.0f}",
-            ]
-        )
-    return Table(cells)
+        ratio = criterion.perplexity_ratio(score, reference, FAR)
+        row = {
+            "": str(places.get(pe, MISSING)),
+            "encoding": pe,
+            **outcomes(score, reference),
+            "perplexity at 1x": estimate(criterion.perplexity(score, 1)),
+            f"at {FAR}x": estimate(criterion.perplexity(score, FAR)),
+            f"at {FAR}x / {REFERENCE}": MISSING if pe == REFERENCE else with_interval(ratio, 3),
+        }
+        for n in criterion.RECALL_MULTIPLES:
+            recall = criterion.recall(score, criterion.length_at(score, n))
+            row[f"recall at {n}x (%)"] = with_interval(recall)
+        for n in criterion.ACCURACIES:
+            row[f"trained recall at {n}x (%)"] = with_interval(criterion.accuracy(score, n), 1)
+        row |= {
+            "steps to 95%": steps(score),
+            "speed / rope": estimate(criterion.speed(score)),
+            "KV cache (bytes)": f"{score['cache_bytes_per_token']:,.0f}",
+        }
+        rows.append(row)
+    return rows
 
 
-def summary_table(table: Table) -> Table:
+def summary_table(rows: list[dict[str, str]]) -> Table:
     """Return the best encodings and the references of a table of scores, without intervals."""
-    header, *rows = table.cells
-    columns = [header.index(name) for name in SUMMARY_COLUMNS]
     best = {str(place) for place in range(1, SUMMARIZED + 1)}
-    shown = [row for row in rows if row[0] in best or row[1] in REFERENCES]
-    return Table(
-        [[*SUMMARY_COLUMNS], *([row[i].partition(" (")[0] for i in columns] for row in shown)]
+    shown = [row for row in rows if row[""] in best or row["encoding"] in REFERENCES]
+    return Table.from_rows(
+        [{name: row[name].partition(" (")[0] for name in SUMMARY_COLUMNS} for row in shown]
     )
 
 

@@ -32,9 +32,11 @@ def judge_receptive_fields(
     for column in columns:
         name = column.pe.partition(":")[0]
         lengths = [n for n in sorted(map(int, column.records[0]["lengths"])) if column.values(n)]
-        if name != "window" or re.search("[+@]", column.pe) or not lengths:
+        if name != "window" or re.search("[+@]", column.pe):
             continue
-        field = _receptive_field(column, lengths[-1])
+        field = receptive_field(column, lengths[-1]) if lengths else None
+        if field is None:
+            continue
         far, pairs = _growth(column, perplexities)
         if pairs:
             measured.append((field, pairs))
@@ -49,13 +51,15 @@ def judge_receptive_fields(
     return verdicts
 
 
-def _receptive_field(column: Column, length: int) -> Interval:
-    """Return the receptive field at a context length, in training lengths."""
-    entries = [record["lengths"][str(length)] for record in column.records]
+def receptive_field(column: Column, length: int) -> Interval | None:
+    """Return the receptive field at a context length, in training lengths; None: not measured."""
+    entries = column.entries_by_seed(length).values()
+    if not entries:
+        return None
+    values = [entry["receptive_field"] for entry in entries]
     errors = [entry.get("receptive_field_se") for entry in entries]
     windows = column.records[0]["protocol"]["windows"]
-    interval = intervals.mean_interval(column.values(length), errors, windows)
-    return interval.scaled(1 / column.trained_at)
+    return intervals.mean_interval(values, errors, windows).scaled(1 / column.trained_at)
 
 
 def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, Pairs]:

@@ -73,18 +73,14 @@ def printed_interval(interval: Interval, digits: int = 3) -> str:
 
 
 def judge_bound(interval: Interval, relation: str, bound: float) -> str:
-    """Return the outcome of "quantity relation bound"; "~": from 1 / bound to bound.
-
-    An interval that includes the bound decides nothing, unless it is exactly the bound of "<=".
-    """
+    """Return the outcome of "quantity relation bound"; "~": from 1 / bound to bound."""
     below, above = interval.below(bound), interval.above(bound)
     if relation == "~":
         if below and interval.above(1 / bound):
             return HOLDS
         return FAILS if above or interval.below(1 / bound) else UNDECIDED
     if not below and not above:
-        is_equal = interval.low == interval.high == bound
-        return HOLDS if is_equal and relation.endswith("=") else UNDECIDED
+        return UNDECIDED
     return HOLDS if below == relation.startswith("<") else FAILS
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, run_folder
-from runtime.files import atomic, read_json, write_json
+from runtime.files import read_json, write_json
 
 from errors import InputError
+from reporting.folder import Folder
 from reporting.formatting import MISSING, Table, format_number
 from reporting.loss_plots import describe_run, read_settings
 
@@ -36,15 +37,13 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
     if not config.runs:
         raise InputError("no runs given: python -m reporting.scaling.training_logs runs/NAME ...")
-    out = Path(config.out_dir)
+    out = Folder(config.out_dir)
     runs = [read_run(Path(run)) for run in config.runs]
-    runs = add_runs(out / "training_logs.json", runs)
-    text = make_table(runs).markdown()
-    print(text)
-    with atomic(out / "training_logs.md") as file:
-        file.write(f"{text}\n".encode())
-    print(f"wrote {out / 'training_logs.json'}")
-    print(f"wrote {out / 'training_logs.md'}")
+    runs = add_runs(out.path / "training_logs.json", runs)
+    table = Table.from_rows([table_row(run) for run in runs])
+    print(out.add_text("training_logs.md", table.markdown()))
+    out.write()
+    print(f"wrote {out.path / 'training_logs.json'}")
 
 
 def read_run(run: Path) -> dict:
@@ -83,16 +82,17 @@ def add_runs(path: Path, runs: list[dict]) -> list[dict]:
     return [*merged.values()]
 
 
-def make_table(runs: list[dict]) -> Table:
-    """Return the table of runs."""
-    header = ["run", "peak learning rate", "validation loss", "tokens/s", "window by layer"]
-    rows = []
-    for run in runs:
-        windows = ", ".join(f"{window:,.0f}" for window in run["window"] or [])
-        speed = f"{run['tokens_per_second']:,.0f}" if run["tokens_per_second"] else MISSING
-        loss = format_number(run["loss"])
-        rows.append([run["run"], f"{run['lr']:g}", loss, speed, windows or MISSING])
-    return Table([header, *rows])
+def table_row(run: dict) -> dict[str, str]:
+    """Return the row of a run in the table."""
+    speed = run["tokens_per_second"]
+    windows = ", ".join(f"{window:,.0f}" for window in run["window"] or [])
+    return {
+        "run": run["run"],
+        "peak learning rate": f"{run['lr']:g}",
+        "validation loss": format_number(run["loss"]),
+        "tokens/s": f"{speed:,.0f}" if speed else MISSING,
+        "window by layer": windows or MISSING,
+    }
 
 
 if __name__ == "__main__":

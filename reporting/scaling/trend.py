@@ -33,7 +33,7 @@ the line does not separate from size.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from errors import InputError
 from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting import figures, metrics
+from reporting.claims.receptive_fields import receptive_field
 from reporting.claims.verdicts import FAR_MULTIPLES, printed_interval
 from reporting.columns import (
     Column,
@@ -54,6 +55,7 @@ from reporting.columns import (
 from reporting.formatting import MISSING, Table
 from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD, Metric
 
+FAR = FAR_MULTIPLES[0]
 MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
 GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
 SIGN = "changes sign"
@@ -86,13 +88,54 @@ class Rung:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and the ratio that measures it on one rung."""
+    """A claim, and the ratio that measures it on one rung. Multiples: of the training length."""
 
     text: str
-    ratio: str
-    """the ratio in words"""
-    measure: Callable[[Rung], Interval | None]
-    """the ratio on a rung; None if the rung does not have the records"""
+    pe: str
+    at: int
+    """multiple; 16: 15 if 16 is not recorded. Of RECALL: the distance"""
+    other: str | None = None
+    """encoding whose perplexity is the divisor; None for the other metrics, which need none"""
+    other_at: int = 1
+    metric: Metric = PERPLEXITY
+
+    @property
+    def ratio(self) -> str:
+        """The ratio in words."""
+        if self.metric is RECEPTIVE_FIELD:
+            return f"receptive field of {self.pe} at {self.at}x over the training length"
+        if self.metric is RECALL:
+            copy = f"after a copy {self.at}x ago over after another passage"
+            return f"perplexity of a passage with {self.pe}, {copy}"
+        if self.pe == self.other:
+            return f"perplexity of {self.pe} at {self.at}x over that at {self.other_at}x"
+        return f"perplexity of {self.pe} over that of {self.other} at {self.at}x"
+
+    def measure(self, rung: Rung) -> Interval | None:
+        """Return the ratio on a rung; None if the rung does not have the records."""
+        for columns in rung.columns(self.metric):
+            column = _find(columns, self.pe)
+            if column is None:
+                continue
+            if self.metric is PERPLEXITY:
+                ratio = self._perplexity_ratio(column, _find(columns, self.other))
+            elif self.metric is RECEPTIVE_FIELD:
+                ratio = receptive_field(column, self.at * column.trained_at)
+            else:
+                ratio = passage_ratio(column, self.at * column.trained_at)
+            if ratio is not None:
+                return ratio
+        return None
+
+    def _perplexity_ratio(self, column: Column, other: Column | None) -> Interval | None:
+        if other is None:
+            return None
+        for far in FAR_MULTIPLES:
+            at, other_at = (far if n == FAR else n for n in (self.at, self.other_at))
+            lengths = at * column.trained_at, other_at * other.trained_at
+            if pairs := entry_pairs(column, lengths[0], other, lengths[1]):
+                return intervals.perplexity_ratio(pairs)
+        return None
 
 
 @dataclass
@@ -149,137 +192,35 @@ def _is_narrow(ratio: Interval) -> bool:
     return ratio.low > 0 and ratio.high <= MAX_WIDTH * ratio.low
 
 
-# How a claim is measured
-
-
-def perplexity_ratio(
-    pe: str, multiple: int, other: str, other_multiple: int
-) -> Callable[[Rung], Interval | None]:
-    """Return a function that measures the perplexity of an encoding relative to another one's.
-
-    Multiples are of the training length; 16: 15 if 16 is not recorded.
-    """
-
-    def measure(rung: Rung) -> Interval | None:
-        for columns in rung.columns(PERPLEXITY):
-            first, second = _find(columns, pe), _find(columns, other)
-            if first is None or second is None:
-                continue
-            for far in FAR_MULTIPLES:
-                lengths = [
-                    (far if m == FAR_MULTIPLES[0] else m) * column.trained_at
-                    for column, m in ((first, multiple), (second, other_multiple))
-                ]
-                if pairs := entry_pairs(first, lengths[0], second, lengths[1]):
-                    return intervals.perplexity_ratio(pairs)
+def passage_ratio(column: Column, distance: int) -> Interval | None:
+    """Return the perplexity of a passage after a copy of it over that after another passage."""
+    entries = column.entries_by_seed(distance).values()
+    if not entries:
         return None
-
-    return measure
-
-
-def receptive_field(pe: str, multiple: int) -> Callable[[Rung], Interval | None]:
-    """Return a function that measures a receptive field relative to the training length.
-
-    multiple: the context, in training lengths.
-    """
-
-    def measure(rung: Rung) -> Interval | None:
-        column, entries = _entries(rung, RECEPTIVE_FIELD, pe, multiple)
-        if column is None:
-            return None
-        values = [entry["receptive_field"] for entry in entries]
-        errors = [entry.get("receptive_field_se") for entry in entries]
-        windows = column.records[0]["protocol"]["windows"]
-        field = intervals.mean_interval(values, errors, windows)
-        return field.scaled(1 / column.trained_at)
-
-    return measure
+    ratios = [1 - entry["recall"] / 100 for entry in entries]
+    errors = [
+        entry["recall_se"] / 100 / ratio for entry, ratio in zip(entries, ratios, strict=True)
+    ]
+    trials = column.records[0]["protocol"]["trials"]
+    return intervals.mean_interval([*map(math.log, ratios)], errors, trials).exp()
 
 
-def recall(pe: str, multiple: int) -> Callable[[Rung], Interval | None]:
-    """Return a function that measures the perplexity of a passage after an earlier copy of it.
-
-    It is relative to that after another passage; multiple: the distance, in training lengths.
-    """
-
-    def measure(rung: Rung) -> Interval | None:
-        column, entries = _entries(rung, RECALL, pe, multiple)
-        if column is None:
-            return None
-        ratios = [1 - entry["recall"] / 100 for entry in entries]
-        logs = [math.log(ratio) for ratio in ratios]
-        errors = [
-            entry["recall_se"] / 100 / ratio for entry, ratio in zip(entries, ratios, strict=True)
-        ]
-        trials = column.records[0]["protocol"]["trials"]
-        return intervals.mean_interval(logs, errors, trials).exp()
-
-    return measure
-
-
-def _entries(
-    rung: Rung, metric: Metric, pe: str, multiple: int
-) -> tuple[Column | None, list[dict]]:
-    """Return an encoding's column, and its entries at a multiple of the training length by seed."""
-    for columns in rung.columns(metric):
-        column = _find(columns, pe)
-        if column is None:
-            continue
-        if entries := column.entries_by_seed(multiple * column.trained_at).values():
-            return column, [*entries]
-    return None, []
-
-
-def _find(columns: list[Column], pe: str) -> Column | None:
+def _find(columns: list[Column], pe: str | None) -> Column | None:
     """Return the column of an encoding; of several (recipes), the one with the most seeds."""
     found = [column for column in columns if column.pe == pe]
     return max(found, key=lambda column: len(column.records), default=None)
 
 
-def _relative_to_cable(pe: str, multiple: int) -> Claim:
-    name = "candidate" if pe == CANDIDATE else pe
-    return Claim(
-        f"{name} compared with cable",
-        f"perplexity of {pe} over that of cable at {multiple}x",
-        perplexity_ratio(pe, multiple, "cable", multiple),
-    )
-
-
-FAR = FAR_MULTIPLES[0]
 CLAIMS = (
-    Claim(
-        "cable gains from longer context",
-        f"perplexity of cable at {FAR}x over that at 1x",
-        perplexity_ratio("cable", FAR, "cable", 1),
-    ),
-    Claim(
-        "cable is below alibi",
-        f"perplexity of cable over that of alibi at {FAR}x",
-        perplexity_ratio("cable", FAR, "alibi", FAR),
-    ),
-    Claim(
-        "cable is below rope",
-        "perplexity of cable over that of rope at 1x",
-        perplexity_ratio("cable", 1, "rope", 1),
-    ),
-    Claim(
-        "g helps",
-        "perplexity of cable over that of cable-nw at 1x",
-        perplexity_ratio("cable", 1, "cable-nw", 1),
-    ),
-    _relative_to_cable("k-cable", 1),
-    Claim(
-        "fox has a short window",
-        "receptive field of fox at 4x over the training length",
-        receptive_field("fox", 4),
-    ),
-    Claim(
-        "flat perplexity is forgetting (1: no recall)",
-        "perplexity of a passage with cable, after a copy 4x ago over after another passage",
-        recall("cable", 4),
-    ),
-    _relative_to_cable("rope+cable", FAR),
-    _relative_to_cable(CANDIDATE, FAR),
+    Claim("cable gains from longer context", "cable", FAR, "cable"),
+    Claim("cable is below alibi", "cable", FAR, "alibi", FAR),
+    Claim("cable is below rope", "cable", 1, "rope"),
+    Claim("g helps", "cable", 1, "cable-nw"),
+    Claim("k-cable compared with cable", "k-cable", 1, "cable"),
+    Claim("fox has a short window", "fox", 4, metric=RECEPTIVE_FIELD),
+    Claim("flat perplexity is forgetting (1: no recall)", "cable", 4, metric=RECALL),
+    Claim("rope+cable compared with cable", "rope+cable", FAR, "cable", FAR),
+    Claim("candidate compared with cable", CANDIDATE, FAR, "cable", FAR),
 )
 
 
@@ -357,13 +298,12 @@ def measure(claim: Claim, rungs: Sequence[Rung]) -> Trend:
 
 def table(trends: Sequence[Trend], rungs: Sequence[Rung]) -> Table:
     """Return the table: a row for each claim, a column for each rung, verdict, predictions."""
-    header = ["claim", "ratio", *(rung.label for rung in rungs), "verdict", *PREDICTED]
-    rows = []
+    rows = [["claim", "ratio", *(rung.label for rung in rungs), "verdict", *PREDICTED]]
     for trend in trends:
         predicted = [trend.prediction(parameters) for parameters in PREDICTED.values()]
         names = [trend.claim.text, trend.claim.ratio]
         rows.append([*names, *map(_cell, trend.ratios), trend.verdict, *map(_cell, predicted)])
-    return Table([header, *rows])
+    return Table(rows)
 
 
 def caption(rungs: Sequence[Rung]) -> str:

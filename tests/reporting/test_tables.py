@@ -3,7 +3,7 @@
 import pytest
 from test_report import RECORDS, SAME_TARGETS, record
 
-from reporting import metrics, paper, tables
+from reporting import metrics, paper, paper_tables, tables
 from reporting.columns import (
     differing_texts,
     group_by_protocol,
@@ -205,7 +205,7 @@ SAME_SETTING = {
 
 
 def compared(records):
-    table, _ = tables.paper_comparison(columns_of(records), PAPER)
+    table, _ = paper_tables.paper_comparison(columns_of(records), PAPER)
     return table.cells
 
 
@@ -249,7 +249,7 @@ def test_comparison_with_a_paper_in_another_setting_is_relative_to_the_training_
         ["4", "ours", "1.10", "—"],
         ["", "paper", "0.90", "—"],
     ]
-    assert tables.paper_comparison(columns_of(records[2:]), PAPER) is None
+    assert paper_tables.paper_comparison(columns_of(records[2:]), PAPER) is None
 
 
 @pytest.mark.parametrize(
@@ -280,21 +280,21 @@ def test_table_2_of_sandwich_has_both_training_lengths():
         record("alibi-shift:shift=6", lengths, block_size=2048) | setting,
         record("window:w=160", lengths, block_size=1024) | setting,
     ]
-    table, caption = tables.paper_comparison(columns_of(records), printed)
+    table, caption = paper_tables.paper_comparison(columns_of(records), printed)
     assert table.cells[1:4] == [
         ["2,048", "ours", "6.00", "6.00"],
         ["", "paper", "4.4", "6.2"],
         ["", "difference", "+36.4%", "-3.2%"],
     ]
     segments = [each | {"protocol": {"name": "segments"}} for each in records]
-    table, caption = tables.paper_comparison(columns_of(segments), printed)
+    table, caption = paper_tables.paper_comparison(columns_of(segments), printed)
     assert table.cells[0][0] == "multiples of the shortest context"
     assert caption.endswith("text, vocabulary or protocol (docs/evaluation.md) differ.")
     smaller = [
         record("alibi-shift:shift=6", {512: 6.0, 1024: 6.3, 2048: 6.6}, block_size=512),
         record("window:w=160", {512: 5.0, 1024: 5.0, 2048: 5.5}, block_size=256),
     ]
-    table, caption = tables.paper_comparison(columns_of(smaller), printed)
+    table, caption = paper_tables.paper_comparison(columns_of(smaller), printed)
     assert table.cells == [
         ["multiples of the shortest context", "", "alibi-shift:shift=6", "window:w=160"],
         ["1", "ours", "1.00", "1.00"],
@@ -321,7 +321,7 @@ def test_generalization_next_to_the_paper():
         data = {"dataset": "hellaswag"}
         records.append({"run": pe, "pe": pe, "acc": acc, "acc_norm": acc_norm, "data": data} | size)
     results = tables.results_on_other_data(records)
-    assert tables.generalization_table(results, paper.generalization()).cells == [
+    assert paper_tables.generalization_table(results, paper.generalization()).cells == [
         [
             "size",
             "encoding",
