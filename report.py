@@ -45,6 +45,7 @@ records in folders (reporting/scaling/trend.py has the claims and the rule of th
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,7 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
-    out = Folder(config.out_dir)
+    out = Report(config.out_dir, config.verdicts)
     if config.index and config.trend:
         raise InputError("--index and --trend are two reports: use one of them")
     if config.index and not config.records:
@@ -126,29 +127,61 @@ def main(argv=None):
         )
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
-    verdicts = []
     if is_generalization:
-        verdicts += report_generalization(perplexities + accuracies, config.verdicts, out)
+        report_generalization(perplexities + accuracies, out)
     speeds = records_of(SPEED, records)
     printed_table = printed if isinstance(printed, paper.PaperTable) else None
     for metric in LENGTH_METRICS:
-        judged = perplexities if config.verdicts else None
-        of_metric = records_of(metric, records)
-        verdicts += report_lengths(metric, of_metric, printed_table, judged, out)
-    verdicts += report_training_lengths(perplexities, speeds, statements, config.verdicts, out)
+        report_lengths(metric, records_of(metric, records), printed_table, perplexities, out)
+    report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
         table = ACCURACY.table(accuracies)
         out.add_table(ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
     for metric in (LOSSES, COMPARISON, GROWTH):
-        verdicts += report_each(metric, records_of(metric, records), config.verdicts, out)
-    verdicts += report_speeds(speeds, statements, config.verdicts, out)
-    if verdicts:
+        report_each(metric, records_of(metric, records), out)
+    report_speeds(speeds, statements, out)
+    if out.verdicts:
         text = io.StringIO()
-        writer = csv.DictWriter(text, verdicts[0].keys(), lineterminator="\n")
+        writer = csv.DictWriter(text, out.verdicts[0].keys(), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(verdicts)
+        writer.writerows(out.verdicts)
         out.add(index.FILE, text.getvalue())
     out.write(unless_added=index.FILE)
+
+
+class Report(Folder):
+    """The files of a report, with its verdicts."""
+
+    def __init__(self, path: str, judges: bool):
+        super().__init__(path)
+        self.judges = judges
+        """whether the report has verdicts"""
+        self.verdicts: list[dict] = []
+        """rows of verdicts.csv"""
+
+    def add_verdicts(
+        self,
+        stem: str,
+        records: list[dict],
+        verdicts: list[claims.Verdict],
+        not_judged: Sequence[str] = (),
+    ) -> str:
+        """Add verdicts that a table shows, and return them as a Markdown list; "": none.
+
+        stem: of the table; records: their sizes are those of the models; not_judged: labels of runs
+        that were trained for too few steps.
+        """
+        sizes = {record["size"] for record in records if record.get("size")}
+        source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
+        self.verdicts += [asdict(verdict) | source for verdict in verdicts]
+        lines = []
+        if verdicts:
+            lines.append("Verdicts, with 95% intervals (docs/evaluation.md):")
+        lines += [f"- {verdict}" for verdict in verdicts]
+        if not_judged:
+            why = f"trained for fewer than {claims.MIN_STEPS} steps"
+            lines.append(f"- not judged, because {why}: {escape_markdown(', '.join(not_judged))}")
+        return "\n".join(lines)
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
@@ -176,7 +209,7 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
     return [record for record in records.values() if metrics.metric_of(record) is metric]
 
 
-def report_trend(paths: list[str], out: Folder) -> None:
+def report_trend(paths: list[str], out: Report) -> None:
     """Write the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
     trends = [trend.measure(claim, rungs) for claim in trend.CLAIMS]
@@ -186,11 +219,8 @@ def report_trend(paths: list[str], out: Folder) -> None:
         out.add_plot("trend", partial(trend.plot, trends))
 
 
-def report_generalization(records: list[dict], judge: bool, out: Folder) -> list[dict]:
-    """Write the table of results on data that the models were not trained on, with the paper's.
-
-    judge: write verdicts. Returns them for verdicts.csv.
-    """
+def report_generalization(records: list[dict], out: Report) -> None:
+    """Write the table of results on data that the models were not trained on, with the paper's."""
     results = tables.results_on_other_data(records)
     table = paper_tables.generalization_table(results, paper.generalization())
     caption = (
@@ -201,29 +231,26 @@ def report_generalization(records: list[dict], judge: bool, out: Folder) -> list
     if differing := differing_texts([record for record in records if "lengths" in record]):
         names = escape_markdown(", ".join(differing))
         caption += f" Models are tested on different text or contexts: {names}."
-    verdicts, description = [], ""
-    if judge:
+    parts = [table.markdown(), caption]
+    if out.judges:
         trained = [record for record in records if claims.has_verdicts(record)]
         short = [record["run"] for record in records if not claims.has_verdicts(record)]
         verdicts = claims.judge_generalization(trained)
-        description = describe_verdicts(verdicts, short)
-    out.add_table("generalization", table, [table.markdown(), caption, description])
-    return as_rows(verdicts, "generalization", records)
+        parts.append(out.add_verdicts("generalization", records, verdicts, short))
+    out.add_table("generalization", table, parts)
 
 
 def report_lengths(
     metric: Metric,
     records: list[dict],
     printed: paper.PaperTable | None,
-    perplexities: list[dict] | None,
-    out: Folder,
-) -> list[dict]:
+    perplexities: list[dict],
+    out: Report,
+) -> None:
     """Write a table, verdicts and plots of one metric for each data set and protocol.
 
-    perplexities: the records of perplexity in the same report; None: write no verdicts. Returns
-    the verdicts for verdicts.csv.
+    perplexities: the records of perplexity in the same report.
     """
-    written = []
     groups = group_by_protocol(records)
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
@@ -237,15 +264,14 @@ def report_lengths(
         if comparison:
             compared, caption = comparison
             parts += [compared.markdown(), caption]
-        if perplexities is not None:
-            verdicts, description = verdicts_of(metric, columns, matching, perplexities)
-            parts.append(description)
-            written += as_rows(verdicts, f"{metric.stem}{suffix}", group)
-        out.add_table(f"{metric.stem}{suffix}", table, parts)
+        stem = f"{metric.stem}{suffix}"
+        if out.judges:
+            found = verdicts_of(metric, columns, matching, perplexities)
+            parts.append(out.add_verdicts(stem, group, *found))
+        out.add_table(stem, table, parts)
         for plot in metric.plots:
             if plot.applies(group):
                 out.add_plot(f"{plot.stem}{suffix}", partial(plot.draw, columns))
-    return written
 
 
 def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:
@@ -271,14 +297,12 @@ def report_training_lengths(
     perplexities: list[dict],
     speeds: list[dict],
     printed: paper.PaperStatements | None,
-    judge: bool,
-    out: Folder,
-) -> list[dict]:
+    out: Report,
+) -> None:
     """Write the comparison of runs of different training length, if the records have a pair.
 
-    speeds: records of bench.py; judge: write verdicts. Returns them for verdicts.csv.
+    speeds: records of bench.py.
     """
-    written = []
     results = [record["train"] for record in speeds if "train" in record]
     for number, group in enumerate(group_by_protocol(perplexities), 1):
         columns = make_columns(group, PERPLEXITY.key)
@@ -288,43 +312,31 @@ def report_training_lengths(
         table, caption = compared
         stem = "training_lengths" if number == 1 else f"training_lengths_{number}"
         parts = [table.markdown(), f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"]
-        if judge:
+        if out.judges:
             trained = [column for column in columns if claims.has_verdicts(column.records[0])]
             verdicts = claims.judge_training_lengths(trained, results)
-            parts.append(describe_verdicts(verdicts, []))
-            written += as_rows(verdicts, stem, group)
+            parts.append(out.add_verdicts(stem, group, verdicts))
         out.add_table(stem, table, parts)
-    return written
 
 
-def report_each(metric: Metric, records: list[dict], judge: bool, out: Folder) -> list[dict]:
-    """Write the table and plots of each record of a metric whose records are not combined.
-
-    judge: write verdicts. Returns them for verdicts.csv.
-    """
-    written = []
+def report_each(metric: Metric, records: list[dict], out: Report) -> None:
+    """Write the table and plots of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
         table = metric.table(record)
         parts = [table.markdown(), metric.caption(record)]
-        if judge:
-            verdicts = metric.judge(record)
-            parts.append(describe_verdicts(verdicts, []))
-            written += as_rows(verdicts, stem, record.get("runs", []))
+        if out.judges:
+            parts.append(out.add_verdicts(stem, record.get("runs", []), metric.judge(record)))
         out.add_table(stem, table, parts)
         for plot in metric.plots:
             out.add_plot(stem, partial(plot.draw, record))
-    return written
 
 
-def report_speeds(
-    records: list[dict], printed: paper.PaperStatements | None, judge: bool, out: Folder
-) -> list[dict]:
+def report_speeds(records: list[dict], printed: paper.PaperStatements | None, out: Report) -> None:
     """Write the table, the verdicts and the plot of each benchmark.
 
-    printed: speeds in a paper's text; judge: write verdicts. Returns them for verdicts.csv.
+    printed: speeds in a paper's text.
     """
-    written = []
     for benchmark in BENCHMARKS:
         for record in records:
             if benchmark not in record:
@@ -336,14 +348,13 @@ def report_speeds(
                 compared = paper_tables.paper_speeds(benchmark, result, printed)
                 if compared:
                     parts += [compared[0].markdown(), escape_markdown(compared[1])]
-            if judge:
+            if out.judges:
+                model = [{"size": result["model"]}]
                 verdicts = claims.judge_speed(benchmark, result)
-                parts.append(describe_verdicts(verdicts, []))
-                written += as_rows(verdicts, benchmark, [{"size": result["model"]}])
+                parts.append(out.add_verdicts(benchmark, model, verdicts))
             out.add_table(benchmark, SPEED.table(result), parts)
             for plot in SPEED.plots:
                 out.add_plot(benchmark, partial(plot.draw, result))
-    return written
 
 
 def verdicts_of(
@@ -351,8 +362,8 @@ def verdicts_of(
     columns: list[Column],
     printed: paper.PaperTable | None,
     perplexities: list[dict],
-) -> tuple[list[claims.Verdict], str]:
-    """Return the verdicts on columns, and as Markdown; perplexities: see report_lengths."""
+) -> tuple[list[claims.Verdict], list[str]]:
+    """Return the verdicts on columns, and labels of those that were trained for too few steps."""
     others = [make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)]
 
     def judge(columns: list[Column]) -> list[claims.Verdict]:
@@ -363,29 +374,7 @@ def verdicts_of(
     verdicts = judge([column for column in columns if claims.has_verdicts(column.records[0])])
     short = [column for column in columns if not claims.has_verdicts(column.records[0])]
     not_judged = [column.label for column in short] if judge(short) else []
-    return verdicts, describe_verdicts(verdicts, not_judged)
-
-
-def describe_verdicts(verdicts: list[claims.Verdict], not_judged: list[str]) -> str:
-    """Return verdicts as a Markdown list after a line that explains them, or "" if there are none.
-
-    not_judged: labels of runs that were trained for too few steps.
-    """
-    lines = []
-    if verdicts:
-        lines.append("Verdicts, with 95% intervals (docs/evaluation.md):")
-    lines += [f"- {verdict}" for verdict in verdicts]
-    if not_judged:
-        why = f"trained for fewer than {claims.MIN_STEPS} steps"
-        lines.append(f"- not judged, because {why}: {escape_markdown(', '.join(not_judged))}")
-    return "\n".join(lines)
-
-
-def as_rows(verdicts: list[claims.Verdict], stem: str, records: list[dict]) -> list[dict]:
-    """Return verdicts for verdicts.csv, with the table that shows them and the models' sizes."""
-    sizes = {record["size"] for record in records if record.get("size")}
-    source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
-    return [asdict(verdict) | source for verdict in verdicts]
+    return verdicts, not_judged
 
 
 if __name__ == "__main__":
