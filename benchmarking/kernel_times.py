@@ -2,9 +2,9 @@
 
     python -m benchmarking.kernel_times --model small --micro_batch 32 --pe rope --out trace.json
 
-Groups of kernels are those of benchmarking/roofline.py, recognized by their names. wall_ms is the
-time of the fastest of three steps, busy_ms the sum of a step's kernels: in the rest of the time the
-GPU waits for the host. On a CPU, operators take the place of kernels.
+Groups of kernels are recognized by their names. wall_ms is the time of the fastest of three steps,
+busy_ms the sum of a step's kernels: in the rest of the time the GPU waits for the host. On a CPU,
+operators take the place of kernels.
 """
 
 import re
@@ -17,7 +17,6 @@ from runtime.files import write_json
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarking import roofline
 from benchmarking.cases import train_case
 from benchmarking.setting import Setting
 from training.attention_path import Name
@@ -27,10 +26,10 @@ WARMUP = 3  # steps before, which compile
 TOP = 30
 OTHER = "other"
 GROUPS = {  # group -> pattern of kernels' names; the first that matches counts
-    roofline.ATTENTION: r"flash|fmha|sdpa|scaled_dot_product|attention_|cudnn_generated",
-    roofline.PRODUCTS: r"gemm|nvjet|cutlass|cublas|\bmm\b|addmm|bmm|_mm_",
-    roofline.OPTIMIZER: r"multi_tensor|adam|foreach|lpnorm",
-    roofline.ELEMENTWISE: r"triton_|elementwise|reduce|softmax|scan|copy|cat|embedding|index|norm"
+    "attention": r"flash|fmha|sdpa|scaled_dot_product|attention_|cudnn_generated",
+    "products": r"gemm|nvjet|cutlass|cublas|\bmm\b|addmm|bmm|_mm_",
+    "optimizer": r"multi_tensor|adam|foreach|lpnorm",
+    "elementwise": r"triton_|elementwise|reduce|softmax|scan|copy|cat|embedding|index|norm"
     r"|mul|add|sum|gelu|gather|scatter|fill",
 }
 
@@ -124,16 +123,10 @@ def main(argv: list[str] | None = None) -> None:
     record |= {"micro_batch": config.micro_batch, "context": config.context}
     record["wall_ms"] = 1000 * min(seconds)
     record |= summarize(profile_steps(step, device))
-    if config.model in roofline.MICRO_BATCHES and config.pe in ("rope", "cable"):
-        settings = roofline.Config(context=config.context)
-        estimate = (config.model, config.pe, config.micro_batch, settings)
-        record["roofline_ms"] = roofline.group_milliseconds(*estimate)
     write_json(Path(config.out), record)
     print(f"a step takes {record['wall_ms']:.1f} ms, its kernels {record['busy_ms']:.1f} ms")
     for group, milliseconds in record["groups_ms"].items():
-        estimate = record.get("roofline_ms", {}).get(group)
-        words = f", roofline {estimate:.1f}" if estimate is not None else ""
-        print(f"{group:12} {milliseconds:8.2f} ms{words}")
+        print(f"{group:12} {milliseconds:8.2f} ms")
     for kernel in record["kernels"][:10]:
         print(f"{kernel['ms']:8.2f} ms {kernel['calls']:6.0f} calls  {kernel['name'][:100]}")
 

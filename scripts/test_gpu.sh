@@ -11,7 +11,7 @@
 # printed (PART.txt) and summary.txt. Exit status 1 if a part did not pass.
 
 set -uo pipefail && cd "$(dirname "$0")/.." || exit
-DEVICE=cuda LIMIT=1800 OUT=runs/test_gpu
+DEVICE=${DEVICE:-cuda} LIMIT=${LIMIT:-1800} OUT=${OUT:-runs/test_gpu}
 while [[ ${1:-} =~ ^(DEVICE|LIMIT|OUT)=.+ ]]; do
     declare "$1"
     shift

@@ -87,7 +87,7 @@ def test_training_needs_the_required_packages_only(tmp_path):
     "package, program, flags",
     [
         ("tiktoken", "prepare_text", ["errors.py", "--out_dir"]),
-        ("matplotlib", "report", ["results/quickstart/cable.json", "--out_dir"]),
+        ("matplotlib", "report", ["results/quickstart/records.jsonl", "--out_dir"]),
     ],
 )
 def test_a_missing_optional_package_is_named_where_it_is_used(package, program, flags, tmp_path):
