@@ -416,6 +416,9 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     identity = [record[key] for key in ("run", "pe", "step", "block_size")]
     assert identity == ["cable", "cable", 6, 16]
     assert record["checkpoint_sha256"] == provenance.hash_file(folder / "checkpoint_0000006.pt")
+    assert record["settings"].items() >= {"lr": 1e-2, "steps": 6, "n_embd": 16}.items()
+    assert record["settings"].keys().isdisjoint({"pe", "seed", "data", "out_dir", "device"})
+    assert record["training_text"] == shards.Shards(data_dir, "train").sha256
     assert record["data"] == {
         "dataset": "toy",
         "split": "val",
@@ -465,27 +468,20 @@ def test_only_missing_lengths_are_computed(run, capsys, monkeypatch):
     }
 
 
-def test_records_of_older_versions(run, refused, monkeypatch):
-    """They have no "remainder". Lengths that divide the windows are kept, others are refused."""
+def test_a_record_of_another_protocol_is_refused(run, refused):
     folder = run("cable")
     flags = ["--windows", 2, "--lengths"]
     evaluate(folder, *flags, "16,64")
     path = evaluation(folder)
     record = json.loads(path.read_text())
-    del record["protocol"]["remainder"]
-    record["lengths"]["16"]["loss"] = 1.25  # recognized below
+    record["protocol"]["remainder"] = "dropped"
     path.write_text(json.dumps(record))
-    evaluate(folder, *flags, "16,24,64")
-    updated = json.loads(path.read_text())
-    assert updated["protocol"]["remainder"] == "counted"
-    assert updated["lengths"]["16"]["loss"] == 1.25
-    assert updated["lengths"]["24"]["tokens"] == 128
-
-    updated["lengths"]["24"]["tokens"] = 96
-    del updated["protocol"]["remainder"]
-    path.write_text(json.dumps(updated))
     (line,) = refused(eval_extrapolation.main, folder, *flags, "16,64", "--dtype", "float32")
     assert f"{path} is a record of another protocol: rename it or remove it" in line
+    del record["settings"]
+    path.write_text(json.dumps(record))
+    (line,) = refused(eval_extrapolation.main, folder, *flags, "16,64", "--dtype", "float32")
+    assert "missing required field settings" in line
 
 
 def test_a_single_window_has_no_standard_error(run, capsys):
