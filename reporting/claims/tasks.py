@@ -1,7 +1,6 @@
 """Claims on encoders (training losses, retrieval), and on data that models were not trained on."""
 
 import statistics
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -28,8 +27,6 @@ from reporting.tables import (
     losses_by_encoding,
     values_on_other_data,
 )
-
-ByEncoding = dict[str, list[dict]]  # {encoding: records of its seeds}
 
 # Training losses
 
@@ -145,46 +142,51 @@ def judge_generalization(records: list[dict]) -> list[Verdict]:
     records: of eval_hellaswag.py and eval_extrapolation.py, see tables.values_on_other_data.
     Accuracies have standard errors only, so that their comparisons are not paired.
     """
-    by_measure = {}  # {measure: {size: ByEncoding}}
+    groups = {}  # {measure: {size: {encoding: records of its seeds}}}
     for record in records:
         for measure in values_on_other_data(record):
-            by_encoding = by_measure.setdefault(measure, {}).setdefault(record["size"], {})
+            by_encoding = groups.setdefault(measure, {}).setdefault(record["size"], {})
             pe = CLAIMED_AS.get(record["pe"], record["pe"])
             by_encoding.setdefault(pe, []).append(record)
     verdicts = []
-    claim = catalog.load().other_data.rows[0]  # the others are the same on other measures
-    for measure in sorted(by_measure, key=lambda name: name not in ACCURACIES):
-        for size, by_encoding in sorted(by_measure[measure].items()):
-            verdicts += _judge_best(claim, measure, size, by_encoding)
+    for measure in sorted(groups, key=lambda name: name not in ACCURACIES):
+        for size, by_encoding in sorted(groups[measure].items()):
+            verdicts += _judge_best(measure, size, by_encoding)
     return verdicts
 
 
-def _judge_best(
-    claim: catalog.OtherData, measure: str, size: str, by_encoding: ByEncoding
-) -> Iterator[Verdict]:
+def _judge_best(measure: str, size: str, by_encoding: dict[str, list[dict]]) -> list[Verdict]:
+    """Return the verdict on a measure; [] without the encoding of the claim, or without others."""
+    claim = catalog.load().other_data.rows[0]  # the others are the same on other measures
     others = [pe for pe in claim.others if pe in by_encoding]
     if claim.encoding not in by_encoding or not others:
-        return
+        return []
     is_accuracy = measure in ACCURACIES
-    means = {}
-    for pe, records in by_encoding.items():
-        means[pe] = statistics.mean(values_on_other_data(record)[measure] for record in records)
-    other = (max if is_accuracy else min)(others, key=lambda pe: means[pe])
-    compare = _accuracy_difference if is_accuracy else _perplexity_ratio
-    compared = {
-        pe: compare(measure, _by_seed(by_encoding[claim.encoding], by_encoding[pe]))
-        for pe in others
+    means = {
+        pe: statistics.mean(values_on_other_data(record)[measure] for record in records)
+        for pe, records in by_encoding.items()
     }
+    next_best = (max if is_accuracy else min)(others, key=lambda pe: means[pe])
+    compared = {}
+    for pe in others:
+        pairs = _by_seed(by_encoding[claim.encoding], by_encoding[pe])
+        if is_accuracy:
+            values = [[_percent_and_error(record, measure) for record in pair] for pair in pairs]
+            compared[pe] = intervals.unpaired_difference([(ours, other) for ours, other in values])
+        else:
+            compared[pe] = _perplexity_ratio(pairs)
     bound, what, digits = (0, "difference", 2) if is_accuracy else (1, "ratio", 3)
     outcome, counts = combine([judge_bound(each, ">", bound) for each in compared.values()])
-    measured = f"{means[claim.encoding]:.2f}, next {other} {means[other]:.2f}, {what} "
-    measured += printed_interval(compared[other], digits)
-    if outcome != HOLDS and len(compared) > 1:
-        measured += f"; {counts}"
     best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
     verdict = claim.unmeasured(encoding=f"{size}: {claim.encoding}", best=best)
-    verdict.measured, verdict.outcome = measured, outcome
-    yield verdict
+    verdict.outcome = outcome
+    verdict.measured = (
+        f"{means[claim.encoding]:.2f}, next {next_best} {means[next_best]:.2f}, {what} "
+        f"{printed_interval(compared[next_best], digits)}"
+    )
+    if outcome != HOLDS and len(compared) > 1:
+        verdict.measured += f"; {counts}"
+    return [verdict]
 
 
 def _by_seed(ours: list[dict], theirs: list[dict]) -> list[tuple[dict, dict]]:
@@ -194,31 +196,21 @@ def _by_seed(ours: list[dict], theirs: list[dict]) -> list[tuple[dict, dict]]:
     return pairs or [*zip(ours, theirs, strict=False)]
 
 
-def _accuracy_difference(measure: str, pairs: list[tuple[dict, dict]]) -> Interval:
-    """Return the first accuracy minus the second, in percent."""
-    return intervals.unpaired_difference(
-        [(_percent_and_error(a, measure), _percent_and_error(b, measure)) for a, b in pairs]
-    )
-
-
 def _percent_and_error(record: dict, measure: str) -> tuple[float, float | None]:
     key = ACCURACIES[measure]
     error = record.get(f"{key}_se")
     return 100 * record[key], None if error is None else 100 * error
 
 
-def _perplexity_ratio(measure: str, pairs: list[tuple[dict, dict]]) -> Interval:
-    """Return the second perplexity over the first, at the training length."""
-    entries = [(_entry(theirs), _entry(ours)) for ours, theirs in pairs]
-    is_paired = all(_text_of(a) == _text_of(b) for a, b in pairs)
+def _perplexity_ratio(pairs: list[tuple[dict, dict]]) -> Interval:
+    """Return the second perplexity over the first, at the training length.
+
+    Paired block by block if both are of the same text.
+    """
+    names = ("data", "protocol", "block_size")
+    is_paired = all([a.get(name) == b.get(name) for name in names for a, b in pairs])
+    entries = [
+        tuple(record["lengths"][str(record["block_size"])] for record in (theirs, ours))
+        for ours, theirs in pairs
+    ]
     return intervals.perplexity_ratio(entries, paired=is_paired)
-
-
-def _entry(record: dict) -> dict:
-    """Return the entry of a record of perplexity at its training length."""
-    return record["lengths"][str(record["block_size"])]
-
-
-def _text_of(record: dict) -> tuple:
-    """Return what two records of perplexity must share to be compared block by block."""
-    return record["data"], record.get("protocol"), record["block_size"]

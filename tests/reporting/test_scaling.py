@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import test_report
 
 import report
 from errors import InputError
@@ -12,33 +13,11 @@ from reporting.scaling import training_logs, trend
 
 
 def record(pe, losses, parameters, seed=1, **changes):
-    """Return a record of perplexity at multiples of 256 tokens; losses: {multiple: loss}.
-
-    All blocks have the same loss, so that the interval over the text has no width.
-    """
-    lengths = {
-        str(256 * multiple): {
-            "loss": loss,
-            "loss_se": 0.01,
-            "perplexity": math.exp(loss),
-            "tokens": 4096,
-            "blocks": [loss] * 4,
-        }
-        for multiple, loss in losses.items()
-    }
-    return {
-        "run": pe,
-        "pe": pe,
-        "size": "tiny",
-        "block_size": 256,
-        "settings": {},
-        "training_text": None,
-        "seed": seed,
-        "parameters": parameters,
-        "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
-        "protocol": {"name": "segments", "remainder": "counted"},
-        "lengths": lengths,
-    } | changes
+    """Return a record of perplexity at multiples of 256 tokens; losses: {multiple: loss}."""
+    perplexities = {256 * multiple: math.exp(loss) for multiple, loss in losses.items()}
+    setting = {"parameters": parameters, "size": "tiny"}
+    setting["protocol"] = {"name": "segments", "remainder": "counted"}
+    return test_report.record(pe, perplexities, seed=seed) | setting | changes
 
 
 def on_text(name):
