@@ -263,6 +263,22 @@ def test_only_linear_and_embedding_weights_decay(pe, encoding_decays):
     assert set(decay["params"]) == {parameters[f"{layer}.weight"] for layer in layers}
 
 
+def test_running_sums_are_float32_under_autocast():
+    """Rounding errors of the gates in bfloat16 would add up along the text."""
+    model = make_model("cable")
+    encoding = model.posenc[0]
+    with (
+        mock.patch.object(encoding, "features", wraps=encoding.features) as features,
+        mock.patch("attention.attend", wraps=attention.attend) as attend,
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        model(torch.randint(V, (2, 30)))
+    x, step = features.call_args.args[0].double(), encoding.step
+    decay = F.relu(x @ step.weight.double().T + step.bias)
+    (s,) = attend.call_args_list[0].args[3].k_features
+    assert_close(s.double(), -decay.cumsum(1).mT, rtol=1e-5, atol=1e-6)
+
+
 def test_each_layer_of_a_pattern_takes_its_path():
     model = make_model("kerple@2_rope@1", n_layer=5)
     assert model.attention_path == "dense_dense_sdpa_dense_dense"

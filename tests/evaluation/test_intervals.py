@@ -151,6 +151,9 @@ def test_entries_without_blocks_are_compared_by_their_standard_errors():
     ratio = intervals.perplexity_ratio([(first, second)])
     assert log_interval(ratio) == pytest.approx([0.1, 0.1 - 0.098, 0.1 + 0.098], abs=1e-4)
     assert not ratio.paired
+    # Seeds are evaluated on the same text, so its error does not decrease with their number.
+    equal_seeds = intervals.perplexity_ratio([(first, second)] * 4)
+    assert log_interval(equal_seeds) == pytest.approx(log_interval(ratio))
     unknown = intervals.perplexity_ratio([(first, second | {"loss_se": None})])
     assert unknown.estimate == pytest.approx(math.exp(0.1))
     assert (unknown.low, unknown.high) == (None, None)
