@@ -54,11 +54,10 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.significance import explain_marks
-from reporting import claims, metrics, paper, paper_tables, tables
-from reporting.claims import index
+from reporting import claims, metrics, paper, tables
+from reporting.claims import index, paper_tables
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
-from reporting.folder import Folder
-from reporting.formatting import escape_markdown
+from reporting.formatting import Folder, escape_markdown
 from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,

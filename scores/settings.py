@@ -14,8 +14,7 @@ from pathlib import Path
 from runtime import cli
 
 from errors import InputError
-from reporting.folder import Folder
-from reporting.formatting import Table, with_interval
+from reporting.formatting import Folder, Table, with_interval
 from scores import criterion
 from scores.criterion import FAR, REFERENCE
 from scores.table import outcomes, read_scores

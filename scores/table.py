@@ -17,8 +17,7 @@ from errors import InputError
 from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
-from reporting.folder import Folder
-from reporting.formatting import MISSING, Table, format_number, with_interval
+from reporting.formatting import MISSING, Folder, Table, format_number, with_interval
 from scores import criterion, score_file
 from scores.card import steps
 from scores.criterion import FAR, REFERENCE

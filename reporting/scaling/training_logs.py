@@ -16,8 +16,7 @@ from runtime import cli, run_folder
 from runtime.files import read_json, write_json
 
 from errors import InputError
-from reporting.folder import Folder
-from reporting.formatting import MISSING, Table, format_number
+from reporting.formatting import MISSING, Folder, Table, format_number
 from reporting.loss_plots import describe_run, read_settings
 
 METRIC = "Training logs"

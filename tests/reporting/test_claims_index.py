@@ -124,7 +124,7 @@ def test_committed_verdicts_on_claims_of_the_papers_are_known():
     known = {index.claim_key(vars(verdict)) for verdict in index.known_claims()}
     verdicts = index.read_verdicts([str(ROOT / "results")])
     unknown = {index.claim_key(v) for v in verdicts if v["paper"] in index.TITLES} - known
-    assert not unknown, "add them to all_claims() of their module"
+    assert not unknown, "add them to results/claims.yaml"
 
 
 def test_refusals(refused, tmp_path):

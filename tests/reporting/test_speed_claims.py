@@ -7,8 +7,8 @@ import pytest
 from test_report import record, save
 
 import report
-from reporting import claims, paper, paper_tables
-from reporting.claims import catalog
+from reporting import claims, paper
+from reporting.claims import catalog, paper_tables
 from reporting.claims.speed import find_pairs
 from reporting.columns import make_columns
 

@@ -3,7 +3,8 @@
 import pytest
 from test_report import RECORDS, SAME_TARGETS, record
 
-from reporting import metrics, paper, paper_tables, tables
+from reporting import metrics, paper, tables
+from reporting.claims import paper_tables
 from reporting.columns import (
     differing_texts,
     group_by_protocol,
