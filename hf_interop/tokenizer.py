@@ -25,10 +25,7 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return _from_files(tokenizer, has_mask)
     assert isinstance(tokenizer, TiktokenTokenizer)
-    encoding = tokenizer.encoding
-    if tokenizer.eot == tokenizer.vocab_size - 1 and tokenizer.name in ("bytes", "gpt2"):
-        return _gpt2_tokenizer(encoding, has_mask)
-    return _fast_tokenizer(_backend_of(encoding), tokenizer, END_OF_TEXT, has_mask)
+    return _fast_tokenizer(_backend_of(tokenizer.encoding), tokenizer, END_OF_TEXT, has_mask)
 
 
 def _from_files(tokenizer: HuggingFaceTokenizer, has_mask: bool):
@@ -66,9 +63,15 @@ def _backend_of(encoding):
     merge here.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     ranks = encoding._mergeable_ranks
-    text = _printable()
+    characters = bytes_to_unicode()
+
+    def text(token: bytes) -> str:
+        """Return the characters that GPT-2's tokenizer stores for the bytes of a token."""
+        return "".join(characters[byte] for byte in token)
+
     merges = []
     for token in sorted(ranks, key=ranks.get):
         cuts = range(1, len(token))
@@ -94,49 +97,6 @@ def _oniguruma(pattern: str) -> str:
     """Return a regular expression of tiktoken in the syntax of `tokenizers`.
 
     There, {1,3}+ is a repetition of {1,3}, not a possessive quantifier. Without the +, it matches
-    the same as in tiktoken, because it ends its alternative.
+    the same as in tiktoken, because it ends its alternative. (?s) is (?m).
     """
-    return re.sub(r"(\{\d+,\d*\})\+", r"\1", pattern)
-
-
-def _printable():
-    """Return a function of bytes that returns the characters GPT-2's tokenizer stores for them."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    characters = bytes_to_unicode()
-    return lambda token: "".join(characters[byte] for byte in token)
-
-
-def _gpt2_tokenizer(encoding, has_mask: bool):
-    """Return transformers' GPT-2 tokenizer with the tokens and merges of a tiktoken.Encoding."""
-    from transformers import GPT2Tokenizer
-
-    ranks = {
-        encoding.decode_single_token_bytes(token): token for token in range(encoding.eot_token)
-    }
-    text = _printable()
-    merges = []
-    for token in ranks:
-        if len(token) > 1:
-            left, right = merged_pair(token, ranks)
-            merges.append((text(left), text(right)))
-    vocabulary = {text(token): rank for token, rank in ranks.items()}
-    vocabulary[END_OF_TEXT] = encoding.eot_token
-    special: dict = {"pad_token": END_OF_TEXT}
-    if has_mask:
-        special["mask_token"] = MASK
-        vocabulary[MASK] = encoding.n_vocab
-    return GPT2Tokenizer(vocab=vocabulary, merges=merges, **special)
-
-
-def merged_pair(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """Return the two tokens whose merge makes this one.
-
-    They are what byte-pair encoding reaches with the merges before it.
-    """
-    parts = [bytes([byte]) for byte in token]
-    while len(parts) > 2:
-        pair_ranks = [ranks.get(parts[i] + parts[i + 1], len(ranks)) for i in range(len(parts) - 1)]
-        first = pair_ranks.index(min(pair_ranks))
-        parts[first : first + 2] = [parts[first] + parts[first + 1]]
-    return parts[0], parts[1]
+    return re.sub(r"(\{\d+,\d*\})\+", r"\1", pattern).replace("(?s)", "(?m)")
