@@ -119,14 +119,8 @@ def main(argv=None):
     )
     if len(config.run) != 1:
         raise InputError("name one run: python export_hf.py runs/NAME --out_dir exported")
-    try:
-        import transformers  # noqa: F401  (checked before the run is loaded)
+    import transformers  # noqa: F401  (fails before the run is loaded if it is missing)
 
-        from hf_interop import modeling  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"exporting needs transformers 5 ({error}): pip install -r requirements.txt"
-        ) from None
     run = config.run[0]
     out = Path(config.out_dir)
     check_out_dir(out)

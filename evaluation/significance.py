@@ -14,8 +14,6 @@ import statistics
 import warnings
 from dataclasses import dataclass
 
-from errors import InputError
-
 LEVEL = 0.05
 BETTER, WORSE = "†", "∗"  # the reference is better, or worse, than the marked encoding
 
@@ -46,17 +44,12 @@ class SeedComparison:
 def compare_seeds(
     reference: dict[int | None, float], other: dict[int | None, float]
 ) -> SeedComparison | None:
-    """Return the paired test of {seed: value}, or None for fewer than two shared seeds.
+    """Return the paired test of {seed: value}, or None for fewer than two shared seeds."""
+    from scipy import stats
 
-    Raises InputError without scipy.
-    """
     seeds = [seed for seed in reference if seed in other]
     if len(seeds) < 2:
         return None
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise InputError("tests over seeds need scipy: pip install -r requirements.txt") from error
     first = [reference[seed] for seed in seeds]
     second = [other[seed] for seed in seeds]
     with warnings.catch_warnings():

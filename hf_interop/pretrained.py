@@ -38,8 +38,7 @@ def load_pretrained(
     name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" or a folder saved by transformers; or
     "axiomlaborg/Cable" with the name of a `file` there, or the path of such a file.
     block_size, attn_scale: of a CABLE checkpoint, which records neither; the authors' training code
-    multiplies q k^T by 1. Raises InputError if there is no such model, it is not supported, or
-    transformers is missing.
+    multiplies q k^T by 1. Raises InputError if there is no such model, it is not supported.
     """
     return load_with_revision(name, file, block_size, attn_scale)[0]
 
@@ -73,13 +72,9 @@ def is_cable(name: str, file: str | None) -> bool:
 
 def _read_gpt2(name: str) -> tuple[dict, dict, str | None]:
     """Return the settings of GPTConfig, the weights and the commit of a GPT-2 of transformers."""
-    try:
-        from safetensors import SafetensorError
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError as error:
-        raise InputError(
-            f"reading GPT-2's weights needs transformers ({error}): pip install -r requirements.txt"
-        ) from None
+    from safetensors import SafetensorError
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     folder, revision = (name, None) if os.path.isdir(name) else _download_gpt2(name)
     try:
         c = GPT2Config.from_pretrained(folder)

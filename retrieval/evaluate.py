@@ -74,13 +74,8 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if not config.runs:
         raise InputError("no run given: python -m retrieval.evaluate runs/retrieval/NAME ...")
-    try:
-        from retrieval import sentence_encoder
-    except ImportError as error:
-        raise InputError(
-            f"retrieval needs sentence-transformers 6 ({error}): "
-            "pip install -r requirements-retrieval.txt"
-        ) from None
+    from retrieval import sentence_encoder
+
     device, dtype = devices.select_device(config.device, config.dtype)
     # Load every model before anything is computed, so that an invalid one costs no time.
     models = [

@@ -21,6 +21,7 @@ REQUIRED = {
 }
 # Module -> package of those that are imported where they are used, and reported there.
 OPTIONAL = {
+    "accelerate": "accelerate",
     "datasets": "datasets",
     "huggingface_hub": "huggingface_hub",
     "matplotlib": "matplotlib",
@@ -51,10 +52,13 @@ def describe_missing_package(error):
     error: any exception. Only packages in OPTIONAL are named: a missing module of this repository
     is a bug.
     """
-    module = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or module not in OPTIONAL:
+    name = getattr(error, "name", None) or ""
+    package = OPTIONAL.get(name.partition(".")[0])
+    if not isinstance(error, ImportError) or package is None:
         return None
-    return f"missing package {OPTIONAL[module]}: pip install {OPTIONAL[module]}"
+    if isinstance(error, ModuleNotFoundError) and "." not in name:
+        return f"missing package {package}: pip install {package}"
+    return f"{package} is of another version ({error}): pip install --upgrade {package}"
 
 
 def check_installation():
