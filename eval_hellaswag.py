@@ -72,22 +72,7 @@ def load_examples(source: str | None) -> list[dict]:
 
     Raises InputError for a source that is not HellaSwag.
     """
-    import datasets
-
-    datasets.disable_progress_bars()
-    name, arguments = source or HUB["path"], HUB
-    if source:
-        if not (Path(source).is_file() and text_sources.table_format(Path(source))):
-            raise InputError(
-                f"--source {source} is not a .jsonl or .parquet file: "
-                "use one, or remove --source to load the examples from the hub"
-            )
-        arguments = {**text_sources.load_arguments([Path(source)]), "streaming": True}
-    remedy = "repair it, or use another --source"
-    with text_sources.raise_input_errors(name, remedy, is_local=source is not None):
-        rows = list(datasets.load_dataset(**arguments))
-    if not rows:
-        raise InputError(f"{name} holds no examples: use another --source")
+    rows, name, _ = text_sources.load_table(source, HUB, "--source")
     return [parse_example(row, f"{name}: example {number}") for number, row in enumerate(rows, 1)]
 
 
@@ -196,14 +181,14 @@ def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:
 
     scores: log-likelihoods of the endings of the first examples.
     """
-    # An empty ending has length zero; dividing by almost zero makes it never the best.
-    lengths = [[max(len(ending), 1e-9) for ending in e["endings"]] for e in examples]
     result: dict = {"examples": len(scores)}
     for metric in ("acc", "acc_norm"):
         right = []
-        for logs, norms, example in zip(scores, lengths, examples, strict=False):
-            best = np.argmax(np.divide(logs, norms) if metric == "acc_norm" else logs)
-            right.append(best == example["label"])
+        for logs, example in zip(scores, examples, strict=False):
+            # An empty ending is divided by almost zero, so that it is never the best.
+            lengths = [max(len(ending), 1e-9) for ending in example["endings"]]
+            values = np.divide(logs, lengths) if metric == "acc_norm" else logs
+            right.append(np.argmax(values) == example["label"])
         error = np.std(right, ddof=1) / len(right) ** 0.5 if len(right) > 1 else None
         result |= {metric: float(np.mean(right)), f"{metric}_se": error and float(error)}
     return result

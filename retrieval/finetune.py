@@ -34,7 +34,7 @@ import torch
 
 from errors import InputError
 from evaluation import record_schema
-from text_data import hub, text_sources
+from text_data import text_sources
 
 HUB = {
     "path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
@@ -114,15 +114,10 @@ def main(argv=None):
             "pass one encoder: "
             "python -m retrieval.finetune exported/NAME --out_dir runs/retrieval/NAME"
         )
-    try:
-        import accelerate  # noqa: F401  (required by the trainer)
+    import accelerate  # noqa: F401  (required by the trainer)
 
-        from retrieval import sentence_encoder
-    except ImportError as error:
-        raise InputError(
-            f"fine-tuning needs accelerate and sentence-transformers 6 ({error}): "
-            "pip install -r requirements-retrieval.txt"
-        ) from None
+    from retrieval import sentence_encoder
+
     out = Path(config.out_dir)
     encoder = config.encoder[0]
     previous = find_record(out, config)
@@ -208,46 +203,21 @@ def read_triplets(config: Config, revision: str | None = None):
     revision: the commit to read; None: the newest.
     Raises InputError if they cannot be read, or if a text is missing.
     """
-    import datasets
-    import pyarrow as pa
-
-    datasets.disable_progress_bars()
-    if config.data is None:
-        name = HUB["path"]
-        remedy = "pass a file as --data"
-    else:
-        path = Path(config.data)
-        if not path.is_file() or not text_sources.table_format(path):
+    rows, name, commit = text_sources.load_table(config.data, HUB, "--data", revision)
+    for column in COLUMNS:
+        if column not in rows.column_names:
+            raise InputError(f"{name} has no column {column}: add {', '.join(COLUMNS)}")
+        arrow = rows.data.column(column)  # has missing values without decoding the rows
+        if str(arrow.type) not in ("string", "large_string", "null"):
+            raise InputError(f"{name} has no text in {column}: use strings in each row")
+        if arrow.null_count:
             raise InputError(
-                f"--data {config.data} is not a .jsonl or .parquet file: "
-                "pass such a file, or remove --data for MS MARCO"
+                f"{name} has rows without {column}: remove them, or add a text to each"
             )
-        name = config.data
-        load_options = text_sources.load_arguments([path])
-        remedy = "repair it, or use another --data"
-    with text_sources.raise_input_errors(name, remedy, is_local=config.data is not None):
-        if config.data is None:
-            rows, revision = hub.load_table(HUB, revision)
-        else:
-            rows, revision = datasets.load_dataset(**load_options), None
-    missing = [column for column in COLUMNS if column not in rows.column_names]
-    if missing:
-        raise InputError(f"{name} has no column {' and '.join(missing)}: add {', '.join(COLUMNS)}")
     rows = rows.select_columns(list(COLUMNS))
-    # Arrow columns show types and missing values without decoding every row.
-    arrow = dict(zip(COLUMNS, rows.with_format("arrow")[:].columns, strict=True))
-    text_types = (pa.string(), pa.large_string(), pa.null())
-    not_text = [column for column in COLUMNS if arrow[column].type not in text_types]
-    if not_text:
-        raise InputError(f"{name} has no text in {' and '.join(not_text)}: use strings in each row")
-    with_gaps = [column for column in COLUMNS if arrow[column].null_count]
-    if with_gaps:
-        raise InputError(
-            f"{name} has rows without {' and '.join(with_gaps)}: remove them, or add a text to each"
-        )
     if config.data is None:
         rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
-    return rows.select(range(min(config.samples, len(rows)))), revision
+    return rows.select(range(min(config.samples, len(rows)))), commit
 
 
 def train(

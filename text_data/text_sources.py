@@ -184,6 +184,32 @@ def load_arguments(files: list[Path]) -> dict:
     return arguments
 
 
+def load_table(path: str | None, hub_table: dict, flag: str, revision: str | None = None):
+    """Return a table (datasets.Dataset), its name for messages, and its commit on the hub or None.
+
+    path: a .jsonl or .parquet file, the value of `flag`; None: load hub_table, the arguments of
+    datasets.load_dataset, at this revision. Raises InputError if it cannot be read or has no rows.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    if path is not None and not (Path(path).is_file() and table_format(Path(path))):
+        raise InputError(
+            f"{flag} {path} is not a .jsonl or .parquet file: "
+            f"use one, or remove {flag} to load {hub_table['path']} from the hub"
+        )
+    name = path or hub_table["path"]
+    remedy = f"repair it, or use another {flag}" if path else f"pass a file as {flag}"
+    with raise_input_errors(name, remedy, is_local=path is not None):
+        if path is None:
+            rows, commit = hub.load_table(hub_table, revision)
+        else:
+            rows, commit = datasets.load_dataset(**load_arguments([Path(path)])), None
+    if not len(rows):
+        raise InputError(f"{name} has no rows: use another {flag}")
+    return rows, name, commit
+
+
 def read_rows(
     name: str,
     column: str,
