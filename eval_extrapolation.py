@@ -379,10 +379,7 @@ def read_batch(
     which they are predicted (B, counted); all int64.
     """
     if plan.mask_rate:
-        inputs, targets, positions = read_masked_windows(
-            plan.shards, starts, length, plan.mask_rate
-        )
-        return inputs, targets, positions
+        return read_masked_windows(plan.shards, starts, length, plan.mask_rate)
     inputs, targets = read_windows(plan.shards, starts, length)
     positions = torch.arange(length - counted, length).expand(len(starts), counted)
     return inputs, targets[:, -counted:], positions

@@ -38,15 +38,14 @@ from runtime.run_folder import read_log
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from errors import InputError
 from evaluation.records import shards_for_run
-from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
+from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, batches, run_evaluation
 from model import GPT
 from reporting import metrics
 from text_data import recall_task
-from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
+from text_data.data_loader import Windows, evenly_spaced
 from training.metrics import is_correct
 
 DISTANCES = "64,128,256,512,1024,2048,4096"  # on text
@@ -179,21 +178,14 @@ def measure(
     passage and after the other passage. by_trial: loss_without - loss of each trial.
     """
     trials = len(plan.numbers)
-    per_batch = max(1, BATCH_TOKENS // (2 * (distance + plan.passage)))
     targets = plan.passage // 2
     losses = []
-    with tqdm(
-        total=trials,
-        desc=f"{plan.label} at distance {distance:,}",
-        unit="trial",
-        disable=None,
-    ) as bar:
-        for batch in np.array_split(np.arange(trials), -(-trials // per_batch)):
-            tokens = trial_sequences(plan, batch, distance).to(device)
-            with devices.autocast(device, dtype):
-                token_losses = model.losses(tokens[:, :-1], tokens[:, -targets:])  # (2n, targets)
-            losses.append(token_losses.double().mean(1).view(2, -1).cpu().numpy())
-            bar.update(len(batch))
+    label = f"{plan.label} at distance {distance:,}"
+    for batch in batches(np.arange(trials), 2 * (distance + plan.passage), label, "trial"):
+        tokens = trial_sequences(plan, batch, distance).to(device)
+        with devices.autocast(device, dtype):
+            token_losses = model.losses(tokens[:, :-1], tokens[:, -targets:])  # (2n, targets)
+        losses.append(token_losses.double().mean(1).view(2, -1).cpu().numpy())
     baseline, repeated = np.concatenate(losses, 1)  # (trials,) each
     saved = baseline - repeated
     perplexity_ratio = math.exp(-saved.mean())
@@ -279,9 +271,9 @@ def measure_accuracy(
 ) -> dict:
     """Return the accuracy at one distance in percent, and its standard error over trials."""
     trials = len(plan.numbers)
-    per_batch = max(1, BATCH_TOKENS // (distance + plan.task.tokens))
+    label = f"{plan.label}, {plan.task.name}, {plan.filler}, at distance {distance:,}"
     fractions = []
-    for batch in np.array_split(np.arange(trials), -(-trials // per_batch)):
+    for batch in batches(np.arange(trials), distance + plan.task.tokens, label, "trial"):
         tokens, positions = (x.to(device) for x in task_sequences(plan, batch, distance))
         targets = tokens.gather(1, positions + 1)
         with devices.autocast(device, dtype):

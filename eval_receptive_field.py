@@ -33,14 +33,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from errors import InputError
 from evaluation.records import shards_for_run
-from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
+from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, batches, run_evaluation
 from model import GPT
 from reporting import metrics
-from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
+from text_data.data_loader import Windows, evenly_spaced
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
 # Points of the recorded cumulative curve: near the prediction, and evenly spaced over the context.
@@ -128,17 +127,11 @@ def measure(
     """
     model.requires_grad_(False)
     model.activation_checkpointing = True  # memory of one layer, however long the text
-    per_batch = max(1, BATCH_TOKENS // length)
-    batches = np.array_split(plan.numbers, -(-len(plan.numbers) // per_batch))
     curves = []  # of each batch (windows, length): fraction of the last 1, 2, ... tokens
-    with tqdm(
-        total=len(plan.numbers), desc=f"{plan.label} at {length:,}", unit="window", disable=None
-    ) as bar:
-        for batch in batches:
-            inputs, targets = (x[:, -length:].to(device) for x in plan.windows.batch(batch))
-            fractions = gradient_fractions(model, inputs, targets[:, -1])
-            curves.append(fractions.flip(1).cumsum(1).cpu().numpy())
-            bar.update(len(batch))
+    for batch in batches(plan.numbers, length, f"{plan.label} at {length:,}", "window"):
+        inputs, targets = (x[:, -length:].to(device) for x in plan.windows.batch(batch))
+        fractions = gradient_fractions(model, inputs, targets[:, -1])
+        curves.append(fractions.flip(1).cumsum(1).cpu().numpy())
     cumulative = np.concatenate(curves)
     fields = (cumulative <= FIELD_FRACTION).sum(1) + 1
     points = curve_points(length)

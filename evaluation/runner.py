@@ -13,7 +13,7 @@ All runs are planned before anything is computed, so that invalid input costs no
 Each run gets one record (records.py), which is written after each length.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,11 +21,14 @@ from typing import Literal
 from runtime import devices
 from runtime.loading import load_model
 
+import numpy as np
 import torch
+from tqdm import tqdm
 
 from errors import InputError
 from evaluation.records import record_identity, record_path, update_record
 from model import GPT
+from text_data.data_loader import BATCH_TOKENS
 from text_data.shards import Shards
 
 RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
@@ -126,6 +129,15 @@ def _evaluate(
 
     path = record_path(plan.run, "eval", *plan.record_name)
     return update_record(plan.run, path, identity, plan.lengths, measure_length, device)
+
+
+def batches(items: np.ndarray, tokens: int, label: str, unit: str) -> Iterator[np.ndarray]:
+    """Yield the items in batches of at most BATCH_TOKENS, with a progress bar; tokens: per item."""
+    count = -(-len(items) // max(1, BATCH_TOKENS // tokens))
+    with tqdm(total=len(items), desc=label, unit=unit, disable=None) as bar:
+        for batch in np.array_split(items, count):
+            yield batch
+            bar.update(len(batch))
 
 
 def supports(model: GPT, inputs: int) -> bool:

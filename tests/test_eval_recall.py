@@ -14,6 +14,7 @@ from conftest import write_shards
 
 import eval_recall
 import report
+from evaluation import runner
 from text_data import recall_task
 from text_data.data_loader import Windows
 from text_data.shards import Shards
@@ -92,7 +93,7 @@ def test_standard_error_agrees_with_a_bootstrap_over_trials(windows, monkeypatch
     def losses_of_one_trial(tokens, targets):
         return losses[next(next_trial)].expand(2, targets.size(1))
 
-    monkeypatch.setattr(eval_recall, "BATCH_TOKENS", 1)  # one trial per batch
+    monkeypatch.setattr(runner, "BATCH_TOKENS", 1)  # one trial per batch
     model = SimpleNamespace(losses=losses_of_one_trial)
     plan = make_plan(windows, np.arange(60))
     entry = eval_recall.measure(model, plan, 48, CPU, torch.float32)
@@ -142,6 +143,7 @@ def task_plan(windows, task, filler, trials=60):
         task=task,
         filler=filler,
         shortest=32,
+        label="test",
     )
 
 
