@@ -11,7 +11,6 @@ Numbers are finite, except for perplexities: the exponential of a loss of at lea
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from runtime.schema import (
@@ -38,14 +37,13 @@ from msgspec import Meta
 EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
 
 
-@dataclass(frozen=True)
 class Schema:
-    """The fields of one kind of record."""
+    """The fields of one kind of record, and a check of what holds between them."""
 
-    type: Any
-    """of find_mismatch"""
-    check: Callable[[dict], Iterable[str]] = lambda record: ()
-    """yields what is wrong between fields of a record of this type"""
+    def __init__(self, types: dict, check: Callable[[dict], Iterable[str]] = lambda record: ()):
+        """types: as of `fields`. check: yields what is wrong in a record of these types."""
+        self.type = fields(types)
+        self.check = check
 
     def find_problem(self, record) -> str | None:
         """Return the first problem of a record, or None."""
@@ -53,22 +51,15 @@ class Schema:
 
 
 MODEL = {
-    "run": Text,
-    "folder?": Text,
-    "pe": Text,
-    "size": Text,
+    "run folder? pe size objective? dtype?": Text,
     "block_size": Length,
-    "objective?": Text,
-    "step?": nullable(Count),
-    "init_steps?": nullable(Count),
+    "step? init_steps? parameters?": nullable(Count),
     "seed?": nullable(Integer),
     "settings": dict[Text, Any],
     "training_text": nullable(Text),
-    "parameters?": nullable(Count),
     "cache_window?": nullable(Length),
-    "dtype?": Text,
 }
-SPLIT = {"dataset": Name, "split": Name}
+SPLIT = {"dataset split": Name}
 DATA = fields(SPLIT | {"tokenizer": Text})
 HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 
@@ -94,7 +85,7 @@ def _by_length(
             for problem in check(record, entry, length) if entry else ():
                 yield f"field lengths.{length} has {problem}"
 
-    return Schema(fields(types), check_all)
+    return Schema(types, check_all)
 
 
 def _check_perplexity(record: dict, entry: dict, length: str) -> Iterator[str]:
@@ -132,12 +123,8 @@ PERPLEXITY = _by_length(
         "by_position?": fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]}),
     },
     {
-        "name": Text,
-        "stride?": nullable(Length),
-        "targets?": nullable(Length),
-        "remainder?": Text,
-        "span?": nullable(Length),
-        "spans?": nullable(Length),
+        "name remainder?": Text,
+        "stride? targets? span? spans?": nullable(Length),
         "overlap?": Fraction,
         "mask_rate?": nullable(Fraction),
     },
@@ -167,42 +154,28 @@ NDCG = _by_length(
     check=_check_ndcg,
 )
 ACCURACY = Schema(
-    fields(
-        {
-            **MODEL,
-            "data": DATA,
-            "protocol": fields({"name": Text}),
-            "acc": Fraction,
-            "acc_se": nullable(Fraction),
-            "acc_norm": Fraction,
-            "acc_norm_se": nullable(Fraction),
-            "examples": Count,
-            "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
-        }
-    )
+    {
+        **MODEL,
+        "data": DATA,
+        "protocol": fields({"name": Text}),
+        "acc acc_norm": Fraction,
+        "acc_se acc_norm_se": nullable(Fraction),
+        "examples": Count,
+        "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
+    }
 )
 
-HARDWARE = {"processor": Text, "torch": Text}
-SETUP = {
-    "model": Text,
-    "micro_batch": Length,
-    "device": Text,
-    "dtype": Text,
-    "compile": bool,
-    "repeats": Length,
-}
+HARDWARE = {"processor torch": Text}
+SETUP = {"model device dtype": Text, "micro_batch repeats": Length, "compile": bool}
 ROUNDS = not_empty(list[Positive])  # seconds
 SPEED_ENTRY = fields(
     {
         "seconds": ROUNDS,
         "others?": dict[Text, ROUNDS],
         "tokens": Length,
-        "tokens_per_second": Positive,
+        "tokens_per_second memory weights?": Positive,
         "ratios": dict[Text, Positive],
-        "mfu": nullable(NotNegative),
-        "memory": Positive,
-        "weights?": Positive,
-        "error?": nullable(NotNegative),
+        "mfu error?": nullable(NotNegative),
         "left_out?": nullable(Fraction),
     }
 )
@@ -226,14 +199,10 @@ def _check_speed(record: dict) -> Iterator[str]:
                 yield f"field {name}.contexts has different numbers of rounds"
 
 
-SPEED = Schema(
-    fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}), _check_speed
-)
+SPEED = Schema(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}, _check_speed)
 COMPARISON_ROW = fields(
     {
-        "task": Text,
-        "encoding?": Text,
-        "against": Text,
+        "task encoding? against": Text,
         "tokens": Length,
         "flops?": nullable(Positive),
         "product_flops?": Positive,
@@ -252,18 +221,16 @@ def _check_comparison(record: dict) -> Iterator[str]:
             yield f"{has} flops, but no product"
 
 
-COMPARISON = Schema(fields(HARDWARE | {"compare": fields(SETUP | COMPARED)}), _check_comparison)
+COMPARISON = Schema(HARDWARE | {"compare": fields(SETUP | COMPARED)}, _check_comparison)
 GROWTH_ENTRY = nullable(fields({"seconds": ROUNDS, "tokens": Length}))
 GROWTH_LENGTHS = not_empty(dict[Text, dict[LengthKey, GROWTH_ENTRY]])
 GROWTH_RESULT = fields(SETUP | {"encoding": Text, "lengths": GROWTH_LENGTHS})
-GROWTH = Schema(fields(HARDWARE | {"growth": GROWTH_RESULT}))
+GROWTH = Schema(HARDWARE | {"growth": GROWTH_RESULT})
 POINTS = list[tuple[Count, Number]]  # steps and losses
 LOSSES_OF_RUN = fields(
     {
-        "run": Text,
-        "pe": Text,
-        "size": nullable(Text),
-        "objective": nullable(Text),
+        "run pe": Text,
+        "size objective": nullable(Text),
         "seed": nullable(Integer),
         "step?": nullable(Count),
         "losses": POINTS,
@@ -279,10 +246,7 @@ def _check_losses(record: dict) -> Iterator[str]:
 
 
 TRAININGS = Literal["pretraining", "fine-tuning"]
-LOSSES = Schema(
-    fields({"training": TRAININGS, "runs": not_empty(list[LOSSES_OF_RUN])}),
-    _check_losses,
-)
+LOSSES = Schema({"training": TRAININGS, "runs": not_empty(list[LOSSES_OF_RUN])}, _check_losses)
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
     {

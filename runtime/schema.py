@@ -47,10 +47,12 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 def fields(types: dict[str, Any], forbid_others: bool = False) -> Any:
     """Return the type of an object with these fields; names that end with "?" may be missing.
 
-    forbid_others: raise for fields that are not listed.
+    types: a key has one name, or several with spaces between them. forbid_others: raise for fields
+    that are not listed.
     """
-    required = [(name, type_) for name, type_ in types.items() if not name.endswith("?")]
-    optional = [(name[:-1], type_, None) for name, type_ in types.items() if name.endswith("?")]
+    named = [(name, type_) for names, type_ in types.items() for name in names.split()]
+    required = [(name, type_) for name, type_ in named if not name.endswith("?")]
+    optional = [(name[:-1], type_, None) for name, type_ in named if name.endswith("?")]
     return msgspec.defstruct("Object", [*required, *optional], forbid_unknown_fields=forbid_others)
 
 
