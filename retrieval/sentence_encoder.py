@@ -16,7 +16,7 @@ from pathlib import Path
 from runtime import plugins
 from runtime.checkpoints import NETWORK
 from runtime.files import read_json
-from runtime.schema import fields, find_mismatch
+from runtime.schema import Length, Text, fields, find_mismatch
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,6 +33,7 @@ from model import CUSTOM
 AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
 WEIGHTS = "model.safetensors"
+FOREIGN = fields({"model_type": Text, "max_position_embeddings?": Length})  # of any encoder
 
 
 def load_export(
@@ -156,13 +157,7 @@ def read_config(folder: str, remedy: str = "pass another folder") -> dict:
     encoder, has invalid settings, or was exported with a plugin that is not loaded.
     """
     path = Path(folder) / "config.json"
-    config = read_json(path, remedy) if path.is_file() else None
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise InputError(f"{folder} holds no encoder: {remedy}")
-    if not isinstance(config.get("max_position_embeddings", 1), int):
-        raise InputError(
-            f"{path} has no valid max_position_embeddings: write it again, or {remedy}"
-        )
+    config = read_json(path, remedy, FOREIGN)
     if config["model_type"] != PosencConfig.model_type:
         length = config.get("max_position_embeddings", 512)
         return {**config, "pe": config["model_type"], "size": CUSTOM, "block_size": length}

@@ -223,8 +223,8 @@ def test_corrupt_folders_are_refused(kind, refused, exported, finetuned, triplet
         pattern = "error: .*corrupt cannot be read .*: write it again, or pass a folder that .*"
         assert re.fullmatch(pattern, error(name, content))
     assert "config.json cannot be read" in error("config.json", b"{")
-    for content in (b"[1]", None):
-        assert "corrupt holds no encoder: pass a folder that" in error("config.json", content)
+    for content, problem in ((b"[1]", ": expected object, got array"), (None, " does not exist")):
+        assert f"config.json{problem}: pass a folder that" in error("config.json", content)
 
 
 def test_wrong_runs_and_settings_are_refused(refused, exported, trained, finetuned, task, tmp_path):
@@ -233,7 +233,7 @@ def test_wrong_runs_and_settings_are_refused(refused, exported, trained, finetun
 
     run = finetuned("cable")
     assert "no run given" in error()
-    assert "holds no encoder: pass a folder that retrieval.finetune wrote" in error(
+    assert "config.json does not exist: pass a folder that retrieval.finetune wrote" in error(
         trained("cable"), "--data", task
     )
     message = "finetune.json does not exist: pass a folder that retrieval.finetune wrote"

@@ -256,7 +256,7 @@ def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplet
         return error(exported("cable"), tmp_path / "rows.jsonl")
 
     assert "pass one encoder" in refused(finetune.main, "--out_dir", tmp_path / "out")[0]
-    message = "holds no encoder: pass a folder that export_hf.py wrote"
+    message = "config.json does not exist: pass a folder that export_hf.py wrote"
     assert message in error(trained("cable"), triplets)
     message = "is not a .jsonl or .parquet file"
     assert message in error(exported("cable"), tmp_path / "none.jsonl")

@@ -228,7 +228,7 @@ def test_damage_is_one_line(name, exported, triplets, tmp_path, refused):
         expected = "model.safetensors is corrupt: its SHA-256 is not that in config.json"
     else:
         content = json.dumps({**json.loads(content), "n_layer": "2", "pe": 1}).encode()
-        expected = "config.json has no valid pe n_layer: write it again"
+        expected = "config.json: expected int, got str at n_layer: write it again"
     (encoder / name).write_bytes(content)
     (line,) = refused(finetune.main, encoder, "--data", triplets, "--out_dir", tmp_path / "out")
     assert expected in line and not (tmp_path / "out").exists()
