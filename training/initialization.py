@@ -3,6 +3,7 @@
 initialize_from(model, "runs/rope", checkpoint, tokenizer)
 """
 
+import operator
 from pathlib import Path
 
 from runtime import plugins
@@ -49,14 +50,23 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
             )
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
+    state = model.state_dict()
     merged = {name: value for name, value in weights.items() if not _is_encoding(name)}
-    for name, value in model.state_dict().items():
-        if _is_encoding(name):
-            merged[name] = weights[kept[name]] if name in kept else value
+    for name in filter(_is_encoding, state):
+        merged[name] = weights[kept[name]] if name in kept else state[name]
     load_weights(model, merged, run)
-    if old["pe"] != new.pe:
-        for line in _describe_change(weights, old["pe"], model, kept, run):
-            print(line)
+    if old["pe"] == new.pe:
+        return
+    print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
+    initialized = [name for name in state if name not in kept]
+    dropped = [name for name in weights if name not in kept.values()]
+    for verb, labels in (
+        (f"kept from {run}", _labels(kept, new.pe)),
+        ("initialized", _labels(initialized, new.pe)),
+        (f"of {run} dropped", _labels(dropped, old["pe"])),
+    ):
+        if labels:
+            print(f"encoding parameters {verb}: {', '.join(labels)}")
 
 
 def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], list[str]]:
@@ -67,23 +77,20 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
     `yarn`), under the same name and with the same shape. Returns {name in the model: name in
     weights}, and the parts that are the same but have tables of another length.
     """
-    new_pe = model.config.pe
-    old_names = {_locate(name, old_pe): name for name in weights if _is_encoding(name)}
+    new_pe, state = model.config.pe, model.state_dict()
+    old_names = {_locate(name, old_pe): name for name in filter(_is_encoding, weights)}
     kept, misfits = {}, {}
-    for name, value in model.state_dict().items():
-        if not _is_encoding(name):
-            continue
+    for name in filter(_is_encoding, state):
         layer, part, rest = _locate(name, new_pe)
         old_parts, new_parts = _parts(old_pe, layer), _parts(new_pe, layer)
         source = _pair_parts(old_parts, new_parts).get(part)
-        old_name = None if source is None else old_names.get((layer, source, rest))
+        old_name = old_names.get((layer, source, rest))
         if source is None or old_name is None:
             continue
-        old_part, new_part = old_parts[source], new_parts[part]
-        if weights[old_name].shape == value.shape:
+        if weights[old_name].shape == state[name].shape:
             kept[name] = old_name
-        elif _parse_part(old_part) == _parse_part(new_part):
-            misfits[new_part] = None
+        elif _parse_part(old_parts[source]) == _parse_part(new_parts[part]):
+            misfits[new_parts[part]] = None
     return kept, list(misfits)
 
 
@@ -96,21 +103,17 @@ def _parts(pe: str, layer: int) -> list[str]:
 def _pair_parts(old_parts: list[str], new_parts: list[str]) -> dict[int, int]:
     """Return for each new part that has one the index of the old part to take weights from."""
     sources = {}
-    for is_match in (_is_same, _is_related):  # the same part is the better match
+    for is_match in (operator.is_, _is_related):  # the same class is the better match
         for n, new in enumerate(map(_parse_part, new_parts)):
             for o, old in enumerate(map(_parse_part, old_parts)):
                 is_free = n not in sources and o not in sources.values()
-                if is_free and old and new and is_match(old, new):
+                if is_free and old and new and is_match(old[0], new[0]):
                     sources[n] = o
     return sources
 
 
-def _is_same(old: tuple, new: tuple) -> bool:
-    return old[0] is new[0]
-
-
-def _is_related(old: tuple, new: tuple) -> bool:
-    return issubclass(old[0], new[0]) or issubclass(new[0], old[0])
+def _is_related(old: type, new: type) -> bool:
+    return issubclass(old, new) or issubclass(new, old)
 
 
 def _parse_part(part: str) -> tuple[type, dict] | None:
@@ -137,26 +140,9 @@ def _locate(name: str, pe: str) -> tuple[int, int, str]:
     return int(layer), int(part), rest
 
 
-def _describe_change(weights: dict, old_pe: str, model: GPT, kept: dict, run) -> list[str]:
-    """Return lines that list the encoding's parameters: kept, initialized and dropped ones."""
-    new_pe = model.config.pe
-    new_names = [name for name in model.state_dict() if _is_encoding(name)]
-    groups = {
-        f"kept from {run}": [(name, new_pe) for name in kept],
-        "initialized": [(name, new_pe) for name in new_names if name not in kept],
-        f"of {run} dropped": [
-            (name, old_pe) for name in weights if _is_encoding(name) and name not in kept.values()
-        ],
-    }
-    lines = [f"{run} has pe {old_pe}, this run has pe {new_pe}"]
-    for verb, names in groups.items():
-        unique = dict.fromkeys(_label(name, pe) for name, pe in names)  # once for all layers
-        if unique:
-            lines.append(f"encoding parameters {verb}: {', '.join(unique)}")
-    return lines
-
-
-def _label(name: str, pe: str) -> str:
-    """Return "cable.step.weight" for the parameter of any layer."""
-    layer, part, rest = _locate(name, pe)
-    return f"{_parts(pe, layer)[part].partition(':')[0]}.{rest}"
+def _labels(names, pe: str) -> list[str]:
+    """Return "cable.step.weight" for each encoding parameter, once for all layers."""
+    labels = {}
+    for layer, part, rest in (_locate(name, pe) for name in filter(_is_encoding, names)):
+        labels[f"{_parts(pe, layer)[part].partition(':')[0]}.{rest}"] = None
+    return list(labels)
