@@ -58,35 +58,12 @@ class Config:
 
 def kernel_group(name: str) -> str:
     """Return the group of a kernel."""
-    for group, pattern in GROUPS.items():
-        if re.search(pattern, name, re.IGNORECASE):
-            return group
-    return OTHER
+    matches = (group for group in GROUPS if re.search(GROUPS[group], name, re.IGNORECASE))
+    return next(matches, OTHER)
 
 
-def summarize(kernels: dict[str, tuple[int, float]]) -> dict:
-    """Return the top kernels and the milliseconds of each group, per step.
-
-    kernels: name -> calls and milliseconds of STEPS steps.
-    """
-    groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
-    for name, (_, milliseconds) in kernels.items():
-        groups[kernel_group(name)] += milliseconds / STEPS
-    slowest = sorted(kernels, key=lambda name: -kernels[name][1])[:TOP]
-    top = [
-        {
-            "name": name[:200],
-            "group": kernel_group(name),
-            "calls": kernels[name][0] / STEPS,
-            "ms": kernels[name][1] / STEPS,
-        }
-        for name in slowest
-    ]
-    return {"busy_ms": sum(groups.values()), "groups_ms": groups, "kernels": top}
-
-
-def profile_steps(step, device: torch.device) -> dict[str, tuple[int, float]]:
-    """Return calls and milliseconds of each kernel in STEPS calls of `step()`."""
+def profile_steps(step, device: torch.device) -> dict:
+    """Return the top kernels and the milliseconds of each group, per call of `step()`."""
     is_gpu = device.type == "cuda"
     activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
     kind = "CUDA" if is_gpu else "CPU"
@@ -94,12 +71,17 @@ def profile_steps(step, device: torch.device) -> dict[str, tuple[int, float]]:
         for _ in range(STEPS):
             step()
         devices.synchronize(device)
-    kernels = {}
+    groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
+    kernels = []
     for event in profiled.key_averages():
         time = event.self_device_time_total if is_gpu else event.self_cpu_time_total
         if event.device_type.name == kind and time > 0:
-            kernels[event.key] = (event.count, time / 1000)
-    return kernels
+            ms, group = time / 1000 / STEPS, kernel_group(event.key)
+            groups[group] += ms
+            calls = event.count / STEPS
+            kernels.append({"name": event.key[:200], "group": group, "calls": calls, "ms": ms})
+    top = sorted(kernels, key=lambda kernel: -kernel["ms"])[:TOP]
+    return {"busy_ms": sum(groups.values()), "groups_ms": groups, "kernels": top}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -122,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     record |= {"model": config.model, "pe": config.pe, "attention_path": config.attention}
     record |= {"micro_batch": config.micro_batch, "context": config.context}
     record["wall_ms"] = 1000 * min(seconds)
-    record |= summarize(profile_steps(step, device))
+    record |= profile_steps(step, device)
     write_json(Path(config.out), record)
     print(f"a step takes {record['wall_ms']:.1f} ms, its kernels {record['busy_ms']:.1f} ms")
     for group, milliseconds in record["groups_ms"].items():
