@@ -12,25 +12,18 @@ train      one optimizer step of train_gpt.py, from a micro-batch of random toke
 attention  attention alone, forward and backward, with everything the encoding adds (rotation,
            features, bias). `sdpa` is PyTorch's fused kernel without an encoding, `cable dense` the
            dense path. --run uses the layers of a trained model on its validation text.
-generate   greedy generation up to the context; reading the prompt is not timed. --against
-           transformers adds models of the same size, by transformers' `generate`: GPT-NeoX for
-           `rope`, GPT-2 for other encodings
+generate   greedy generation up to the context; reading the prompt is not timed
 eval       the losses of a micro-batch without gradients, as in eval_extrapolation.py
 prepare    a jsonl or parquet file to shards, compared with tiktoken alone on all cores
-compare    one table of ratios to other people's code: a training step to nanoGPT (the environment
-           variable NANOGPT names a clone), the CABLE authors' network and the Forgetting
-           Transformer without kernels, `generate`, `eval` of 32,768 tokens by overlapping windows
-           to transformers, and `prepare`. What is missing is named and skipped. Products of square
-           matrices in the same rounds measure the peak speed. Not compiled, unless with --compile
-growth     seconds per token of train, generate and eval with one encoding and one sequence at each
-           context, above 16,384 tokens without the uncounted round; report.py fits the exponent of
-           the growth and plots it
+compare    one table of ratios to other people's code; what is missing is named and skipped
+growth     seconds per token of train, generate and eval, with one sequence at each context
+
+docs/performance.md describes `compare`, `growth` and --against, and how ratios are computed.
 
 Cases are interleaved (A B C A B C), after one round that is not counted. `rope` and `nope` are
 always measured; every other encoding is measured together with them. Speeds are those of the median
-round. A ratio is the median over rounds of one case's speed divided by the other's in the same
-round, so that a machine that slows down for a while does not change it. For attention on a GPU,
-time is GPU time: launching kernels takes the host longer than a small problem takes the GPU.
+round. For attention on a GPU, time is GPU time: launching kernels takes the host longer than a
+small problem takes the GPU.
 
 memory     bytes of a separate round: train: weights, gradients, AdamW's moments and activations;
            attention: what the round allocates; generate: the KV cache
@@ -66,7 +59,7 @@ import torch
 from benchmarking import baselines, comparison
 from benchmarking.attention_cases import read_validation_text
 from benchmarking.cases import BENCHMARKS
-from benchmarking.setting import BASELINES, BenchmarkCase, Setting
+from benchmarking.setting import BASELINES, OPTIONAL_SUFFIXES, BenchmarkCase, Setting
 from benchmarking.timing import interleave, make_entry
 from errors import InputError
 from model import GPT, GPTConfig
@@ -128,7 +121,7 @@ class Config:
         problems = [f"unknown benchmark '{name}': choose from {known}" for name in unknown]
         if not self.what:
             problems.append(f"name a benchmark: {known}")
-        problems += self._problems_alone()
+        problems += self._check_alone()
         if {"prepare", "compare"} & {*self.what} and self.source:
             source = Path(self.source)
             if not (text_sources.table_format(source) and source.is_file()):
@@ -151,24 +144,22 @@ class Config:
         if problems:
             raise InputError(*dict.fromkeys(problems))
 
-    def _problems_alone(self) -> list[str]:
-        """Return what does not fit the benchmarks of ALONE."""
-        alone = [name for name in self.what if name in ALONE]
+    def _check_alone(self) -> list[str]:
+        """Return a line for each setting that does not fit the benchmarks of ALONE."""
         problems = []
-        if not alone:
-            return problems
-        if len(self.what) > 1:
-            problems.append(f"{alone[0]} has a record of its own: remove the other benchmarks")
-        if self.objective == "mlm":
-            problems.append(f"{alone[0]} needs decoders: remove --objective mlm")
-        if alone[0] == "compare":
+        for name in [name for name in ALONE if name in self.what]:
+            if len(self.what) > 1:
+                problems.append(f"{name} has a record of its own: remove the other benchmarks")
+            if self.objective == "mlm":
+                problems.append(f"{name} needs decoders: remove --objective mlm")
+        if "compare" in self.what:
             if "," in self.context:
                 problems.append("compare measures one context: pass a single --context")
             try:
                 baselines.nanogpt_folder()
             except InputError as error:
                 problems += error.problems
-        elif len(self.own_names()) > 1:
+        if "growth" in self.what and len(self.own_names()) > 1:
             problems.append("growth measures one encoding: pass a single one in --encodings")
         return problems
 
@@ -239,6 +230,8 @@ def measure(
     trained: model and checkpoint of --run.
     """
     result, names = new_result(name, config, device, dtype, trained)
+    clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
+    peak = devices.peak_flops(device, dtype)
     for context in config.contexts():
         setting = Setting(
             model=config.model,
@@ -264,7 +257,11 @@ def measure(
             try:
                 cases = build_cases(name, setting, group)
                 if cases:
-                    entries |= time_cases(name, cases, companions, config.repeats, setting, label)
+                    prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
+                    seconds = interleave(prepare, config.repeats, device, label, clock)
+                    entries |= {
+                        key: make_entry(key, case, seconds, peak) for key, case in cases.items()
+                    }
                     print_fastest_paths(cases, entries, label)
                     for pe in set(group) - cases.keys():
                         del entries[pe]  # measured by the Triton kernels only
@@ -384,25 +381,9 @@ def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:
     cases = {}
     for pe in group:
         for key, case in BENCHMARKS[name](setting, pe).items():
-            if not case.optional or case.is_supported(key):
+            if not key.endswith(OPTIONAL_SUFFIXES) or case.is_supported(key):
                 cases[key] = case
     return cases
-
-
-def time_cases(
-    name: str,
-    cases: dict[str, BenchmarkCase],
-    companions: dict[str, BenchmarkCase],
-    repeats: int,
-    setting: Setting,
-    label: str,
-) -> dict[str, dict]:
-    """Time cases together with the companions and return the cases' entries."""
-    prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
-    clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
-    seconds = interleave(prepare, repeats, setting.device, label, clock)
-    peak = devices.peak_flops(setting.device, setting.dtype)
-    return {key: make_entry(key, case, seconds, peak) for key, case in cases.items()}
 
 
 def benchmark_preparation(config: Config) -> dict:

@@ -17,12 +17,7 @@ import attention
 import posenc
 import triton_attention
 from benchmarking import baselines
-from benchmarking.setting import (
-    BASELINES,
-    OPTIONAL_SUFFIXES,
-    BenchmarkCase,
-    Setting,
-)
+from benchmarking.setting import BASELINES, BenchmarkCase, Setting
 from errors import InputError
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
@@ -101,13 +96,10 @@ class AttentionBenchmark:
         self.positions = torch.arange(setting.context, device=setting.device)
         self.tokens = layers[0].x.size(0) * layers[0].x.size(1)
 
-    def compute_without_encoding(
-        self, layer: AttentionLayer, backend: SDPBackend | None = None
-    ) -> Tensor:
+    def compute_without_encoding(self, backend: SDPBackend | None, layer: AttentionLayer) -> Tensor:
         """Compute attention by PyTorch's fused kernel alone: (B, T, C)."""
         mask_spec = attention.MaskSpec(self.setting.causal)
-        q, k, v = layer.qkv()
-        y = attention.sdpa(q, k, v, layer.scale, mask_spec, backend)
+        y = attention.sdpa(*layer.qkv(), layer.scale, mask_spec, backend)
         return y.transpose(1, 2).flatten(2)
 
     def compute(self, path: str, layer: AttentionLayer) -> Tensor:
@@ -180,17 +172,12 @@ def attention_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         cases[pe + suffix] = benchmark.case(
             functools.partial(benchmark.compute, path),
             path=path if path in get_args(Name) else None,
-            optional=suffix in OPTIONAL_SUFFIXES,
             left_out=benchmark.skipped_fraction if skips_tiles else None,
         )
     if pe == BASELINES[0]:
-        plain = benchmark.case(benchmark.compute_without_encoding)
-        plain.error = None  # another function than the encoding's
-        cases["sdpa"] = plain
-        for suffix, path in setting.backends().items():
-            compute = functools.partial(
-                benchmark.compute_without_encoding, backend=attention.BACKENDS[path]
-            )
-            cases[f"sdpa{suffix}"] = benchmark.case(compute, optional=True)
-            cases[f"sdpa{suffix}"].error = None
+        for suffix, path in {"": "sdpa", **setting.backends()}.items():
+            backend = attention.BACKENDS.get(path)
+            case = benchmark.case(functools.partial(benchmark.compute_without_encoding, backend))
+            case.error = None  # another function than the encoding's
+            cases[f"sdpa{suffix}"] = case
     return cases

@@ -1,7 +1,6 @@
 """Benchmark cases of training, generation and evaluation. bench.py times them, interleaved."""
 
 import collections
-import dataclasses
 
 from runtime import devices, loading
 
@@ -11,14 +10,7 @@ from torch import Tensor
 import posenc
 from benchmarking import baselines
 from benchmarking.attention_cases import attention_cases
-from benchmarking.setting import (
-    BASELINES,
-    OPTIONAL_SUFFIXES,
-    SEED,
-    BenchmarkCase,
-    Setting,
-    tensor_bytes,
-)
+from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, tensor_bytes
 from generation import sampling
 from generation.kv_cache import Cache
 from model import GPT, GPTConfig
@@ -41,13 +33,16 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         del paths[""]  # takes a minute to compile; the attention benchmark compares it too
     cases = {}
     for suffix, path in paths.items():
-        case = train_case(setting, setting.build_model(pe, setting.context, path))
-        cases[pe + suffix] = dataclasses.replace(case, optional=suffix in OPTIONAL_SUFFIXES)
+        cases[pe + suffix] = train_case(setting, setting.build_model(pe, setting.context, path))
     if pe == "cable-v1" and setting.causal and baselines.is_installed("Cable"):
-        config = GPTConfig(size=setting.model, block_size=setting.context)
-        case = train_case(setting, baselines.AuthorsCable(config).to(setting.device))
-        cases[f"{pe} theirs"] = dataclasses.replace(case, optional=True)
+        cases[f"{pe} theirs"] = train_case_of(setting, baselines.AuthorsCable)
     return cases
+
+
+def train_case_of(setting: Setting, network: type[baselines.OtherNetwork]) -> BenchmarkCase:
+    """Return the case of one optimizer step of other authors' network."""
+    config = GPTConfig(size=setting.model, block_size=setting.context)
+    return train_case(setting, network(config).to(setting.device))
 
 
 def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> BenchmarkCase:
@@ -65,15 +60,11 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
-        held = tensor_bytes([*model.parameters(), *model.buffers(), *moments])
+        held = weights_of(model) + tensor_bytes(moments)
         return held + devices.measure_peak_memory(step, setting.device)
 
-    return BenchmarkCase(
-        prepare=lambda: step,
-        tokens=inputs.numel(),
-        memory=memory,
-        flops=model.flops_per_token(setting.context, targets.size(1)),
-    )
+    flops = model.flops_per_token(setting.context, targets.size(1))
+    return BenchmarkCase(lambda: step, inputs.numel(), memory, flops=flops)
 
 
 def train_step(
@@ -118,8 +109,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     flops = model.flops_per_token(setting.context) / 3  # forward only
     cases = {pe: BenchmarkCase(prepare, new_tokens, memory, weights_of(model), flops)}
     if setting.against == "transformers":
-        theirs = transformers_case(setting, model.config, prompt, new_tokens)
-        cases[f"{pe} transformers"] = theirs
+        cases[f"{pe} transformers"] = transformers_case(setting, model.config, prompt, new_tokens)
     return cases
 
 
@@ -184,8 +174,7 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
             losses(*batch)
 
     def memory():
-        held = tensor_bytes([*model.parameters(), *model.buffers()])
-        return held + devices.measure_peak_memory(forward, setting.device)
+        return weights_of(model) + devices.measure_peak_memory(forward, setting.device)
 
     flops = model.flops_per_token(setting.context, batch[1].size(1)) / 3
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), memory, flops=flops)}

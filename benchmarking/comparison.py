@@ -14,7 +14,7 @@ from runtime import devices, loading
 import torch
 
 from benchmarking import baselines
-from benchmarking.cases import generation_cases, train_case
+from benchmarking.cases import generation_cases, train_case, train_case_of
 from benchmarking.setting import SEED, BenchmarkCase, Setting
 from benchmarking.timing import interleave
 from errors import InputError
@@ -29,8 +29,7 @@ Pair = tuple[BenchmarkCase, BenchmarkCase]  # ours, theirs
 
 def train_nanogpt(setting: Setting) -> Pair:
     """Return one optimizer step of `learnable` and of nanoGPT's network."""
-    config = GPTConfig(size=setting.model, block_size=setting.context)
-    theirs = train_case(setting, baselines.NanoGPT(config).to(setting.device))
+    theirs = train_case_of(setting, baselines.NanoGPT)
     return train_case(setting, setting.build_model("learnable", setting.context)), theirs
 
 
@@ -40,8 +39,7 @@ def train_cable_authors(setting: Setting) -> Pair:
         raise InputError(
             "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
         )
-    config = GPTConfig(size=setting.model, block_size=setting.context)
-    theirs = train_case(setting, baselines.AuthorsCable(config).to(setting.device))
+    theirs = train_case_of(setting, baselines.AuthorsCable)
     return train_case(setting, setting.build_model("cable-v1", setting.context)), theirs
 
 

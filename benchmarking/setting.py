@@ -18,7 +18,8 @@ from model import GPT, GPTConfig
 from text_data.data_loader import masked_count
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
-# Cases that may be unsupported on the hardware: they are tried before they are timed.
+# Endings of the names of cases that may be unsupported on the hardware: they are tried before they
+# are timed, and left out if they fail.
 OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " theirs", " flash", " cudnn")
 # Longest context, in tokens, at which a compiled dense path is measured: each of its chunks is
 # compiled separately.
@@ -75,10 +76,8 @@ class Setting:
         if automatic != "dense" and has_bias and short_enough:
             paths[" dense"] = "dense"
         if automatic == "sdpa":
-            paths |= self.backends()
+            paths |= self.backends() or {" flash": "sdpa/flash"}
         if self.device.type != "cuda":
-            if automatic == "sdpa":
-                paths[" flash"] = "sdpa/flash"
             return paths
         if triton_attention.supports(encoding):
             paths[" triton"] = "triton"
@@ -136,8 +135,6 @@ class BenchmarkCase:
     """attention: measures the fraction of key tiles that the Triton kernels skip"""
     path: str | None = None
     """attention: value of --attention that selects what is timed"""
-    optional: bool = False
-    """may be unsupported on this hardware; the other cases are measured anyway"""
 
     def is_supported(self, name: str) -> bool:
         """Run the case once. Print the error and return False if it fails.

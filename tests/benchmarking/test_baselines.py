@@ -83,7 +83,7 @@ def test_forgetting_transformer_is_measured_on_gpus(forgetting, monkeypatch):
     assert "fox theirs" not in attention_cases(PLAIN, "fox")
     monkeypatch.setattr(Setting, "paths", lambda *_: {"": "sdpa", " theirs": "theirs"})
     found = attention_cases(PLAIN, "fox")
-    assert found["fox theirs"].optional and found["fox theirs"].error() < 1e-5
+    assert found["fox theirs"].error() < 1e-5
 
 
 def test_missing_baselines_are_not_measured(monkeypatch):
@@ -118,7 +118,7 @@ def authors(monkeypatch):
 def test_authors_network_is_measured_in_training(authors):
     assert list(cases.train_cases(PLAIN, "cable")) == ["cable"]
     found = cases.train_cases(PLAIN, "cable-v1")
-    assert list(found) == ["cable-v1", "cable-v1 theirs"] and found["cable-v1 theirs"].optional
+    assert list(found) == ["cable-v1", "cable-v1 theirs"]
     assert found["cable-v1 theirs"].flops == found["cable-v1"].flops  # same number of parameters
     assert list(cases.train_cases(dataclasses.replace(PLAIN, causal=False), "cable-v1")) == [
         "cable-v1"

@@ -18,6 +18,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn.attention import SDPBackend
 
 import attention
+import bench
 import posenc
 import train_gpt
 from benchmarking import attention_cases, cases
@@ -267,13 +268,16 @@ def test_untrained_decays_skip_tiles(monkeypatch):
     assert (
         found["fox"]["fox triton"].left_out() > 0.3 and found["rope"]["rope triton"].left_out() == 0
     )
-    assert found["fox"]["fox all tiles"].left_out is None and found["fox"]["fox all tiles"].optional
+    assert found["fox"]["fox all tiles"].left_out is None
 
 
-def test_unsupported_case_is_reported(capsys):
+def test_unsupported_case_is_reported_and_left_out(monkeypatch, capsys):
     def fail():
         raise RuntimeError("no such\nkernel")
 
-    assert not BenchmarkCase(lambda: fail, 1, lambda: 0).is_supported("fire flex")
-    assert BenchmarkCase(lambda: lambda: None, 1, lambda: 0).is_supported("t5 flex")
+    works = BenchmarkCase(lambda: lambda: None, 1, lambda: 0)
+    fails = BenchmarkCase(lambda: fail, 1, lambda: 0)
+    found = {"fire": works, "fire flex": fails, "fire triton": works}
+    monkeypatch.setitem(cases.BENCHMARKS, "train", lambda *_: found)
+    assert list(bench.build_cases("train", PLAIN, ["fire"])) == ["fire", "fire triton"]
     assert capsys.readouterr().out == "fire flex: not supported, no such kernel\n"

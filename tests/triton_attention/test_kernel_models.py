@@ -126,9 +126,6 @@ def test_benchmark_of_a_run(data_dir, tmp_path, monkeypatch, small_tiles):  # no
 
     monkeypatch.setattr(torch.autograd, "grad", spy)
     benchmark_cases = attention_cases(setting, DECAYING)
-    # If the Triton case fails to compile, the other cases are still measured.
-    assert benchmark_cases[f"{DECAYING} triton"].optional
-    assert not benchmark_cases[DECAYING].optional
     for name in (DECAYING, f"{DECAYING} triton"):
         benchmark_cases[name].prepare()()
     # The gradients of each layer's input and projection.
