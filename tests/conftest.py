@@ -149,11 +149,10 @@ def trained(data_dir, tmp_path_factory):
     return train
 
 
-def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
+def write_shards(folder, documents, shard_tokens=1000, vocab_size=257, tokenizer="bytes"):
     """Write a data set `toy` of these documents, all of them for training."""
-    meta = shards.Meta(
-        folder, {"dataset": "toy", "tokenizer": "bytes", "vocab_size": vocab_size, "source": "test"}
-    )
+    content = {"dataset": "toy", "tokenizer": tokenizer, "vocab_size": vocab_size, "source": "test"}
+    meta = shards.Meta(folder, content)
     writer = shards.ShardWriter(meta, "train", shard_tokens)
     for number, tokens in enumerate(documents):
         writer.add(number, 0, np.asarray(tokens))
@@ -161,6 +160,19 @@ def write_shards(folder, documents, shard_tokens=1000, vocab_size=257):
     meta.content["complete"] = True
     meta.write()
     return folder
+
+
+def run_outside(code, away, *arguments):
+    """Run Python code in a process outside the repository, which gets the folder `away` last.
+
+    Returns what it saves in results.pt there.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"HF_HOME": str(away / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments), str(away)]
+    done = subprocess.run(command, cwd=away, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return torch.load(away / "results.pt", weights_only=True)
 
 
 @pytest.fixture

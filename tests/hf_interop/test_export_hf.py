@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from conftest import ENCODINGS, ROOT, evaluation, save_checkpoint
+from conftest import ENCODINGS, ROOT, evaluation, run_outside, save_checkpoint
 from test_sampling import greedy_tokens
 
 import eval_extrapolation
@@ -118,21 +117,7 @@ def folders(trained, tmp_path_factory):
 @pytest.fixture(scope="session")
 def loaded(folders, tmp_path_factory):
     """Results of a process outside the repository, by encoding."""
-    away = tmp_path_factory.mktemp("away")
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, str(folders[1]), str(away)],
-        cwd=away,
-        text=True,
-        capture_output=True,
-        env={
-            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-            "HF_HOME": str(away / "cache"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return torch.load(away / "results.pt", weights_only=True)
+    return run_outside(LOADED, tmp_path_factory.mktemp("away"), folders[1])
 
 
 @pytest.mark.parametrize("pe", EXPORTED)
@@ -174,18 +159,13 @@ def test_generate_returns_the_likeliest_tokens(pe, folders, loaded):
 def test_unsupported_padding_is_refused(folders):
     from hf_interop import modeling
 
-    model, tokens = (
-        modeling.PosencForCausalLM.from_pretrained(folders[1] / "cable"),
-        torch.tensor([[256, 1, 2, 3]]),
-    )
+    model = modeling.PosencForCausalLM.from_pretrained(folders[1] / "cable")
+    tokens = torch.tensor([[256, 1, 2, 3]])
     with pytest.raises(ValueError, match="padding between tokens"):
         model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]]))
+    padded, cache = torch.tensor([[0, 1, 1, 1]]), model(tokens, use_cache=True).past_key_values
     with torch.no_grad(), pytest.raises(ValueError, match="cannot use a cache"):
-        model(
-            tokens,
-            attention_mask=torch.tensor([[0, 1, 1, 1]]),
-            past_key_values=model(tokens, use_cache=True).past_key_values,
-        )
+        model(tokens, attention_mask=padded, past_key_values=cache)
 
 
 def test_a_cache_of_bfloat16_keys_does_not_round_features():

@@ -19,6 +19,8 @@ import train_gpt
 from errors import InputError
 from text_data import shards
 
+CPU = ["--device", "cpu", "--dtype", "float32"]
+
 
 @pytest.fixture
 def gpt2(tmp_path):
@@ -34,31 +36,11 @@ def gpt2(tmp_path):
 
 def test_imported_gpt2_has_the_loss_of_transformers(gpt2, tmp_path):
     tokens = np.random.default_rng(0).integers(0, 50257, 400)
-    meta = shards.Meta(
-        tmp_path / "toy",
-        {"dataset": "toy", "tokenizer": "gpt2", "vocab_size": 50257, "source": "test"},
-    )
-    writer = shards.ShardWriter(meta, "val", 1000)
-    writer.add(0, 0, tokens)
-    writer.close()
-    meta.content["complete"] = True
-    meta.write()
-
+    data = write_shards(tmp_path / "toy", [tokens], vocab_size=50257, tokenizer="gpt2")
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
-    eval_extrapolation.main(
-        [
-            str(tmp_path / "run"),
-            "--data",
-            str(tmp_path / "toy"),
-            "--lengths",
-            "1x,64",
-            "--device",
-            "cpu",
-            "--dtype",
-            "float32",
-        ]
-    )
-    lengths = json.loads(evaluation(tmp_path / "run").read_text())["lengths"]
+    flags = ["--data", str(data), "--split", "train", "--lengths", "1x,64", *CPU]
+    eval_extrapolation.main([str(tmp_path / "run"), *flags])
+    lengths = json.loads(evaluation(tmp_path / "run", "toy_train").read_text())["lengths"]
     losses = []
     for start in range(0, 399, 32):  # the last window has 15 inputs
         window = torch.from_numpy(tokens[None, start : start + 33])
@@ -75,31 +57,15 @@ def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path, refused):
 
     A padding row of zeros or of random numbers would be a likely token for a trained model.
     """
-    data = write_shards(
-        tmp_path / "toy", [np.random.default_rng(0).integers(0, 50257, 400)], vocab_size=50257
-    )
+    tokens = np.random.default_rng(0).integers(0, 50257, 400)
+    data = write_shards(tmp_path / "toy", [tokens], vocab_size=50257, tokenizer="gpt2")
     meta = json.loads((data / "meta.json").read_text())
-    meta["tokenizer"], meta["splits"]["val"] = "gpt2", meta["splits"]["train"]
+    meta["splits"]["val"] = meta["splits"]["train"]
     (data / "meta.json").write_text(json.dumps(meta))
     import_pretrained.main([str(tmp_path / "gpt2"), "--out_dir", str(tmp_path / "run")])
-    train_gpt.main(
-        [
-            "--data",
-            str(data),
-            "--init_from",
-            str(tmp_path / "run"),
-            "--steps",
-            "0",
-            "--val_tokens",
-            "320",
-            "--device",
-            "cpu",
-            "--dtype",
-            "float32",
-            "--out_dir",
-            str(tmp_path / "trained"),
-        ]
-    )
+    flags = ["--data", str(data), "--init_from", str(tmp_path / "run"), "--steps", "0", *CPU]
+    flags += ["--val_tokens", "320", "--out_dir", str(tmp_path / "trained")]
+    train_gpt.main(flags)
     tokens = torch.from_numpy(shards.Shards(data, "val").tokens[0][:].astype(np.int64))
     windows = torch.stack(
         [tokens[start : start + 33] for start in (32 * int(n * 12 / 10) for n in range(10))]

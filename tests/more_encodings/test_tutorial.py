@@ -1,14 +1,10 @@
 """docs/adding_an_encoding.md: its plugins train, are exported, and have the formulas they state."""
 
-import os
-import subprocess
-import sys
-
 from runtime import loading, plugins
 
 import pytest
 import torch
-from conftest import TINY, unregister_plugins
+from conftest import TINY, run_outside, unregister_plugins
 from test_docs import python_code, tutorial_plugins
 
 import export_hf
@@ -69,21 +65,7 @@ def root(files, data_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def loaded(root, tmp_path_factory):
     """Results of a process outside the repository, by plugin."""
-    away = tmp_path_factory.mktemp("away")
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, str(root / "exports"), str(away)],
-        cwd=away,
-        text=True,
-        capture_output=True,
-        env={
-            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-            "HF_HOME": str(away / "cache"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return torch.load(away / "results.pt", weights_only=True)
+    return run_outside(LOADED, tmp_path_factory.mktemp("away"), root / "exports")
 
 
 def test_the_page_has_these_plugins():

@@ -1,16 +1,13 @@
 """Code in the folders of encoders: fine-tuning and evaluation execute it with a flag only."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 from runtime.files import read_json, write_json
 
 import pytest
 import torch
-from conftest import TINY, unregister_plugins
+from conftest import TINY, run_outside, unregister_plugins
 from retrieval_helpers import CPU, FINETUNE, weights
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -69,7 +66,7 @@ tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
 model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
 with torch.no_grad():
     hidden = model(**tokenizer("a text", return_tensors="pt")).last_hidden_state
-torch.save(hidden.mean(1), sys.argv[2])
+torch.save(hidden.mean(1), sys.argv[2] + "/results.pt")
 """
 
 
@@ -173,24 +170,12 @@ def test_the_flag_cannot_be_set_in_a_file(exported, tmp_path, refused):
 
 def test_fine_tuned_folder_loads_outside_the_repository(finetuned, tmp_path):
     """With the code that fine-tuning wrote."""
-    done = subprocess.run(
-        [sys.executable, "-c", OUTSIDE, str(finetuned("kerple")), str(tmp_path / "vectors.pt")],
-        text=True,
-        capture_output=True,
-        cwd=tmp_path,
-        env={
-            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-        },
-    )
-    assert done.returncode == 0, done.stderr
+    theirs = run_outside(OUTSIDE, tmp_path, finetuned("kerple"))
     model = sentence_encoder.load_finetuned(
         str(finetuned("kerple")), torch.float32, torch.device("cpu")
     )
     ours = model.encode(["a text"], convert_to_tensor=True)
-    torch.testing.assert_close(torch.load(tmp_path / "vectors.pt"), ours)
+    torch.testing.assert_close(theirs, ours)
 
 
 def test_encoding_of_a_plugin_needs_the_plugin(data_dir, triplets, task, tmp_path, refused):
