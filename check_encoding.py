@@ -29,7 +29,6 @@ from benchmarking.setting import BASELINES, BenchmarkCase, Setting
 from benchmarking.timing import interleave, make_entry
 from errors import InputError
 from evaluation.encoding_checks import CHECKS, Result, run_check
-from evaluation.measurement import Measurement
 from model import GPTConfig
 from reporting.formatting import MISSING, Table
 
@@ -103,11 +102,8 @@ def check_encoding(spec: str) -> int:
         result = run_check(name, spec, sources)
         results.append(result)
         print(format_result(result), flush=True)
-        if name == "options" and result.status == "failed" and build_error(spec):
-            print("The other checks need an encoding that can be built.")
-            break
-        if name == "shapes" and result.status == "failed":
-            print("The other checks need features and biases of the right shapes.")
+        if name in ("options", "shapes") and result.status == "failed":
+            print("The other checks need an encoding that can be built, with the right shapes.")
             break
     counts = {
         status: sum(result.status == status for result in results)
@@ -126,35 +122,22 @@ def summary_of_formula(spec: str) -> str:
     return " | ".join(doc.splitlines()[0] for doc in docs)
 
 
-def build_error(spec: str) -> Exception | None:
-    """Return the exception of building an encoding, None if there is none."""
-    try:
-        posenc.build(spec, 4, 24, 64, layers=len(posenc.layer_specs(spec)))
-    except Exception as error:
-        return error
-    return None
-
-
 def format_result(result: Result) -> str:
     """Return the row of a check, followed by the lines that explain a failure."""
-    value, bound = format_measurement(result.measurement)
-    status = result.status.upper() if result.status == "failed" else result.status
-    row = f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()
     if result.status == "not applicable":
         return f"{result.name:24} not applicable: {result.message}"
+    status, value, bound = result.status, "", ""
+    if measured := result.measurement:
+        value = f"{measured.value:.2g}"
+        bound = f"{'>=' if measured.at_least else '<='} {measured.bound:g}"
+    if status == "failed":
+        status = "FAILED"
+    row = f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()
     if result.status == "failed":
         row += f"\n    {result.message}"
         if result.cause:
             row += f"\n    usual cause: {result.cause}"
     return row
-
-
-def format_measurement(measurement: Measurement | None) -> tuple[str, str]:
-    """Return the measured number and its bound as they are printed."""
-    if measurement is None:
-        return "", ""
-    sign = ">=" if measurement.at_least else "<="
-    return f"{measurement.value:.2g}", f"{sign} {measurement.bound:g}"
 
 
 def print_speed(spec: str) -> None:

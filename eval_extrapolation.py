@@ -372,7 +372,7 @@ def sum_losses(
 
 def read_batch(
     plan: ExtrapolationPlan, starts: list[tuple[int, int]], length: int, counted: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """Return the windows that begin at `starts` (shard, offset).
 
     Returns inputs (B, length), targets that count (B, counted), and the positions in the window at

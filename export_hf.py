@@ -128,7 +128,8 @@ def main(argv=None):
     tokenizer = run_tokenizer(run, checkpoint)
     check_encoding(trained.config.encodings)
     exported = plugins.plugins_of(trained.config.encodings)
-    check_plugins(exported)
+    for plugin in exported:
+        check_plugin(plugin, modules_with(exported))
     model = build_hf_model(trained, checkpoint, tokenizer)
     sha256 = checkpoint["sha256"]
     records = model_card.evaluation_records(run, sha256)
@@ -152,12 +153,6 @@ def check_encoding(encodings: list[tuple[type, dict]]) -> None:
                 f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
                 "exported: move its class to a module of more_encodings/, or to a plugin"
             )
-
-
-def check_plugins(exported: list[plugins.Plugin]) -> None:
-    """Raise InputError if an import of a plugin does not work in an exported folder."""
-    for plugin in exported:
-        check_plugin(plugin, modules_with(exported))
 
 
 def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):

@@ -60,18 +60,13 @@ def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
     return identity
 
 
-def run_labels(run: str | Path) -> dict:
-    """Return {"run": the name of the run's folder, "folder": the name of its parent folder}."""
-    path = Path(run).absolute()
-    return {"run": path.name, "folder": path.parent.name}
-
-
 def make_header(run: str | Path, identity: dict) -> dict:
-    """Return what a record starts with: the run's labels and the identity.
+    """Return what a record starts with: the names of the run's folder and its parent, the identity.
 
     Raises InputError if a name cannot be used in a record or in a file name.
     """
-    header = {**run_labels(run), **identity}
+    folder = Path(run).absolute()
+    header = {"run": folder.name, "folder": folder.parent.name, **identity}
     if problem := find_mismatch(header, record_schema.HEADER):
         raise InputError(f"record of {run}: {problem}: rename the run, the data or the split")
     return header
