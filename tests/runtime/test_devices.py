@@ -18,25 +18,17 @@ from errors import InputError
     [
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H100 NVL", 835),
-        ("NVIDIA H200", 989),
-        ("NVIDIA GH200 480GB", 989),
-        ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A100-PCIE-40GB", 312),
         ("NVIDIA A10G", 70),
-        ("NVIDIA A10", 125),
         ("NVIDIA L4", 121),
-        ("NVIDIA L40S", 362),
         ("Tesla V100-SXM2-16GB", 125),
         ("Tesla T4", 65),
-        ("NVIDIA GeForce RTX 4090", 165),
-        ("NVIDIA RTX A6000", 155),
         ("NVIDIA GeForce GTX 1080 Ti", None),
-        ("AMD Instinct MI300X", None),
     ],
 )
 def test_peak_is_found_by_the_name_of_the_gpu(name, tflops):
     assert devices.peak_flops_by_name(name) == (tflops and tflops * 1e12)
+    assert devices.peak_flops(torch.device("cpu"), torch.bfloat16) is None
 
 
 def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
@@ -58,41 +50,24 @@ def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
         assert devices.select_device("cpu", "auto")[1] == dtype
 
 
-DRIVER = (  # format of NVIDIA's open kernel module; the other has no "Open" and "for x86_64"
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
-    "GCC version:  gcc version 12.3.0"
-)
-
-
 @pytest.fixture
 def gpu_machine(tmp_path, monkeypatch):
-    """A GPU with a driver, and a torch that cannot use it."""
+    """A GPU, and a torch that cannot use it."""
     monkeypatch.setattr(devices, "DEVICE_FOLDER", tmp_path)
-    monkeypatch.setattr(devices, "DRIVER_FILE", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidia0").touch()
-    (tmp_path / "version").write_text(DRIVER + "\n")
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
-def test_an_unusable_gpu_is_refused(gpu_machine, tmp_path, monkeypatch, capsys, device):
-    def problem():
-        with pytest.raises(InputError) as stop:
-            devices.select_device(device, "auto")
-        (line,) = stop.value.problems
-        assert line.startswith(f"--device {device}: there is an NVIDIA GPU with driver ")
-        assert line.endswith("or pass --device cpu")
-        return line
-
-    assert f"driver 580.65.06, but PyTorch {torch.__version__}, for CUDA 13.0, cannot" in problem()
-    monkeypatch.setattr(torch.version, "cuda", None)
-    (tmp_path / "version").write_text(DRIVER.replace("Open ", "").replace("for x86_64", ""))
-    assert "driver 580.65.06, but" in problem() and ", a CPU build, cannot use it (" in problem()
-    (tmp_path / "version").unlink()
-    assert "driver unknown, but" in problem()
-    assert not capsys.readouterr().out
+@pytest.mark.parametrize("cuda, build", [("13.0", "for CUDA 13.0"), (None, "a CPU build")])
+def test_an_unusable_gpu_is_refused(gpu_machine, monkeypatch, device, cuda, build):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(InputError) as stop:
+        devices.select_device(device, "auto")
+    (line,) = stop.value.problems
+    assert line.startswith(f"--device {device}: there is an NVIDIA GPU, but PyTorch ")
+    assert f", {build}, cannot use it: install" in line and line.endswith("or pass --device cpu")
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
@@ -107,10 +82,6 @@ def test_a_container_without_the_gpu_of_its_machine_uses_the_cpu(gpu_machine, tm
     assert devices.select_device("auto", "auto")[0].type == "cpu"
     with pytest.raises(InputError, match="there is no CUDA device: use cpu or auto"):
         devices.select_device("cuda", "auto")
-
-
-def test_peak_of_a_cpu_is_unknown():
-    assert devices.peak_flops(torch.device("cpu"), torch.bfloat16) is None
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 6, 64, 100])
