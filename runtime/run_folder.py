@@ -104,7 +104,6 @@ class Run:
         self.thread = ThreadPoolExecutor(1, "checkpoint")  # as a context, it waits for the thread
         self._saving = None  # the newest task of the thread
         self._buffers = {}  # host memory of the copy of a checkpoint
-        self._identity = None  # of the folder
 
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest intact checkpoint, or None for a new run.
@@ -206,7 +205,6 @@ class Run:
             return
         weakref.finalize(self, lock_folder(self.folder))
         self.rename_corrupt_checkpoints()
-        self._identity = os.stat(self.folder)
         remove_partial_files(self.folder, LEFTOVERS)
         records = self._truncate_log()
         ids = [record["id"] for record in records if "id" in record]
@@ -294,21 +292,8 @@ class Run:
         self.logger.log(flat, step)
 
     def _write(self, kind: str, step: int, **values) -> None:
-        self._check_folder()
         with writing(self.folder / LOG), open(self.folder / LOG, "a", encoding="utf-8") as log:
             log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-
-    def _check_folder(self) -> None:
-        """Raise InputError if the folder is no longer the one that `start` locked."""
-        try:
-            is_same = not self._identity or os.path.samestat(self._identity, os.stat(self.folder))
-        except OSError:
-            is_same = False
-        if not is_same:
-            raise InputError(
-                f"{self.folder} was removed or replaced during the training: train again, or "
-                "restore the folder and pass --resume"
-            )
 
     def save(self, **checkpoint) -> None:
         """Copy a checkpoint to host memory; a thread writes it and removes all but the newest.
@@ -337,7 +322,6 @@ class Run:
         """
         for event in events:
             event.synchronize()
-        self._check_folder()
         # The log on disk must have all records up to the checkpoint.
         with writing(self.folder / LOG), open(self.folder / LOG, "ab") as log:
             os.fsync(log.fileno())
