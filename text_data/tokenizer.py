@@ -13,7 +13,6 @@ the folder of each run.
 """
 
 import codecs
-import difflib
 import hashlib
 import itertools
 import json
@@ -108,9 +107,11 @@ class HuggingFaceTokenizer(Tokenizer):
     """
 
     def __init__(self, name: str, files: dict[str, bytes]):
+        import tokenizers
+
         self.name = name
         self.files = files
-        self.backend = _import_tokenizers().Tokenizer.from_buffer(files[TOKENIZER_FILE])
+        self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
         end = json.loads(files[SETTINGS_FILE])["eos_token"]
         eot = self.backend.token_to_id(end)
@@ -301,13 +302,8 @@ def _tiktoken_encoding(name: str):
     import tiktoken
 
     if name not in _names():
-        candidates = list(_names())
-        if name.startswith("bpe"):  # as bpe4096
-            candidates.append(f"bpe:{name[3:].strip('-_')}")
-        close = difflib.get_close_matches(name, candidates, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
         raise InputError(
-            f"unknown tokenizer '{name}': {hint}choose {', '.join(_names())}, bpe:N, "
+            f"unknown tokenizer '{name}': choose {', '.join(_names())}, bpe:N, "
             "hf:NAME_OR_FOLDER or the folder of a data set or run"
         )
     try:
@@ -321,24 +317,12 @@ def _tiktoken_encoding(name: str):
     return encoding
 
 
-def _import_tokenizers():
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise InputError(
-            f"bpe: and hf: tokenizers need the package tokenizers ({error}): "
-            "pip install -r requirements.txt"
-        ) from None
-    return tokenizers
-
-
 def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """Return a byte-level BPE with this vocabulary, trained on an iterable of texts.
 
     It splits text into words as GPT-2 does. The last token is <|endoftext|>. The same text gives
     the same tokenizer. A short text may give fewer tokens.
     """
-    _import_tokenizers()
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
@@ -373,7 +357,9 @@ def _short_name(source: str) -> str:
 
 def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
     """Return the tokenizer in a folder or tokenizer.json, or of a model on the hub."""
-    tokenizers = _import_tokenizers()
+    import tokenizers
+    import transformers  # noqa: F401, before the errors of a file or a model
+
     description = f"hf:{_short_name(source)}"
     path = Path(source) / TOKENIZER_FILE if Path(source).is_dir() else Path(source)
     try:
@@ -404,12 +390,8 @@ def _load_auto_tokenizer(source: str) -> tuple:
     That is <|endoftext|> if it exists, otherwise the token for EOS, otherwise that for BOS,
     otherwise None.
     """
-    try:
-        from transformers import AutoTokenizer, utils
-    except ImportError as error:
-        raise InputError(
-            f"hf: tokenizers need transformers ({error}): pip install -r requirements.txt"
-        ) from None
+    from transformers import AutoTokenizer, utils
+
     utils.logging.set_verbosity_error()  # errors are raised as InputError, in one line
     tokenizer = hub.with_retries(
         lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False), source

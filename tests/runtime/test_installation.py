@@ -87,6 +87,7 @@ def test_training_needs_the_required_packages_only(tmp_path):
     "package, program, flags",
     [
         ("tiktoken", "prepare_text", ["errors.py", "--out_dir"]),
+        ("tokenizers", "prepare_text", ["errors.py", "--tokenizer", "bpe:300", "--out_dir"]),
         ("matplotlib", "report", ["results/quickstart/records.jsonl", "--out_dir"]),
     ],
 )
