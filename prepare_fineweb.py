@@ -43,7 +43,7 @@ NEEDED_CHARACTERS = 10_000_000  # of text after the split val, at most, to train
 
 
 @dataclass
-class Config:
+class Config(tokenization.Settings):
     """Settings of a preparation."""
 
     dataset: str | None = None
@@ -58,30 +58,18 @@ class Config:
     """local jsonl or parquet file, also compressed, or a folder of them, instead of the hub"""
     pretokenized: bool = False
     """download existing shards of GPT-2 tokens"""
-    shards: int | None = None
+    shards: int | None = cli.limited(None, minimum=2)
     """only the first n shards, including `val`; default: all"""
     out_dir: str = "data/fineweb-edu"
     """folder of the shards"""
-    tokenizer: str = "gpt2"
-    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
-    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
-    the folder of a data set or run, to use its tokenizer"""
     text_column: str = "text"
     """column that holds the text"""
-    shard_tokens: int = cli.limited(100_000_000, maximum=2**31 - 1)
-    """tokens per shard"""
-    verify: bool = False
-    """only compare the shards in out_dir with their hashes"""
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__)
     if config.verify:
         return shards.verify(config.out_dir)
-    if config.shards is not None and config.shards < 2:
-        raise InputError(
-            f"shards is {config.shards}: the first shard is for validation, so pass at least 2"
-        )
     if config.pretokenized:
         download_shards(config)
     else:

@@ -30,20 +30,12 @@ from text_data import shards, text_sources, tokenization
 TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
 # Suffixes of files that are skipped in folders whatever their content.
 MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
-DOCUMENTS = {".doc", ".docx", ".epub", ".odt", ".pdf", ".pptx", ".ps", ".xlsx"}
-MEDIA = {".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".mp3", ".mp4", ".png", ".tif", ".tiff", ".webp"}
-ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst"}
-SKIPPED_SUFFIXES = {
-    **dict.fromkeys(MARKUP, "markup: convert it to text, or pass the file by name to keep tags"),
-    **dict.fromkeys(DOCUMENTS, "a document, not text: convert it to text"),
-    **dict.fromkeys(MEDIA, "an image, audio or video file, not text: leave it out"),
-    **dict.fromkeys(ARCHIVES, "an archive: unpack it"),
-}
+DOCUMENTS = {".pdf", ".ps"}  # which may start as text; others have NUL bytes
 CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
 
 
 @dataclass
-class Config:
+class Config(tokenization.Settings):
     """Settings of a preparation."""
 
     sources: list[str] = field(default_factory=list)
@@ -53,17 +45,10 @@ class Config:
     out_dir: str = "data/stdlib"
     """folder of the shards"""
     tokenizer: str = "bytes"
-    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
-    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
-    the folder of a data set or run, to use its tokenizer"""
     text_column: str = "text"
     """column of jsonl and parquet files that holds the text"""
-    val_every: int = 20
+    val_every: int = cli.limited(20, minimum=2)
     """hold out every n-th document for validation"""
-    shard_tokens: int = cli.limited(100_000_000, maximum=2**31 - 1)
-    """tokens per shard"""
-    verify: bool = False
-    """only compare the shards in out_dir with their hashes"""
 
 
 def main(argv=None):
@@ -73,8 +58,6 @@ def main(argv=None):
         if config.sources:
             raise InputError("--verify takes no sources: pass the folder as --out_dir")
         return shards.verify(config.out_dir)
-    if config.val_every < 2:
-        raise InputError(f"val_every is {config.val_every}: it must be at least 2")
     if config.sources:
         train_files = find_sources(config.sources, config.out_dir)
     else:
@@ -133,8 +116,10 @@ def skip_reason(path: Path) -> str | None:
     """Return why a file of a folder is skipped, and what to do about it; None: it is read."""
     if text_sources.table_format(path):
         return None
-    if reason := SKIPPED_SUFFIXES.get(path.suffix.lower()):
-        return reason
+    if path.suffix.lower() in MARKUP:
+        return "markup: convert it to text, or pass the file by name to keep tags"
+    if path.suffix.lower() in DOCUMENTS:
+        return "a document, not text: convert it to text"
     return not_text(path)
 
 

@@ -32,7 +32,7 @@ TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section 
 
 
 @dataclass
-class Config:
+class Config(tokenization.Settings):
     """Settings of a preparation."""
 
     size: Literal["103", "2"] = "103"
@@ -48,14 +48,6 @@ class Config:
     out_dir: str | None = None
     """folder of the shards; default: data/wikitext103 or data/wikitext2,
     with the suffix -tokenized for that variant"""
-    tokenizer: str = "gpt2"
-    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
-    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
-    the folder of a data set or run, to use its tokenizer"""
-    shard_tokens: int = cli.limited(100_000_000, maximum=2**31 - 1)
-    """tokens per shard"""
-    verify: bool = False
-    """only compare the shards in out_dir with their hashes"""
 
 
 def main(argv=None):

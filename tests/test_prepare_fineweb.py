@@ -410,7 +410,7 @@ def test_wrong_settings_and_sources_are_refused(tmp_path, hub, refused, monkeypa
     monkeypatch.setattr(huggingface_hub, "dataset_info", offline)
     message = "cannot be fetched from the hub (Name or service not known): connect to the network"
     assert message in error()
-    assert "shards is 1: the first shard is for validation" in error("--shards", 1)
+    assert "shards is 1: it must be at least 2" in error("--shards", 1)
     assert "shard_tokens is 0" in error("--dataset", hub, "--shard_tokens", 0)
     message = "already holds a data set with another"
     assert message in error("--dataset", hub, "--out_dir", data_dir)

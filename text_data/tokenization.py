@@ -16,7 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from runtime import cli
 
 import numpy as np
 from tqdm import tqdm
@@ -36,6 +39,20 @@ from text_data.tokenizer import (
 BATCH_CHARACTERS = 1 << 18
 
 
+@dataclass
+class Settings:
+    """Settings of all programs that prepare a data set."""
+
+    tokenizer: str = "gpt2"
+    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
+    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
+    the folder of a data set or run, to use its tokenizer"""
+    shard_tokens: int = cli.limited(100_000_000, minimum=1, maximum=2**31 - 1)
+    """tokens per shard"""
+    verify: bool = False
+    """only compare the shards in out_dir with their hashes"""
+
+
 def start_preparation(
     out_dir: str,
     choice: str,
@@ -50,8 +67,6 @@ def start_preparation(
     that is stored in out_dir. Nothing is written yet.
     Raises InputError if out_dir holds something else.
     """
-    if shard_tokens < 1:
-        raise InputError(f"shard_tokens is {shard_tokens}: it must be at least 1")
     dataset = Path(out_dir).resolve().name
     source = {**source, "shard_tokens": shard_tokens}
     # Raises InputError before a tokenizer is trained.
