@@ -311,31 +311,22 @@ def test_wikitext_keeps_its_revision(hub, tmp_path, monkeypatch):
     assert b" = validation 3 = \n" in text
 
 
-def test_offline_with_and_without_a_cache(hub, tmp_path, monkeypatch, refusal):
+def test_offline_without_a_cache(hub, tmp_path, monkeypatch, refusal):
+    """A data set is prepared from its downloaded files then."""
     flags = ["--size", "2", "--tokenizer", "bytes", "--out_dir"]
-    repository = "Salesforce/wikitext"
-    with monkeypatch.context() as offline:
-        go_offline(offline)
-        line = refusal(prepare_wikitext.main, *flags, tmp_path / "toy")
-        assert "is not in the cache, or not completely, and offline mode is on: unset" in line
-        line = refusal(prepare_fineweb.main, "--pretokenized", "--out_dir", tmp_path / "toy")
-        assert "offline mode is on: unset HF_HUB_OFFLINE" in line
-        assert "offline mode is on" in refusal(lambda flags: tasks.load_task(None, "test"))
-        assert "offline mode is on" in refusal(
-            import_pretrained.main, "gpt2", "--out_dir", tmp_path / "toy"
-        )
+    out = tmp_path / "toy"
     prepare_wikitext.main([*flags, str(tmp_path / "online" / "toy")])
-    huggingface_hub.hf_hub_download(repository, "README.md", repo_type="dataset")
-    with monkeypatch.context() as offline:
-        go_offline(offline)  # the cache has a commit with the README only
-        line = refusal(prepare_wikitext.main, *flags, tmp_path / "toy")
-        assert "or not completely" in line and not (tmp_path / "toy").exists()
-    huggingface_hub.snapshot_download(repository, repo_type="dataset")
     go_offline(monkeypatch)
+    line = refusal(prepare_wikitext.main, *flags, out)
+    assert "is not in the cache, or not completely, and offline mode is on: unset" in line
+    line = refusal(prepare_fineweb.main, "--pretokenized", "--out_dir", out)
+    assert "offline mode is on: unset HF_HUB_OFFLINE" in line
+    assert "offline mode is on" in refusal(lambda flags: tasks.load_task(None, "test"))
+    assert "offline mode is on" in refusal(import_pretrained.main, "gpt2", "--out_dir", out)
     hub.requests.clear()
-    prepare_wikitext.main([*flags, str(tmp_path / "toy")])
-    assert shards_of(tmp_path / "toy") == shards_of(tmp_path / "online" / "toy")
-    assert meta_of(tmp_path / "toy")["revision"] == meta_of(tmp_path / "online" / "toy")["revision"]
+    files = hub.folder / "datasets/Salesforce/wikitext/wikitext-2-raw-v1"
+    prepare_wikitext.main([*flags, str(out), "--source", str(files)])
+    assert shards_of(out) == shards_of(tmp_path / "online" / "toy")
     assert hub.requests == []
 
 

@@ -137,29 +137,14 @@ def pin_dataset(content: dict, repository: str, revision: str | None, remedy: st
     """Return the arguments of load_dataset for a data set at one commit.
 
     content: of meta.json. Its "revision" is the commit; a new preparation, which has none, gets
-    the commit that `revision` names, or the newest. In offline mode, the data set must be in the
-    hub's cache as a whole. A local folder has no commit.
-    Raises InputError with `remedy` if it is not, or if the hub has no such commit.
+    the commit that `revision` names, or the newest. A local folder has no commit.
+    Raises InputError as `find_dataset` does.
     """
-    import huggingface_hub
-
     if Path(repository).is_dir():
         return {"path": repository}
     revision = content.get("revision") or revision
-    if not is_offline():
-        content["revision"] = find_dataset(repository, revision, remedy).sha
-        return {"path": repository, "revision": content["revision"]}
-    with input_errors(repository, remedy):
-        folder = Path(
-            huggingface_hub.snapshot_download(
-                repository, repo_type="dataset", revision=revision, local_files_only=True
-            )
-        )
-        # The list of all files, without which the client does not notice that some are missing.
-        if not (folder.parents[1] / "trees" / f"{folder.name}.json").exists():
-            raise FileNotFoundError
-    content["revision"] = folder.name
-    return {"path": str(folder)}
+    content["revision"] = find_dataset(repository, revision, remedy).sha
+    return {"path": repository, "revision": content["revision"]}
 
 
 def load_table(options: dict, revision: str | None = None):
