@@ -69,7 +69,7 @@ def main(argv=None):
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
     run.find_checkpoint(resume=False)
-    model, revision = pretrained.load_with_revision(config.model[0], config.file, **given)
+    model, revision = pretrained.load_pretrained(config.model[0], config.file, **given)
     if model.config.vocab_size < GPT2_VOCABULARY:
         raise InputError(
             f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,} tokens, not "

@@ -1,7 +1,7 @@
 """Pretrained weights: GPT-2 of Hugging Face, and checkpoints of the CABLE authors.
 
-model = load_pretrained("gpt2")                           # or a folder
-model = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
+model, revision = load_pretrained("gpt2")                           # or a folder
+model, revision = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the path of a file
 """
 
 import fnmatch
@@ -32,21 +32,15 @@ TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 def load_pretrained(
     name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0
-) -> GPT:
-    """Return a GPT-2 or a model of the CABLE authors; its logits are those of the original.
+) -> tuple[GPT, str | None]:
+    """Return a GPT-2 or a model of the CABLE authors, and its commit on the hub, if it is there.
 
+    Its logits are those of the original.
     name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" or a folder saved by transformers; or
     "axiomlaborg/Cable" with the name of a `file` there, or the path of such a file.
     block_size, attn_scale: of a CABLE checkpoint, which records neither; the authors' training code
-    multiplies q k^T by 1. Raises InputError if there is no such model, it is not supported.
+    multiplies q k^T by 1. Raises InputError if there is no such model, or it is not supported.
     """
-    return load_with_revision(name, file, block_size, attn_scale)[0]
-
-
-def load_with_revision(
-    name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0
-) -> tuple[GPT, str | None]:
-    """Return what `load_pretrained` does, and the commit on the hub; None for local files."""
     if is_cable(name, file):
         path, revision = (name, None) if os.path.isfile(name) else _download_cable(name, file)
         settings, weights = _read_cable_v1(path)
