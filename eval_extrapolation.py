@@ -48,7 +48,7 @@ from tqdm import tqdm
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
-from evaluation import bias_statistics
+from evaluation.bias_statistics import Layer, layers
 from evaluation.records import perplexity, shards_for_run
 from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
@@ -321,7 +321,7 @@ def measure(
     if "triton" in model.attention_path and plan.config.cache_window is None:
         inputs, _ = read_windows(plan.shards, [windows[0][:2]], windows[0].length)
         with devices.autocast(device, dtype):
-            entry["left_out"] = bias_statistics.skipped_fractions(model, inputs.to(device))
+            entry["left_out"] = layers(model, inputs.to(device), Layer.skipped_fraction)
     return entry
 
 

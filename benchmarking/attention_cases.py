@@ -84,7 +84,8 @@ def read_validation_text(
     with devices.autocast(setting.device, setting.dtype):
         statistics = bias_statistics.summary(model, tokens)
         if find_spec("triton") and any(map(triton_attention.supports, model.posenc)):
-            statistics["left_out"] = bias_statistics.skipped_fractions(model, tokens)
+            skipped = bias_statistics.Layer.skipped_fraction
+            statistics["left_out"] = bias_statistics.layers(model, tokens, skipped)
         return bias_statistics.layers(model, tokens), statistics
 
 

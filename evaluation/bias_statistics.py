@@ -93,7 +93,9 @@ class Layer:
 
 
 @torch.no_grad()
-def map_layers(model: GPT, tokens: Tensor, function: Callable[[Layer], object]) -> list:
+def layers(
+    model: GPT, tokens: Tensor, function: Callable[[Layer], object] = lambda layer: layer
+) -> list:
     """Return what `function` returns for every layer while the model reads tokens (B, T)."""
     results = []
 
@@ -108,16 +110,6 @@ def map_layers(model: GPT, tokens: Tensor, function: Callable[[Layer], object]) 
         for handle in hooks:
             handle.remove()
     return results
-
-
-def layers(model: GPT, tokens: Tensor) -> list[Layer]:
-    """Return every layer of the model as it reads tokens (B, T)."""
-    return map_layers(model, tokens, lambda layer: layer)
-
-
-def skipped_fractions(model: GPT, tokens: Tensor) -> list[float]:
-    """Return the fraction of tiles that the Triton kernels skip, by layer."""
-    return map_layers(model, tokens, Layer.skipped_fraction)
 
 
 def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
@@ -151,5 +143,5 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
             entry["left_out"] = layer.skipped_fraction()
         return entry
 
-    entries = map_layers(model, tokens, statistics)
+    entries = layers(model, tokens, statistics)
     return {name: [entry[name] for entry in entries] for name in entries[0]}

@@ -20,18 +20,13 @@ BETTER, WORSE = "†", "∗"  # the reference is better, or worse, than the mark
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """Values of a reference and of another encoding, paired by seed."""
+    """The paired test of another encoding's values against those of a reference."""
 
-    reference: list[float]
-    other: list[float]
+    difference: float
+    """mean of the other's values minus that of the reference"""
     t: float
     """of the differences, other minus reference; NaN: all are 0, or a value is not finite"""
     p: float
-
-    @property
-    def difference(self) -> float:
-        """Mean of the other's values minus that of the reference."""
-        return statistics.mean(self.other) - statistics.mean(self.reference)
 
     @property
     def mark(self) -> str:
@@ -55,7 +50,8 @@ def compare_seeds(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # equal differences: t is infinite
         test = stats.ttest_rel(second, first)
-    return SeedComparison(first, second, float(test.statistic), float(test.pvalue))
+    difference = statistics.mean(second) - statistics.mean(first)
+    return SeedComparison(difference, float(test.statistic), float(test.pvalue))
 
 
 def explain_marks(reference: str, seeds: int) -> str:

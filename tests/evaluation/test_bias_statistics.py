@@ -130,5 +130,5 @@ def test_summary_of_layers_that_differ(model):
 def test_map_layers_removes_its_hooks_on_errors(model):
     network = model("alibi")
     with pytest.raises(ZeroDivisionError):
-        bias_statistics.map_layers(network, torch.arange(4)[None], lambda layer: 1 / 0)
+        bias_statistics.layers(network, torch.arange(4)[None], lambda layer: 1 / 0)
     assert not any(block.attn._forward_pre_hooks for block in network.h)

@@ -257,7 +257,9 @@ def test_encoders_skip_on_both_sides(small_tiles):  # noqa: F811
     """An encoder skips what a decoder skips on its one side, except for half of the tolerance."""
     tokens = torch.zeros(1, 512, dtype=torch.int64, device=DEVICE)
     (decoder,), (encoder,) = (
-        bias_statistics.skipped_fractions(make_model("alibi", "triton", causal), tokens)
+        bias_statistics.layers(
+            make_model("alibi", "triton", causal), tokens, bias_statistics.Layer.skipped_fraction
+        )
         for causal in (True, False)
     )
     assert 0.03 < encoder <= decoder < encoder + 0.02
