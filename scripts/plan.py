@@ -27,7 +27,7 @@ import posenc  # noqa: E402
 import train_gpt  # noqa: E402
 from errors import InputError  # noqa: E402
 from text_data.shards import Shards  # noqa: E402
-from training.cost import Cost, describe_total, estimate_cost  # noqa: E402
+from training.cost import Cost, describe_hours, estimate_cost, hours  # noqa: E402
 
 # Assumed for data that is not prepared yet: 257 byte tokens, padded; None: GPT-2's vocabulary.
 VOCAB_SIZES = {"full": None, "small": 320, "smoke": 320}
@@ -116,6 +116,24 @@ def estimate_costs(trainings: dict[str, list[str]], vocab_size: int | None) -> d
     for problem in notes:
         print(f"note: {problem} (costs assume the script's default tokenizer)")
     return costs
+
+
+def describe_total(costs: dict[str, Cost]) -> str:
+    """Return a table with a line for each training, by name, and the total of all of them."""
+    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {'H100 hours':>10}  training"]
+    for name, cost in costs.items():
+        time = hours(cost.flops, "H100")
+        shown = f"{time:,.2f}" if time >= 0.01 else "<0.01"
+        lines.append(
+            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {shown:>10}  {name}"
+        )
+    tokens = sum(cost.tokens for cost in costs.values())
+    flops = sum(cost.flops for cost in costs.values())
+    lines += [
+        f"total of {len(costs)} trainings: {tokens:,} tokens, {flops:.3g} FLOPs",
+        describe_hours(flops),
+    ]
+    return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> None:

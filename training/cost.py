@@ -1,8 +1,7 @@
 """Cost of trainings, from their settings: parameters, tokens, FLOPs, hours and disk. Needs no GPU.
 
-    print(describe_cost(config))              # train_gpt.py --dry_run
-    cost = estimate_cost(config)              # the numbers
-    print(describe_total({name: cost, ...}))  # several trainings and their sum
+    print(describe_cost(config))  # train_gpt.py --dry_run
+    cost = estimate_cost(config)  # the numbers
 
 Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
 """
@@ -129,21 +128,3 @@ def describe_hours(flops: float) -> str:
         f"{count} {name} {hours(flops, name) / count:.2f}" for name in DEVICES for count in (1, 8)
     ]
     return f"hours at {MFU:.0%} MFU: {', '.join(words)}"
-
-
-def describe_total(costs: dict[str, Cost]) -> str:
-    """Return a table with a line for each training, by name, and the total of all of them."""
-    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {'H100 hours':>10}  training"]
-    for name, cost in costs.items():
-        time = hours(cost.flops, "H100")
-        shown = f"{time:,.2f}" if time >= 0.01 else "<0.01"
-        lines.append(
-            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {shown:>10}  {name}"
-        )
-    tokens = sum(cost.tokens for cost in costs.values())
-    flops = sum(cost.flops for cost in costs.values())
-    lines += [
-        f"total of {len(costs)} trainings: {tokens:,} tokens, {flops:.3g} FLOPs",
-        describe_hours(flops),
-    ]
-    return "\n".join(lines)
