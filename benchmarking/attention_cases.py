@@ -100,7 +100,8 @@ class AttentionBenchmark:
     def compute_without_encoding(self, backend: SDPBackend | None, layer: AttentionLayer) -> Tensor:
         """Compute attention by PyTorch's fused kernel alone: (B, T, C)."""
         mask_spec = attention.MaskSpec(self.setting.causal)
-        y = attention.sdpa(*layer.qkv(), layer.scale, mask_spec, backend)
+        q, k, v = layer.qkv()
+        y = attention.sdpa(q, k, v, layer.scale, mask_spec, backend)
         return y.transpose(1, 2).flatten(2)
 
     def compute(self, path: str, layer: AttentionLayer) -> Tensor:

@@ -1,6 +1,7 @@
 """Benchmark cases of training, generation and evaluation. bench.py times them, interleaved."""
 
 import collections
+from collections.abc import Callable
 
 from runtime import devices, loading
 
@@ -39,10 +40,12 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     return cases
 
 
-def train_case_of(setting: Setting, network: type[baselines.OtherNetwork]) -> BenchmarkCase:
+def train_case_of(
+    setting: Setting, make: Callable[[GPTConfig], baselines.OtherNetwork]
+) -> BenchmarkCase:
     """Return the case of one optimizer step of other authors' network."""
     config = GPTConfig(size=setting.model, block_size=setting.context)
-    return train_case(setting, network(config).to(setting.device))
+    return train_case(setting, make(config).to(setting.device))
 
 
 def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> BenchmarkCase:
