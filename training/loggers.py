@@ -75,7 +75,7 @@ class WandbLogger:
         try:
             self.run = self.wandb.init(
                 project=self.project,
-                name=run_name(folder),
+                name="/".join(Path(folder).resolve().parts[-2:]),  # as in medium/cable
                 id=run_id,
                 dir=folder,
                 config=config,
@@ -125,8 +125,3 @@ class TensorBoardLogger:
 
     def finish(self) -> None:
         self.writer.close()
-
-
-def run_name(folder: str | Path) -> str:
-    """Return the last two folders of a run's path, as in medium/cable."""
-    return "/".join(Path(folder).resolve().parts[-2:])

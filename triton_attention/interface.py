@@ -13,16 +13,11 @@ from triton_attention import operators, tile_skipping
 from triton_attention.bias import KINDS, Bias, bias_from_encoding
 from triton_attention.kernels import INTERPRETED
 
-__all__ = ["Bias", "bias_from_encoding", "fused_attention", "runs_on"]
+__all__ = ["Bias", "bias_from_encoding", "fused_attention"]
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 128
 MAX_HEADS = 65_535  # of all sequences: the limit of CUDA's grid in its second dimension
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-def runs_on(device: torch.device) -> bool:
-    """Return whether Triton can run on a device."""
-    return device.type == "cuda" or INTERPRETED.value
 
 
 def fused_attention(
@@ -84,7 +79,7 @@ def _check(q: Tensor, k: Tensor, bias: Bias, causal: bool) -> None:
     """Raise InputError for arguments that the kernels do not support."""
     B, H, T, D = q.shape
     S = k.size(2)
-    if not runs_on(q.device):
+    if not (q.is_cuda or INTERPRETED.value):
         raise InputError(
             f"attention: triton needs a GPU, not {q.device}, or TRITON_INTERPRET=1, which is slow: "
             "use auto"
