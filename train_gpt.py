@@ -216,7 +216,14 @@ class Trainer:
             contextlib.closing(self.batches),
             distributed.Signals() as signals,
             run.thread,
-            metrics.progress_bar(config, self.step, self.rank) as bar,
+            tqdm(
+                total=config.steps,
+                initial=self.step,
+                desc=config.pe,
+                unit="step",
+                disable=True if self.rank else None,  # None: unless standard error is a terminal
+                dynamic_ncols=True,
+            ) as bar,
         ):
             # A signal may have prevented the validation at the step to resume from.
             is_due = self.step > 0 and self.step % config.val_every == 0
@@ -297,8 +304,9 @@ class Trainer:
                 picture = loggers.draw(self.run.logger, bias_plots.picture, self.model, inputs[:1])
         self.model.train()
         tokens = len(self.val_indices) * self.val_windows.targets_per_window
-        values = metrics.validation_values(self.processes.sum(sums), tokens, self.val_windows)
-        metrics.check_validation(values["loss"], self.step, self.run)
+        values = metrics.validation_values(
+            self.processes.sum(sums), tokens, self.val_windows, self.step, self.run
+        )
         self.print_line(*metrics.validation_columns(values), *metrics.bias_columns(summary))
         values |= summary
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))

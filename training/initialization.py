@@ -78,7 +78,9 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
     weights}, and the parts that are the same but have tables of another length.
     """
     new_pe, state = model.config.pe, model.state_dict()
-    old_names = {_locate(name, old_pe): name for name in filter(_is_encoding, weights)}
+    old_names: dict[tuple, str] = {
+        _locate(name, old_pe): name for name in filter(_is_encoding, weights)
+    }
     kept, misfits = {}, {}
     for name in filter(_is_encoding, state):
         layer, part, rest = _locate(name, new_pe)

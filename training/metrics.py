@@ -13,7 +13,6 @@ from runtime.run_folder import Run
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from errors import InputError
 from evaluation.records import perplexity
@@ -179,9 +178,16 @@ def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -
     return logits.argmax(-1) == targets
 
 
-def validation_values(sums: Tensor, tokens: int, windows: Windows) -> dict:
-    """Return the values of a log line from the sums of all batches and their number of targets."""
+def validation_values(sums: Tensor, tokens: int, windows: Windows, step: int, run: Run) -> dict:
+    """Return the values of a log line from the sums of all batches and their number of targets.
+
+    Raises InputError if the loss after `step` steps is NaN or Inf.
+    """
     loss, accuracy = (sums / tokens).tolist()
+    if not math.isfinite(loss):
+        raise InputError(
+            f"the validation loss after step {step} is NaN or Inf; {run.describe_last_good(step)}"
+        )
     values = {"loss": loss, "tokens": tokens}
     if isinstance(windows, RecallWindows):
         values["accuracy"] = accuracy
@@ -194,14 +200,6 @@ def validation_columns(values: dict) -> list[str]:
     if "accuracy" in values:
         columns.append(f"accuracy {values['accuracy']:.1%}")
     return columns
-
-
-def check_validation(loss: float, step: int, run: Run) -> None:
-    """Raise InputError if the validation loss after `step` steps is NaN or Inf."""
-    if not math.isfinite(loss):
-        raise InputError(
-            f"the validation loss after step {step} is NaN or Inf; {run.describe_last_good(step)}"
-        )
 
 
 def check_parameters(model: GPT, step: int, run: Run) -> None:
@@ -241,18 +239,6 @@ def bias_columns(summary: dict) -> list[str]:
     if "left_out" in summary:
         columns.append(f"{np.mean(summary['left_out']):.1%} of attention skipped")
     return columns
-
-
-def progress_bar(config, step: int, rank: int) -> tqdm:
-    """Return a progress bar that is shown on rank 0, and only if standard error is a terminal."""
-    return tqdm(
-        total=config.steps,
-        initial=step,
-        desc=config.pe,
-        unit="step",
-        disable=True if rank else None,
-        dynamic_ncols=True,
-    )
 
 
 def describe_epochs(config, windows: Windows) -> str:
