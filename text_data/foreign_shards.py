@@ -41,21 +41,6 @@ def find_foreign(folder: Path) -> dict[str, list[Path]]:
     return splits
 
 
-def describe_missing(folder: Path, split: str, found: dict) -> str:
-    """Return what a folder of foreign shards lacks: no file of `split` is in it.
-
-    found: its splits. The message names the .bin files that belong to no split.
-    """
-    shards = {path.name for paths in find_foreign(folder).values() for path in paths}
-    others = sorted(path.name for path in folder.glob("*.bin") if path.name not in shards)
-    ignored = f" (ignored because of their names: {' '.join(others)})" if others else ""
-    index = "000001" if split == "train" else "000000"
-    return (
-        f"{folder} has no split '{split}', only {' '.join(found)}{ignored}: it needs {split}.bin "
-        f"or NAME_{split}_{index}.bin: rename a file, or prepare the text with prepare_text.py"
-    )
-
-
 def is_headerless(path: Path) -> bool:
     """Return whether a file is nanoGPT's: tokens without a header."""
     return path.name in HEADERLESS_NAMES and not has_header(path)

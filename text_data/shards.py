@@ -280,10 +280,11 @@ class Shards:
             raise InputError(
                 f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
-        if not entries and is_foreign and split in ("train", "val"):
-            raise InputError(foreign_shards.describe_missing(self.folder, split, splits))
         if not entries:
-            raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
+            remedy = f"choose one of {' '.join(splits)}"
+            if is_foreign:
+                remedy += f", or name a file {split}.bin or NAME_{split}_000001.bin"
+            raise InputError(f"{folder} has no split '{split}': {remedy}")
         if is_foreign:
             problems = foreign_shards.check_foreign(self.paths)
         else:

@@ -119,9 +119,8 @@ def test_ambiguous_folders_are_refused(tmp_path):
     write_nano_gpt(tmp_path / "held_out.bin")
     (line,) = problems_of(tmp_path, "val")
     assert line == (
-        f"{tmp_path} has no split 'val', only train (ignored because of their names: held_out.bin)"
-        ": it needs val.bin or NAME_val_000000.bin: rename a file, or prepare the text with "
-        "prepare_text.py"
+        f"{tmp_path} has no split 'val': choose one of train, or name a file val.bin or "
+        "NAME_val_000001.bin"
     )
     path = tmp_path / "TinyStories_train.bin"
     assert f"data {path} is a file: pass the folder" in problems_of(path)[0]
