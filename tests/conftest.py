@@ -162,6 +162,17 @@ def write_shards(folder, documents, shard_tokens=1000, vocab_size=257, tokenizer
     return folder
 
 
+def documents_of(folder, split):
+    """Return the texts of a split, which is tokenized as bytes."""
+    tokens = np.concatenate([part[:] for part in shards.Shards(folder, split, "always").tokens])
+    documents = np.split(tokens, np.flatnonzero(tokens == 256))[1:]
+    return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def run_outside(code, away, *arguments):
     """Run Python code in a process outside the repository, which gets the folder `away` last.
 

@@ -270,30 +270,6 @@ def test_missing_shards_are_written_again(tmp_path, hub, refused, lost):
     assert contents(out) == whole
 
 
-def test_resuming_uses_the_revision_of_the_first_run(tmp_path, hub, monkeypatch):
-    import datasets
-
-    load, requests = datasets.load_dataset, []
-
-    def load_dataset(path, name, split, streaming, revision):
-        requests.append((path, revision))
-        return load(str(hub), name, split=split, streaming=streaming)
-
-    def set_newest(newest):
-        monkeypatch.setattr(
-            huggingface_hub,
-            "dataset_info",
-            lambda repository, revision=None: types.SimpleNamespace(sha=revision or newest),
-        )
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    set_newest("first")
-    prepare(tmp_path / "toy", "--shards", 2)
-    set_newest("second")
-    prepare(tmp_path / "toy")
-    assert requests == [("HuggingFaceFW/fineweb-edu", "first")] * 2
-
-
 class Repository:
     """The two functions of the hub that are used, for a local folder.
 

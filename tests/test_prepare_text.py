@@ -7,29 +7,17 @@ import lzma
 import os
 
 import huggingface_hub
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import contents, documents_of
 
 import prepare_text
 from text_data import shards, text_sources
 
-EOT = 256
-
 
 def prepare(*arguments):
     prepare_text.main([str(argument) for argument in arguments])
-
-
-def documents_of(folder, split):
-    tokens = np.concatenate([part[:] for part in shards.Shards(folder, split).tokens])
-    documents = np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
-    return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_every_nth_document_is_held_out(tmp_path):
@@ -146,24 +134,6 @@ def test_changed_text_of_the_same_size_is_recognized(tmp_path, refused, offset):
     (tmp_path / "a.txt").write_text(text[:offset] + "A" + text[offset + 1 :])
     (line,) = refused(prepare_text.main, tmp_path / "a.txt", "--out_dir", tmp_path / "out")
     assert "already holds a data set with another source" in line
-
-
-def test_missing_shards_are_written_again(tmp_path, refused, capsys):
-    for n in range(8):
-        (tmp_path / f"{n}.txt").write_text(f"{n}: some text\n" * 9)
-    out = tmp_path / ".out"
-    flags = [tmp_path, "--val_every", 4, "--shard_tokens", 100, "--out_dir", out]
-    prepare(*flags)
-    before = contents(out)
-    prepare("--verify", "--out_dir", out)
-    assert "all match their hashes" in capsys.readouterr().out
-    (out / ".out_train_000002.bin").unlink()
-    (out / ".out_val_000000.bin").write_bytes(before[".out_val_000001.bin"])
-    missing, changed = refused(prepare_text.main, "--verify", "--out_dir", out)
-    assert "000002.bin does not exist" in missing and "000000.bin has been changed" in changed
-    (out / ".out_val_000000.bin").unlink()
-    prepare(*flags)
-    assert contents(out) == before
 
 
 def test_gpt2_tokens(tmp_path):

@@ -4,15 +4,14 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import contents, documents_of
 
 import prepare_wikitext
 from text_data import shards
 
-EOT = 256
 ARTICLES = [
     [
         " = Lobster = ",
@@ -66,22 +65,12 @@ configs:
 """
 
 
-def documents_of(folder, split):
-    tokens = np.concatenate([part[:] for part in shards.Shards(folder, split, "always").tokens])
-    documents = np.split(tokens, np.flatnonzero(tokens == EOT))[1:]
-    return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
-
-
 def file_text(lines):
     return "".join(f"{line}\n" for line in lines)
 
 
 def hub_rows(lines):
     return [line + "\n" if line.strip() else "" for line in lines]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture

@@ -7,17 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import write_shards
+from conftest import contents, write_shards
 
 from errors import InputError
 from evaluation import records
 from text_data import shard_format, shards
 
 DESCRIPTION = {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"}
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def overwrite(path, offset, content):

@@ -1,21 +1,6 @@
-"""Tests of text sources: files, tables and errors while reading them."""
+"""Tests of text sources: the files of the standard library."""
 
-import pytest
-
-from errors import InputError
 from text_data import text_sources
-
-
-def test_unreachable_hub_is_reported_with_the_remedy():
-    message = (
-        r"^it cannot be fetched from the hub \(no route\): connect to the network and run the same "
-        "command to resume; or pass a file$"
-    )
-    with (
-        pytest.raises(InputError, match=message),
-        text_sources.raise_input_errors("it", "pass a file", is_local=False),
-    ):
-        raise ConnectionError("no route")
 
 
 def test_standard_library_has_no_tests_and_no_packages():

@@ -7,6 +7,7 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 import tokenizers
+from conftest import contents
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import prepare_text
@@ -35,10 +36,6 @@ def write_sources(folder):
 
 def prepare(*arguments):
     prepare_text.main([str(argument) for argument in arguments])
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def check_round_trips(ours):
