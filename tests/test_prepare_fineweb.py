@@ -6,8 +6,8 @@ import lzma
 import shutil
 import types
 
+import hub_examples
 import huggingface_hub
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -17,18 +17,8 @@ import prepare_fineweb
 from text_data import shard_format, shards, text_sources, tokenization, tokenizer
 
 EOT = 256
-TEXTS = [f"{n}: naïve " + "words " * (n * 7 % 30) for n in range(60)]
-FILES = [TEXTS[:25], TEXTS[25:40], TEXTS[40:]]
-README = """---
-configs:
-- config_name: default
-  data_files: other/*.parquet
-- config_name: sample-10BT
-  data_files:
-  - split: train
-    path: sample/10BT/*.parquet
----
-"""
+TEXTS = hub_examples.fineweb_texts()
+FILES = [TEXTS[:20], TEXTS[20:40], TEXTS[40:]]
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +45,7 @@ def write_sources(folder, kind):
 @pytest.fixture
 def hub(tmp_path):
     """A folder with the layout of the data set on the hub."""
-    write_sources(tmp_path / "hub" / "sample" / "10BT", "parquet")
-    (tmp_path / "hub" / "other").mkdir()
-    other = pyarrow.table({"text": ["not this one"]})
-    pyarrow.parquet.write_table(other, tmp_path / "hub" / "other" / "0.parquet")
-    (tmp_path / "hub" / "README.md").write_text(README)
-    return tmp_path / "hub"
+    return hub_examples.write_fineweb(tmp_path)
 
 
 def source_flags(tmp_path, hub, kind):
@@ -173,9 +158,11 @@ def test_resuming_reads_and_tokenizes_only_the_rest(tmp_path, hub, monkeypatch, 
     # The first two files are finished.
     assert 40 <= first_row <= next_document < first_row + 4
     # If the first file were read again, its rows would be counted wrongly.
-    path = next(source.glob("*0.*"))
+    path = min(source.iterdir())
     if kind == "hub":
-        pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS[:3], "id": range(3)}), path)
+        pyarrow.parquet.write_table(
+            pyarrow.table({"text": TEXTS[:3], "id": ["0"] * 3, "score": [3.0] * 3}), path
+        )
     else:
         path.write_text('{"text": "", "id": 0}\n'.ljust(path.stat().st_size))
     rows_read, tokenized = record_reading(monkeypatch)
@@ -300,18 +287,8 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """Six shards of GPT-2 tokens and a README."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    (folder / "README.md").write_text("pretokenized shards")
-    for number in range(6):
-        header = np.zeros(256, dtype="<i4")
-        header[:3] = 20240520, 1, 100
-        tokens = np.arange(100, dtype="<u2")
-        tokens[: number + 2] = 50256
-        name = f"made_elsewhere_{'train' if number else 'val'}_{number:06d}.bin"
-        (folder / name).write_bytes(header.tobytes() + tokens.tobytes())
-    return Repository(folder, monkeypatch)
+    """Six shards of GPT-2 tokens."""
+    return Repository(hub_examples.write_shards(tmp_path, count=6), monkeypatch)
 
 
 DOWNLOAD = ["--pretokenized", "--dataset", "user/shards"]
@@ -342,7 +319,7 @@ def test_downloading_resumes(tmp_path, repository, refused):
     out, whole = tmp_path / "out", tmp_path / "whole"
     download(whole)
     repository.downloaded.clear()
-    repository.broken = "made_elsewhere_train_000003.bin"
+    repository.broken = "finewebedu_train_000003.bin"
     (line,) = refused(prepare_fineweb.main, *DOWNLOAD, "--out_dir", out)
     message = f"{repository.broken} cannot be fetched from the hub (connection lost): connect"
     assert message in line
@@ -351,7 +328,7 @@ def test_downloading_resumes(tmp_path, repository, refused):
     assert "was interrupted" in refused(lambda flags: shards.Shards(out, "train"))[0]
     repository.broken = None
     download(out)
-    (out / "made_elsewhere_train_000002.bin").unlink()
+    (out / "finewebedu_train_000002.bin").unlink()
     download(out, "--shards", "3")  # a lower --shards removes none, and replaces the missing one
     numbers = [int(name[-10:-4]) for name in repository.downloaded]
     assert numbers == [0, 1, 2, 3, 4, 5, 2]
@@ -365,7 +342,7 @@ def test_wrong_pretokenized_sources_are_refused(tmp_path, repository, refused):
         return refused(prepare_fineweb.main, *DOWNLOAD, *flags, "--out_dir", tmp_path / "out")[0]
 
     assert "remove --source and --tokenizer" in error("--tokenizer", "bytes")
-    val = repository.folder / "made_elsewhere_val_000000.bin"
+    val = repository.folder / "finewebedu_val_000000.bin"
     val.write_bytes(b"no shard")
     line = error()
     assert "is not a shard" in line and line.endswith("pass another --dataset")
@@ -397,9 +374,9 @@ def test_wrong_settings_and_sources_are_refused(tmp_path, hub, refused, monkeypa
     line = error("--dataset", hub, "--name", "sample-1BT")
     assert "'sample-1BT' not found" in line
     assert line.endswith("or pass local files as --source")
-    assert "--text_column from text id" in error("--dataset", hub, "--text_column", "body")
+    assert "--text_column from text id score" in error("--dataset", hub, "--text_column", "body")
     message = "no text is left for the split 'train': pass more text or a smaller --shard_tokens"
     assert message in error("--dataset", hub)
-    (hub / "sample" / "10BT" / "002.parquet").write_bytes(b"PAR1 damaged")
+    (hub / "sample" / "10BT" / "002_00000.parquet").write_bytes(b"PAR1 damaged")
     assert "cannot be read" in error("--dataset", hub)
     assert not (tmp_path / "out").exists()
