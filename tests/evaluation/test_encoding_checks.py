@@ -1,5 +1,7 @@
 """The checks of evaluation/encoding_checks.py, over all encodings and on wrong ones."""
 
+import re
+
 from runtime import plugins
 
 import pytest
@@ -71,253 +73,127 @@ def test_order_fails_without_an_encoding(monkeypatch):
 
 
 # Wrong encodings. Each differs in one place from Right, -r_h S with S a running sum of steps.
-
-WRONG = [
-    (
-        "options",
-        """
+# A line "# CHECK" starts the code of one that fails this check.
+WRONG_CODE = """
+# options
     def __init__(self, heads, channels, block_size, *, slope: float = 0.5):
         super().__init__(heads, channels, block_size)
-""",
-    ),
-    (
-        "options",
-        """
+# options
     option_words = {"growth": ("log", "root")}
     def __init__(self, heads, channels, block_size, *, growth: str = "linear"):
         super().__init__(heads, channels, block_size)
-""",
-    ),
-    (
-        "options",
-        """
+# options
     option_words = {"grwth": ("log", "root")}
     def __init__(self, heads, channels, block_size, *, growth: str = "log"):
         super().__init__(heads, channels, block_size)
-""",
-    ),
-    (
-        "shapes",
-        """
+# shapes
     def features(self, x, pos, previous=None):
         s = running_sum(self.steps(x)) if previous is None else self.steps(x)
         return (s.mT,), (s,)
-""",
-    ),
-    (
-        "inputs unchanged",
-        """
+# inputs unchanged
     def features(self, x, pos, previous=None):
         return super().features(x.tanh_(), pos, previous)
-""",
-    ),
-    (
-        "device",
-        """
+# device
     def bias(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h) * torch.ones(len(self.r), 1, 1)
-""",
-    ),
-    (
-        "reference formula",
-        """
+# reference formula
     def reference_bias(self, x):
         return np.zeros((1, 1, x.shape[1], x.shape[1]))
-""",
-    ),
-    (
-        "factors",
-        """
+# factors
     def factors(self, q_features, k_features):
         r = self.r[None, :, None]
         return (r * q_features[0], None), (r, k_features[0])
-""",
-    ),
-    (
-        "continued features",
-        """
+# continued features
     def features(self, x, pos, previous=None):
         return super().features(x, pos)
-""",
-    ),
-    (
-        "gradients",
-        """
+# gradients
     def bias(self, q_features, k_features, h):
         r = self.r[h]
         return -(r.detach() + r) / 2 * (k_features[0] - q_features[0]).abs()
-""",
-    ),
-    (
-        "parameter gradients",
-        """
+# parameter gradients
     def bias(self, q_features, k_features, h):
         return -self.r.detach()[h] * (k_features[0] - q_features[0]).abs()
-""",
-    ),
-    (
-        "finite values",
-        """
+# finite values
     def bias(self, q_features, k_features, h):
         distance = (k_features[0] - q_features[0]).abs()
         return -self.r[h] * distance * (distance / distance)
-""",
-    ),
-    (
-        "clamping",
-        """
+# clamping
     def clamp_parameters_(self):
         self.r = nn.Parameter(self.r.detach().clamp(min=0.1))
-""",
-    ),
-    (
-        "attention paths",
-        """
+# attention paths
     def bias(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h) / k_features[0].size(-1)
-""",
-    ),
-    (
-        "causality",
-        """
+# causality
     def features(self, x, pos, previous=None):
         return super().features(x - x.mean(1, keepdim=True), pos, previous)
-""",
-    ),
-    (
-        "lengths",
-        """
+# lengths
     def bias(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h) / (1 + k_features[0].size(-1))
-""",
-    ),
-    (
-        "order",
-        """
+# order
     bias = None
     def biass(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h)
-""",
-    ),
-    (
-        "KV cache",
-        """
+# KV cache
     def features(self, x, pos, previous=None):
         s = running_sum(self.steps(x))
         return (s,), (s,)
-""",
-    ),
-    (
-        "KV cache of a window",
-        """
+# KV cache of a window
     def bias(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h) / k_features[0].size(-1)
-""",
-    ),
-    (
-        "fixed-shape decoding",
-        """
+# fixed-shape decoding
     def features(self, x, pos, previous=None):
         (s,), _ = super().features(x, pos, previous)
         s = s + pos[0].item() * 1e-3
         return (s,), (s,)
-""",
-    ),
-    (
-        "one compiled graph",
-        """
+# one compiled graph
     def bias(self, q_features, k_features, h):
         bias = super().bias(q_features, k_features, h)
         return bias if bias.max() < 1e6 else bias.clamp(max=1e6)
-""",
-    ),
-    (
-        "activation checkpointing",
-        """
+# activation checkpointing
     calls = 0
     def bias(self, q_features, k_features, h):
         type(self).calls += 1
         return super().bias(q_features, k_features, h) * type(self).calls
-""",
-    ),
-    (
-        "float64",
-        """
+# float64
     def features(self, x, pos, previous=None):
         (s,), _ = super().features(x, pos, previous)
         return (s.float(),), (s.float(),)
-""",
-    ),
-    (
-        "bfloat16, far tokens",
-        """
+# bfloat16, far tokens
     def rotate(self, q, k, pos):
         angle = (pos.to(q.dtype) / 3)[:, None]
         return q * angle.cos(), k * angle.cos()
-""",
-    ),
-    (
-        "encoder: formula",
-        """
+# encoder: formula
     def bias(self, q_features, k_features, h):
         return -self.r[h] * (k_features[0] - q_features[0])
-""",
-    ),
-    (
-        "encoder: formula",
-        """
+# encoder: formula
     def factors(self, q_features, k_features):  # only for earlier keys
         r = self.r[None, :, None]
         return (r * q_features[0], None), (-r, k_features[0])
-""",
-    ),
-    (
-        "encoder: formula",
-        """
+# encoder: formula
     def bias(self, q_features, k_features, h):
         return -self.r[h] * (k_features[0] - q_features[0] + 1).log1p()
-""",
-    ),
-    (
-        "encoder: padding",
-        """
+# encoder: padding
     def features(self, x, pos, previous=None):
         return super().features(x * (pos < pos[-1])[:, None], pos, previous)
-""",
-    ),
-    (
-        "encoder: context",
-        """
+# encoder: context
     def set_bidirectional(self):
         pass
-""",
-    ),
-    (
-        "state_dict",
-        """
+# state_dict
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
         self.noise = torch.rand(heads)
     def bias(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h) * self.noise[h]
-""",
-    ),
-    (
-        "determinism",
-        """
+# determinism
     def bias(self, q_features, k_features, h):
         bias = super().bias(q_features, k_features, h)
         return bias * torch.rand_like(bias)
-""",
-    ),
-    (
-        "training",
-        """
+# training
     def embed(self, x, pos):
         return torch.zeros_like(x)
-""",
-    ),
-]
+"""
+_, *PARTS = re.split(r"^# (.+)$", WRONG_CODE, flags=re.MULTILINE)
+WRONG = list(zip(PARTS[::2], PARTS[1::2], strict=True))
 RIGHT = """
 import numpy as np
 import torch

@@ -103,13 +103,9 @@ def test_half_precision_and_variants_are_saved(export, tmp_path):
         load(tmp_path / "bf16", variant="bf16")
 
 
-@pytest.mark.parametrize("hashes", [None, {}, "absent"])
-def test_exports_without_a_hash_are_loaded(hashes, export, tmp_path):
-    """Earlier versions wrote none."""
-    folder = shutil.copytree(export, tmp_path / "older")
-    config = {**config_of(folder), "weights_sha256": hashes}
-    if hashes == "absent":
-        del config["weights_sha256"]
+def test_models_that_transformers_uploads_have_no_hash(export, tmp_path):
+    folder = shutil.copytree(export, tmp_path / "uploaded")
+    config = {**config_of(folder), "weights_sha256": None}
     (folder / "config.json").write_text(json.dumps(config))
     load(folder)
 
