@@ -1,12 +1,15 @@
-"""Programs called in this process, and what a user may expect of how they end."""
+"""Programs called in this process, how they may end, and a hash of what they computed."""
 
 import contextlib
+import hashlib
 import io
 import re
 import traceback
 from dataclasses import dataclass
 
 from runtime import cli
+
+import torch
 
 # A traceback, and PyTorch's advice to load unsafe files.
 FORBIDDEN = ("Traceback (most recent call last)", "weights_only")
@@ -43,3 +46,24 @@ def call(program, *flags) -> Result:
             traceback.print_exc()
             status = 1
     return Result(status, output.getvalue())
+
+
+def digest(value) -> str:
+    """Return a hash of nested values and tensors."""
+    total = hashlib.sha256()
+
+    def add(item):
+        if isinstance(item, dict):
+            for key, inner in item.items():
+                total.update(repr(key).encode())
+                add(inner)
+        elif isinstance(item, list | tuple):
+            for inner in item:
+                add(inner)
+        elif isinstance(item, torch.Tensor):
+            total.update(item.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            total.update(repr(item).encode())
+
+    add(value)
+    return total.hexdigest()

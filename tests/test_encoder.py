@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ENCODINGS, TINY, evaluation, log_of, ranks, write_shards
+from in_process import digest
 from numpy.testing import assert_allclose
-from test_train_gpt import digest
 
 import eval_extrapolation
 import report

@@ -8,7 +8,6 @@ importing takes seconds.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import in_process
 import torch
-from in_process import Result
+from in_process import Result, digest
 
 import eval_extrapolation
 import export_hf
@@ -111,27 +110,6 @@ def expect(found, expected, what: str) -> None:
     """Raise Lost if something differs from what programs make without a fault."""
     if found != expected:
         raise Lost(f"{what} differs from that without a fault")
-
-
-def digest(value) -> str:
-    """Return a hash of nested values and tensors."""
-    total = hashlib.sha256()
-
-    def add(item):
-        if isinstance(item, dict):
-            for key, inner in item.items():
-                total.update(repr(key).encode())
-                add(inner)
-        elif isinstance(item, list | tuple):
-            for inner in item:
-                add(inner)
-        elif isinstance(item, torch.Tensor):
-            total.update(item.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        else:
-            total.update(repr(item).encode())
-
-    add(value)
-    return total.hexdigest()
 
 
 def digest_folder(folder: Path) -> str:

@@ -16,7 +16,7 @@ from runtime import checkpoints, distributed, run_folder
 import pytest
 import torch
 from conftest import ROOT, TINY, log_of, ranks
-from test_train_gpt import digest
+from in_process import digest
 
 import train_gpt
 from errors import InputError

@@ -8,7 +8,7 @@ from runtime import checkpoints, cli
 import pytest
 import torch
 from conftest import ROOT, TINY, log_of
-from test_train_gpt import digest
+from in_process import digest
 
 import train_gpt
 from text_data.recall_task import SYMBOLS, TARGETS
