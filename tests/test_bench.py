@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 import time
 
 from runtime import devices, loading
@@ -20,39 +21,24 @@ from evaluation.record_schema import COMPARISON, GROWTH, SPEED
 from model import GPT, GPTConfig
 from text_data import data_loader, shards, text_sources
 
-SMALL = (
-    "--model",
-    "quickstart",
-    "--micro_batch",
-    "2",
-    "--repeats",
-    "3",
-    "--device",
-    "cpu",
-    "--dtype",
-    "float32",
-)
+SMALL = shlex.split("--model quickstart --micro_batch 2 --repeats 3 --device cpu --dtype float32")
 NAMES = ("train", "attention", "generate", "eval")
 PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
+
+
+def measure(folder, flags, *paths):
+    """Return the record of bench.py with flags in one text, then paths, on a small model."""
+    out = folder / "out.json"
+    bench.main([*SMALL, *shlex.split(flags), *map(str, paths), "--out", str(out)])
+    return json.loads(out.read_text())
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """Record of all benchmarks of encodings, for a few of them, at 8 and 12 tokens."""
-    out = tmp_path_factory.mktemp("bench") / "out.json"
-    bench.main(
-        [
-            *NAMES,
-            "--encodings",
-            "cable,t5:buckets=8,max_distance=16,rope",
-            "--context",
-            "12,8",
-            *SMALL,
-            "--out",
-            str(out),
-        ]
-    )
-    return json.loads(out.read_text())
+    encodings = "cable,t5:buckets=8,max_distance=16,rope"
+    flags = f"{' '.join(NAMES)} --encodings {encodings} --context 12,8"
+    return measure(tmp_path_factory.mktemp("bench"), flags)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,22 +64,11 @@ def test_speeds_and_ratios_follow_from_the_seconds(record, name):
 
 def test_attention_is_compared_with_sdpa_and_the_dense_path(record):
     entries = record["attention"]["contexts"]["8"]
-    assert {key: set(entry["ratios"]) for key, entry in entries.items()} == {
-        "cable": {"rope", "nope", "sdpa", "dense"},
-        **{
-            key: {"rope", "nope", "sdpa"}
-            for key in (
-                "rope",
-                "rope flash",
-                "nope",
-                "nope flash",
-                "sdpa",
-                "t5:buckets=8,max_distance=16",
-                "cable dense",
-                "cable flash",
-            )
-        },
-    }
+    compared = {key: set(entry["ratios"]) for key, entry in entries.items()}
+    assert compared.pop("cable") == {"rope", "nope", "sdpa", "dense"}
+    flash = {"rope flash", "nope flash", "cable flash"}
+    others = {"rope", "nope", "sdpa", "t5:buckets=8,max_distance=16", "cable dense"}
+    assert compared == dict.fromkeys(flash | others, {"rope", "nope", "sdpa"})
 
 
 def test_error_is_relative_to_the_dense_path(record):
@@ -108,21 +83,9 @@ def test_error_is_relative_to_the_dense_path(record):
 
 def test_encoders_are_measured(tmp_path, capsys, trained):
     """Random ones, and a trained one, whose objective comes from the run."""
-    out, short = ["--out", str(tmp_path / "out.json")], ["--context", "8", *SMALL, "--repeats", "1"]
-    bench.main(
-        [
-            "train",
-            "attention",
-            "eval",
-            "--objective",
-            "mlm",
-            "--encodings",
-            "cable,alibi",
-            *short,
-            *out,
-        ]
-    )
-    record = json.loads((tmp_path / "out.json").read_text())
+    short = "--context 8 --repeats 1"
+    flags = f"train attention eval --objective mlm --encodings cable,alibi {short}"
+    record = measure(tmp_path, flags)
     for name in ("train", "attention", "eval"):
         assert record[name]["objective"] == "mlm" and list(record[name]["contexts"]["8"])[:4] == [
             "rope",
@@ -132,8 +95,8 @@ def test_encoders_are_measured(tmp_path, capsys, trained):
         ]
         assert {entry["tokens"] for entry in record[name]["contexts"]["8"].values()} == {16}
     assert capsys.readouterr().out.count("quickstart encoder, float32") == 3
-    bench.main(["attention", "--run", str(trained("alibi", "--objective", "mlm")), *short, *out])
-    result = json.loads((tmp_path / "out.json").read_text())["attention"]
+    run = trained("alibi", "--objective", "mlm")
+    result = measure(tmp_path, f"attention {short} --run", run)["attention"]
     assert result["objective"] == "mlm" and set(result["contexts"]["8"]) == {
         "rope",
         "rope flash",
@@ -225,23 +188,8 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
 
 def test_contexts_beyond_the_limit_have_no_number(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(GPTConfig, "block_size", 8)
-    bench.main(
-        [
-            "train",
-            "generate",
-            "eval",
-            "--encodings",
-            "learnable",
-            "--context",
-            "8,10",
-            *SMALL,
-            "--repeats",
-            "1",
-            "--out",
-            str(tmp_path / "out.json"),
-        ]
-    )
-    record = json.loads((tmp_path / "out.json").read_text())
+    flags = "train generate eval --encodings learnable --context 8,10 --repeats 1"
+    record = measure(tmp_path, flags)
     numbers = {
         name: [bool(entries["learnable"]) for entries in result["contexts"].values()]
         for name, result in record.items()
@@ -275,10 +223,8 @@ def test_every_encoding_is_compiled(monkeypatch):
 
 
 def test_generation_is_compared_with_transformers(tmp_path, capsys):
-    out = tmp_path / "out.json"
-    flags = ["--context", "8", "--against", "transformers", "--repeats", "1", "--out", str(out)]
-    bench.main(["generate", *SMALL[:-1], "bfloat16", *flags])
-    record = json.loads(out.read_text())
+    flags = "generate --context 8 --against transformers --repeats 1 --dtype bfloat16"
+    record = measure(tmp_path, flags)
     assert SPEED.find_problem(record) is None and record["transformers"]
     entries = record["generate"]["contexts"]["8"]
     names = ("rope", "nope", "cable")
@@ -311,6 +257,9 @@ def test_transformers_case_generates_what_generate_does(pe, monkeypatch):
     assert case.memory() == 2 * 4 * 128 * 8 * 4  # keys and values of 4 layers and 8 tokens
 
 
+TEXT = "--text_column body --tokenizer bytes"
+
+
 @pytest.fixture
 def source(tmp_path):
     (tmp_path / "rows.jsonl").write_text(
@@ -320,22 +269,7 @@ def source(tmp_path):
 
 
 def test_preparation_counts_the_tokens_of_the_source(source, tmp_path, capsys):
-    bench.main(
-        [
-            "prepare",
-            "--source",
-            str(source),
-            "--text_column",
-            "body",
-            "--tokenizer",
-            "bytes",
-            "--repeats",
-            "3",
-            "--out",
-            str(tmp_path / "out.json"),
-        ]
-    )
-    record = json.loads((tmp_path / "out.json").read_text())
+    record = measure(tmp_path, f"prepare {TEXT} --source", source)
     prepare = record["prepare"]
     assert (prepare["documents"], prepare["tokens"]) == (20, 20 + 7 * sum(range(20)))
     for name, seconds in prepare["seconds"].items():
@@ -377,10 +311,7 @@ def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, 
     monkeypatch.setattr(comparison, "ROWS", rows)
     monkeypatch.setitem(comparison.PRODUCT_SIZE, "cpu", 4)
     monkeypatch.delenv("NANOGPT", raising=False)
-    out = tmp_path / "compare.json"
-    text = ["--source", str(source), "--text_column", "body", "--tokenizer", "bytes"]
-    bench.main(["compare", *SMALL, "--context", "8", *text, "--out", str(out)])
-    record = json.loads(out.read_text())
+    record = measure(tmp_path, f"compare --context 8 {TEXT} --source", source)
     assert record["transformers"] and record["tiktoken"] and COMPARISON.find_problem(record) is None
     assert list(record["compare"]["skipped"]) == ["a, cable, m", "b, cable, f"]
     assert [row["task"] for row in record["compare"]["rows"]] == ["c", "preparation"]
@@ -396,10 +327,7 @@ def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, 
 
 def test_growth_has_seconds_of_each_context(monkeypatch, tmp_path):
     monkeypatch.setattr(GPTConfig, "block_size", 8)
-    out = tmp_path / "growth.json"
-    flags = ["--encodings", "learnable", "--context", "8,10", *SMALL, "--out", str(out)]
-    bench.main(["growth", *flags])
-    record = json.loads(out.read_text())
+    record = measure(tmp_path, "growth --encodings learnable --context 8,10")
     assert GROWTH.find_problem(record) is None and record["growth"]["micro_batch"] == 1
     lengths = record["growth"]["lengths"]
     assert {name: {n: e and e["tokens"] for n, e in lengths[name].items()} for name in lengths} == {
@@ -410,71 +338,55 @@ def test_growth_has_seconds_of_each_context(monkeypatch, tmp_path):
     assert len(lengths["train"]["8"]["seconds"]) == 3
 
 
-def test_compare_and_growth_refuse_other_settings(refused, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "flags, problems",
+    [
+        ("", ["name a benchmark: train, attention, generate, eval, prepare"]),
+        ("speed", ["unknown benchmark 'speed': choose from train"]),
+        ("generate --objective mlm", ["generate needs decoders: remove it or --objective mlm"]),
+        ("train --objective mlm --encodings cope", ["cope supports decoders only"]),
+        ("train attention --run TMP", ["--run applies to attention only"]),
+        ("attention --run RUN --context 2900", ["lower --micro_batch or --context"]),
+        (
+            "train --against transformers",
+            ["--against transformers applies to generate only: remove it"],
+        ),
+        ("prepare --repeats 0", ["repeats is 0"]),
+        ("prepare --source TMP --tokenizer bytes", ["is not a jsonl or parquet file"]),
+        ("prepare --source SOURCE --tokenizer bytes", ["--text_column from body"]),
+        ("train --context 8,1", ["context '8,1': pass token counts of at least 2"]),
+        ("train --context 8k", ["context '8k': pass token counts"]),
+        (
+            "train --encodings cabel,t5:depth=2 --micro_batch 0",
+            [
+                "micro_batch is 0",
+                "unknown positional encoding 'cabel'",
+                "t5 has no option 'depth'",
+            ],
+        ),
+        ("train --model huge --encodings cable,fox", ["unknown size 'huge'"]),
+        ("eval --context 8 --out SOURCE/out.json", ["cannot write"]),
+        ("train growth", ["growth has a record of its own: remove the other benchmarks"]),
+        ("compare --context 8,12", ["pass a single --context"]),
+        ("compare --objective mlm", ["compare needs decoders"]),
+        ("growth --encodings cable,alibi", ["growth measures one encoding"]),
+    ],
+)
+def test_invalid_input_is_refused(flags, problems, source, refused, trained, tmp_path):
+    paths = {"TMP": tmp_path, "RUN": trained("cable"), "SOURCE": source}
+    for name, path in paths.items():
+        flags = flags.replace(name, str(path))
+    lines = refused(bench.main, *shlex.split(flags))
+    for line, problem in zip(lines, problems, strict=True):
+        assert problem in line
+
+
+def test_compare_refuses_another_folder_than_nanogpt(refused, monkeypatch, tmp_path):
     monkeypatch.setenv("NANOGPT", str(tmp_path))
-    (line,) = refused(bench.main, "compare")
-    assert line == (
+    assert refused(bench.main, "compare") == [
         f"error: NANOGPT={tmp_path} has no model.py: "
         "use the folder of a clone of github.com/karpathy/nanoGPT"
-    )
-    monkeypatch.delenv("NANOGPT")
-    alone = "growth has a record of its own: remove the other benchmarks"
-    assert alone in refused(bench.main, "train", "growth")[0]
-    for flags, expected in (
-        (("compare", "--context", "8,12"), "pass a single --context"),
-        (("compare", "--objective", "mlm"), "compare needs decoders"),
-        (("growth", "--encodings", "cable,alibi"), "growth measures one encoding"),
-    ):
-        (line,) = refused(bench.main, *flags)
-        assert expected in line
-
-
-def test_invalid_input_is_refused(source, refused, trained, tmp_path):
-    main = bench.main
-    assert "name a benchmark: train, attention, generate, eval, prepare" in refused(main)[0]
-    assert (
-        "generate needs decoders: remove it or --objective mlm"
-        in refused(main, "generate", "--objective", "mlm")[0]
-    )
-    assert (
-        "cope supports decoders only"
-        in refused(main, "train", "--objective", "mlm", "--encodings", "cope")[0]
-    )
-    assert "unknown benchmark 'speed': choose from train" in refused(main, "speed")[0]
-    assert (
-        "--run applies to attention only"
-        in refused(main, "train", "attention", "--run", tmp_path)[0]
-    )
-    assert (
-        "lower --micro_batch or --context"
-        in refused(main, "attention", "--run", trained("cable"), "--context", 2900)[0]
-    )
-    message = "--against transformers applies to generate only: remove it"
-    assert message in refused(main, "train", "--against", "transformers")[0]
-    assert "repeats is 0" in refused(main, "prepare", "--repeats", 0)[0]
-    assert (
-        "is not a jsonl or parquet file"
-        in refused(main, "prepare", "--source", tmp_path, "--tokenizer", "bytes")[0]
-    )
-    assert (
-        "--text_column from body"
-        in refused(main, "prepare", "--source", source, "--tokenizer", "bytes")[0]
-    )
-    assert (
-        "context '8,1': pass token counts of at least 2"
-        in refused(main, "train", "--context", "8,1")[0]
-    )
-    assert "context '8k': pass token counts" in refused(main, "train", "--context", "8k")[0]
-    assert [
-        line.split(":")[1]
-        for line in refused(main, "train", "--encodings", "cabel,t5:depth=2", "--micro_batch", 0)
-    ] == [" micro_batch is 0", " unknown positional encoding 'cabel'", " t5 has no option 'depth'"]
-    assert len(refused(main, "train", "--model", "huge", "--encodings", "cable,fox")) == 1
-    (tmp_path / "file").write_text("")
-    assert (
-        "cannot write"
-        in refused(main, "eval", *SMALL, "--context", 8, "--out", tmp_path / "file" / "out.json")[0]
-    )
+    ]
 
 
 def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_path, capsys):
@@ -499,21 +411,8 @@ def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_p
     for output, exact in zip(outputs, expected, strict=True):
         torch.testing.assert_close(output, exact)
 
-    out = ["--out", str(tmp_path / "out.json")]
-    bench.main(
-        [
-            "attention",
-            "--run",
-            str(trained("cable")),
-            "--context",
-            "8,12",
-            *SMALL,
-            "--repeats",
-            "1",
-            *out,
-        ]
-    )
-    result = json.loads((tmp_path / "out.json").read_text())["attention"]
+    flags = "attention --context 8,12 --repeats 1 --run"
+    result = measure(tmp_path, flags, trained("cable"))["attention"]
     names = list(result["contexts"]["12"])
     assert names[:3] == ["rope", "nope", "cable"]
     assert set(names[3:]) == {"sdpa", "rope flash", "nope flash", "cable dense", "cable flash"}
