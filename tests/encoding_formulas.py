@@ -246,15 +246,6 @@ def check_rotation(pe, frequencies, first, factor=1):
         assert_allclose(y, np.concatenate([z.real, z.imag], -1), atol=3e-6)
 
 
-def check_logits_depend_on_distance(pe):
-    """Rotate the same query and key at all positions: logits must be constant on diagonals."""
-    q, k = torch.randn(2, 1, 1, 1, 16).expand(2, 1, 1, T, 16)
-    q, k = make(pe).rotate(q, k, torch.arange(T))
-    logits = (q @ k.mT)[0, 0]
-    for d in range(-T + 1, T):
-        assert_allclose(logits.diagonal(d), logits.diagonal(d)[0].expand(T - abs(d)), atol=1e-5)
-
-
 def check_rotation_of_transformers(pe, rope_type, base, settings, factor=1):
     """Compare `rotate` with the rotary embedding of transformers, trained at 1,000 tokens."""
     from transformers import LlamaConfig

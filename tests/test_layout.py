@@ -123,16 +123,3 @@ def test_dependencies_import_or_probe_no_name_of_the_root():
     # Examples in docstrings: transformers' generation module.
     lines = [line for line in lines if "generation/logits_process.py" not in line]
     assert not lines, lines[:5]
-
-
-def test_no_python_line_is_longer_than_100_columns():
-    files = subprocess.run(
-        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    long = [
-        f"{name}:{number}"
-        for name in files
-        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)
-        if len(line) > 100
-    ]
-    assert not long
