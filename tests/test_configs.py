@@ -31,15 +31,6 @@ def test_config_opens_with_its_cost_and_a_command(path):
     assert f"configs/{path.name}" in header or f"SCALE={path.stem} bash scripts/" in header
 
 
-@pytest.mark.parametrize(
-    "size, steps, epochs", [("tiny", 9000, 10), ("small", 5000, 5), ("medium", 3000, 3)]
-)
-def test_wikitext103_has_the_epochs_of_the_paper(size, steps, epochs):
-    config = Config(**yaml.safe_load((ROOT / f"configs/wikitext103_{size}.yaml").read_text()))
-    assert (config.size, config.steps, config.block_size) == (size, steps, 1024)
-    assert config.steps * config.tokens_per_step / 118e6 == pytest.approx(epochs, rel=0.12)
-
-
 @pytest.mark.parametrize("size", ["tiny", "small", "medium"])
 def test_fineweb_edu_is_one_epoch_of_10b_tokens(size):
     config = Config(**yaml.safe_load((ROOT / f"configs/fineweb-edu_{size}.yaml").read_text()))

@@ -161,32 +161,7 @@ def test_epochs_of_the_configs(size, epochs):
     """The epochs that v3 prints are those of 131,072 tokens per step, not of 524,288."""
     settings = yaml.safe_load((ROOT / f"configs/wikitext103_{size}.yaml").read_text())
     tokens = 118e6  # of WikiText-103's training split
+    config = Config(**settings)
+    assert (config.size, config.block_size) == (size, 1024)
     assert settings["steps"] * settings["tokens_per_step"] / tokens == pytest.approx(epochs, 0.12)
     assert settings["steps"] * Config.tokens_per_step / tokens > 4 * epochs * 0.95
-
-
-def test_memory_of_the_headline_is_linear_in_the_length():
-    """Of 16 sequences of `medium`, from the numbers of training.md at 1,024 tokens.
-
-    The line through 4 and 32 sequences meets 0 near weights, gradients, accumulated gradients and
-    moments, 20 bytes per parameter.
-    """
-    text = (ROOT / "docs" / "training.md").read_text()
-    gigabytes = {
-        int(n): float(value)
-        for n, value in re.findall(
-            r"(\d+): ([\d.]+)", re.search(r"\| `medium` \| (4: .*) \|", text)[1]
-        )
-    }
-    per_sequence = (gigabytes[32] - gigabytes[4]) / 28
-    fixed = gigabytes[4] - 4 * per_sequence
-    assert fixed == pytest.approx(353.8e6 * 20 / 1e9, abs=0.1)
-    assert f"plus {353.8e6 * 20 / 1e9:.1f} GB" in PAGE.read_text()
-    assert gigabytes[8] == pytest.approx(fixed + 8 * per_sequence, rel=0.03)
-    ratio = (fixed + 8 * per_sequence) / (fixed + 16 * per_sequence)
-    assert f"about {ratio:.2f} of the memory" in PAGE.read_text()
-    fixed -= 353.8e6 * 4 / 1e9  # the benchmark accumulates no gradients
-    alone = (fixed + 8 * per_sequence) / (fixed + 16 * per_sequence)
-    assert f"about {alone:.2f} in the benchmark" in PAGE.read_text()
-    findings = (ROOT / "docs" / "findings" / "extrapolation.md").read_text()
-    assert f"about {1 - alone:.0%} is expected in this benchmark, {1 - ratio:.0%} with" in findings

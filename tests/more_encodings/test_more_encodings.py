@@ -252,23 +252,6 @@ def test_yarn_as_released_matches_transformers(factor, length, base):
     assert encoding.attention_factor == pytest.approx(expected_factor)
 
 
-@pytest.mark.parametrize("factor", [4, 16, 64])
-def test_yarn_as_printed_weighs_by_rotations(factor):
-    """Peng et al. 2024, section 3.2, in float64; the released ramp has other frequencies."""
-    device, n = torch.device("cpu"), np.arange(32)
-    original = 10000.0 ** (-2 * n / 64)
-    weight = np.clip((1024 * original / (2 * np.pi) - 1) / (32 - 1), 0, 1)
-    expected = weight * original + (1 - weight) * original / factor
-    for pe in ("yarn:", "yarn:ramp=paper,"):
-        encoding = make(f"{pe}factor={factor},length=1024")
-        assert_allclose(encoding.frequencies(64, device), expected, rtol=1e-12)
-        assert encoding.attention_factor == pytest.approx(0.1 * np.log(factor) + 1)
-    # Pair 5 has 39 rotations, pair 6 has 29, pair 17 has 1.2, pair 18 has 0.9: from 5 to 18.
-    released = make(f"yarn:ramp=released,factor={factor},length=1024").frequencies(64, device)
-    assert released[12] / original[12] == pytest.approx(6 / 13 + 7 / 13 / factor)
-    assert expected[12] / original[12] == pytest.approx(0.134 + 0.866 / factor, rel=1e-3)
-
-
 def test_initial_values_follow_the_sources():
     def initial(pe, heads=64, width=64):
         return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
