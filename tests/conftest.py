@@ -11,7 +11,6 @@ import textwrap
 import time
 from pathlib import Path
 
-import fork_server
 import numpy as np
 import pytest
 import torch
@@ -232,7 +231,7 @@ def refused(capsys):
 def program(name, *flags, **environment):
     """Run a program in a new process, as a user does."""
     return subprocess.run(
-        [fork_server.python(), str(ROOT / name), *map(str, flags)],
+        [sys.executable, str(ROOT / name), *map(str, flags)],
         text=True,
         capture_output=True,
         cwd=ROOT,
@@ -256,7 +255,7 @@ def ranks(count, *flags, code=""):
         "rank = int(os.environ['RANK'])\n"
     )
     command = [
-        fork_server.python(),
+        sys.executable,
         "-c",
         f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)",
         *map(str, flags),

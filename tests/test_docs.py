@@ -19,7 +19,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import fork_server
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -342,7 +341,7 @@ def marked_blocks() -> list:
 def run(command: list[str], folder: Path) -> None:
     environment = {
         **os.environ,
-        "PATH": fork_server.search_path(),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "INSTALLED": "1",

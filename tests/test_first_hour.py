@@ -6,18 +6,18 @@ import shlex
 import subprocess
 import sys
 
-import fork_server
 import pytest
 from conftest import ROOT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts a server in the background")
 def test_first_hour(tmp_path):
-    without = tuple(os.environ.keys() - {"PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"})
+    kept = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+    search_path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "scripts/first_hour.sh"],
         cwd=ROOT,
-        env={"PATH": fork_server.search_path(without), "OUT": str(tmp_path / "out")},
+        env=kept | {"PATH": search_path, "OUT": str(tmp_path / "out")},
         capture_output=True,
         text=True,
     )
