@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import subprocess
 import sys
 from pathlib import Path
 
@@ -103,23 +102,3 @@ def test_root_names_differ_from_other_packages():
     assert not names & {"kernels", "triton_kernels", "datasets", "evaluate", "distributed"}
     ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open() if line.strip()}
     assert not (PACKAGES | {path.stem for path in ROOT.glob("*.py")}) & ignored
-
-
-def test_dependencies_import_or_probe_no_name_of_the_root():
-    """transformers probes `kernels`, for instance; a module of that name here would break it."""
-    names = "|".join(sorted((PROGRAMS | PACKAGES | FOLDERS) - {"scripts", "tests", "docs"}))
-    call = r"(import_module|find_spec|is_package_available|__import__|importorskip)\( *[\"']"
-    pattern = rf"^ *(import|from) +({names})( |\.|$)|{call}({names})[\"'.]"
-    folders = []
-    for name in ("torch", "transformers", "sentence_transformers", "accelerate", "datasets"):
-        try:
-            folders.append(str(importlib.metadata.distribution(name).locate_file(name)))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    done = subprocess.run(
-        ["grep", "-rnE", "--include=*.py", pattern, *folders], capture_output=True, text=True
-    )
-    lines = done.stdout.splitlines()
-    # Examples in docstrings: transformers' generation module.
-    lines = [line for line in lines if "generation/logits_process.py" not in line]
-    assert not lines, lines[:5]
