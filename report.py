@@ -11,8 +11,7 @@
 A file has one record or, with the suffix .jsonl, one in each line; FILE.jsonl:RUN: those of a run.
 Each table is written as Markdown (.md, with caption and verdicts), CSV and LaTeX (.tex):
 
-perplexity       records of eval_extrapolation.py; also perplexity.png, and by_position.png with
-                 the perplexity at each position of the longest window
+perplexity       records of eval_extrapolation.py; also perplexity.png
 recall           records of eval_recall.py; also recall.png
 receptive_field  records of eval_receptive_field.py; also receptive_field.png and
                  cumulative_gradient.png. The claims on them need records of perplexity too
@@ -57,7 +56,7 @@ from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, tables
 from reporting.claims import index, paper_tables
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
-from reporting.formatting import Folder, escape_markdown
+from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,
@@ -111,31 +110,21 @@ def main(argv=None):
         return out.write()
     is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
     printed = paper.load(config.paper) if config.paper and not is_generalization else None
+    table = printed if isinstance(printed, paper.PaperTable) else None
     statements = printed if isinstance(printed, paper.PaperStatements) else None
     records = load_records(config.records)
-    if printed and not any(metrics.matches_paper(printed, r) for r in records.values()):
-        if statements:
-            raise InputError(
-                f"{config.paper} has numbers on {printed.metric.lower()}, which none of the "
-                "records is compared with: use another --paper"
-            )
-        models = "encoders" if printed.metric == NDCG.name else "decoders"
-        raise InputError(
-            f"{config.paper} holds {printed.metric} of {models}, but none of the records does: "
-            "use another --paper"
-        )
+    if printed:
+        check_paper(config.paper, printed, records)
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
+    speeds = records_of(SPEED, records)
     if is_generalization:
         report_generalization(perplexities + accuracies, out)
-    speeds = records_of(SPEED, records)
-    printed_table = printed if isinstance(printed, paper.PaperTable) else None
     for metric in LENGTH_METRICS:
-        report_lengths(metric, records_of(metric, records), printed_table, perplexities, out)
+        report_lengths(metric, records_of(metric, records), table, perplexities, out)
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
-        table = ACCURACY.table(accuracies)
-        out.add_table(ACCURACY.stem, table, [table.markdown(), ACCURACY.caption(accuracies)])
+        out.add_page(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
     for metric in (LOSSES, COMPARISON, GROWTH):
         report_each(metric, records_of(metric, records), out)
     report_speeds(speeds, statements, out)
@@ -158,6 +147,10 @@ class Report(Folder):
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
 
+    def add_page(self, stem: str, table: Table, *parts: str) -> None:
+        """Add a table and the paragraphs that follow it."""
+        self.add_table(stem, table, [table.markdown(), *parts])
+
     def add_verdicts(
         self,
         stem: str,
@@ -170,6 +163,8 @@ class Report(Folder):
         stem: of the table; records: their sizes are those of the models; not_judged: labels of runs
         that were trained for too few steps.
         """
+        if not self.judges:
+            return ""
         sizes = {record["size"] for record in records if record.get("size")}
         source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
         self.verdicts += [asdict(verdict) | source for verdict in verdicts]
@@ -183,6 +178,24 @@ class Report(Folder):
         return "\n".join(lines)
 
 
+def check_paper(
+    path: str | None, printed: paper.PaperTable | paper.PaperStatements, records: dict[str, dict]
+) -> None:
+    """Raise InputError if no record is compared with a paper's numbers."""
+    if any(metrics.matches_paper(printed, record) for record in records.values()):
+        return
+    if isinstance(printed, paper.PaperStatements):
+        raise InputError(
+            f"{path} has numbers on {printed.metric.lower()}, which none of the records is "
+            "compared with: use another --paper"
+        )
+    models = "encoders" if printed.metric == NDCG.name else "decoders"
+    raise InputError(
+        f"{path} holds {printed.metric} of {models}, but none of the records does: "
+        "use another --paper"
+    )
+
+
 def load_records(paths: list[str]) -> dict[str, dict]:
     """Return {source: record} (metrics.read_records).
 
@@ -190,16 +203,13 @@ def load_records(paths: list[str]) -> dict[str, dict]:
     """
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
     records = metrics.read_records(paths, remedy)
-    problems = []
     # Records of other metrics have a key "attention" too.
-    speeds = {path for path, record in records.items() if metrics.metric_of(record) is SPEED}
+    speeds = [path for path, record in records.items() if metrics.metric_of(record) is SPEED]
     for benchmark in BENCHMARKS:
-        holders = [path for path in records if path in speeds and benchmark in records[path]]
+        holders = [path for path in speeds if benchmark in records[path]]
         if len(holders) > 1:
             both = " and ".join(holders)
-            problems.append(f"{both} all hold the benchmark {benchmark}: report them separately")
-    if problems:
-        raise InputError(*problems)
+            raise InputError(f"{both} all hold the benchmark {benchmark}: report them separately")
     return records
 
 
@@ -212,14 +222,14 @@ def report_trend(paths: list[str], out: Report) -> None:
     """Write the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
     trends = [trend.measure(claim, rungs) for claim in trend.CLAIMS]
-    table = trend.table(trends, rungs)
-    out.add_table("trend", table, [table.markdown(), escape_markdown(trend.caption(rungs))])
+    out.add_page("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
     if any(found.points() for found in trends):
         out.add_plot("trend", partial(trend.plot, trends))
 
 
 def report_generalization(records: list[dict], out: Report) -> None:
     """Write the table of results on data that the models were not trained on, with the paper's."""
+    stem = "generalization"
     results = tables.results_on_other_data(records)
     table = paper_tables.generalization_table(results, paper.generalization())
     caption = (
@@ -230,13 +240,10 @@ def report_generalization(records: list[dict], out: Report) -> None:
     if differing := differing_texts([record for record in records if "lengths" in record]):
         names = escape_markdown(", ".join(differing))
         caption += f" Models are tested on different text or contexts: {names}."
-    parts = [table.markdown(), caption]
-    if out.judges:
-        trained = [record for record in records if claims.has_verdicts(record)]
-        short = [record["run"] for record in records if not claims.has_verdicts(record)]
-        verdicts = claims.judge_generalization(trained)
-        parts.append(out.add_verdicts("generalization", records, verdicts, short))
-    out.add_table("generalization", table, parts)
+    trained = [*filter(claims.has_verdicts, records)]
+    short = [record["run"] for record in records if not claims.has_verdicts(record)]
+    verdicts = claims.judge_generalization(trained)
+    out.add_page(stem, table, caption, out.add_verdicts(stem, records, verdicts, short))
 
 
 def report_lengths(
@@ -251,26 +258,36 @@ def report_lengths(
     perplexities: the records of perplexity in the same report.
     """
     groups = group_by_protocol(records)
+    others = [make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)]
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
+        stem = f"{metric.stem}{suffix}"
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key)
         marks, caption = seed_marks(columns, matching)
-        table = metric.table(columns, marks=marks, printed=matching)
-        parts = [table.markdown(), f"{metric.caption(group)}{caption}"]
+        parts = [f"{metric.caption(group)}{caption}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
             compared, caption = comparison
             parts += [compared.markdown(), caption]
-        stem = f"{metric.stem}{suffix}"
-        if out.judges:
-            found = verdicts_of(metric, columns, matching, perplexities)
-            parts.append(out.add_verdicts(stem, group, *found))
-        out.add_table(stem, table, parts)
-        for plot in metric.plots:
-            if plot.applies(group):
-                out.add_plot(f"{plot.stem}{suffix}", partial(plot.draw, columns))
+        if metric.judge:
+            judge = partial(metric.judge, printed=matching, perplexities=others)
+            trained, short = trained_long_enough(columns)
+            verdicts = judge(trained) if trained else []
+            labels = [column.label for column in short] if short and judge(short) else []
+            parts.append(out.add_verdicts(stem, group, verdicts, labels))
+        out.add_page(stem, metric.table(columns, marks=marks, printed=matching), *parts)
+        if metrics.entries_of(group):
+            for name, draw in metric.plots.items():
+                out.add_plot(f"{name}{suffix}", partial(draw, columns))
+
+
+def trained_long_enough(columns: list[Column]) -> tuple[list[Column], list[Column]]:
+    """Return the columns that get verdicts, and those of too few steps."""
+    judged = {column.label: claims.has_verdicts(column.records[0]) for column in columns}
+    trained = [column for column in columns if judged[column.label]]
+    return trained, [column for column in columns if not judged[column.label]]
 
 
 def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:
@@ -303,6 +320,8 @@ def report_training_lengths(
     speeds: records of bench.py.
     """
     results = [record["train"] for record in speeds if "train" in record]
+    if printed and printed.metric != paper.TRAINING_LENGTHS:
+        printed = None
     for number, group in enumerate(group_by_protocol(perplexities), 1):
         columns = make_columns(group, PERPLEXITY.key)
         compared = paper_tables.training_length_table(columns, results, printed)
@@ -310,25 +329,22 @@ def report_training_lengths(
             continue
         table, caption = compared
         stem = "training_lengths" if number == 1 else f"training_lengths_{number}"
-        parts = [table.markdown(), f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"]
-        if out.judges:
-            trained = [column for column in columns if claims.has_verdicts(column.records[0])]
-            verdicts = claims.judge_training_lengths(trained, results)
-            parts.append(out.add_verdicts(stem, group, verdicts))
-        out.add_table(stem, table, parts)
+        trained, _ = trained_long_enough(columns)
+        verdicts = claims.judge_training_lengths(trained, results)
+        caption = f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"
+        out.add_page(stem, table, caption, out.add_verdicts(stem, group, verdicts))
 
 
 def report_each(metric: Metric, records: list[dict], out: Report) -> None:
     """Write the table and plots of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
-        table = metric.table(record)
-        parts = [table.markdown(), metric.caption(record)]
-        if out.judges:
-            parts.append(out.add_verdicts(stem, record.get("runs", []), metric.judge(record)))
-        out.add_table(stem, table, parts)
-        for plot in metric.plots:
-            out.add_plot(stem, partial(plot.draw, record))
+        parts = [metric.caption(record)]
+        if metric.judge:
+            parts.append(out.add_verdicts(stem, record["runs"], metric.judge(record)))
+        out.add_page(stem, metric.table(record), *parts)
+        for draw in metric.plots.values():
+            out.add_plot(stem, partial(draw, record))
 
 
 def report_speeds(records: list[dict], printed: paper.PaperStatements | None, out: Report) -> None:
@@ -341,39 +357,17 @@ def report_speeds(records: list[dict], printed: paper.PaperStatements | None, ou
             if benchmark not in record:
                 continue
             result = record[benchmark]
-            hardware = escape_markdown(f"{record['processor']}, PyTorch {record['torch']}.")
-            parts = [f"{metrics.speed_summary(benchmark, result)} {hardware}"]
+            hardware = f"{record['processor']}, PyTorch {record['torch']}."
+            parts = [f"{SPEED.caption(benchmark, result)} {escape_markdown(hardware)}"]
             if printed and printed.metric == paper.SPEED:
                 compared = paper_tables.paper_speeds(benchmark, result, printed)
                 if compared:
                     parts += [compared[0].markdown(), escape_markdown(compared[1])]
-            if out.judges:
-                model = [{"size": result["model"]}]
-                verdicts = claims.judge_speed(benchmark, result)
-                parts.append(out.add_verdicts(benchmark, model, verdicts))
-            out.add_table(benchmark, SPEED.table(result), parts)
-            for plot in SPEED.plots:
-                out.add_plot(benchmark, partial(plot.draw, result))
-
-
-def verdicts_of(
-    metric: Metric,
-    columns: list[Column],
-    printed: paper.PaperTable | None,
-    perplexities: list[dict],
-) -> tuple[list[claims.Verdict], list[str]]:
-    """Return the verdicts on columns, and labels of those that were trained for too few steps."""
-    others = [make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)]
-
-    def judge(columns: list[Column]) -> list[claims.Verdict]:
-        if not columns:
-            return []
-        return metric.judge(columns, printed=printed, perplexities=others)
-
-    verdicts = judge([column for column in columns if claims.has_verdicts(column.records[0])])
-    short = [column for column in columns if not claims.has_verdicts(column.records[0])]
-    not_judged = [column.label for column in short] if judge(short) else []
-    return verdicts, not_judged
+            verdicts = claims.judge_speed(benchmark, result)
+            parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
+            out.add_page(benchmark, SPEED.table(result), *parts)
+            for draw in SPEED.plots.values():
+                out.add_plot(benchmark, partial(draw, result))
 
 
 if __name__ == "__main__":

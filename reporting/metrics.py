@@ -12,7 +12,7 @@ fields in evaluation/record_schema.py.
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from evaluation import record_schema
 from evaluation.record_schema import Schema
 from reporting import claims, figures
 from reporting.claims import Verdict
-from reporting.columns import Column, group_by_protocol, make_columns
+from reporting.columns import group_by_protocol, make_columns
 from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import (
@@ -47,31 +47,6 @@ BENCHMARKS = {
 }
 
 
-def no_claims(columns: list[Column], **evidence) -> list[Verdict]:
-    """Return no verdicts: the papers claim nothing on this metric."""
-    return []
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A plot of a metric's columns."""
-
-    stem: str
-    """name of the file, without .png"""
-    draw: Callable
-    """draws columns (for SPEED a benchmark's result, for GROWTH a record) to a binary file:
-    draw(columns, file)"""
-    needs: str | None = None
-    """key that every entry of the records must have"""
-
-    def applies(self, records: list[dict]) -> bool:
-        """Return whether the records hold anything to draw."""
-        entries = entries_of(records)
-        if self.needs is None:
-            return bool(entries)
-        return bool(entries) and all(self.needs in entry for entry in entries)
-
-
 @dataclass(frozen=True)
 class Metric:
     """A metric: how its records are recognized, tabulated, described, judged and plotted."""
@@ -89,9 +64,12 @@ class Metric:
     COMPARISON and GROWTH of a record"""
     describe: Callable[..., str]
     """what the numbers of records are, on which data, by which protocol, with which error"""
-    judge: Callable[..., list[Verdict]] = no_claims
-    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns)"""
-    plots: tuple[Plot, ...] = ()
+    judge: Callable[..., list[Verdict]] | None = None
+    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns);
+    for LOSSES on a record; None: the papers claim nothing"""
+    plots: dict[str, Callable] = field(default_factory=dict)
+    """{stem of the file: function}: draw(columns, file); of what `table` has, in place of columns,
+    for other metrics"""
 
     def caption(self, *arguments) -> str:
         """Return the description of records as Markdown."""
@@ -260,24 +238,6 @@ def _perplexity_caption(records: list[dict]) -> str:
     )
 
 
-def _receptive_field_caption(records: list[dict]) -> str:
-    protocol = records[0]["protocol"]
-    return (
-        f"Receptive field: number of most recent tokens that hold {protocol['held']:.0%} of the "
-        f"gradient of the next token's loss. {protocol['windows']:,} windows of "
-        f"{_data(records[0])}; {_end(records, 'windows', 'receptive_field_se', ' tokens')}"
-    )
-
-
-def _recall_caption(records: list[dict]) -> str:
-    protocol = records[0]["protocol"]
-    return (
-        "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
-        f"second half of a passage of {protocol['passage']} tokens. {protocol['trials']:,} "
-        f"passages of {_data(records[0])}; {_end(records, 'passages', 'recall_se')}"
-    )
-
-
 def _trained_recall_caption(records: list[dict]) -> str:
     protocol = records[0]["protocol"]
     data = records[0]["data"]
@@ -292,13 +252,20 @@ def _trained_recall_caption(records: list[dict]) -> str:
     )
 
 
-def _ndcg_caption(records: list[dict]) -> str:
-    data = records[0]["data"]
-    return (
-        f"nDCG@10 in percent on {data['dataset']} ({data['split']}), {data['questions']:,} queries "
-        f"and {data['documents']:,} documents truncated to the context; "
-        f"{_end(records, 'queries', 'ndcg10_se')}"
-    )
+def _caption(template: str, sample: str, key: str, unit: str = "") -> Callable[[list[dict]], str]:
+    """Return a function that describes records.
+
+    template: start of the caption, with fields of the protocol and of the data in braces, and with
+    {text}, the data set in words; sample, key, unit: as in `_end`.
+    """
+
+    def describe(records: list[dict]) -> str:
+        first = records[0]
+        values = first["data"] | first.get("protocol", {})
+        values["text"] = _data(first) if "tokenizer" in first["data"] else ""
+        return template.format(**values) + _end(records, sample, key, unit)
+
+    return describe
 
 
 def _end(
@@ -308,7 +275,10 @@ def _end(
     unit: str = "",
     training: str = "with {:,} tokens of context",
 ) -> str:
-    """Return the end of a caption: training length, largest standard error, notes on seeds."""
+    """Return the end of a caption: training length, largest standard error, notes on seeds.
+
+    sample: what the standard error in the field `key` of an entry is over.
+    """
     error = max((entry[key] for entry in entries_of(records)), default=0)
     return (
         f"models trained {training.format(records[0]['block_size'])}. Standard error over "
@@ -415,31 +385,12 @@ def _growth_caption(record: dict) -> str:
     )
 
 
-def _judge_perplexity(columns, printed=None, **evidence):
-    if "objective" in columns[0].records[0]:  # the claims are on decoders
-        return []
-    verdicts = claims.judge_perplexity(columns, printed)
-    if printed and printed.marks and printed.has_protocol_of(columns[0].records[0]):
-        verdicts += claims.judge_seed_marks(columns, printed)
-    return verdicts
-
-
-def _judge_receptive_field(columns, perplexities=(), **evidence):
-    return claims.judge_receptive_fields(columns, perplexities)
-
-
-def _judge_ndcg(columns, **evidence):
-    return claims.judge_retrieval(columns)
+def _curve(y_label: str, **style) -> Callable:
+    """Return a plot of values by length; style: of figures.by_length."""
+    return partial(figures.by_length, y_label=y_label, **style)
 
 
 BY_DISTANCE = {"y_scale": "linear", "x_label": "distance (tokens)"}
-
-
-def _curve(stem: str, y_label: str, **style) -> Plot:
-    """Return a plot of values by length; style: of figures.by_length."""
-    return Plot(stem, partial(figures.by_length, y_label=y_label, **style))
-
-
 PERPLEXITY = Metric(
     name="Perplexity",
     stem="perplexity",
@@ -447,11 +398,8 @@ PERPLEXITY = Metric(
     schema=record_schema.PERPLEXITY,
     table=partial(length_table, x_name="context", best=min),
     describe=_perplexity_caption,
-    judge=_judge_perplexity,
-    plots=(
-        _curve("perplexity", "perplexity", close_up=True),
-        Plot("by_position", figures.by_position, needs="by_position"),
-    ),
+    judge=claims.judge_perplexity,
+    plots={"perplexity": _curve("perplexity", close_up=True)},
 )
 RECEPTIVE_FIELD = Metric(
     name="Receptive field",
@@ -459,12 +407,18 @@ RECEPTIVE_FIELD = Metric(
     key="receptive_field",
     schema=record_schema.RECEPTIVE_FIELD,
     table=partial(length_table, x_name="context", best=None),
-    describe=_receptive_field_caption,
-    judge=_judge_receptive_field,
-    plots=(
-        _curve("receptive_field", "receptive field (tokens)"),
-        Plot("cumulative_gradient", figures.cumulative_gradient),
+    describe=_caption(
+        "Receptive field: number of most recent tokens that hold {held:.0%} of the gradient of the "
+        "next token's loss. {windows:,} windows of {text}; ",
+        "windows",
+        "receptive_field_se",
+        " tokens",
     ),
+    judge=claims.judge_receptive_fields,
+    plots={
+        "receptive_field": _curve("receptive field (tokens)"),
+        "cumulative_gradient": figures.cumulative_gradient,
+    },
 )
 RECALL = Metric(
     name="Recall",
@@ -472,8 +426,13 @@ RECALL = Metric(
     key="recall",
     schema=record_schema.RECALL,
     table=partial(length_table, x_name="distance", best=max),
-    describe=_recall_caption,
-    plots=(_curve("recall", "recall (percent of perplexity saved)", **BY_DISTANCE),),
+    describe=_caption(
+        "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
+        "second half of a passage of {passage} tokens. {trials:,} passages of {text}; ",
+        "passages",
+        "recall_se",
+    ),
+    plots={"recall": _curve("recall (percent of perplexity saved)", **BY_DISTANCE)},
 )
 TRAINED_RECALL = Metric(
     name="Trained recall",
@@ -482,7 +441,7 @@ TRAINED_RECALL = Metric(
     schema=record_schema.TRAINED_RECALL,
     table=trained_recall_table,
     describe=_trained_recall_caption,
-    plots=(_curve("trained_recall", "accuracy (percent)", **BY_DISTANCE),),
+    plots={"trained_recall": _curve("accuracy (percent)", **BY_DISTANCE)},
 )
 NDCG = Metric(
     name="nDCG@10",
@@ -490,9 +449,14 @@ NDCG = Metric(
     key="ndcg10",
     schema=record_schema.NDCG,
     table=partial(length_table, x_name="context", best=max),
-    describe=_ndcg_caption,
-    judge=_judge_ndcg,
-    plots=(_curve("retrieval", "nDCG@10 (percent)", y_scale="linear"),),
+    describe=_caption(
+        "nDCG@10 in percent on {dataset} ({split}), {questions:,} queries and {documents:,} "
+        "documents truncated to the context; ",
+        "queries",
+        "ndcg10_se",
+    ),
+    judge=claims.judge_retrieval,
+    plots={"retrieval": _curve("nDCG@10 (percent)", y_scale="linear")},
 )
 ACCURACY = Metric(
     name="HellaSwag accuracy",
@@ -509,7 +473,7 @@ SPEED = Metric(
     schema=record_schema.SPEED,
     table=speed_table,
     describe=_speed_caption,
-    plots=(Plot("bench", figures.speeds),),
+    plots={"bench": figures.speeds},
 )
 LOSSES = Metric(
     name="Training loss",
@@ -535,6 +499,6 @@ GROWTH = Metric(
     schema=record_schema.GROWTH,
     table=growth_table,
     describe=_growth_caption,
-    plots=(Plot("growth", figures.growth),),
+    plots={"growth": figures.growth},
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]

@@ -167,11 +167,10 @@ ACCURACY = {
 
 def test_records_of_all_kinds_at_once(tmp_path, capsys):
     """One table per protocol and data set, one of accuracies, one per benchmark."""
-    curve = {"by_position": {"first": 0, "width": 64, "loss": [1.0, 2.0, 3.0, 4.0]}}
     protocol = {"name": "same-targets", "stride": None, "targets": 1, "spans": 9, "overlap": 0.0}
     same_targets = RECORDS[0] | {
         "protocol": protocol,
-        "lengths": {"256": RECORDS[0]["lengths"]["256"] | curve, "512": None},
+        "lengths": {"256": RECORDS[0]["lengths"]["256"], "512": None},
     }
     records = {"p": RECORDS[0], "q": same_targets, "h": ACCURACY, "b": TRAIN}
     paths = [save(tmp_path / f"{name}.json", entry) for name, entry in records.items()]
@@ -184,7 +183,6 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "out").iterdir()} == tables | {
         "perplexity_1_toy_val.png",
         "perplexity_2_toy_val.png",
-        "by_position_2_toy_val.png",
         "train.png",
         "verdicts.csv",
     }

@@ -1,6 +1,6 @@
 """The papers' claims (results/claims.yaml), and verdicts on them from measured columns."""
 
-from reporting.claims.perplexity import judge_perplexity, judge_seed_marks
+from reporting.claims.perplexity import judge_perplexity
 from reporting.claims.receptive_fields import judge_receptive_fields
 from reporting.claims.speed import judge_speed, judge_training_lengths
 from reporting.claims.tasks import judge_generalization, judge_losses, judge_retrieval
@@ -15,7 +15,6 @@ __all__ = [
     "judge_perplexity",
     "judge_receptive_fields",
     "judge_retrieval",
-    "judge_seed_marks",
     "judge_speed",
     "judge_training_lengths",
 ]

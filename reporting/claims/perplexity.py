@@ -29,12 +29,17 @@ SANDWICH_LENGTH = 512  # training length of the Sandwich paper
 TIE = 0.005  # printed perplexities that differ by less, relatively, have no order: our bound
 
 
-def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -> list[Verdict]:
-    """Return verdicts on the encodings in columns and in the paper's table.
+def judge_perplexity(
+    columns: list[Column], printed: PaperTable | None = None, **evidence
+) -> list[Verdict]:
+    """Return verdicts on the encodings in columns and in the paper's table; [] for encoders.
 
     Models that differ in size or training length are judged separately. Claims of the Sandwich
     paper are judged by its protocol only.
     """
+    first = columns[0].records[0]  # all columns have one protocol
+    if "objective" in first:
+        return []
     models = {}
     for column in columns:
         model = (column.records[0].get("size"), column.trained_at)
@@ -47,8 +52,10 @@ def judge_perplexity(columns: list[Column], printed: PaperTable | None = None) -
             verdicts.append(verdict)
     verdicts += _judge_longer_training(columns)
     verdicts += _judge_all_training_lengths(columns)
-    if not has_same_targets(columns[0].records[0]):  # all columns have one protocol
+    if not has_same_targets(first):
         verdicts = [verdict for verdict in verdicts if verdict.paper != SANDWICH]
+    if printed and printed.marks and printed.has_protocol_of(first):
+        verdicts += _judge_seed_marks(columns, printed)
     return verdicts
 
 
@@ -243,7 +250,7 @@ def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
         yield decide(claim.unmeasured(), ratios, what=what)
 
 
-def judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict]:
+def _judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict]:
     """Return whether the encodings have the marks of the paper's table, one verdict for each mark.
 
     A mark is compared at the same multiple of the training length. It agrees if ours is the same,

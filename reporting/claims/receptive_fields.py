@@ -20,7 +20,7 @@ Pairs = list[tuple[dict, dict]]  # entries far beyond and at the training length
 
 
 def judge_receptive_fields(
-    columns: list[Column], perplexities: list[list[Column]]
+    columns: list[Column], perplexities: list[list[Column]], **evidence
 ) -> list[Verdict]:
     """Return verdicts on the receptive fields of sliding windows.
 

@@ -78,7 +78,7 @@ def _segments(losses: np.ndarray, fraction: float) -> np.ndarray:
 # Retrieval
 
 
-def judge_retrieval(columns: list[Column]) -> list[Verdict]:
+def judge_retrieval(columns: list[Column], **evidence) -> list[Verdict]:
     """Return verdicts on the nDCG@10 of encoders beyond the training length (CABLE, table 3).
 
     Of several columns of an encoding the first counts. The bootstrap draws queries.

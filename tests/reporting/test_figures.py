@@ -65,33 +65,6 @@ def test_close_up_has_the_lines_near_the_lowest(monkeypatch, tmp_path):
     assert drawn[2:] == [["cable", "alibi", "rope", "learnable"], ["cable", "alibi", "fox"]]
 
 
-def test_perplexity_by_position(monkeypatch, tmp_path):
-    """A label names a shorter window. A curve may have one position. Encoders read both sides."""
-    drawn = []
-    draw = figures._draw_lines
-
-    def draw_and_note(axes, lines, ticks, y_label, x_label):
-        drawn.append(([line.label for line in lines], ticks, x_label))
-        draw(axes, lines, ticks, y_label, x_label)
-
-    monkeypatch.setattr(figures, "_draw_lines", draw_and_note)
-
-    def with_last_position(pe, lengths):
-        entry = record(pe, dict.fromkeys(lengths, 4.0))
-        for length in lengths:
-            curve = {"first": length - 1, "width": 1, "loss": [1.0]}
-            entry["lengths"][str(length)]["by_position"] = curve
-        return entry
-
-    cable = with_last_position("cable", [256, 511])
-    learnable = with_last_position("learnable", [256])
-    figures.by_position(columns_of([cable, learnable]), tmp_path / "a.png")
-    assert drawn == [(["cable", "learnable (256)"], [256], "tokens before the prediction")]
-    figures.by_position(columns_of([cable | {"objective": "mlm"}]), tmp_path / "b.png")
-    assert drawn[1:] == [(["cable"], [511], "position in the window (tokens)")]
-    assert (tmp_path / "b.png").stat().st_size
-
-
 def test_error_bars_of_a_scatter_plot_end_at_its_limits():
     interval = Interval(3.0, -1.0, 9.0)
     assert figures._error_bars(interval, 3.0) == [[3.0], [6.0]]

@@ -9,7 +9,8 @@ import record_examples
 
 import compare
 import report
-from reporting import figures, metrics
+from reporting import figures
+from reporting.columns import make_columns
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -36,7 +37,6 @@ def test_infinite_perplexity_of_a_large_loss_is_reported(tmp_path, capsys):
             record = record_examples.perplexity() | {"pe": pe, "run": pe, "seed": seed}
             entry = record["lengths"]["512"]
             entry |= {"loss": 800.0, "perplexity": math.inf}
-            entry["by_position"] |= {"loss": [750.0, 800.0, None]}
             paths.append(str(tmp_path / f"{pe}-{seed}.json"))
             (tmp_path / f"{pe}-{seed}.json").write_text(json.dumps(record))
     report.main([*paths, "--out_dir", str(tmp_path / "out")])
@@ -46,15 +46,13 @@ def test_infinite_perplexity_of_a_large_loss_is_reported(tmp_path, capsys):
     assert "inf" in capsys.readouterr().out
 
 
-def test_plots_without_a_finite_value_are_empty(tmp_path):
+def test_a_plot_without_a_finite_value_is_empty(tmp_path):
     record = record_examples.perplexity()
     for entry in record["lengths"].values():
         entry |= {"loss": 800.0, "perplexity": math.inf}
-        entry["by_position"] |= {"loss": [800.0]}
-    columns = metrics.make_columns([record], "perplexity")
-    for draw in (figures.by_position, metrics.PERPLEXITY.plots[0].draw):
-        with open(tmp_path / "a.png", "wb") as file:
-            draw(columns, file)
+    columns = make_columns([record], "perplexity")
+    with open(tmp_path / "a.png", "wb") as file:
+        figures.by_length(columns, file, "perplexity", close_up=True)
 
 
 def test_texts_are_escaped(tmp_path):
