@@ -7,7 +7,7 @@ for claim in load().growth.rows:
 
 from functools import cache
 from pathlib import Path
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -15,7 +15,6 @@ from errors import InputError
 from reporting.claims.verdicts import Verdict
 
 PATH = Path(__file__).parents[2] / "results" / "claims.yaml"
-Relation = Literal["<", "<=", ">", ">=", "~"]
 # Lengths at which encodings are compared, in addition to lists of multiples.
 Lengths = Literal[
     "every length",
@@ -26,126 +25,77 @@ EVERY, _, BEYOND = get_args(Lengths)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of a section. Each section has the fields that its class adds."""
+    """A row of a section. `encoding` and `paper` are in all; the others are those of the judge."""
 
     encoding: str
     paper: str
     where: str = ""
     our_bound: bool = False
     data: str | None = None
+    dataset: str = ""
+    size: str | None = None
     except_sizes: list[str] = []
     wording: str = ""
     """text of the section's claims, with fields in braces"""
+    # What is measured, and the bound on it.
+    quantity: Literal["perplexity", "speed", "memory", "time per token"] = "speed"
+    relation: Literal["<", "<=", ">", ">=", "~", "lower", "higher"] = ">"
+    bound: float = 1
+    at: int | list[int] | Lengths = 1
+    """multiple or multiples of the training length"""
+    benchmark: Literal["train", "generate"] = "train"
+    contexts: list[int] = []
+    training: Literal["pretraining", "fine-tuning"] = "pretraining"
+    loss: Literal["training loss", "final training loss"] = "training loss"
+    best: str = ""
+    """e.g. "lowest perplexity on fineweb" """
+    field: Literal["shorter", "longer"] = "shorter"
+    """receptive field of a window, relative to the training length"""
+    mark: str = ""
+    """of the encoding that is compared with, in a paper's table"""
+    significant: Literal["better", "worse"] = "better"
+    # What it is compared with.
+    others: list[str] = []
+    not_compared: list[str] = []
+    """encodings that are not among the others of a training loss"""
+    other: str = ""
+    trained_at: int = 0
+    other_trained_at: int = 0
 
     def unmeasured(self, **fields) -> Verdict:
         """Return the verdict before the claim is measured; fields: in place of those of the row."""
-        named = self.named() | fields
+        row = msgspec.structs.asdict(self) | fields
         ours = "our bound" if self.our_bound else ""
         where = ", ".join(filter(None, (self.where, ours)))
-        return Verdict(self.wording.format(**named), self.paper, where)
-
-    def named(self) -> dict:
-        """Return the fields for the wording."""
-        scope = f" on {self.data}" if self.data else ""
-        return msgspec.structs.asdict(self) | {"scope": scope, "device": ""}
+        return Verdict(self.wording.format(**_in_words(row)), self.paper, where)
 
 
-class Bound(Claim, frozen=True, kw_only=True):
-    """A bound on a quantity of one encoding."""
-
-    relation: Relation
-    bound: float
-    at: int = 1
-    """multiple of the training length"""
-
-
-class Comparison(Claim, frozen=True, kw_only=True):
-    """An encoding that is better than others."""
-
-    others: list[str]
-    at: list[int] | Lengths = []
-
-    def named(self) -> dict:
-        at = self.at if isinstance(self.at, str) else ", ".join(f"{m}x" for m in self.at)
-        return super().named() | {"others": ", ".join(self.others), "at": at}
-
-
-class OtherData(Comparison, frozen=True, kw_only=True):
-    """A comparison on data that the models were not trained on."""
-
-    best: str
-    """e.g. "lowest perplexity on fineweb" """
+def _in_words(row: dict) -> dict:
+    """Return the fields of a row as its wording prints them."""
+    others = row["others"]
+    others = others if isinstance(others, str) else ", ".join(others)
+    at = row["at"]
+    if isinstance(at, list):
+        at = ", ".join(f"{multiple}x" for multiple in at)
+    what = f"{row['quantity']} of a training step"
+    if row["quantity"] == "perplexity":
+        what = f"perplexity at {row['other_trained_at']:,} tokens"
+    comparison = f"/ that of {others} {row['relation']} {row['bound']:.3g}"
+    if row["relation"] == "~":
+        comparison = f"within {row['bound'] - 1:.0%} of that of {others}"
+    if row["contexts"]:
+        comparison += f" at {' and '.join(f'{n:,}' for n in row['contexts'])} tokens"
+    words = {"others": others or "others", "at": at, "what": what, "comparison": comparison}
+    scope = f" on {row['data']}" if row["data"] else ""
+    return {"device": ""} | row | words | {"scope": scope}
 
 
-class ShorterTraining(Bound, frozen=True, kw_only=True):
-    """A bound on a quantity relative to that of another encoding with a longer training length."""
-
-    quantity: Literal["perplexity", "memory", "time per token"]
-    trained_at: int
-    other: str
-    other_trained_at: int
-    dataset: str
-    size: str
-
-    def named(self) -> dict:
-        what = {"perplexity": f"perplexity at {self.other_trained_at:,} tokens"}
-        named = super().named()
-        return named | {"what": what.get(self.quantity, f"{self.quantity} of a training step")}
-
-
-class Window(Bound, frozen=True, kw_only=True):
-    """A bound on the growth of perplexity of windows."""
-
-    field: Literal["shorter", "longer"]
-    """receptive field, relative to the training length"""
-
-
-class SeedMark(Claim, frozen=True, kw_only=True):
-    """A mark in a paper's table: an encoding is significantly better or worse than another."""
-
-    dataset: str
-    mark: str
-    significant: Literal["better", "worse"]
-
-
-class Loss(Claim, frozen=True, kw_only=True):
-    """An encoder with a lower or higher training loss than all others but `not_compared`."""
-
-    training: Literal["pretraining", "fine-tuning"]
-    loss: Literal["training loss", "final training loss"]
-    relation: Literal["lower", "higher"]
-    not_compared: list[str] = []
-    others: str = "others"
-
-
-class Speed(Bound, frozen=True, kw_only=True):
-    """A bound on the speed or memory of an encoding relative to each of the others."""
-
-    benchmark: Literal["train", "generate"]
-    others: list[str]
-    quantity: Literal["speed", "memory"] = "speed"
-    contexts: list[int] = []
-    size: str | None = None
-
-    def named(self) -> dict:
-        others = ", ".join(self.others)
-        comparison = f"/ that of {others} {self.relation} {self.bound:.3g}"
-        if self.relation == "~":
-            comparison = f"within {self.bound - 1:.0%} of that of {others}"
-        contexts = " and ".join(f"{n:,}" for n in self.contexts)
-        at = f" at {contexts} tokens" if contexts else ""
-        return super().named() | {"comparison": comparison, "at": at}
-
-
-Row = TypeVar("Row", bound=Claim)
-
-
-class Section(msgspec.Struct, Generic[Row], kw_only=True, forbid_unknown_fields=True):
+class Section(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Claims that are judged alike."""
 
     claim: str
     """their wording"""
-    rows: list[Row]
+    rows: list[Claim]
 
     def __post_init__(self):
         self.rows = [msgspec.structs.replace(row, wording=self.claim) for row in self.rows]
@@ -156,19 +106,19 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     data: dict[str, list[str]]
     lists: dict[str, list[str]]
-    growth: Section[Bound]
-    lower: Section[Comparison]
-    all_training_lengths: Section[Comparison]
-    longer_training: Section[Bound]
-    retrieval_growth: Section[Bound]
-    retrieval_best: Section[Comparison]
-    other_data: Section[OtherData]
-    windows: Section[Window]
-    rank_correlation: Section[Bound]
-    seed_marks: Section[SeedMark]
-    shorter_training: Section[ShorterTraining]
-    speed: Section[Speed]
-    losses: Section[Loss]
+    growth: Section
+    lower: Section
+    all_training_lengths: Section
+    longer_training: Section
+    retrieval_growth: Section
+    retrieval_best: Section
+    other_data: Section
+    windows: Section
+    rank_correlation: Section
+    seed_marks: Section
+    shorter_training: Section
+    speed: Section
+    losses: Section
 
     def __post_init__(self):
         rows = [*self.growth.rows, *self.lower.rows]
@@ -176,7 +126,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if unknown:
             raise ValueError(f"data {', '.join(map(str, unknown))} has no data sets in `data`")
 
-    def on_perplexity(self) -> list[Bound | Comparison]:
+    def on_perplexity(self) -> list[Claim]:
         """Return `growth` and `lower`: claims on any data first, then by data."""
         order = [None, *self.data]
         rows = [*self.growth.rows, *self.lower.rows]

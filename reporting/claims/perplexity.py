@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
-from reporting.claims.catalog import BEYOND, EVERY, Bound, Comparison
+from reporting.claims.catalog import BEYOND, EVERY, Claim
 from reporting.claims.verdicts import (
     CLAIMED_AS,
     FAILS,
@@ -65,51 +65,53 @@ def _judge_model(
     results = _Results(columns, trained_at)
     claimed = {*results.encodings}
     if printed:
-        claimed |= {*printed.numbers} - {*printed.other_names.values()}
+        for pe in {*printed.numbers} - {*printed.other_names.values()}:
+            claimed |= {*_claimed_names(pe, trained_at)}
     record, claims = columns[0].records[0], catalog.load()
     for claim in claims.on_perplexity():
         is_of_data = claim.data is None or dataset_of(record) in claims.data[claim.data]
         if not is_of_data or record.get("size") in claim.except_sizes:
             continue
-        if _measured_encoding(claim.encoding, trained_at) not in claimed:
+        if claim.encoding not in claimed:
             continue
-        if isinstance(claim, Bound):
+        if not claim.others:
             yield _judge_growth(results, claim)
-        elif any(map(results.is_evaluated, claim.others)):
+        elif results.encodings.intersection(claim.others):
             yield _judge_lower(results, claim)
     if printed and len(printed.numbers) > 1:
         yield from _judge_order(results, printed)
 
 
-def _measured_encoding(pe: str, trained_at: int) -> str:
-    """Return the encoding that stands for `pe` of a claim at a training length.
+def _claimed_names(pe: str, trained_at: int) -> list[str]:
+    """Return the names of an encoding in claims.
 
     ALIBI_SLOPES: the shift that scales ALiBi's slopes with the training length, as in
-    scripts/sandwich_table1_2_4.sh. Others are returned unchanged.
+    scripts/sandwich_table1_2_4.sh.
     """
-    if pe != ALIBI_SLOPES:
-        return pe
-    return f"alibi-shift:shift={min(0, round(math.log2(trained_at / SANDWICH_LENGTH)))}"
+    names = [pe]
+    if pe in CLAIMED_AS:
+        names.append(CLAIMED_AS[pe])
+    if pe == f"alibi-shift:shift={min(0, round(math.log2(trained_at / SANDWICH_LENGTH)))}":
+        names.append(ALIBI_SLOPES)
+    return names
 
 
 class _Results:
     """Perplexities of one model size and training length, by encoding and multiple of the latter.
 
-    Of several columns of an encoding the first counts. `fox` is also `cable-v1`.
+    Encodings have the names of the claims. Of several columns of an encoding the first counts.
     """
 
     def __init__(self, columns: list[Column], trained_at: int):
         self.trained_at = trained_at
-        self.encodings = {pe: None for column in columns for pe in _claimed_names(column.pe)}
-        self.columns = {}  # (encoding, multiple) -> column
+        self.encodings: set[str] = set()
+        self.columns: dict[tuple[str, float], Column] = {}  # (encoding, multiple) -> column
         for column in columns:
+            names = _claimed_names(column.pe, trained_at)
+            self.encodings |= {*names}
             for length in filter(column.values, column.lengths()):
-                for pe in _claimed_names(column.pe):
+                for pe in names:
                     self.columns.setdefault((pe, length / trained_at), column)
-
-    def is_evaluated(self, pe: str) -> bool:
-        """Return whether there are columns of an encoding of a claim."""
-        return _measured_encoding(pe, self.trained_at) in self.encodings
 
     def evaluated(self, multiple: int) -> int:
         """Return the multiple; for FAR, that of FAR_MULTIPLES which was evaluated."""
@@ -137,36 +139,27 @@ class _Results:
 
         over, under: encoding of a claim, multiple.
         """
-        columns, lengths = [], []
-        for pe, multiple in (over, under):
-            measured = _measured_encoding(pe, self.trained_at)
-            columns.append(self.columns.get((measured, multiple)))
-            lengths.append(round(multiple * self.trained_at))
-        if None in columns:
+        if over not in self.columns or under not in self.columns:
             return None
-        return _ratio(columns[0], lengths[0], columns[1], lengths[1])
-
-
-def _claimed_names(pe: str) -> list[str]:
-    """Return the names of an encoding in claims."""
-    return [pe, CLAIMED_AS[pe]] if pe in CLAIMED_AS else [pe]
+        lengths = [round(multiple * self.trained_at) for _, multiple in (over, under)]
+        return _ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
 
 
 def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> Interval:
     return intervals.perplexity_ratio(entry_pairs(over, over_length, under, under_length))
 
 
-def _judge_growth(results: _Results, claim: Bound) -> Verdict:
+def _judge_growth(results: _Results, claim: Claim) -> Verdict:
     at, pe = results.evaluated(claim.at), claim.encoding
     ratio = results.ratio((pe, at), (pe, 1))
     comparisons = {} if ratio is None else {"": ratio}
     return decide(claim.unmeasured(at=at), comparisons, claim.relation, claim.bound)
 
 
-def _judge_lower(results: _Results, claim: Comparison) -> Verdict:
+def _judge_lower(results: _Results, claim: Claim) -> Verdict:
     """Return the verdict of a comparison with those of the others that were evaluated."""
     multiples = results.multiples(claim.at)
-    others = [*filter(results.is_evaluated, claim.others)]
+    others = [pe for pe in claim.others if pe in results.encodings]
     ratios, measured = {}, {}  # the latter without `learnable` beyond the training length
     for other in others:
         for multiple in multiples:
@@ -174,8 +167,8 @@ def _judge_lower(results: _Results, claim: Comparison) -> Verdict:
             if ratio is not None:
                 ratios[f"{other} at {multiple:g}x"] = ratio
                 measured[other] = None
-    at = claim.at if isinstance(claim.at, str) else ", ".join(f"{m}x" for m in multiples)
-    verdict = claim.unmeasured(others=", ".join(measured or others), at=at)
+    at = claim.at if isinstance(claim.at, str) else multiples
+    verdict = claim.unmeasured(others=[*(measured or others)], at=at)
     return decide(verdict, ratios, what="smallest ratio of another encoding to it: ")
 
 
@@ -235,7 +228,9 @@ def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
     The other counts at its training lengths only, the first from its training length on.
     """
     for claim in catalog.load().all_training_lengths.rows:
-        ours = [column for column in columns if claim.encoding in _claimed_names(column.pe)]
+        ours = [
+            column for column in columns if claim.encoding in (column.pe, CLAIMED_AS.get(column.pe))
+        ]
         theirs = [column for column in columns if column.pe in claim.others]
         if any(len({column.trained_at for column in group}) < 2 for group in (ours, theirs)):
             continue
@@ -262,22 +257,19 @@ def _judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdic
     for claim in catalog.load().seed_marks.rows:
         if claim.dataset != printed.dataset:
             continue
-        verdict, found = claim.unmeasured(), []
+        verdict, outcomes = claim.unmeasured(), []
         for column in columns:
             for context in printed.contexts():
                 length = context * column.trained_at / printed.training_length(column.pe)
                 ours = marks.get((column.label, length))
                 if ours is not None and printed.mark(column.pe, context) == claim.mark:
-                    found.append(ours)
-        if found:
-            agree, undecided = found.count(claim.mark), found.count("")
-            disagree = len(found) - agree - undecided
+                    outcomes.append({claim.mark: HOLDS, "": UNDECIDED}.get(ours, FAILS))
+        if outcomes:
+            verdict.outcome, _ = combine(outcomes)
+            agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
             verdict.measured = (
-                f"{agree} of {len(found)} agree, {disagree} disagree, "
+                f"{agree} of {len(outcomes)} agree, {disagree} disagree, "
                 f"{undecided} are not significant"
             )
-            verdict.outcome = UNDECIDED if undecided else HOLDS
-            if disagree:
-                verdict.outcome = FAILS
         verdicts.append(verdict)
     return verdicts

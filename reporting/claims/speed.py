@@ -12,13 +12,12 @@ trainings have the same number of tokens.
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
-from reporting.claims.catalog import ShorterTraining
+from reporting.claims.catalog import Claim
 from reporting.claims.verdicts import Verdict, decide, printed_interval
 from reporting.columns import Column, dataset_of, entry_pairs
 
@@ -57,12 +56,9 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
                     ratios[name] = RATIOS[claim.quantity](entry, other_entry)
         if len(ratios) == 1:
             ratios = dict(zip([""], ratios.values(), strict=True))  # needs no name
-        verdict = msgspec.structs.replace(claim, others=others).unmeasured(device=device)
-        verdicts.append(
-            decide(
-                verdict, ratios, claim.relation, claim.bound, show=print_ratio, always_count=True
-            )
-        )
+        verdict = claim.unmeasured(others=others, device=device)
+        rule = (claim.relation, claim.bound)
+        verdicts.append(decide(verdict, ratios, *rule, show=print_ratio, always_count=True))
     return verdicts
 
 
@@ -122,7 +118,7 @@ def is_on_cpu(result: dict) -> bool:
 class Pair:
     """Two runs of a claim, compared at the training length of the second."""
 
-    claim: ShorterTraining
+    claim: Claim
     columns: tuple[Column, Column]
     speed: dict | None = None
     """result of the benchmark train with both encodings, each at its training length"""
@@ -163,11 +159,11 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
     return verdicts
 
 
-def _runs_of(claim: ShorterTraining) -> tuple:
+def _runs_of(claim: Claim) -> tuple:
     return claim.encoding, claim.trained_at, claim.other, claim.other_trained_at
 
 
-def _judge(claim: ShorterTraining, pair: Pair) -> Verdict:
+def _judge(claim: Claim, pair: Pair) -> Verdict:
     ratios, device = {}, ""
     if claim.quantity == "perplexity":
         ratios[""] = pair.perplexity_ratio()
@@ -175,8 +171,7 @@ def _judge(claim: ShorterTraining, pair: Pair) -> Verdict:
         ratios[""] = pair.memory_ratio() if claim.quantity == "memory" else pair.time_ratio()
         device = "on a CPU: " if is_on_cpu(pair.speed) else ""
     ours, other = (column.trained_at for column in pair.columns)
-    measured = msgspec.structs.replace(claim, trained_at=ours, other_trained_at=other)
-    verdict = measured.unmeasured(device=device)
+    verdict = claim.unmeasured(trained_at=ours, other_trained_at=other, device=device)
     return decide(verdict, ratios, claim.relation, claim.bound, show=print_ratio)
 
 

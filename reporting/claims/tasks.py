@@ -52,7 +52,7 @@ def judge_losses(record: dict) -> list[Verdict]:
     return verdicts
 
 
-def _margins(claim: catalog.Loss, curves: Curves, others: list[str]) -> dict[str, Interval]:
+def _margins(claim: catalog.Claim, curves: Curves, others: list[str]) -> dict[str, Interval]:
     """Return by how much the losses of others are on the claimed side, for each other encoding."""
     fraction = FINAL if claim.loss.startswith("final") else 1
     sign = 1 if claim.relation == "lower" else -1
@@ -114,7 +114,7 @@ def _compare_scores(pairs: list[tuple[dict, dict]], compare) -> Interval | None:
 
 
 def _judge_highest(
-    claim: catalog.Comparison, first: dict[str, Column], others: list[str], lengths: list[int]
+    claim: catalog.Claim, first: dict[str, Column], others: list[str], lengths: list[int]
 ) -> Verdict:
     ours = first[claim.encoding]
     margins, measured = {}, {}  # the latter without `learnable` beyond the training length
