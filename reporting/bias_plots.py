@@ -15,7 +15,6 @@ Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from runtime import cli, devices
 from runtime.files import atomic
@@ -28,6 +27,7 @@ from torch import Tensor
 from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import shards_for_run
+from reporting import figures
 
 MAX_LABELED_TOKENS = 64
 # Of the picture that a training run logs at each validation: small and fast to draw.
@@ -100,8 +100,7 @@ def check_settings(config: Config) -> None:
     """Raise InputError for settings that no model supports."""
     if len(config.run) != 1:
         raise InputError("expected one run: python plot.py biases runs/NAME")
-    if Path(config.out).suffix != ".png":
-        raise InputError(f"--out {config.out} is not a PNG file: use a name that ends in .png")
+    figures.check_png(config.out)
     if config.tokens is not None and config.tokens < 2:
         raise InputError(f"--tokens {config.tokens} is too few: use at least 2")
 
@@ -143,8 +142,6 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
     tokens: (1, T) int64, on the model's device. (height, width, 3) uint8; None for encodings that
     add nothing to the logits.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     encoding = model.posenc[-1]
     if encoding.bias is None and encoding.logits_transform is None:
         return None
@@ -152,9 +149,8 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
     title = f"{content}: {model.config.pe}, layer {len(model.h) - 1}"
     figure = draw(matrices[:PICTURE_HEADS], None, None, title)
     figure.set_dpi(PICTURE_DPI)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
 
 def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
@@ -168,15 +164,11 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     matrices: (H, T, T); decay: (H, T), drawn as bars under each head, or None; labels: of the
     tokens, or None.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     heads, T, _ = matrices.shape
     columns = min(HEADS_PER_ROW, heads)
     rows = -(-heads // columns)
     axes_per_head, row_height = (1, 3.3) if decay is None else (2, 4.6)
-    figure = Figure(figsize=(3.1 * columns + 0.6, row_height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.new_figure(3.1 * columns + 0.6, row_height * rows)
     axes = figure.subplots(
         rows * axes_per_head,
         columns,
@@ -209,12 +201,11 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
 
 def _draw_matrix(axes, figure, matrix, ticks: dict) -> None:
     axes.set_visible(True)
-    image = axes.imshow(matrix, cmap="magma", interpolation="nearest")
+    image = figures.draw_matrix(axes, matrix)
     figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
     if ticks:
         axes.set_yticks(**ticks)
         axes.set_xticks(**ticks)
-    axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=1)
 
 

@@ -13,7 +13,6 @@ and 8,192 tokens. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from runtime import cli
 from runtime.files import atomic
@@ -26,6 +25,7 @@ import model  # noqa: F401 (registers all encodings)
 import posenc
 from errors import InputError
 from more_encodings.some_heads import unwrap
+from reporting import figures
 from reporting.figures import COLORS
 
 CHANNELS_PER_HEAD = 64
@@ -59,10 +59,9 @@ class Config:
             problems.append(f"--head {self.head} of {self.heads} heads: use 0 to {self.heads - 1}")
         if self.fit is not None and not 2 <= self.fit <= self.context:
             problems.append(f"--fit {self.fit}: use 2 to {self.context}, the --context")
-        if Path(self.out).suffix != ".png":
-            problems.append(f"--out {self.out} is not a PNG file: use a name that ends in .png")
         if problems:
             raise InputError(*problems)
+        figures.check_png(self.out)
 
 
 def main(argv=None):
@@ -116,11 +115,7 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple[float, float] | None, file) 
     rows: {encoding: bias (n,) at the distances 0 to n - 1}; fitted: the result of fit_logarithm to
     draw, or None.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(2.9 * max(2, len(rows)) + 0.9, 6.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.new_figure(2.9 * max(2, len(rows)) + 0.9, 6.6)
     upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
     all_axes = upper.subplots(1, len(rows), squeeze=False)[0]
     scale = {"vmin": min(map(np.min, rows.values())), "vmax": max(map(np.max, rows.values()))}
@@ -151,7 +146,6 @@ def _draw_matrix(axes, bias: np.ndarray, scale: dict[str, float]):
     distances = tokens[:, None] - tokens
     matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
     extent = (0, context, context, 0)
-    image = axes.imshow(matrix, cmap="magma", interpolation="nearest", extent=extent, **scale)
+    image = figures.draw_matrix(axes, matrix, extent=extent, **scale)
     axes.tick_params(labelsize=7)
-    axes.spines[:].set_visible(False)
     return image

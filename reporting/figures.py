@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from errors import InputError
 from evaluation.intervals import Interval
 from reporting.columns import Column, all_lengths
 from reporting.formatting import standard_deviation
@@ -312,6 +314,29 @@ def _mark_training_lengths(axes, columns: list[Column]) -> None:
         )
 
 
+def new_figure(width: float, height: float):
+    """Return an empty figure of Matplotlib, in inches, that can be drawn without a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_matrix(axes, matrix, **style):
+    """Draw a matrix (rows: queries, columns: keys; NaN: nothing) and return its image."""
+    image = axes.imshow(matrix, cmap="magma", interpolation="nearest", **style)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def check_png(path: str) -> None:
+    """Raise InputError unless a file's name is that of a PNG file."""
+    if Path(path).suffix != ".png":
+        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")
+
+
 @contextmanager
 def _panels(file, panels: int, lines: int) -> Iterator:
     """Yield the axes of panels side by side, high enough for the labels of so many lines.
@@ -320,22 +345,10 @@ def _panels(file, panels: int, lines: int) -> Iterator:
     """
     import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     with matplotlib.rc_context({"text.parse_math": False}):  # labels may contain dollar signs
-        figure, axes = pyplot.subplots(
-            1,
-            panels,
-            figsize=(7.5 * panels, max(4.5, 0.36 * lines)),
-            layout="constrained",
-            squeeze=False,
-        )
-        try:
-            yield axes[0]
-            figure.savefig(file, format="png", dpi=160)
-        finally:
-            pyplot.close(figure)
+        figure = new_figure(7.5 * panels, max(4.5, 0.36 * lines))
+        yield figure.subplots(1, panels, squeeze=False)[0]
+        figure.savefig(file, format="png", dpi=160)
 
 
 @contextmanager

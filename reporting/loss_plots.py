@@ -57,9 +57,8 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
-    if Path(config.out).suffix != ".png":
-        raise InputError(f"--out {config.out} is not a PNG file: use a name that ends in .png")
-    lines, described = [], []
+    figures.check_png(config.out)
+    lines, described = [], {}
     for run in config.runs:
         losses = read_losses(Path(run), config.kind)
         points = [(step, loss) for step, loss in losses if step >= config.from_step]
@@ -69,14 +68,11 @@ def main(argv=None):
                 "remove it, or use a lower --from_step"
             )
         lines.append((Path(run).name, points))
-        described.append({"step": losses[-1][0], "losses": losses})
+        described[run] = {"step": losses[-1][0], "losses": losses}
     trainings = {training_of(Path(run)) for run in config.runs}
     record = None
     if config.kind == "train" and len(trainings) == 1:
-        runs = [
-            describe_run(Path(run)) | losses
-            for run, losses in zip(config.runs, described, strict=True)
-        ]
+        runs = [describe_run(Path(run)) | losses for run, losses in described.items()]
         record = {"metric": METRIC, "training": trainings.pop(), "runs": runs}
     with atomic(config.out) as file:
         figures.losses(lines, file)
