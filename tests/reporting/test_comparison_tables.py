@@ -43,17 +43,6 @@ COMPARE = HARDWARE | {
 }
 
 
-def growth_record(*contexts, exponents=(("train", 0.5), ("eval", 1.0), ("generate", 0.0))):
-    """Return a record whose seconds per token are 0.001 context^p, and without 512 for eval."""
-    lengths = {}
-    for name, p in exponents:
-        lengths[name] = {
-            str(n): {"seconds": [9e9, 0.001 * n**p * n, 1e-9], "tokens": n} for n in contexts
-        }
-    lengths["eval"]["512"] = None
-    return HARDWARE | {"growth": SETUP | {"encoding": "cable", "lengths": lengths}}
-
-
 def test_comparison_table(tmp_path):
     """Every round of training has the ratio 2. The median of 0.5, 0.5 and 0.1 is 0.5 x 6 / 8."""
     report.main([save(tmp_path / "c.json", COMPARE), "--out_dir", str(tmp_path / "out")])
@@ -73,20 +62,6 @@ def test_comparison_table(tmp_path):
     ]
     assert "Not measured: training step, learnable, nanoGPT (NANOGPT is not set" in text
     assert "(median 16 GFLOP/s)" in text and "Abacus, PyTorch 2.13.0." in text
-
-
-def test_growth_table_and_plot(tmp_path):
-    """The exponents are those of the data; only the four longest contexts count."""
-    record = growth_record(16, 64, 256, 1024, 4096)
-    record["growth"]["lengths"]["train"]["16"]["seconds"] = [5.0]  # ignored by the fit
-    report.main([save(tmp_path / "g.json", record), "--out_dir", str(tmp_path / "out")])
-    lines = (tmp_path / "out" / "growth.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:8]]
-    assert rows[0] == ["context", "train", "eval", "generate"]
-    assert rows[2] == ["16", "312,500.0", "16,000.0", "1,000.0"]
-    assert rows[7] == ["exponent", "0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)", rows[7][3]]
-    assert rows[7][3].lstrip("-").startswith("0.00")
-    assert (tmp_path / "out" / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_exponent_of_noisy_data_has_an_interval():

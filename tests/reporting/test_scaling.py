@@ -6,7 +6,6 @@ import math
 import pytest
 import test_report
 
-import report
 from errors import InputError
 from evaluation.intervals import Interval
 from reporting.scaling import training_logs, trend
@@ -18,16 +17,6 @@ def record(pe, losses, parameters, seed=1, **changes):
     setting = {"parameters": parameters, "size": "tiny"}
     setting["protocol"] = {"name": "segments", "remainder": "counted"}
     return test_report.record(pe, perplexities, seed=seed) | setting | changes
-
-
-def on_text(name):
-    return {"data": {"dataset": name, "split": "val", "tokenizer": "bytes", "sha256": name}}
-
-
-def save(folder, records):
-    folder.mkdir(parents=True)
-    for number, content in enumerate(records):
-        (folder / f"{number}.json").write_text(json.dumps(content))
 
 
 def trends_of(records):
@@ -157,28 +146,6 @@ def test_line_predicts_from_three_sizes_only():
     assert trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e7], ratios).prediction(1e9) is None
     ratios[1] = None
     assert trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e8], ratios).prediction(1e9) is None
-
-
-def test_report_has_a_column_for_each_rung(tmp_path, capsys):
-    """A folder with records, and one with folders of them; other JSON files are skipped."""
-    small = [record("cable", {1: 1.5, 16: 1.4}, 800_000, size="quickstart")]
-    save(tmp_path / "first", small)
-    save(tmp_path / "first" / "older", [record("cable", {1: 9.0, 16: 9.0}, 7)])
-    for name, parameters in (("b", 5_800_000), ("c", 44_600_000)):
-        losses = {1: 1.0, 16: 0.9}
-        records = [record("cable", losses, parameters, **on_text(name)), {"metric": "other"}]
-        save(tmp_path / "ladder" / name, records)
-    folders = [str(tmp_path / name) for name in ("ladder", "first")]
-    report.main(["--trend", "true", *folders, "--out_dir", str(tmp_path)])
-    header, row = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in (tmp_path / "trend.md").read_text().splitlines()
-        if "claim |" in line or "cable gains" in line
-    ]
-    assert header[2:5] == ["0.8M, toy, 256", "5.8M, b, 256", "45M, c, 256"]
-    assert row[2:6] == ["0.905 (0.905 to 0.905)"] * 3 + ["constant (one seed)"]
-    assert row[6:] == ["0.905 (0.905 to 0.905)"] * 2
-    assert (tmp_path / "trend.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_trend_without_records_is_refused(tmp_path):

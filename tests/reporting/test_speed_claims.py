@@ -100,17 +100,6 @@ def test_speeds_on_a_cpu_say_so_and_encoders_have_none():
     assert not claims.judge_speed("eval", result(values))
 
 
-def test_contexts_of_version_1():
-    """8% overhead at 1,024 tokens, the same speed at 512; nothing is said of other contexts."""
-    values = {"cable-v1": entry(1.06), "alibi": entry(1)}
-    at_512 = "train: speed of cable-v1 within 5% of that of alibi at 512 tokens"
-    at_1024 = "train: speed of cable-v1 / that of alibi >= 0.915 at 1,024 tokens"
-    judged = outcomes("train", values, context=1024)
-    assert (judged[at_512], judged[at_1024]) == ("not measured", "holds")
-    judged = outcomes("train", values, context=2048)
-    assert (judged[at_512], judged[at_1024]) == ("not measured", "not measured")
-
-
 def test_older_records_have_no_interval():
     older = {"seconds": [1.0], "ratios": {"rope": 0.2}, "tokens": 512, "memory": 1000}
     values = {"cable": {**older, "ratios": {"rope": 1.0}}, "dapev2+cable": older}
@@ -118,16 +107,6 @@ def test_older_records_have_no_interval():
     claim = "train: speed of dapev2+cable / that of cable <= 0.333 at 512 tokens"
     verdict = next(verdict for verdict in judged if verdict.claim == claim)
     assert (verdict.measured, verdict.outcome) == ("0.200 (no interval)", "not decided")
-
-
-def test_ratios_are_shown_next_to_the_paper_s():
-    printed = paper.load(paper.FOLDER / "cable_section5.3_speed.csv")
-    values = {"cable": entry(1), "dapev2+cable": entry(2)}
-    table, caption = paper_tables.paper_speeds("train", result(values), printed)
-    ((*_, measured, in_paper, at),) = table.cells[1:]
-    assert measured.startswith("0.500 (0.49") and (in_paper, at) == ("0.316", "512")
-    assert "H100" in caption and "section 5.3" in caption
-    assert paper_tables.paper_speeds("eval", result(values), printed) is None
 
 
 def compared_runs(ours=16.10, theirs=16.75, scale=1, size="medium", dataset="fineweb-edu-bytes"):

@@ -3,7 +3,7 @@
 import pytest
 from test_report import RECORDS, SAME_TARGETS, record
 
-from reporting import metrics, paper, tables
+from reporting import paper, tables
 from reporting.claims import paper_tables
 from reporting.columns import (
     differing_texts,
@@ -33,13 +33,6 @@ def test_markdown_table():
 |     256 |     4.10 | **4.00** |      4.50 |  5.00 |
 |   1,024 | **4.05** |     6.00 |         — |  5.00 |
 |   4,096 | **4.12** |     9.00 |         — |  5.00 |"""
-    )
-
-
-def test_caption_names_data_protocol_tokens_and_error():
-    assert PERPLEXITY.caption(RECORDS) == (
-        "Perplexity on toy (val, byte tokens); models trained with 256 tokens of context. "
-        "Protocol: segments, 4,096 tokens per length; standard error over windows at most 0.4%."
     )
 
 
@@ -88,27 +81,6 @@ def test_a_table_has_one_data_set_and_one_protocol():
         ["alibi"],
         ["rope"],
     ]
-
-
-def test_records_that_dropped_text_have_their_own_table_and_caption():
-    """Windows of 4,096 hold one of 3,840: 256 inputs of each were dropped."""
-    counted = record("cable", {256: 4.0, 3840: 3.9})
-    dropped = record("rope", {256: 4.0, 3840: 5.0})
-    dropped["protocol"]["remainder"] = "dropped"
-    dropped["lengths"]["3840"]["tokens"] = 3840
-    other = record("alibi", {256: 4.5, 4096: 4.4})
-    for each in (counted, other):
-        each["protocol"]["remainder"] = "counted"
-    groups = group_by_protocol([counted, dropped, other])
-    assert [[entry["pe"] for entry in group] for group in groups] == [["cable", "alibi"], ["rope"]]
-    protocol = "Protocol: segments, 4,096 tokens per length; standard error"
-    assert protocol in PERPLEXITY.caption(groups[0])
-    caption = PERPLEXITY.caption(groups[1])
-    assert "segments, whole windows only, 4,096 tokens per length (3,840 at 3,840); " in caption
-    assert caption.endswith(
-        " Lengths with different numbers of tokens are tested on different text."
-    )
-    assert "different text" not in PERPLEXITY.caption(groups[0])
 
 
 def test_data_sets_on_which_models_are_tested_on_different_text():
@@ -291,22 +263,6 @@ def test_table_2_of_sandwich_has_both_training_lengths():
     table, caption = paper_tables.paper_comparison(columns_of(segments), printed)
     assert table.cells[0][0] == "multiples of the shortest context"
     assert caption.endswith("text, vocabulary or protocol (docs/evaluation.md) differ.")
-    smaller = [
-        record("alibi-shift:shift=6", {512: 6.0, 1024: 6.3, 2048: 6.6}, block_size=512),
-        record("window:w=160", {512: 5.0, 1024: 5.0, 2048: 5.5}, block_size=256),
-    ]
-    table, caption = paper_tables.paper_comparison(columns_of(smaller), printed)
-    assert table.cells == [
-        ["multiples of the shortest context", "", "alibi-shift:shift=6", "window:w=160"],
-        ["1", "ours", "1.00", "1.00"],
-        ["", "paper", "1.00", "1.00"],
-        ["2", "ours", "1.05", "1.00"],
-        ["", "paper", "1.41", "1.00"],
-        ["4", "ours", "1.10", "1.10"],
-        ["", "paper", "1.41", "1.00"],
-    ]
-    assert "at the shortest context, here and in Sandwich, table 2" in caption
-    assert "trained with 1,024 and 2,048 tokens of context" in caption
 
 
 def test_generalization_next_to_the_paper():
@@ -344,10 +300,3 @@ def test_wide_tables_are_transposed():
     assert len(lines) == 12 and lines[0].split() == ["|", "context", "|", "256", "|", "512", "|"]
     assert lines[2].split() == ["|", "e00", "|", "**4.00**", "|", "9.50", "|"]
     assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.50**", "|"]
-
-
-def test_summary_has_a_captioned_table_per_protocol():
-    other = record("fox", {256: 5.0}) | {"protocol": {"name": "segments", "stride": 64}}
-    first, second = metrics.summary([RECORDS[3], other]).split("\n\n")
-    assert first.splitlines()[-1] == PERPLEXITY.caption([RECORDS[3]])
-    assert "segments with a stride of 64 tokens" in second
