@@ -142,6 +142,8 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
     tokens: (1, T) int64, on the model's device. (height, width, 3) uint8; None for encodings that
     add nothing to the logits.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     encoding = model.posenc[-1]
     if encoding.bias is None and encoding.logits_transform is None:
         return None
@@ -149,8 +151,9 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
     title = f"{content}: {model.config.pe}, layer {len(model.h) - 1}"
     figure = draw(matrices[:PICTURE_HEADS], None, None, title)
     figure.set_dpi(PICTURE_DPI)
-    figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:

@@ -120,12 +120,14 @@ class _Results:
             return next((other for other in FAR_MULTIPLES if other in measured), FAR)
         return multiple
 
-    def multiples(self, at: list[int] | str) -> list[float]:
+    def multiples(self, at: int | list[int] | str) -> list[float]:
         """Return the multiples of a comparison, ascending: those given, or all that it is about.
 
         These are whole ones up to FAR, and those below 1.
         """
-        if not isinstance(at, str):
+        if isinstance(at, int):
+            return [self.evaluated(at)]
+        if isinstance(at, list):
             return sorted(map(self.evaluated, at))
         evaluated = sorted({multiple for _, multiple in self.columns})
         # No claim of the papers is on a longer multiple; figure1.sh evaluates up to 128.
@@ -150,8 +152,8 @@ def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> 
 
 
 def _judge_growth(results: _Results, claim: Claim) -> Verdict:
-    at, pe = results.evaluated(claim.at), claim.encoding
-    ratio = results.ratio((pe, at), (pe, 1))
+    (at,) = results.multiples(claim.at)
+    ratio = results.ratio((claim.encoding, at), (claim.encoding, 1))
     comparisons = {} if ratio is None else {"": ratio}
     return decide(claim.unmeasured(at=at), comparisons, claim.relation, claim.bound)
 

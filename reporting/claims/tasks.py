@@ -91,46 +91,42 @@ def judge_retrieval(columns: list[Column], **evidence) -> list[Verdict]:
     verdicts = []
     for claim in catalog.load().retrieval_growth.rows:
         if column := first.get(claim.encoding):
-            ratios = {}
-            at_longest, at_training_length = column.mean(beyond[-1]), column.mean(trained_at)
-            if at_training_length and at_longest is not None:
-                pairs = entry_pairs(column, beyond[-1], column, trained_at)
-                ratio = _compare_scores(pairs, intervals.score_ratio)
-                ratios[""] = ratio or Interval(at_longest / at_training_length)
+            ratio = _compare_scores(column, beyond[-1], column, trained_at, is_ratio=True)
             verdict = claim.unmeasured(at=beyond[-1] / trained_at)
+            ratios = {} if ratio is None else {"": ratio}
             verdicts.append(decide(verdict, ratios, claim.relation, claim.bound))
     for claim in catalog.load().retrieval_best.rows:
         others = [pe for pe in claim.others if pe in first]
-        if claim.encoding in first and others:
-            verdicts.append(_judge_highest(claim, first, others, beyond))
+        if claim.encoding not in first or not others:
+            continue
+        margins, measured = {}, []  # the latter without `learnable` beyond the training length
+        for length in beyond:
+            for pe in others:
+                margin = _compare_scores(first[claim.encoding], length, first[pe], length)
+                if margin is not None:
+                    margins[f"{pe} at {length:,} tokens"] = margin
+                    measured.append(pe)
+        verdict = claim.unmeasured(others=[pe for pe in others if pe in measured] or others)
+        show = partial(printed_interval, digits=2)
+        verdicts.append(decide(verdict, margins, bound=0, what="smallest margin ", show=show))
     return verdicts
 
 
-def _compare_scores(pairs: list[tuple[dict, dict]], compare) -> Interval | None:
-    """Return the comparison of the scores of queries, or None if an entry has none."""
-    if not all("by_question" in entry for pair in pairs for entry in pair):
+def _compare_scores(
+    ours: Column, length: int, theirs: Column, other_length: int, is_ratio: bool = False
+) -> Interval | None:
+    """Return the difference or the ratio of two means, None if one is missing.
+
+    Without the scores of the queries there is no interval.
+    """
+    mean, other_mean = ours.mean(length), theirs.mean(other_length)
+    if mean is None or other_mean is None or (is_ratio and not other_mean):
         return None
+    pairs = entry_pairs(ours, length, theirs, other_length)
+    if not all("by_question" in entry for pair in pairs for entry in pair):
+        return Interval(mean / other_mean if is_ratio else mean - other_mean)
+    compare = intervals.score_ratio if is_ratio else intervals.score_difference
     return compare([tuple(np.array(entry["by_question"]) for entry in pair) for pair in pairs])
-
-
-def _judge_highest(
-    claim: catalog.Claim, first: dict[str, Column], others: list[str], lengths: list[int]
-) -> Verdict:
-    ours = first[claim.encoding]
-    margins, measured = {}, {}  # the latter without `learnable` beyond the training length
-    for length in lengths:
-        for pe in others:
-            mean, other_mean = ours.mean(length), first[pe].mean(length)
-            if mean is None or other_mean is None:
-                continue
-            pairs = entry_pairs(ours, length, first[pe], length)
-            margin = _compare_scores(pairs, intervals.score_difference)
-            margins[f"{pe} at {length:,} tokens"] = margin or Interval(mean - other_mean)
-            measured[pe] = None
-    named = [pe for pe in others if pe in measured] or others
-    verdict = claim.unmeasured(others=", ".join(named))
-    show = partial(printed_interval, digits=2)
-    return decide(verdict, margins, bound=0, what="smallest margin ", show=show)
 
 
 # Data that the models were not trained on
