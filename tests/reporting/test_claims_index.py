@@ -85,24 +85,6 @@ def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
     assert cells[0] == "**holds** against alibi, rope: 1 ([1](1/perplexity.md))"
 
 
-def test_verdicts_with_an_interval_count_before_those_without(tmp_path):
-    """At each scale, also if those without compare more encodings."""
-    reports = (
-        ("alibi, rope", "1 (no interval), rope at 2x", "quickstart"),
-        ("rope", "1.1 (1.0 to 1.2)", "quickstart"),
-        ("rope", "1.3 (no interval)", "tiny"),
-    )
-    for number, (compared, measured, size) in enumerate(reports):
-        row = (LOWER.format(compared), "section 5.1", measured, "holds", size)
-        write_verdicts(tmp_path / str(number), row)
-    page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
-    (cells,) = (cells for cells in rows_of(page).values() if "1.1 (" in cells[0])
-    assert cells == [
-        "**holds** against rope: 1.1 (1.0 to 1.2) ([1](1/perplexity.md))",
-        "**holds** against rope: 1.3 (no interval) ([2](2/perplexity.md))",
-    ]
-
-
 def test_claims_without_a_verdict_are_not_measured(tmp_path):
     """Every printed table, and every claim of both papers with a criterion, has a row."""
     rows = rows_of(index.claims_page([], tmp_path))
@@ -170,11 +152,3 @@ def test_texts_of_verdicts_are_escaped(tmp_path):
     page = (tmp_path / "claims.md").read_text()
     assert r"0.9 \| \<img src=x> \[a\](b) \`c\` (" in page
     assert r"[a\](javascript:x) \|\<b>](a%5D%28javascript%3Ax%29%20%7C%3Cb%3E/" in page
-
-
-@pytest.mark.parametrize("claim", [GROWTH, LOWER.format("rope"), "window:w=3: perplexity at 15x"])
-def test_key_does_not_depend_on_the_report(claim):
-    """A second application changes nothing."""
-    verdict = {"paper": "CABLE", "where": "", "claim": claim}
-    key = index.claim_key(verdict)
-    assert index.claim_key(verdict | {"claim": key[2]}) == key
