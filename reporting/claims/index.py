@@ -131,11 +131,17 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
         if verdict["outcome"] != NOT_MEASURED and verdict["paper"] in TITLES:
             texts.setdefault(key, key[2])
             measured.setdefault(key, []).append(verdict)
-    measured = {key: _listed(measured.get(key, [])) for key in texts}
+    listed = {}  # {key: [verdicts at small scale, at full size]}
+    for key in texts:
+        by_scale = {SMALL: [], FULL: []}
+        for verdict in measured.get(key, []):
+            by_scale[scale_of(verdict)].append(verdict)
+        listed[key] = [_most_complete(verdicts) for verdicts in by_scale.values()]
+    at_small = _count([verdicts for verdicts, _ in listed.values()])
     parts = [
         "# Claims of the papers",
         f"{len(texts)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): "
-        f"{_count(measured.values())}. A line is a verdict of one report, with the 95% interval of "
+        f"{at_small}. A line is a verdict of one report, with the 95% interval of "
         "what was measured (docs/evaluation.md has the rule). Of the verdicts on a claim, those "
         "with an interval are listed, and of these the ones that compare the most encodings. Of "
         "several comparisons, the value shown is the least favorable to the claim. "
@@ -145,17 +151,11 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     for name, title in TITLES.items():
         rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
         for key in sorted((key for key in texts if key[0] == name), key=lambda key: key[1]):
-            cells = [_cell(texts[key], measured[key], scale, out_dir) for scale in (SMALL, FULL)]
+            cells = [_cell(texts[key], verdicts, out_dir) for verdicts in listed[key]]
             rows.append([escape_markdown(key[1]), escape_markdown(texts[key]), *cells])
         rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
     return "\n\n".join(parts) + "\n"
-
-
-def _listed(verdicts: list[dict]) -> list[dict]:
-    """Return the verdicts on a claim that the page lists, small scale first."""
-    by_scale = [[v for v in verdicts if scale_of(v) == scale] for scale in (SMALL, FULL)]
-    return [verdict for group in by_scale for verdict in _most_complete(group)]
 
 
 def _most_complete(verdicts: list[dict]) -> list[dict]:
@@ -187,21 +187,20 @@ def scale_of(verdict: dict) -> str:
 
 
 def _count(measured: Iterable[list[dict]]) -> str:
-    """Return how many claims hold, fail, ... at small scale; measured: verdicts of each claim."""
+    """Return how many claims hold, fail, ...; measured: the verdicts on each claim."""
     counts = dict.fromkeys((HOLDS, FAILS, UNDECIDED, NOT_MEASURED, "mixed"), 0)
     for verdicts in measured:
-        outcomes = {v["outcome"] for v in verdicts if scale_of(v) == SMALL} or {NOT_MEASURED}
+        outcomes = {verdict["outcome"] for verdict in verdicts} or {NOT_MEASURED}
         counts["mixed" if len(outcomes) > 1 else outcomes.pop()] += 1
     names = OUTCOMES | {NOT_MEASURED: "are not measured", "mixed": "have verdicts that differ"}
     return ", ".join(f"{number} {names[outcome]}" for outcome, number in counts.items())
 
 
-def _cell(claim: str, verdicts: list[dict], scale: str, out_dir: str | Path) -> str:
+def _cell(claim: str, verdicts: list[dict], out_dir: str | Path) -> str:
     """Return the verdicts at one scale, a line for each table."""
     tables = {}
     for verdict in verdicts:
-        if scale_of(verdict) == scale:
-            tables.setdefault(verdict["table"], []).append(verdict)
+        tables.setdefault(verdict["table"], []).append(verdict)
     lines = []
     for path, found in tables.items():
         target = quote(os.path.relpath(path, out_dir), safe="/+")

@@ -18,6 +18,9 @@ Verdict, from the rungs with the fewest and the most parameters that have an int
 - constant: the intervals overlap, and both are narrow: high / low <= 1.02;
 - not decided: everything else, also with fewer than two rungs.
 
+The rule was fixed before any record of the rungs 2 to 4 existed, except for a first interval that
+includes 1: until seed 1 of rung 2 was known, the sign of its estimate decided. No verdict changed.
+
 The interval of a single seed covers the text only. A verdict from one has the note "one seed",
 because two seeds of a model may differ by more than that; it is preliminary.
 
