@@ -1,20 +1,20 @@
-"""Write the scores of encodings from their runs, print their cards, verify score files.
+"""Write the scores of encodings from their runs, and print their cards.
 
     python -m scores.card rope cable fox                          # after scripts/score.sh
     python -m scores.card --plugin my_encoding.py recency
-    python -m scores.card --verify results/scores/records.jsonl:fox  # does it fit the runs?
     python -m scores.card --missing fox --data data/stdlib        # what scripts/score.sh trains
 
 scripts/score.sh runs the fixed budget and calls this program. A card has each number next to those
 of the --references, the verdicts on the criterion (scores/criterion.py), and the place in the table
 of all score files in --out_dir. It is printed once the references have scores.
 
---verify reads the runs again and raises an error unless they give the same numbers. --missing
-prints the encodings that are to be trained: those given, and the references without a score file.
-It raises an error if the references are measured on another text than --data.
+The same runs give the same file, so a score is verified by writing it again into another --out_dir
+and comparing the files. --missing prints the encodings that are to be trained: those given, and the
+references without a score file. It raises an error if the references are measured on another text
+than --data.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,31 +22,11 @@ from runtime import cli
 from runtime.files import write_json
 
 from errors import InputError
-from evaluation.intervals import Interval
 from reporting.formatting import MISSING, Table, escape_markdown, with_interval
 from scores import criterion
-from scores.collection import collect
 from scores.criterion import FAR, REFERENCE
-from scores.score_file import (
-    REFERENCES,
-    check_comparable,
-    read_folder,
-    read_scores,
-    score_path,
-)
+from scores.score_file import REFERENCES, check_comparable, collect, read_folder, score_path
 from text_data.shards import Shards
-
-MEASURED = ("perplexity", "recall", "trained_recall", "steps_to_95", "receptive_field")
-EXACT = (
-    *MEASURED,
-    "pe",
-    "text",
-    "training_text",
-    "budget",
-    "parameters",
-    "cache_bytes_per_token",
-    "speed",
-)
 
 
 @dataclass
@@ -54,7 +34,7 @@ class Config:
     """Settings of score cards."""
 
     names: list[str] = field(default_factory=list)
-    """encodings; with --verify: score files"""
+    """encodings"""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own"""
     runs: str = "runs/scores"
@@ -63,19 +43,15 @@ class Config:
     """folder of the score files"""
     seeds: str = "1 2 3"
     """seeds of the runs, separated by spaces"""
-    references: str = "rope cable"
+    references: str = " ".join(REFERENCES)
     """encodings to compare with, separated by spaces; one must be cable"""
     data: str = "data/stdlib"
     """--missing: folder of the shards"""
-    verify: bool = False
-    """compare score files with their runs"""
     missing: bool = False
     """print the encodings to be trained"""
 
     def __post_init__(self):
         problems = [] if self.names else ["no encoding given: python -m scores.card rope cable"]
-        if self.verify and self.missing:
-            problems.append("--verify and --missing exclude each other: remove one of them")
         if REFERENCE not in self.references.split():
             problems.append(f"references '{self.references}' lack {REFERENCE}: add it")
         if not self.seeds.split() or not all(word.isdecimal() for word in self.seeds.split()):
@@ -88,13 +64,8 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("names", "encodings; with --verify: score files")
-    )
-    if config.verify:
-        for path, score in read_scores(config.names).items():
-            verify(path, score, config.runs)
-    elif config.missing:
+    config = cli.parse(Config, argv, __doc__, positional=("names", "encodings"))
+    if config.missing:
         print(*missing(config))
     else:
         write_scores(config)
@@ -106,26 +77,22 @@ def missing(config: Config) -> list[str]:
     Raises InputError if the score files of the references have other seeds, or another text than
     the data.
     """
-    needed, problems = [], []
-    scores = read_folder(config.out_dir)
-    for pe in config.references.split():
-        if pe not in scores:
-            needed.append(pe)
-            continue
+    scores, references = read_folder(config.out_dir), config.references.split()
+    problems = []
+    for pe in filter(scores.get, references):
         score, path = scores[pe], f"the score of {pe} in {config.out_dir}"
-        seeds = score["budget"]["seeds"]
+        seeds, text = score["budget"]["seeds"], score["text"]
         if seeds != config.seed_numbers():
             problems.append(f"{path} has the seeds {seeds}: use the same, or another OUT folder")
-        if not Path(config.data).is_dir():
-            continue  # a dry run
-        if Shards(config.data, score["text"]["split"], "never").identity != score["text"]:
+        has_shards = Path(config.data).is_dir()  # not in a dry run
+        if has_shards and Shards(config.data, text["split"], "never").identity != text:
             problems.append(
                 f"{config.data} has another text than {path}: prepare it with Python "
                 f"{score['python']}, or pass OUT=FOLDER to train the references on your text"
             )
     if problems:
         raise InputError(*problems)
-    return list(dict.fromkeys([*needed, *config.names]))
+    return list(dict.fromkeys([*(pe for pe in references if pe not in scores), *config.names]))
 
 
 def write_scores(config: Config) -> None:
@@ -147,36 +114,25 @@ def write_scores(config: Config) -> None:
         print(f"\n{card(pe, scores, references)}")
 
 
-def verify(path: str, score: dict, runs: str) -> None:
-    """Raise InputError unless the runs give the numbers of a score; path: of its file."""
-    measured = collect(runs, score["pe"], score["budget"]["seeds"])
-    different = [name for name in EXACT if score[name] != measured[name]]
-    if different:
-        raise InputError(
-            f"{path} differs from the runs in {runs} ({', '.join(different)}): "
-            "write it again with scripts/score.sh"
-        )
-    print(f"{path} has the numbers of the runs in {runs}")
-    if score["code_sha256"] != measured["code_sha256"]:
-        print(f"note: the code of {score['pe']} has changed since {path} was written")
-
-
-# The card
-
-
-def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCES) -> str:
+def card(pe: str, scores: dict[str, dict], references: Sequence[str]) -> str:
     """Return the card of an encoding as Markdown; scores: {encoding: score} with the references."""
-    score = scores[pe]
-    others = [scores[name] for name in references if name != pe]
-    places = criterion.places(criterion.rank(scores))
+    score, others = scores[pe], [name for name in references if name != pe]
+    columns = {name: numbers(scores[name]) for name in (pe, *others)}
+    columns |= {f"relative to {name}": comparisons(score, scores[name]) for name in others}
+    # Those of the reference, because a pattern of layers may have no trained recall.
+    rows = [
+        {"": name} | {title: column.get(name, MISSING) for title, column in columns.items()}
+        for name in numbers(scores[REFERENCE])
+    ]
     seeds = len(score["budget"]["seeds"])
     parts = [
         f"# {escape_markdown(pe)}",
-        Table.from_rows(card_rows(score, others, scores[REFERENCE])).markdown(),
+        Table.from_rows(rows).markdown(),
         f"With 95% intervals over text and {seeds} seed{'s' if seeds > 1 else ''}; relative: ratio "
         "of perplexities, difference of recalls (docs/scores.md).",
         "\n".join(f"- {verdict}" for verdict in criterion.judge(score, scores[REFERENCE])),
     ]
+    places = criterion.places(criterion.rank(scores))
     if pe in places:
         parts.append(
             f"Place {places[pe]} of {len(places)}: by parts of the criterion that hold, then by "
@@ -185,79 +141,57 @@ def card(pe: str, scores: dict[str, dict], references: Sequence[str] = REFERENCE
     return "\n\n".join(parts)
 
 
-def card_rows(score: dict, others: list[dict], reference: dict) -> list[dict[str, str]]:
-    """Return the rows of a card: name, texts of all scores, and comparisons with the others.
-
-    reference: its lengths of trained recall are shown, because a pattern may have none.
-    """
-
-    def row(name: str, show: Callable[[dict], str], compare=None) -> dict[str, str]:
-        texts = {each["pe"]: show(each) for each in (score, *others)}
-        relative = {
-            f"relative to {other['pe']}": compare(other) if compare else MISSING for other in others
-        }
-        return {"": name} | texts | relative
-
-    def perplexity(multiple: float) -> dict[str, str]:
-        return row(
-            f"perplexity at {multiple:g}x",
-            lambda each: with_interval(criterion.perplexity(each, multiple)),
-            lambda other: with_interval(criterion.perplexity_ratio(score, other, multiple), 3),
-        )
-
-    def recall(length: str) -> dict[str, str]:
-        return row(
-            f"recall of text at {int(length):,} (%)",
-            lambda each: with_interval(criterion.recall(each, length)),
-            lambda other: signed(criterion.recall_difference(score, other, length)),
-        )
-
-    def trained_recall(multiple: float) -> dict[str, str]:
-        return row(
-            f"trained recall at {multiple:g}x (%)",
-            lambda each: with_interval(criterion.accuracy(each, multiple), 1),
-        )
-
-    trained_at = score["budget"]["training"]["block_size"]
-    lengths, distances = (next(iter(score[name].values())) for name in ("perplexity", "recall"))
-    return [
-        *(perplexity(int(length) / trained_at) for length in lengths),
-        *map(recall, distances),
-        *map(trained_recall, trained_multiples(reference)),
-        row("steps to 95% of trained recall", steps),
-        row("receptive field (tokens)", field_text),
-        row("speed of training / rope", lambda each: with_interval(criterion.speed(each), 3)),
-        row("KV cache (bytes per token)", lambda each: f"{each['cache_bytes_per_token']:,.0f}"),
-        row("parameters", lambda each: f"{each['parameters']:,}"),
-    ]
+def numbers(score: dict) -> dict[str, str]:
+    """Return {name: text} of the numbers of a score."""
+    texts = {}
+    for multiple in multiples(score, score["perplexity"]):
+        texts[f"perplexity at {multiple:g}x"] = with_interval(criterion.perplexity(score, multiple))
+    for length in next(iter(score["recall"].values())):
+        texts[recall_name(length)] = with_interval(criterion.recall(score, length))
+    for by_seed in [*score["trained_recall"].values()][:1]:
+        for multiple in multiples(score, by_seed, "recall_training"):
+            accuracy = criterion.accuracy(score, multiple)
+            texts[f"trained recall at {multiple:g}x (%)"] = with_interval(accuracy, 1)
+    (by_length,) = score["receptive_field"].values()
+    length, entry = max(by_length.items(), key=lambda item: int(item[0]))
+    receptive_field = f"{entry['receptive_field']:,.0f} of {int(length):,}" if entry else MISSING
+    return texts | {
+        "steps to 95% of trained recall": steps(score),
+        "receptive field (tokens)": receptive_field,
+        "speed of training / rope": with_interval(criterion.speed(score), 3),
+        "KV cache (bytes per token)": f"{score['cache_bytes_per_token']:,.0f}",
+        "parameters": f"{score['parameters']:,}",
+    }
 
 
-def trained_multiples(score: dict) -> list[float]:
-    """Return the multiples of the training length at which trained recall is measured."""
-    trained_at = score["budget"]["recall_training"]["block_size"]
-    by_seed = next(iter(score["trained_recall"].values()))
+def comparisons(score: dict, other: dict) -> dict[str, str]:
+    """Return {name: text} of the numbers of a score that are compared with those of another."""
+    texts = {}
+    for multiple in multiples(score, score["perplexity"]):
+        ratio = criterion.perplexity_ratio(score, other, multiple)
+        texts[f"perplexity at {multiple:g}x"] = with_interval(ratio, 3)
+    for length in next(iter(score["recall"].values())):
+        difference = criterion.recall_difference(score, other, length)
+        sign = "+" if difference and difference.estimate > 0 else ""
+        texts[recall_name(length)] = sign + with_interval(difference)
+    return texts
+
+
+def recall_name(distance: str) -> str:
+    """Return the name of recall of text at a distance in tokens."""
+    return f"recall of text at {int(distance):,} (%)"
+
+
+def multiples(score: dict, by_seed: dict, training: str = "training") -> list[float]:
+    """Return the lengths of results by seed as multiples of the training length."""
+    trained_at = score["budget"][training]["block_size"]
     return [int(length) / trained_at for length in next(iter(by_seed.values()))]
-
-
-def signed(interval: Interval | None) -> str:
-    """Return a difference with its interval; a dash for None."""
-    sign = "+" if interval and interval.estimate > 0 else ""
-    return sign + with_interval(interval)
 
 
 def steps(score: dict) -> str:
     """Return the steps to 95% of each seed."""
     values = score["steps_to_95"].values()
     return ", ".join(MISSING if value is None else f"{value:,}" for value in values) or MISSING
-
-
-def field_text(score: dict) -> str:
-    """Return the receptive field at the longest measured context."""
-    (by_length,) = score["receptive_field"].values()
-    length, entry = max(by_length.items(), key=lambda item: int(item[0]))
-    if entry is None:
-        return MISSING
-    return f"{entry['receptive_field']:,.0f} of {int(length):,}"
 
 
 if __name__ == "__main__":

@@ -64,10 +64,8 @@ def perplexity(score: dict, multiple: float) -> Interval | None:
     entries = entries_of(score["perplexity"], length_at(score, multiple))
     if not entries:
         return None
-    errors = [entry["loss_se"] for entry in entries]
-    return mean_interval(
-        [entry["loss"] for entry in entries], errors, len(entries[0]["blocks"])
-    ).exp()
+    losses, errors = zip(*((entry["loss"], entry["loss_se"]) for entry in entries), strict=True)
+    return mean_interval(losses, errors, len(entries[0]["blocks"])).exp()
 
 
 def perplexity_ratio(score: dict, other: dict, multiple: float) -> Interval | None:
@@ -82,8 +80,7 @@ def recall(score: dict, length: str) -> Interval | None:
     entries = entries_of(score["recall"], length)
     if not entries:
         return None
-    values = [entry["recall"] for entry in entries]
-    errors = [entry["recall_se"] for entry in entries]
+    values, errors = zip(*((each["recall"], each["recall_se"]) for each in entries), strict=True)
     return mean_interval(values, errors, len(entries[0]["by_trial"]))
 
 
@@ -141,11 +138,10 @@ def part_bounds(score: dict, cable: dict) -> dict[str, list[Bound]]:
     """Return what must hold for each part of the criterion: a, b, c and speed."""
     recalls: list[Bound] = []
     for multiple in RECALL_MULTIPLES:
-        length = length_at(score, multiple)
+        length, name = length_at(score, multiple), f"recall at {multiple}x"
         difference = recall_difference(score, cable, length, RECALL_FACTOR)
-        over_reference, name = recall_names(multiple)
         recalls += [
-            (over_reference, difference, ">=", 0),
+            (f"{name} - {RECALL_FACTOR} {REFERENCE}'s", difference, ">=", 0),
             (name, recall(score, length), ">", 0),
         ]
     accuracies: list[Bound] = []
@@ -158,12 +154,6 @@ def part_bounds(score: dict, cable: dict) -> dict[str, list[Bound]]:
         "c": accuracies,
         "speed": [("ratio", speed(score), ">=", SPEED)],
     }
-
-
-def recall_names(multiple: int) -> tuple[str, str]:
-    """Return the names of the two bounds of part b at a multiple of the training length."""
-    name = f"recall at {multiple}x"
-    return f"{name} - {RECALL_FACTOR} {REFERENCE}'s", name
 
 
 def conditions() -> dict[str, str]:
@@ -210,14 +200,13 @@ def judge_part(name: str, claim: str, bounds: list[Bound]) -> Verdict:
     Not measured if one of them is not.
     """
     verdict = Verdict(claim, "criterion", name)
-    measured = [(what, interval) for what, interval, _, _ in bounds if interval is not None]
-    verdict.measured = "; ".join(f"{what} {printed_interval(each)}" for what, each in measured)
-    if len(measured) == len(bounds):
-        outcomes = [
-            judge_bound(interval, relation, bound)
-            for _, interval, relation, bound in bounds
-            if interval is not None
-        ]
+    measured, outcomes = [], []
+    for what, interval, relation, bound in bounds:
+        if interval is not None:
+            measured.append(f"{what} {printed_interval(interval)}")
+            outcomes.append(judge_bound(interval, relation, bound))
+    verdict.measured = "; ".join(measured)
+    if len(outcomes) == len(bounds):
         verdict.outcome, _ = combine(outcomes)
     return verdict
 

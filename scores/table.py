@@ -2,14 +2,22 @@
 
     python -m scores.table results/scores/*.json*
     python -m scores.table results/scores/records.jsonl:{cable,rope,alibi} --out_dir runs/table
+    python -m scores.table --settings runs/settings/*/*.json --out_dir runs/settings
 
 All scores must have the same budget and the same text. Writes scores.md, with all encodings,
 summary.md, a short table of the best and the references, and scores.png, with one point per
 encoding: perplexity at 16 times the training length against recall of text at the same distance.
+
+--settings writes settings.md, the table of encodings in other settings: learning rates, training
+lengths, texts. Each folder of score files is one setting, measured by scripts/score.sh with FLAGS
+or DATA, and has the score of cable. It has no speed: scores.speed always measures steps of 256
+tokens.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from runtime import cli
 
@@ -17,7 +25,7 @@ from errors import InputError
 from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
-from reporting.formatting import MISSING, Folder, Table, format_number, with_interval
+from reporting.formatting import MISSING, Folder, Table, with_interval
 from scores import criterion, score_file
 from scores.card import steps
 from scores.criterion import FAR, REFERENCE
@@ -48,23 +56,32 @@ class Config:
     """score files of scripts/score.sh"""
     out_dir: str = "results/scores"
     """folder for the table and the picture"""
+    settings: bool = False
+    """a table of settings: one folder of score files for each"""
+
+    def __post_init__(self):
+        if not self.scores:
+            raise InputError("no score files given: python -m scores.table results/scores/*.json*")
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("scores", "score files"))
-    scores = read_scores(config.scores)
-    rows = score_rows(scores)
     out = Folder(config.out_dir)
-    print(out.add_text("scores.md", Table.from_rows(rows).markdown(), caption(scores)))
-    out.add_text("summary.md", summary_table(rows).markdown(), summary_caption(scores))
-    out.add_plot("scores", partial(draw, scores))
+    if config.settings:
+        settings = read_settings(config.scores)
+        rows = setting_rows(settings)
+        print(out.add_text("settings.md", Table.from_rows(rows).markdown(), about(settings)))
+    else:
+        scores = read_scores(config.scores)
+        rows = score_rows(scores)
+        print(out.add_text("scores.md", Table.from_rows(rows).markdown(), caption(scores)))
+        out.add_text("summary.md", summary_table(rows).markdown(), summary_caption(scores))
+        out.add_plot("scores", partial(draw, scores))
     out.write()
 
 
 def read_scores(paths: list[str]) -> dict[str, dict]:
     """Return {encoding: score}. Raises InputError if scores are not comparable or lack cable."""
-    if not paths:
-        raise InputError("no score files given: python -m scores.table results/scores/*.json*")
     by_source = score_file.read_scores(paths)
     check_comparable(by_source)
     scores = {score["pe"]: score for score in by_source.values()}
@@ -134,7 +151,7 @@ def summary_caption(scores: dict[str, dict]) -> str:
 
 def estimate(interval: Interval | None) -> str:
     """Return an estimate without its interval, or a dash."""
-    return format_number(interval and interval.estimate)
+    return with_interval(interval).partition(" (")[0]
 
 
 def caption(scores: dict[str, dict]) -> str:
@@ -176,6 +193,63 @@ def draw(scores: dict[str, dict], file) -> None:
         f"perplexity at {FAR} times the training length",
         f"recall of text at {FAR} times the training length (%)",
         highlighted=REFERENCES,
+    )
+
+
+# Other settings
+
+
+def read_settings(paths: list[str]) -> dict[str, dict[str, dict]]:
+    """Return {name of the folder: {encoding: score}}. Raises InputError as read_scores does."""
+    by_folder = defaultdict(list)
+    for path in paths:
+        by_folder[Path(path).resolve().parent].append(path)
+    settings = {folder.name: read_scores(group) for folder, group in by_folder.items()}
+    if len(settings) < len(by_folder):
+        raise InputError("two folders have the same name: rename one, because names are settings")
+    return settings
+
+
+def setting_rows(settings: dict[str, dict[str, dict]]) -> list[dict[str, str]]:
+    """Return the rows of the table of settings. Raises InputError if all are of the reference."""
+    rows = [
+        setting_row(name, score, scores[REFERENCE])
+        for name, scores in settings.items()
+        for pe, score in scores.items()
+        if pe != REFERENCE
+    ]
+    if not rows:
+        raise InputError(f"the settings have no encoding but {REFERENCE}: pass more score files")
+    return rows
+
+
+def setting_row(name: str, score: dict, reference: dict) -> dict[str, str]:
+    """Return the row of an encoding in a setting."""
+    shown = outcomes(score, reference)
+    del shown["speed"]
+    ratio = criterion.perplexity_ratio(score, reference, FAR)
+    cells = {
+        "setting": name,
+        "encoding": score["pe"],
+        "survives": "yes" if criterion.survives(score, reference) else "no",
+        **shown,
+        f"perplexity at {FAR}x / {REFERENCE}": with_interval(ratio, 3),
+    }
+    for what, recall, _, _ in criterion.part_bounds(score, reference)["b"]:
+        cells[f"{what} (%)"] = with_interval(recall)
+    for n in criterion.ACCURACIES:
+        cells[f"trained recall at {n}x (%)"] = with_interval(criterion.accuracy(score, n), 1)
+    return cells
+
+
+def about(settings: dict[str, dict[str, dict]]) -> str:
+    """Return what the table of settings shows."""
+    counts = {len(scores[REFERENCE]["budget"]["seeds"]) for scores in settings.values()}
+    return (
+        f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "
+        f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "
+        "the right side of their bounds, so none of them fails. Multiples are of the training "
+        "length of the setting."
     )
 
 

@@ -31,7 +31,6 @@ import report  # noqa: E402
 from errors import InputError  # noqa: E402
 from reporting.claims import index  # noqa: E402
 from reporting.metrics import read_records  # noqa: E402
-from scores import settings  # noqa: E402
 from scores import table as score_table  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -221,7 +220,7 @@ def check_command(words: list[str]) -> None:
 
 
 KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "pre-commit", "lm_eval"}
-KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cp", "jq"}
+KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cmp", "cp", "jq"}
 
 
 def check_python(arguments: list[str]) -> None:
@@ -483,7 +482,8 @@ def test_committed_scores_equal_their_table(tmp_path):
     score_table.main([f"{confirmation}/records.jsonl", "--out_dir", str(tmp_path)])
     assert (tmp_path / "scores.md").read_text() == (confirmation / "scores.md").read_text()
     other = RESULTS / "extrapolate_and_remember" / "settings"
-    settings.main([*map(str, sorted(other.glob("*/records.jsonl"))), "--out_dir", str(tmp_path)])
+    paths = map(str, sorted(other.glob("*/records.jsonl")))
+    score_table.main(["--settings", "true", *paths, "--out_dir", str(tmp_path)])
     assert (tmp_path / "settings.md").read_text() == (other / "settings.md").read_text()
 
 

@@ -9,7 +9,7 @@ from score_examples import make_score
 
 from evaluation import intervals
 from reporting.claims.verdicts import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
-from scores import collection, criterion
+from scores import criterion, score_file
 
 CABLE = make_score("cable", loss=1.5, gained=0.002)
 
@@ -134,7 +134,8 @@ def test_merged_segments_give_the_interval_of_the_records():
         }
 
     pairs = [(entry(512, 1.4), entry(512, 1.5)) for _ in range(3)]
-    merged = [tuple(map(collection.perplexity_entry, pair)) for pair in pairs]
+    names = score_file.PERPLEXITY_ENTRY
+    merged = [tuple(score_file.rounded(entry, names) for entry in pair) for pair in pairs]
     assert {len(each["blocks"]) for pair in merged for each in pair} == {32}
     expected, found = map(intervals.perplexity_ratio, (pairs, merged))
     for name in ("estimate", "low", "high"):
