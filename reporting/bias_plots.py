@@ -60,10 +60,16 @@ class Config:
     out: str = "biases.png"
     """PNG file to write"""
 
+    def __post_init__(self):
+        if self.tokens is not None and self.tokens < 2:
+            raise InputError(f"--tokens {self.tokens} is too few: use at least 2")
+        figures.check_png(self.out)
+
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("run", "run folder or checkpoint file"))
-    check_settings(config)
+    if len(config.run) != 1:
+        raise InputError("expected one run: python plot.py biases runs/NAME")
     device, _ = devices.select_device("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device, causal=None)
     pe = checkpoint["gpt"]["pe"]
@@ -94,15 +100,6 @@ def main(argv=None):
     with atomic(config.out) as file:
         plot(matrices, decay, labels, title, file)
     print(f"wrote {config.out}")
-
-
-def check_settings(config: Config) -> None:
-    """Raise InputError for settings that no model supports."""
-    if len(config.run) != 1:
-        raise InputError("expected one run: python plot.py biases runs/NAME")
-    figures.check_png(config.out)
-    if config.tokens is not None and config.tokens < 2:
-        raise InputError(f"--tokens {config.tokens} is too few: use at least 2")
 
 
 @torch.no_grad()

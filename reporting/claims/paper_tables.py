@@ -217,18 +217,19 @@ def _training_length_rows(pair: Pair, printed: PaperStatements | None) -> Iterat
         return [quantity, *runs, difference, interval, paper or MISSING]
 
     means = [statistics.mean(column.values(pair.length)) for column in pair.columns]
-    change = [means[1] * (value - 1) for value in _known(pair.perplexity_ratio())]
+    ratios = pair.ratios()
+    change = [means[1] * (value - 1) for value in _known(ratios["perplexity"])]
     printed_means = [format_number(mean) for mean in means]
     yield row(f"perplexity at {pair.length:,}", printed_means, *_spread(change, "{:+.2f}"))
     if not pair.speed:
         return
     megabytes = [f"{entry['memory'] / 1e6:,.1f}" for entry in pair.entries]
-    yield row("memory (MB)", megabytes, f"{pair.memory_ratio().estimate - 1:+.1%}")
+    yield row("memory (MB)", megabytes, f"{ratios['memory'].estimate - 1:+.1%}")
     times = [
         f"{1e6 * np.exp(np.mean(np.log(entry['seconds']))) / entry['tokens']:,.1f}"
         for entry in pair.entries
     ]
-    change = [value - 1 for value in _known(pair.time_ratio())]
+    change = [value - 1 for value in _known(ratios["time per token"])]
     yield row("time per token (µs)", times, *_spread(change, "{:+.1%}"))
 
 

@@ -32,7 +32,7 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
     """
     if "objective" in result:
         return []
-    device = "on a CPU: " if is_on_cpu(result) else ""
+    device = _device(result)
     measured = {
         name.partition(" triton")[0]
         for entries in result["contexts"].values()
@@ -111,6 +111,11 @@ def is_on_cpu(result: dict) -> bool:
     return result["device"].startswith("cpu")
 
 
+def _device(result: dict) -> str:
+    """Return the start of a claim's text."""
+    return "on a CPU: " if is_on_cpu(result) else ""
+
+
 # Runs of different training lengths, evaluated at the longer one
 
 
@@ -130,19 +135,19 @@ class Pair:
         """The length at which both are evaluated."""
         return self.columns[1].trained_at
 
-    def perplexity_ratio(self) -> Interval:
-        """Return the ratio of the perplexities."""
+    def ratios(self) -> dict[str, Interval]:
+        """Return the ratios of perplexity and, with a benchmark, of memory and time per token.
+
+        The interval of the time is over rounds, unpaired.
+        """
         ours, other = self.columns
-        return intervals.perplexity_ratio(entry_pairs(ours, self.length, other, self.length))
-
-    def memory_ratio(self) -> Interval:
-        """Return the ratio of the bytes of a training step."""
-        return memory_ratio(*self.entries)
-
-    def time_ratio(self) -> Interval:
-        """Return the ratio of the seconds per token; the interval is over rounds, unpaired."""
-        logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries]
-        return intervals.ratio_of_rounds(*logs)
+        pairs = entry_pairs(ours, self.length, other, self.length)
+        ratios = {"perplexity": intervals.perplexity_ratio(pairs)}
+        if self.entries:
+            logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries]
+            ratios["memory"] = memory_ratio(*self.entries)
+            ratios["time per token"] = intervals.ratio_of_rounds(*logs)
+        return ratios
 
 
 def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Verdict]:
@@ -150,29 +155,25 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
 
     columns: of perplexity; speeds: results of the benchmark train of bench.py.
     """
-    claims = catalog.load().shorter_training.rows
     verdicts = []
     for pair in find_pairs(columns, speeds):
-        for claim in claims:
-            if _runs_of(claim) == _runs_of(pair.claim):
-                verdicts.append(_judge(claim, pair))
+        ratios = pair.ratios()
+        lengths = [column.trained_at for column in pair.columns]
+        for claim in catalog.load().shorter_training.rows:
+            if _runs_of(claim) != _runs_of(pair.claim):
+                continue
+            is_of_step = claim.quantity != "perplexity" and pair.speed
+            device = _device(pair.speed) if is_of_step else ""
+            fields = {"trained_at": lengths[0], "other_trained_at": lengths[1]}
+            verdict = claim.unmeasured(device=device, **fields)
+            found = {"": ratios[claim.quantity]} if claim.quantity in ratios else {}
+            rule = (claim.relation, claim.bound)
+            verdicts.append(decide(verdict, found, *rule, show=print_ratio))
     return verdicts
 
 
 def _runs_of(claim: Claim) -> tuple:
     return claim.encoding, claim.trained_at, claim.other, claim.other_trained_at
-
-
-def _judge(claim: Claim, pair: Pair) -> Verdict:
-    ratios, device = {}, ""
-    if claim.quantity == "perplexity":
-        ratios[""] = pair.perplexity_ratio()
-    elif pair.speed:
-        ratios[""] = pair.memory_ratio() if claim.quantity == "memory" else pair.time_ratio()
-        device = "on a CPU: " if is_on_cpu(pair.speed) else ""
-    ours, other = (column.trained_at for column in pair.columns)
-    verdict = claim.unmeasured(trained_at=ours, other_trained_at=other, device=device)
-    return decide(verdict, ratios, claim.relation, claim.bound, show=print_ratio)
 
 
 def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
