@@ -27,9 +27,8 @@ training_lengths records of perplexity of runs of different training length, and
 Runs that differ only in their seed become one column, mean ± standard deviation. Each data set and
 each protocol gets its own table. --paper adds the numbers that a paper printed.
 
-A verdict holds, fails or is not decided by the 95% interval of what was measured, paired over the
-text and over seeds (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All verdicts
-of a report are also written to verdicts.csv: paper, where, claim, measured, outcome, table.
+A verdict holds, fails or is not decided by the 95% interval of what was measured
+(docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. verdicts.csv has all of them.
 
     python report.py --index results --out_dir results
 

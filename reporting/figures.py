@@ -179,7 +179,8 @@ def growth(record: dict, file) -> None:
         label = name if exponent is None else f"{name}: exponent {exponent.estimate:.2f}"
         lines.append(Line(label, [(context, 1e6 * seconds) for context, seconds in points]))
         contexts |= {context for context, _ in points}
-    with _line_plot(file, lines, sorted(contexts), "microseconds per token", "context (tokens)"):
+    labels = ("microseconds per token", "context (tokens)")
+    with _line_plot(file, lines, sorted(contexts), *labels):
         pass
 
 

@@ -1,9 +1,8 @@
 """Claims on speed, memory and the training length, by the benchmarks of bench.py.
 
 The ratio of two encodings' speeds is a mean over rounds of log ratios. bench.py measures every
-encoding together with rope, so that ratios of two other encodings are those of their speeds
-relative to rope. The interval is a t interval over the rounds of one process (Welch's); it does not
-cover other machines. Memory is deterministic and has no interval.
+encoding together with rope, so that both are first taken relative to rope. The interval is a t
+interval over the rounds of one process (Welch's). Memory is deterministic and has no interval.
 
 Models that were trained at different lengths are evaluated at one length. Memory and time of their
 training steps are measured with the same number of sequences; time is per token, because both

@@ -24,11 +24,9 @@ includes 1: until seed 1 of rung 2 was known, the sign of its estimate decided. 
 The interval of a single seed covers the text only. A verdict from one has the note "one seed",
 because two seeds of a model may differ by more than that; it is preliminary.
 
-With three rungs or more, a straight line of ln ratio against ln parameters is fitted by least
-squares, and the ratio at GPT-2 small and medium is predicted with its 95% prediction interval.
-Three points leave one degree of freedom, so that this interval is wide: t is 12.7. It assumes that
-the line continues. Rungs also differ in their text, tokens per parameter and training length, which
-the line does not separate from size.
+With three rungs or more, a line of ln ratio against ln parameters is fitted by least squares.
+It predicts the ratio at GPT-2 small and medium, with a 95% prediction interval.
+Three points leave one degree of freedom: t is 12.7, and the interval is wide.
 """
 
 import math

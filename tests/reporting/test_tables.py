@@ -3,7 +3,7 @@
 import pytest
 from test_report import RECORDS, SAME_TARGETS, record
 
-from reporting import paper, tables
+from reporting import paper
 from reporting.claims import paper_tables
 from reporting.columns import (
     differing_texts,
@@ -207,24 +207,6 @@ def test_comparison_with_a_paper_in_its_setting_has_differences():
         assert compared([records[0] | other])[0][0] == "training lengths"
 
 
-def test_comparison_with_a_paper_in_another_setting_is_relative_to_the_training_length():
-    records = [
-        record("cable", {256: 4.0, 1024: 4.4}),
-        record("learnable", {256: 5.0, 1024: None}),
-        record("zebra", {256: 9.0}),
-    ]
-    assert compared(records) == [
-        ["training lengths", "", "cable", "learnable"],
-        ["0.5", "ours", "—", "—"],
-        ["", "paper", "1.50", "1.33"],
-        ["1", "ours", "1.00", "1.00"],
-        ["", "paper", "1.00", "1.00"],
-        ["4", "ours", "1.10", "—"],
-        ["", "paper", "0.90", "—"],
-    ]
-    assert paper_tables.paper_comparison(columns_of(records[2:]), PAPER) is None
-
-
 @pytest.mark.parametrize(
     "name", ["1_fineweb-edu-10b_medium", "4_fineweb-edu-10b_tiny", "5_wikitext-103_small"]
 )
@@ -263,35 +245,6 @@ def test_table_2_of_sandwich_has_both_training_lengths():
     table, caption = paper_tables.paper_comparison(columns_of(segments), printed)
     assert table.cells[0][0] == "multiples of the shortest context"
     assert caption.endswith("text, vocabulary or protocol (docs/evaluation.md) differ.")
-
-
-def test_generalization_next_to_the_paper():
-    """The paper's RoPE, medium: 27.10%, and 48.09 and 43.03 on WikiText-103 and WikiText-2."""
-    size = {"size": "medium"}
-    records = [
-        record("rope", {1024: perplexity, 2048: 9.0}, block_size=1024, seed=seed)
-        | size
-        | {"data": {"dataset": "wikitext103"}}
-        for perplexity, seed in ((40.0, 1), (41.0, 2))
-    ]
-    for pe, acc, acc_norm in (("rope", 0.25, 0.3), ("fox", 0.26, 0.31)):
-        data = {"dataset": "hellaswag"}
-        records.append({"run": pe, "pe": pe, "acc": acc, "acc_norm": acc_norm, "data": data} | size)
-    results = tables.results_on_other_data(records)
-    assert paper_tables.generalization_table(results, paper.generalization()).cells == [
-        [
-            "size",
-            "encoding",
-            "HellaSwag acc",
-            "acc_norm",
-            "paper",
-            "wikitext103",
-            "paper (wikitext103)",
-            "paper (WikiText-2)",
-        ],
-        ["medium", "rope", "25.00", "30.00", "27.10", "40.50", "48.09", "43.03"],
-        ["medium", "fox", "26.00", "31.00", "—", "—", "—", "—"],
-    ]
 
 
 def test_wide_tables_are_transposed():
