@@ -132,10 +132,9 @@ def card(pe: str, scores: dict[str, dict], references: Sequence[str]) -> str:
         "of perplexities, difference of recalls (docs/scores.md).",
         "\n".join(f"- {verdict}" for verdict in criterion.judge(score, scores[REFERENCE])),
     ]
-    places = criterion.places(criterion.rank(scores))
-    if pe in places:
+    if place := criterion.rank(scores)[pe]:
         parts.append(
-            f"Place {places[pe]} of {len(places)}: by parts of the criterion that hold, then by "
+            f"Place {place} of {len(scores) - 1}: by parts of the criterion that hold, then by "
             f"perplexity at {FAR} times the training length."
         )
     return "\n\n".join(parts)

@@ -19,6 +19,7 @@ the other side, and is not decided otherwise. A part with several bounds holds i
 if one does. Part b does not compare ratios of recalls: that of cable may be zero or negative.
 """
 
+import itertools
 import math
 import operator
 import statistics
@@ -211,11 +212,11 @@ def judge_part(name: str, claim: str, bounds: list[Bound]) -> Verdict:
     return verdict
 
 
-def rank(scores: dict[str, dict]) -> list[str]:
-    """Return the encodings, best first: by parts of the criterion that hold, then by perplexity.
+def rank(scores: dict[str, dict]) -> dict[str, int | None]:
+    """Return {encoding: place}: by parts of the criterion that hold, then by perplexity.
 
-    scores: {encoding: score}, with the reference. Perplexity is that at FAR times the training
-    length; an encoding that does not support this length is behind those that do.
+    scores: {encoding: score}, with the reference, which has no place. Perplexity is that at FAR
+    times the training length; an encoding that does not support this length is behind the others.
     """
 
     def key(pe: str) -> tuple[int, float]:
@@ -224,10 +225,6 @@ def rank(scores: dict[str, dict]) -> list[str]:
         value = perplexity(scores[pe], FAR)
         return -holding, value.estimate if value else math.inf
 
-    return sorted(scores, key=key)
-
-
-def places(ranked: list[str]) -> dict[str, int]:
-    """Return {encoding: place} of ranked encodings; the reference has none."""
-    others = [pe for pe in ranked if pe != REFERENCE]
-    return {pe: place for place, pe in enumerate(others, 1)}
+    places = itertools.count(1)
+    ranked = sorted(scores, key=key)
+    return {pe: None if pe == REFERENCE else next(places) for pe in ranked}

@@ -199,12 +199,6 @@ class RunRecords:
     records: dict[str, dict]
     """by kind: name of the metric; of trained recall: task and filler, as in "passage random" """
 
-    def get(self, kind: str) -> dict:
-        """Return the record of a kind. Raises InputError if it is missing."""
-        if kind not in self.records:
-            raise InputError(f"{self.folder} has no record of {kind}: {REMEDY}")
-        return self.records[kind]
-
 
 def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     """Return the score of an encoding, from its runs and their records in a folder.
@@ -217,7 +211,7 @@ def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
     measured = {
         "perplexity": records_of(texts, PERPLEXITY.name),
         "recall": records_of(texts, RECALL.name),
-        "receptive_field": {seeds[0]: first.get(RECEPTIVE_FIELD.name)},
+        "receptive_field": records_of({seeds[0]: first}, RECEPTIVE_FIELD.name),
     }
     kinds = sorted(tasks[seeds[0]].records) or [TRAINED_RECALL.name] if tasks else []
     trained = {kind: records_of(tasks, kind) for kind in kinds}
@@ -308,7 +302,10 @@ def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
 
 def records_of(runs: dict[int, RunRecords], kind: str) -> dict[int, dict]:
     """Return {seed: record} of a kind. Raises InputError if one is missing."""
-    return {seed: run.get(kind) for seed, run in runs.items()}
+    for run in runs.values():
+        if kind not in run.records:
+            raise InputError(f"{run.folder} has no record of {kind}: {REMEDY}")
+    return {seed: run.records[kind] for seed, run in runs.items()}
 
 
 def same_settings(runs: dict[int, RunRecords]) -> dict:

@@ -101,13 +101,11 @@ def outcomes(score: dict, reference: dict) -> dict[str, str]:
 def score_rows(scores: dict[str, dict]) -> list[dict[str, str]]:
     """Return the rows of the table, best encoding first (criterion.rank)."""
     reference, rows = scores[REFERENCE], []
-    ranked = criterion.rank(scores)
-    places = criterion.places(ranked)
-    for pe in ranked:
+    for pe, place in criterion.rank(scores).items():
         score = scores[pe]
         ratio = criterion.perplexity_ratio(score, reference, FAR)
         row = {
-            "": str(places.get(pe, MISSING)),
+            "": str(place or MISSING),
             "encoding": pe,
             **outcomes(score, reference),
             "perplexity at 1x": estimate(criterion.perplexity(score, 1)),

@@ -87,7 +87,7 @@ def test_a_length_that_is_not_supported_is_not_measured():
     for by_length in score["perplexity"].values():
         by_length["4096"] = None
     assert outcomes(score)["a"] == NOT_MEASURED
-    assert criterion.rank({"cable": CABLE, "learnable": score}) == ["learnable", "cable"]
+    assert criterion.rank({"cable": CABLE, "learnable": score}) == {"learnable": 1, "cable": None}
 
 
 def test_the_reference_is_not_compared_with_itself():
@@ -157,4 +157,5 @@ def test_rank_counts_parts_then_perplexity():
         "forgets-more": make_score("forgets-more", loss=1.35, gained=0.0),
         "rope": make_score("rope", loss=2.5, gained=0.02, accuracies=(99.9, 3.0)),
     }
-    assert criterion.rank(scores) == ["winner", "forgets", "forgets-more", "cable", "rope"]
+    ranked = ["winner", "forgets", "forgets-more", "cable", "rope"]
+    assert [*criterion.rank(scores).items()] == [*zip(ranked, [1, 2, 3, None, 4], strict=True)]
