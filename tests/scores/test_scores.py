@@ -112,6 +112,10 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     assert "cable.json has another budget than" in line and "(recall)" in line
     record.unlink()
     assert f"{text} has no record of Recall" in refused(card.main, *flags)[0]
+    shutil.copy(measured / "text" / "rope" / record.name, record)
+    shutil.copy(runs / "speed" / "cable.json", runs / "speed" / "rope.json")
+    assert "rope.json is the speed of cable" in refused(card.main, *flags)[0]
+    assert "pass one encoding" in refused(speed.main, "rope", "cable")[0]
     shutil.rmtree(text)
     shutil.copytree(runs / "text" / "cable", text)
     assert "is a run of cable with seed 1, not of rope" in refused(card.main, *flags)[0]
@@ -129,15 +133,6 @@ def test_a_card_needs_the_references(measured, tmp_path, capsys, refused):
     text = capsys.readouterr().out
     assert "# cable" in text and "relative to" not in text
     assert "lack cable: add it" in refused(card.main, *flags, "--references", "rope")[0]
-
-
-def test_speed_of_another_encoding_is_refused(measured, tmp_path, refused):
-    runs = tmp_path / "runs"
-    shutil.copytree(measured, runs)
-    shutil.copy(runs / "speed" / "cable.json", runs / "speed" / "rope.json")
-    (line,) = refused(card.main, *card_flags(runs, tmp_path / "scores", "rope"))
-    assert "rope.json is the speed of cable" in line
-    assert "pass one encoding" in refused(speed.main, "rope", "cable")[0]
 
 
 def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered):
