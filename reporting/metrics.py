@@ -261,7 +261,7 @@ def _caption(template: str, sample: str, key: str, unit: str = "") -> Callable[[
 
     def describe(records: list[dict]) -> str:
         first = records[0]
-        values = first["data"] | first.get("protocol", {})
+        values = first["data"] | (first.get("protocol") or {})
         values["text"] = _data(first) if "tokenizer" in first["data"] else ""
         return template.format(**values) + _end(records, sample, key, unit)
 
