@@ -161,8 +161,9 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
         for claim in catalog.load().shorter_training.rows:
             if _runs_of(claim) != _runs_of(pair.claim):
                 continue
-            is_of_step = claim.quantity != "perplexity" and pair.speed
-            device = _device(pair.speed) if is_of_step else ""
+            device = ""
+            if pair.speed and claim.quantity != "perplexity":
+                device = _device(pair.speed)
             fields = {"trained_at": lengths[0], "other_trained_at": lengths[1]}
             verdict = claim.unmeasured(device=device, **fields)
             found = {"": ratios[claim.quantity]} if claim.quantity in ratios else {}

@@ -126,7 +126,8 @@ def _compare_scores(
     if not all("by_question" in entry for pair in pairs for entry in pair):
         return Interval(mean / other_mean if is_ratio else mean - other_mean)
     compare = intervals.score_ratio if is_ratio else intervals.score_difference
-    return compare([tuple(np.array(entry["by_question"]) for entry in pair) for pair in pairs])
+    scores = [(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs]
+    return compare(scores)
 
 
 # Data that the models were not trained on
