@@ -36,9 +36,9 @@ On a GPU, train and attention also measure the Triton kernels (`cable triton`), 
 kernel pinned to one backend (`sdpa flash`, `cable cudnn`; train: of `rope` only); attention also
 FlexAttention (`cable flex`), and the Triton kernels without skipping (`cable all tiles`). Attention
 ends with the fastest path of each encoding on this machine, to pass to train_gpt.py. Training
-measures an encoding without another fused path by the Triton kernels only. Implementations of an
-encoding's authors take part if Python finds them (`fox theirs`, `cable-v1 theirs`:
-benchmarking/baselines.py). --objective mlm measures encoders, with 15% of the tokens masked.
+measures an encoding without another fused path by the Triton kernels only. The CABLE authors'
+network takes part if Python finds it (`cable-v1 theirs`: benchmarking/baselines.py). --objective
+mlm measures encoders, with 15% of the tokens masked.
 """
 
 import os

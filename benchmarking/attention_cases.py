@@ -16,7 +16,6 @@ from torch.nn.attention import SDPBackend
 import attention
 import posenc
 import triton_attention
-from benchmarking import baselines
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting
 from errors import InputError
 from evaluation import bias_statistics
@@ -108,13 +107,6 @@ class AttentionBenchmark:
         """Compute attention with the layer's encoding by a path: (B, T, C)."""
         if path == "all tiles":
             return layer.attend("triton", skip_tolerance=0.0)
-        if path == "theirs":
-            q, k, v = layer.qkv()
-            features = layer.encoding.features(layer.x, self.positions)
-            inputs = (q, k, v, layer.encoding, *features, layer.scale)
-            # The type of functions that are not compiled has no parameters.
-            y = baselines.forgetting_attention(*inputs)  # pyright: ignore[reportCallIssue]
-            return y.transpose(1, 2).flatten(2)
         return layer.attend(path)
 
     @functools.cached_property

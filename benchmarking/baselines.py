@@ -1,18 +1,13 @@
 """Other implementations that bench.py compares with.
 
-forgetting_attention:  kernels of the Forgetting Transformer (`fox theirs`),
-                       github.com/zhixuan-lin/forgetting-transformer, commit 883f260. They need a
-                       GPU, bfloat16 or float16, head dimension 16, 32, 64 or 128, and einops.
-AuthorsCable:          network of the CABLE authors (`cable-v1 theirs`),
-                       github.com/axiomlab/Cable, commit 8bc6b83.
-NanoGPT:               network of github.com/karpathy/nanoGPT, commit 3adf61e, for `compare`.
-
-forgetting_eager:      attention of the Forgetting Transformer without its kernels: the attention
-                       path "forgetting-eager", for `compare`
+AuthorsCable:      network of the CABLE authors (`cable-v1 theirs`), github.com/axiomlab/Cable,
+                   commit 8bc6b83. It is used if Python finds it: add the folder `src` of a clone to
+                   PYTHONPATH.
+NanoGPT:           network of github.com/karpathy/nanoGPT, commit 3adf61e, for `compare`. It is used
+                   if NANOGPT names the folder of a clone.
+forgetting_eager:  attention of the Forgetting Transformer without its kernels: the attention path
+                   "forgetting-eager", for `compare`
 make_transformers_model: GPT-NeoX or GPT-2 of transformers (`rope transformers`), for --against.
-
-forgetting_attention and AuthorsCable are used if Python finds them: clone them and add their `src`
-folders to PYTHONPATH. NanoGPT is used if NANOGPT names the folder of a clone.
 """
 
 import os
@@ -35,23 +30,6 @@ EAGER_PATH = "forgetting-eager"
 def is_installed(module: str) -> bool:
     """Return whether Python finds a module."""
     return find_spec(module) is not None
-
-
-@torch.compiler.disable  # PyTorch 2.11 cannot trace the launch of their kernels
-def forgetting_attention(
-    q: Tensor, k: Tensor, v: Tensor, encoding, q_features: tuple, k_features: tuple, scale: float
-) -> Tensor:
-    """Compute attention of `fox` by its authors' kernels: q, k, v (B, H, T, D) -> (B, H, T, D).
-
-    q_features, k_features: what `encoding.features` returned. The kernels sum the gates themselves,
-    and skip what is too small to matter (adaptive_threshold "auto").
-    """
-    import forgetting_transformer  # pyright: ignore[reportMissingImports]
-
-    start = k_features[0].new_zeros(1, 1, 1).expand(*q.shape[:2], 1)
-    log_gates = k_features[0].diff(prepend=start)  # (B, H, T)
-    options = {"head_first": True, "sm_scale": scale, "adaptive_threshold": "auto"}
-    return forgetting_transformer.forgetting_attention(q, k, v, log_gates, **options)
 
 
 def forgetting_eager(

@@ -12,7 +12,6 @@ import attention
 import posenc
 import triton_attention
 import triton_attention.flex  # noqa: F401, registers the attention path "flex"
-from benchmarking import baselines
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
 from text_data.data_loader import masked_count
@@ -66,8 +65,7 @@ class Setting:
 
         "" is the path that `attention.resolve_path` selects: `sdpa`, else `dense`. On a CPU
         " flash" is PyTorch's fused kernel, because `sdpa` computes short texts by batched products.
-        " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention, " theirs" the
-        kernels of the Forgetting Transformer.
+        " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention.
         """
         automatic = attention.resolve_path("auto", encoding)
         paths = {"": automatic}
@@ -86,8 +84,6 @@ class Setting:
         full_rows = encoding.logits_transform is not None
         if has_bias and not full_rows and encoding.window_size is None:
             paths[" flex"] = attention.resolve_path("flex", encoding)
-        if pe == "fox" and self.causal and baselines.is_installed("forgetting_transformer"):
-            paths[" theirs"] = "theirs"
         return paths
 
     def backends(self) -> dict[str, str]:

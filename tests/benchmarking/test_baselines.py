@@ -12,86 +12,16 @@ import torch
 import torch.nn.functional as F
 from test_cases import PLAIN
 
-import attention
 import bench
-import posenc
 from benchmarking import baselines, cases
-from benchmarking.attention_cases import attention_cases
-from benchmarking.setting import BenchmarkCase, Setting
+from benchmarking.setting import BenchmarkCase
 from model import GPT, GPTConfig
 from training.optimizer import make_optimizer
-
-
-def features_of(pe, causal=True):
-    """Return an encoding, q, k, v (2, 4, 8, 32) each, and the features of 8 tokens."""
-    torch.manual_seed(0)
-    encoding = posenc.build(pe, 4, 128, 8, 1, causal)[0]
-    return (
-        encoding,
-        torch.randn(3, 2, 4, 8, 32),
-        encoding.features(torch.randn(2, 8, 128), torch.arange(8)),
-    )
-
-
-@pytest.fixture
-def forgetting(monkeypatch):
-    """Forgetting attention row by row, under the name of its authors' package."""
-
-    def forgetting_attention(
-        q, k, v, log_fgate, *, head_first=False, sm_scale=None, adaptive_threshold=None
-    ):
-        assert not torch.compiler.is_compiling()  # PyTorch 2.11 cannot trace their kernels
-        assert head_first and adaptive_threshold == "auto" and log_fgate.dtype == torch.float32
-        rows = []
-        for i in range(q.size(2)):
-            decay = [log_fgate[..., j + 1 : i + 1].sum(-1) for j in range(i + 1)]
-            logits = (q[:, :, i, None] * k[:, :, : i + 1]).sum(-1) * sm_scale + torch.stack(
-                decay, -1
-            )
-            rows.append((logits.softmax(-1)[..., None] * v[:, :, : i + 1]).sum(2))
-        return torch.stack(rows, 2)
-
-    monkeypatch.setitem(
-        sys.modules,
-        "forgetting_transformer",
-        types.SimpleNamespace(forgetting_attention=forgetting_attention, __spec__="something"),
-    )
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_forgetting_attention_equals_dense(forgetting, compiled):
-    encoding, (q, k, v), features = features_of("fox")
-
-    def attend():
-        return baselines.forgetting_attention(q, k, v, encoding, *features, 0.2)
-
-    torch.testing.assert_close(
-        torch.compile(attend, backend="eager")() if compiled else attend(),
-        attention.dense(q, k, v, attention.BiasInputs(encoding, *features), 0.2),
-    )
-
-
-def test_forgetting_transformer_is_measured_on_gpus(forgetting, monkeypatch):
-    gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
-    measured = {
-        pe: " theirs" in gpu.paths(pe, features_of(pe)[0]) for pe in ("fox", "cable-v1", "cable")
-    }
-    assert measured == {"fox": True, "cable-v1": False, "cable": False}
-    assert " theirs" not in dataclasses.replace(gpu, causal=False).paths(
-        "fox", features_of("fox", causal=False)[0]
-    )
-    assert "fox theirs" not in attention_cases(PLAIN, "fox")
-    monkeypatch.setattr(Setting, "paths", lambda *_: {"": "sdpa", " theirs": "theirs"})
-    found = attention_cases(PLAIN, "fox")
-    assert found["fox theirs"].error() < 1e-5
 
 
 def test_missing_baselines_are_not_measured(monkeypatch):
     assert not baselines.is_installed("no_such_module")
     monkeypatch.setattr(baselines, "is_installed", lambda module: False)
-    assert " theirs" not in dataclasses.replace(PLAIN, device=torch.device("cuda")).paths(
-        "fox", features_of("fox")[0]
-    )
     assert list(cases.train_cases(PLAIN, "cable-v1")) == ["cable-v1"]
 
 
