@@ -277,8 +277,10 @@ def report_lengths(
             labels = [column.label for column in short] if short and judge(short) else []
             parts.append(out.add_verdicts(stem, group, verdicts, labels))
         out.add_page(stem, metric.table(columns, marks=marks, printed=matching), *parts)
-        if metrics.entries_of(group):
-            for name, draw in metric.plots.items():
+        entries = metrics.entries_of(group)
+        for name, draw in metric.plots.items() if entries else ():
+            # Records may lack the field that this plot shows.
+            if name != "by_position" or all(name in entry for entry in entries):
                 out.add_plot(f"{name}{suffix}", partial(draw, columns))
 
 

@@ -105,6 +105,66 @@ def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
     return close
 
 
+def by_position(columns: list[Column], file) -> None:
+    """Plot the perplexity of each column against the position in its longest window.
+
+    Seeds are averaged. Positions are averaged over half powers of two, because the further out
+    they are, the less neighbors differ. A label names the longest window if it is shorter than
+    the other columns', because its text differs.
+    """
+    longest = {column.label: _longest_length(column.records) for column in columns}
+    lines = []
+    for column in columns:
+        length = longest[column.label]
+        if length == 0:
+            continue
+        label = column.label
+        if length < max(longest.values()):
+            label += f" ({length:,})"
+        lines.append(Line(label, _perplexity_by_position(column.records)))
+    positions = [position for line in lines for position, _ in line.points]
+    low = min(positions, default=1)
+    high = max(positions, default=1)
+    marked = [context for context in MARKED_CONTEXTS if low <= context <= high]
+    is_encoder = "objective" in columns[0].records[0]
+    x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
+    ticks = marked or sorted({round(low), round(high)})
+    with _line_plot(file, lines, ticks, "perplexity", x_label) as axes:
+        _mark_training_lengths(axes, columns)
+
+
+def _longest_length(records: list[dict]) -> int:
+    """Return the longest length with an entry in any record, or 0."""
+    lengths = [0]
+    for record in records:
+        lengths += [int(length) for length, entry in record["lengths"].items() if entry]
+    return max(lengths)
+
+
+def _perplexity_by_position(records: list[dict]) -> Points:
+    """Return (position, perplexity) over the longest windows of a column's records."""
+    groups = {}  # half power of two -> [(tokens, middle position, mean loss)] of its stretches
+    for record in records:
+        length = _longest_length([record])
+        curve = record["lengths"][str(length)]["by_position"]
+        for number, loss in enumerate(curve["loss"]):
+            if loss is None:  # no token of the stretch was masked
+                continue
+            start = curve["first"] + number * curve["width"]
+            size = min(curve["width"], length - start)
+            middle = start + (size + 1) / 2
+            group = math.floor(2 * math.log2(middle))
+            groups.setdefault(group, []).append((size, middle, loss))
+    points = []
+    for _, stretches in sorted(groups.items()):
+        total = sum(size for size, _, _ in stretches)
+        position = sum(size * middle for size, middle, _ in stretches) / total
+        loss = sum(size * loss for size, _, loss in stretches) / total
+        if loss <= math.log(MAX_DRAWN):
+            points.append((position, math.exp(loss)))
+    return points
+
+
 def cumulative_gradient(columns: list[Column], file) -> None:
     """Plot the fraction of the gradient that is further back than n tokens, against n.
 

@@ -399,7 +399,10 @@ PERPLEXITY = Metric(
     table=partial(length_table, x_name="context", best=min),
     describe=_perplexity_caption,
     judge=claims.judge_perplexity,
-    plots={"perplexity": _curve("perplexity", close_up=True)},
+    plots={
+        "perplexity": _curve("perplexity", close_up=True),
+        "by_position": figures.by_position,
+    },
 )
 RECEPTIVE_FIELD = Metric(
     name="Receptive field",

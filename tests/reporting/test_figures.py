@@ -79,3 +79,30 @@ def test_scatter_draws_points_beyond_its_limits(tmp_path):
     with open(tmp_path / "plot.png", "wb") as file:
         figures.scatter(points, file, "x", "y", ("cable",))
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_perplexity_by_position(monkeypatch, tmp_path):
+    """A label names a shorter window. A curve may have one position. Encoders read both sides."""
+    drawn = []
+    draw = figures._draw_lines
+
+    def draw_and_note(axes, lines, ticks, y_label, x_label):
+        drawn.append(([line.label for line in lines], ticks, x_label))
+        draw(axes, lines, ticks, y_label, x_label)
+
+    monkeypatch.setattr(figures, "_draw_lines", draw_and_note)
+
+    def with_last_position(pe, lengths):
+        entry = record(pe, dict.fromkeys(lengths, 4.0))
+        for length in lengths:
+            curve = {"first": length - 1, "width": 1, "loss": [1.0]}
+            entry["lengths"][str(length)]["by_position"] = curve
+        return entry
+
+    cable = with_last_position("cable", [256, 511])
+    learnable = with_last_position("learnable", [256])
+    figures.by_position(columns_of([cable, learnable]), tmp_path / "a.png")
+    assert drawn == [(["cable", "learnable (256)"], [256], "tokens before the prediction")]
+    figures.by_position(columns_of([cable | {"objective": "mlm"}]), tmp_path / "b.png")
+    assert drawn[1:] == [(["cable"], [511], "position in the window (tokens)")]
+    assert (tmp_path / "b.png").stat().st_size
