@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_baselines import features_of
 from test_cases import PLAIN
 
 import attention
+import posenc
 from benchmarking import baselines, comparison
 from errors import InputError
 from model import GPTConfig
@@ -43,7 +43,10 @@ def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
 
 
 def test_forgetting_eager_equals_dense():
-    encoding, (q, k, v), features = features_of("fox")
+    torch.manual_seed(0)
+    encoding, cable = (posenc.build(pe, 4, 128, 8, 1)[0] for pe in ("fox", "cable"))
+    q, k, v = torch.randn(3, 2, 4, 8, 32)
+    features = encoding.features(torch.randn(2, 8, 128), torch.arange(8))
     inputs = attention.BiasInputs(encoding, *features)
     mask_spec = attention.MaskSpec()
     torch.testing.assert_close(
@@ -51,7 +54,7 @@ def test_forgetting_eager_equals_dense():
         attention.dense(q, k, v, inputs, 0.2, mask_spec),
     )
     with pytest.raises(InputError, match="supports causal fox only"):
-        attention.resolve_path(baselines.EAGER_PATH, features_of("cable")[0])
+        attention.resolve_path(baselines.EAGER_PATH, cable)
 
 
 def test_training_of_fox_is_compared_with_the_eager_path():
