@@ -137,8 +137,8 @@ def load_records(paths: list[str], over: str) -> list[dict]:
         raise InputError(*problems)
     if over == "text" and len(records) != 2:
         raise InputError(
-            "two records are needed: python compare.py runs/A/eval_DATA_val.json "
-            "runs/B/eval_DATA_val.json"
+            f"two records are needed, not {len(records)}: python compare.py "
+            "runs/A/eval_DATA_val.json runs/B/eval_DATA_val.json"
         )
     if len(records) < 4 and over == "seeds":
         raise InputError(

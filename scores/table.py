@@ -86,7 +86,9 @@ def read_scores(paths: list[str]) -> dict[str, dict]:
     check_comparable(by_source)
     scores = {score["pe"]: score for score in by_source.values()}
     if len(scores) < len(by_source):
-        raise InputError("an encoding has two score files: pass one of them")
+        names = [score["pe"] for score in by_source.values()]
+        twice = next(pe for pe in names if names.count(pe) > 1)
+        raise InputError(f"there are two scores of {twice}: remove one of them")
     if REFERENCE not in scores:
         raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")
     return scores
