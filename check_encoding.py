@@ -23,6 +23,7 @@ from runtime import cli, devices, plugins
 
 import torch
 
+import pe_spec
 import posenc
 from benchmarking.cases import generation_cases, train_cases
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting
@@ -84,7 +85,7 @@ def specs_to_check(config: Config) -> list[str]:
     problems = []
     for spec in specs:
         try:
-            posenc.parse(spec)
+            pe_spec.parse(spec)
         except InputError as error:
             problems += error.problems
     if problems:
@@ -94,7 +95,7 @@ def specs_to_check(config: Config) -> list[str]:
 
 def check_encoding(spec: str) -> int:
     """Run and print all checks of an encoding; return the number of failed ones."""
-    sources = [str(plugin.path) for plugin in plugins.plugins_of(posenc.parse(spec))]
+    sources = [str(plugin.path) for plugin in plugins.plugins_of(pe_spec.parse(spec))]
     print(f"\n{spec}: {summary_of_formula(spec)}\n")
     print(f"{'check':24} {'result':16} {'measured':>10} {'bound':>10}")
     start, results = time.perf_counter(), []
@@ -118,7 +119,7 @@ def check_encoding(spec: str) -> int:
 
 def summary_of_formula(spec: str) -> str:
     """Return the first line of the docstrings of an encoding's classes."""
-    docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in posenc.parse(spec)]
+    docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in pe_spec.parse(spec)]
     return " | ".join(doc.splitlines()[0] for doc in docs)
 
 
@@ -157,13 +158,13 @@ def print_speed(spec: str) -> None:
         f"{layers_of(spec)} layers of width {SHAPE['n_embd']}, {SHAPE['n_head']} heads, "
         f"training with {MICRO_BATCH} sequences, float32, {devices.describe(torch.device('cpu'))}."
     )
-    for layer_spec in dict.fromkeys(posenc.layer_specs(spec)):
+    for layer_spec in dict.fromkeys(pe_spec.layer_specs(spec)):
         print(describe_size(layer_spec))
 
 
 def layers_of(spec: str) -> int:
     """Return the number of layers of the model whose speed is measured."""
-    return max(SHAPE["n_layer"], len(posenc.layer_specs(spec)))
+    return max(SHAPE["n_layer"], len(pe_spec.layer_specs(spec)))
 
 
 def speed_row(label: str, make_cases, spec: str, context: int) -> list[str]:
@@ -187,12 +188,12 @@ def describe_size(spec: str) -> str:
     """Return the parameters and the cached numbers per token that a layer's encoding adds."""
     shape = GPTConfig(size="custom", pe=spec, **SHAPE)
     heads, width = shape.n_head, shape.n_embd
-    encoding = posenc.build(spec, heads, width, shape.block_size, layers=1)[0]
+    encoding = pe_spec.build(spec, heads, width, shape.block_size, layers=1)[0]
     parameters = sum(parameter.numel() for parameter in encoding.parameters())
     with torch.no_grad():
         _, k_features = encoding.features(torch.zeros(1, 1, width), torch.zeros(1).long())
     cached = sum(feature.numel() for feature in k_features)
-    shared = all(cls.scope == "model" for cls, _ in posenc.parse(spec))
+    shared = all(cls.scope == "model" for cls, _ in pe_spec.parse(spec))
     where = "shared by all layers" if shared else "per layer"
     return (
         f"{spec} adds {parameters:,} parameters {where} at width {width} and {heads} heads; floats "

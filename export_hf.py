@@ -40,6 +40,7 @@ from hf_interop.exported_code import (
 )
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
+from pe_spec import PeSpec
 
 HERE = Path(__file__).parent
 README = """# {name}
@@ -145,7 +146,7 @@ def check_out_dir(out: Path) -> None:
         raise InputError(f"{out} already holds files: remove it, or choose another --out_dir")
 
 
-def check_encoding(encodings: list[tuple[type, dict]]) -> None:
+def check_encoding(encodings: PeSpec) -> None:
     """Raise InputError if a class of a parsed encoding is in a module that is not exported."""
     for cls, _ in encodings:
         if cls.__module__ not in MODULES and cls.__module__ not in plugins.LOADED:

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import more_encodings  # noqa: F401, registers further encodings
+import pe_spec
 import posenc
 import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE
@@ -89,7 +90,7 @@ class GPTConfig:
         else:
             problems.append(f"unknown size '{self.size}': use one of {' '.join(SIZES)}")
         try:
-            self.encodings = posenc.parse(self.pe, self.causal)  # not a field
+            self.encodings = pe_spec.parse(self.pe, self.causal)  # not a field
         except InputError as error:
             problems += error.problems
         if problems:
@@ -208,11 +209,11 @@ class GPT(nn.Module):
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
-        self.posenc = posenc.build(config.pe, *shape, config.causal)
+        self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
         limits = [layer.max_context for layer in self.posenc if layer.max_context is not None]
         # The longest sequence that the encoding supports, in tokens; None: no limit.
         self.max_context: int | None = min(limits, default=None)
-        self.h = posenc.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.attention_path = attention.resolve_paths(config.attention, self.posenc)
         self.activation_checkpointing = False

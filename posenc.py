@@ -1,14 +1,8 @@
 """Positional encodings: one class per encoding, with its formula and its source.
 
-    encodings = posenc.build("cable", heads=8, width=512, block_size=1024, layers=6)
-    posenc.build("t5:buckets=64", ...)           # options are keyword arguments of the class
-    posenc.build("cable:heads=2", ...)           # on the first two heads only
-    posenc.build("rope+cable", ...)              # several encodings at once
-    posenc.build("window+rope@3_nope@1", ...)    # three layers, then one, and so on
-    posenc.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
-
-To add an encoding, write a subclass of `Encoding` with `names`, in a file of your own (--plugin) or
-in more_encodings/. Override only the hooks where the encoding acts:
+`pe_spec.build` makes them from --pe strings such as "rope+cable" or "t5:buckets=64". To add one,
+write a subclass of `Encoding` with `names`, in a file of your own (--plugin) or in more_encodings/.
+Override only the hooks where the encoding acts:
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
@@ -26,33 +20,20 @@ Legend: B batch, H heads, T queries, S keys, D head dimension, C width (channels
 encoder d is |i - j| and S_i - S_j is -|S_i - S_j|. Biases are added to the scaled logits.
 """
 
-import difflib
-import inspect
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from errors import InputError
+from operators.elementary import running_sum, sin_cos
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 WRAPPERS: dict[str, Any] = {}  # option of many encodings -> the class that adds it to them
 FeaturePair = tuple[tuple, tuple]  # of queries, of keys
-M = TypeVar("M", bound=nn.Module)
-
-
-class ModuleList(nn.ModuleList, Generic[M]):
-    """nn.ModuleList that declares the type of its elements."""
-
-    if TYPE_CHECKING:
-        __init__: Callable[[Iterable[M]], None]
-        __getitem__: Callable[[int], M]
-
-        def __iter__(self) -> Iterator[M]: ...
 
 
 class Encoding(nn.Module):
@@ -130,227 +111,6 @@ class Encoding(nn.Module):
     def split(self, q_features: tuple, k_features: tuple) -> list[tuple["Encoding", tuple, tuple]]:
         """Return (part, its query features, its key features) for all parts."""
         return [(self, q_features, k_features)]
-
-
-def build(
-    spec: str | list, heads: int, width: int, block_size: int, layers: int, causal: bool = True
-) -> ModuleList[Encoding]:
-    """Return the encodings of a model, one per layer; layers share equal parts of scope "model".
-
-    spec: "NAME", "NAME:option=value,option=value", several joined by "+", or a pattern of layers
-    (see `layer_specs`); or what `parse` returned, if that was no pattern. causal: True for a
-    decoder, False for an encoder. Raises InputError like `parse`, and for what does not fit the
-    model.
-    """
-    pattern = layer_specs(spec) if isinstance(spec, str) else [""]
-    parsed = _parse_layers(pattern, causal) if isinstance(spec, str) else {"": spec}
-    if len(pattern) > layers:
-        raise InputError(
-            f"the pattern {spec} has {len(pattern)} layers, but the model has {layers}: "
-            f"use at most {layers}"
-        )
-    shared, encodings = {}, {}  # instances of scope "model"; the encoding of each layer
-    for layer_spec, parts in parsed.items():
-        numbers = [n for n in range(layers) if pattern[n % len(pattern)] == layer_spec]
-        columns = []  # for each part of the spec: its instance in each of these layers
-        for i, (cls, options) in enumerate(parts):
-            key = cls, *options.items(), parts[:i].count(parts[i])
-            count = 1 if cls.scope == "model" else len(numbers)
-            instances = shared.get(key)
-            if instances is None:
-                instances = [_make(cls, options, heads, width, block_size) for _ in range(count)]
-                for instance in instances if not causal else ():
-                    instance.set_bidirectional()
-            if cls.scope == "model":
-                shared[key] = instances
-            columns.append(instances * (len(numbers) // count))
-        for number, *layer in zip(numbers, *columns, strict=True):
-            encodings[number] = layer[0] if len(layer) == 1 else Composition(layer, width)
-    return ModuleList(encodings[number] for number in range(layers))
-
-
-def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encoding:
-    """Return an instance of a class; options: its own and those of WRAPPERS."""
-    own_options = {name: value for name, value in options.items() if name not in WRAPPERS}
-
-    def make(heads: int) -> Encoding:
-        return cls(heads, width, block_size, **own_options)
-
-    wrapper = next((WRAPPERS[name] for name in options if name in WRAPPERS), None)
-    return make(heads) if wrapper is None else wrapper.wrap(cls, make, options, heads)
-
-
-def layer_specs(spec: str) -> list[str]:
-    """Return the --pe string of each layer of a pattern, or the string itself if it is none.
-
-    "rope@3_nope@1" stands for three layers of `rope` and one of `nope`, repeated over all layers.
-    Raises InputError for other uses of "@".
-    """
-    if "@" not in spec:
-        return [spec]
-    if not re.fullmatch("[^@]+@[1-9][0-9]?(_[^@]+@[1-9][0-9]?)*", spec):
-        raise InputError(
-            f"'{spec}' is no pattern of layers: join encodings with counts of 1 to 99 by '_', as "
-            "in rope@3_nope@1"
-        )
-    pairs = re.findall("([^@]+)@([0-9]+)_?", spec)
-    return [layer for layer, count in pairs for _ in range(int(count))]
-
-
-def parse(spec: str, causal: bool = True) -> list[tuple[type[Encoding], dict]]:
-    """Return the classes of a --pe string, each with its options; of a pattern, all layers' parts.
-
-    Raises InputError with all problems: names, options, hooks that collide, no bidirectional form.
-    """
-    return sum(_parse_layers(layer_specs(spec), causal).values(), [])
-
-
-def _parse_layers(pattern: list[str], causal: bool) -> dict[str, list]:
-    """Return {--pe string of a layer: what `parse` returns for it}; raise InputError like it."""
-    parsed, problems = {}, []
-    for spec in dict.fromkeys(pattern):
-        parsed[spec], layer_problems = _parse_parts(spec, causal)
-        problems += layer_problems
-    all_parts = [part for parts in parsed.values() for part in parts]
-    for part in all_parts:
-        if part[0].embed is not Encoding.embed and any(part not in x for x in parsed.values()):
-            problems.append(
-                f"{part[0].names[0]} acts on the embeddings of the whole model: use it, with the "
-                "same options, in all layers of the pattern, or in none"
-            )
-    if problems:
-        raise InputError(*dict.fromkeys(problems))
-    return parsed
-
-
-def _parse_parts(spec: str, causal: bool) -> tuple[list[tuple[type[Encoding], dict]], list[str]]:
-    """Return the classes of one layer's encoding, with options, and the problems with them."""
-    parsed, problems = [], []
-    for part in spec.split("+"):
-        name, _, words = part.partition(":")
-        if name not in ENCODINGS:
-            close = difflib.get_close_matches(name, ENCODINGS, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
-            problems.append(f"unknown positional encoding '{name}': {hint}choose one of {known}")
-            continue
-        cls = ENCODINGS[name]
-        if not causal and not cls.supports_bidirectional:
-            problems.append(f"{name} supports decoders only: use another encoding for an encoder")
-        options, option_problems = _parse_options(name, cls, words)
-        problems += option_problems
-        parsed.append((cls, options))
-    for hook in ("embed", "rotate", "logits_transform"):
-        unused = getattr(Encoding, hook)
-        acting = [cls for cls, _ in parsed if getattr(cls, hook) is not unused]
-        for scales in (False, True):
-            names = [cls.names[0] for cls in acting if cls.scales_queries == scales]
-            if len(names) > 1:
-                problems.append(
-                    f"{' and '.join(names)} cannot be combined, both act on {hook}: "
-                    "choose one of them"
-                )
-    return parsed, problems
-
-
-def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:
-    """Return the options of "option=value,option=value" and the problems with them."""
-    options, problems = {}, []
-    parameters = inspect.signature(cls).parameters.values()
-    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    wrappers = {option: wrapper for option, wrapper in WRAPPERS.items() if wrapper.supports(cls)}
-    known += wrappers
-    for word in filter(None, words.split(",")):
-        option, _, value = word.partition("=")
-        allowed = cls.option_words.get(option)
-        smallest = wrappers.get(option, cls).min_option_value
-        is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= smallest
-        if option not in known:
-            hint = f"choose from {' '.join(known)}" if known else "it has none"
-            problems.append(f"{name} has no option '{option}': {hint}")
-        elif allowed and value not in allowed:
-            problems.append(f"{name}: {option} is '{value}': use {' or '.join(allowed)}")
-        elif not allowed and not is_integer:
-            problems.append(
-                f"{name}: {option} is '{value}': it must be an integer of at least "
-                f"{smallest} and at most 9 digits, as in {name}:{option}=8"
-            )
-        else:
-            options[option] = value if allowed else int(value)
-    for wrapper in {wrappers[option] for option in options if option in wrappers}:
-        problems += wrapper.problems(name, options)
-    return options, problems
-
-
-class Composition(Encoding):
-    """Several encodings at once, as in `rope+cable`: biases are added, then transformed."""
-
-    def __init__(self, parts: list[Encoding], channels: int):
-        nn.Module.__init__(self)
-        self.parts = ModuleList(parts)
-        self.causal = parts[0].causal
-        limits = [part.max_context for part in parts if part.max_context is not None]
-        windows = [part.window_size for part in parts if part.window_size is not None]
-        self.max_context = min(limits, default=None)
-        self.window_size = min(windows, default=None)
-        for module in self.modules():
-            if isinstance(module, Encoding):
-                module.combined_window_size = self.window_size
-        for part in parts:
-            if part.logits_transform is not None:
-                self.logits_transform = part.logits_transform
-        biased = [part for part in parts if part.bias is not None]
-        if not biased:
-            self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
-        if not biased or any(part.factors is None for part in biased):
-            self.factors = None  # pyright: ignore[reportAttributeAccessIssue]
-        if len(biased) == 1:
-            self.distance_bias = biased[0].distance_bias
-            self.triton_bias = biased[0].triton_bias
-        # Compute the features of one token to count them: (query features, key features) per part.
-        x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
-        self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
-
-    def embed(self, x, pos):
-        for part in self.parts:
-            x = part.embed(x, pos)
-        return x
-
-    def rotate(self, q, k, pos):
-        for scales_queries in (True, False):  # the order of the parts must not matter
-            for part in self.parts:
-                if part.scales_queries == scales_queries:
-                    q, k = part.rotate(q, k, pos)
-        return q, k
-
-    def features(self, x, pos, previous=None):
-        q_features, k_features = (), ()
-        for part, _, part_previous in self.split((), previous or ()):
-            q, k = part.features(x, pos, None if previous is None else part_previous)
-            q_features += q
-            k_features += k
-        return q_features, k_features
-
-    def bias(self, q_features, k_features, h):
-        split = self.split(q_features, k_features)
-        return sum(part.bias(q, k, h) for part, q, k in split if part.bias is not None)
-
-    def factors(self, q_features, k_features):
-        split = self.split(q_features, k_features)
-        sums = [part.factors(q, k) for part, q, k in split if part.factors is not None]
-        return tuple(pair for pairs in sums for pair in pairs)
-
-    def clamp_parameters_(self):
-        for part in self.parts:
-            part.clamp_parameters_()
-
-    def split(self, q_features, k_features):
-        split, q_start, k_start = [], 0, 0
-        for part, (q_count, k_count) in zip(self.parts, self.counts, strict=True):
-            q_stop, k_stop = q_start + q_count, k_start + k_count
-            split.append((part, q_features[q_start:q_stop], k_features[k_start:k_stop]))
-            q_start, k_start = q_stop, k_stop
-        return split
 
 
 class WeightedDecay(Encoding):
@@ -687,64 +447,3 @@ def sinusoids(pos: Tensor, width: int) -> Tensor:
     """Return [sin, cos](pos / 10000^(2n/width)), n < width/2: (..., width) float64."""
     angle = angles(pos, width)
     return torch.cat([angle.sin(), angle.cos()], -1)
-
-
-def running_sum(x: Tensor) -> Tensor:
-    """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
-
-    That of torch.compile is not deterministic on GPUs. Also, torch 2.11 fails to compile a scan of
-    a sum with a broadcast bias.
-    """
-    return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
-
-
-def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
-    """Return radius times sines and cosines of angles (..., T, N) float64, as dtype; no gradient.
-
-    An operator, because torch.compile would compute them in float64 for each head and sequence.
-    """
-    if angle.size(-2) > 1 and dtype == torch.float32:
-        return torch.ops.posenc.circle(angle, radius)
-    return (angle.sin() * radius).to(dtype), (angle.cos() * radius).to(dtype)
-
-
-def _running_sum(x):
-    """Return x.cumsum(-1). Only for a single row, PyTorch's O(T^2) deterministic sum is needed."""
-    mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode(mode if x.numel() == x.size(-1) else 0)
-    try:
-        return x.cumsum(-1)
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-
-
-def _empty(angle, radius):
-    like = {"dtype": torch.float32, "memory_format": torch.contiguous_format}
-    return [torch.empty_like(angle, **like), torch.empty_like(angle, **like)]
-
-
-def _sin_cos(angle, radius):
-    sin, cos = _empty(angle, radius)
-    torch.sin(angle, out=sin)
-    torch.cos(angle, out=cos)
-    return [sin, cos] if radius == 1 else [sin.mul_(radius), cos.mul_(radius)]
-
-
-def _register_operator(name, schema, function, fake, backward=None):
-    """Register the operator posenc::name, unless a copy of this file in an exported model did."""
-    if hasattr(torch.ops.posenc, name):
-        return
-    operator = torch.library.custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)
-    operator.register_fake(fake)
-    if backward is not None:
-        operator.register_autograd(backward)
-
-
-_register_operator("circle", "(Tensor angle, float radius) -> (Tensor, Tensor)", _sin_cos, _empty)
-_register_operator(
-    "running_sum",
-    "(Tensor x) -> Tensor",
-    _running_sum,
-    lambda x: torch.empty_like(x, memory_format=torch.contiguous_format),
-    lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1),
-)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 import attention
-import posenc
+import pe_spec
 import triton_attention
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting
 from errors import InputError
@@ -53,7 +53,7 @@ def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
         heads, x = layer.attn.heads, layer.x.float().detach()
         encoding = layer.encoding
         if pe in BASELINES:
-            encodings = posenc.build(pe, heads, x.size(-1), setting.context, 1, setting.causal)
+            encodings = pe_spec.build(pe, heads, x.size(-1), setting.context, 1, setting.causal)
             encoding = encodings[0].to(setting.device)
         projection = layer.attn.c_attn(x).to(setting.dtype).detach()
         layers.append(

@@ -8,7 +8,7 @@ from runtime import devices, loading
 import torch
 from torch import Tensor
 
-import posenc
+import pe_spec
 from benchmarking import baselines
 from benchmarking.attention_cases import attention_cases
 from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, tensor_bytes
@@ -27,7 +27,7 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         paths = {"": "auto"}  # of each layer
     else:
         where = shape.n_head, shape.n_embd, setting.context, 1, setting.causal
-        paths = setting.paths(pe, posenc.build(pe, *where)[0])
+        paths = setting.paths(pe, pe_spec.build(pe, *where)[0])
         timed = ("", " triton", *(setting.backends() if pe == BASELINES[0] else ()))
         paths = {suffix: path for suffix, path in paths.items() if suffix in timed}
     if " triton" in paths and paths[""] == "dense":

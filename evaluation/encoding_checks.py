@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-import posenc
+import pe_spec
 from evaluation import layer_checks, model_checks
 from evaluation.measurement import CheckFailed, Measurement, NotApplicable, worst
 
@@ -176,7 +176,7 @@ def measure(name: str, spec: str) -> Measurement | None:
     measurements, reasons = [], []
     specs = [spec]
     if check.function.__module__ == layer_checks.__name__:  # of each layer of a pattern
-        specs = dict.fromkeys(posenc.layer_specs(spec))
+        specs = dict.fromkeys(pe_spec.layer_specs(spec))
     for layer_spec, case in itertools.product(specs, check.cases):
         try:
             measurements.append(check.function(layer_spec, **case))

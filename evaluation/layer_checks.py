@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import attention
+import pe_spec
 import posenc
 from attention import BiasInputs
 from evaluation.measurement import (
@@ -49,7 +50,7 @@ def make_encoding(
     if not causal and not supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
     torch.manual_seed(0)
-    encoding = posenc.build(spec, heads, width, block_size, layers=1, causal=causal)[0]
+    encoding = pe_spec.build(spec, heads, width, block_size, layers=1, causal=causal)[0]
     if std is not None:
         for parameter in encoding.parameters():
             nn.init.normal_(parameter, std=std)
@@ -69,7 +70,7 @@ def _clamp_by_reflection(encoding: posenc.Encoding) -> None:
 
 def supports_bidirectional(spec: str) -> bool:
     """Return whether all parts of an encoding support bidirectional attention."""
-    return all(cls.supports_bidirectional for cls, _ in posenc.parse(spec))
+    return all(cls.supports_bidirectional for cls, _ in pe_spec.parse(spec))
 
 
 def bias_of_pairs(encoding, q_features: tuple, k_features: tuple, heads: int) -> Tensor:
@@ -112,7 +113,7 @@ def paths_of(encoding) -> list[str]:
 
 def check_options(spec: str) -> None:
     """Check names, constructor and options, and that 2 to 12 heads are possible."""
-    for cls, _ in posenc.parse(spec):
+    for cls, _ in pe_spec.parse(spec):
         for name in cls.names:
             require(
                 re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) is not None,
@@ -137,9 +138,9 @@ def check_options(spec: str) -> None:
             )
             for value in words or [option.default]:
                 if value is not None:
-                    posenc.build(f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1)
+                    pe_spec.build(f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1)
     for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
-        posenc.build(spec, heads, width, block_size, layers=2)
+        pe_spec.build(spec, heads, width, block_size, layers=2)
 
 
 def check_shapes(spec: str) -> None:
@@ -482,7 +483,7 @@ def check_rotation_in_bfloat16(spec: str) -> Measurement:
 
 def check_clamping(spec: str) -> None:
     """Check `clamp_parameters_`: no effect at initialization, in place, finite outputs after it."""
-    encoding = posenc.build(spec, H, C, 64, layers=1)[0]
+    encoding = pe_spec.build(spec, H, C, 64, layers=1)[0]
     parameters = dict(encoding.named_parameters())
     if not parameters:
         raise NotApplicable("no parameters")

@@ -30,7 +30,7 @@ from evaluation.measurement import (
 )
 from generation.kv_cache import Cache
 from model import GPT, GPTConfig
-from posenc import Composition, layer_specs
+from pe_spec import Composition, layer_specs
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 V = 96  # vocabulary

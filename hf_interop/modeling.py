@@ -31,7 +31,7 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTra
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.hub import cached_file
 
-import posenc
+import pe_spec
 from generation.kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
@@ -121,8 +121,8 @@ class PosencPreTrained(PreTrainedModel):
         transformers builds the model on the meta device before loading, and non-persistent buffers
         are in no file. Parameters keep the values that GPT gave them.
         """
-        c = self.config
-        fresh = posenc.build(c.pe, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
+        c = self.model.config
+        fresh = pe_spec.build(c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
         for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
             if own is module:
                 for name, buffer in new.named_buffers(recurse=False):

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc import T5, DistanceBias, Encoding, Kerple, ModuleList, alibi_exponents, distances
+from pe_spec import ModuleList
+from posenc import T5, DistanceBias, Encoding, Kerple, alibi_exponents, distances
 
 
 class KerplePower(DistanceBias):

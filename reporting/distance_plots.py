@@ -22,6 +22,7 @@ import torch
 
 import attention
 import model  # noqa: F401 (registers all encodings)
+import pe_spec
 import posenc
 from errors import InputError
 from more_encodings.some_heads import unwrap
@@ -86,7 +87,7 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
 
     Raises InputError for encodings without a bias that depends on the distance alone.
     """
-    encoding = posenc.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
+    encoding = pe_spec.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
     if not isinstance(unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):
         raise InputError(
             f"{pe} has no bias of the distance alone: use sandwich, alibi, kerple, t5 or similar, "

@@ -17,6 +17,7 @@ from runtime.files import atomic
 
 import attention
 import model  # noqa: F401 (registers all encodings and attention paths)
+import pe_spec
 import posenc
 import triton_attention
 from errors import InputError
@@ -111,7 +112,7 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
 def instance(cls: type[posenc.Encoding], causal: bool = True) -> posenc.Encoding:
     """Return one layer's encoding, with default options."""
     width = HEADS * HEAD_DIMENSION
-    return posenc.build([(cls, {})], HEADS, width, BLOCK_SIZE, layers=1, causal=causal)[0]
+    return pe_spec.build(cls.names[0], HEADS, width, BLOCK_SIZE, layers=1, causal=causal)[0]
 
 
 def read_docstring(cls: type[posenc.Encoding]) -> tuple[str, str]:

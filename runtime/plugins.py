@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,16 +158,16 @@ def _new_names(path: Path, imported: types.ModuleType, before: dict) -> tuple[st
     return names
 
 
-def plugins_of(encodings: list[tuple[type, dict]]) -> list[Plugin]:
+def plugins_of(encodings: Iterable[tuple[type, dict]]) -> list[Plugin]:
     """Return the plugins that define the classes, or their base classes, of a parsed encoding.
 
-    encodings: from posenc.parse. The plugins are in the order of loading.
+    encodings: from pe_spec.parse. The plugins are in the order of loading.
     """
     modules = {base.__module__ for cls, _ in encodings for base in cls.__mro__}
     return [plugin for module, plugin in LOADED.items() if module in modules]
 
 
-def recorded(encodings: list[tuple[type, dict]]) -> dict[str, str] | None:
+def recorded(encodings: Iterable[tuple[type, dict]]) -> dict[str, str] | None:
     """Return the entry `plugin` of a run's settings: file name -> SHA-256; None without plugins."""
     found = {plugin.path.name: plugin.sha256 for plugin in plugins_of(encodings)}
     return found or None

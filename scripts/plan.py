@@ -23,7 +23,7 @@ from runtime import cli  # noqa: E402
 
 import torch  # noqa: E402
 
-import posenc  # noqa: E402
+import pe_spec  # noqa: E402
 import train_gpt  # noqa: E402
 from errors import InputError  # noqa: E402
 from text_data.shards import Shards  # noqa: E402
@@ -58,7 +58,7 @@ def check(settings: Settings) -> None:
             problems.append(f"ENCODINGS: '{spec}' has a comma: separate encodings by spaces")
             continue
         try:
-            posenc.parse(spec, causal=settings.objective == "clm")
+            pe_spec.parse(spec, causal=settings.objective == "clm")
         except InputError as error:
             problems += [f"ENCODINGS: {problem}" for problem in error.problems]
     if settings.data:

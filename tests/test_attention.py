@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention
+import pe_spec
 import posenc
 from attention import BiasInputs
 from errors import InputError
@@ -308,7 +309,7 @@ def test_sdpa_with_bias_after_a_large_decay(T, decay, dtype, gradients, bound):
 def test_gradients_of_distance_biases(pe, monkeypatch):
     """Gradients summed by unfold, in chunks, against autograd through the formula of each pair."""
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    encoding = pe_spec.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 50, 12), torch.randn(3, 3, 2, 50, 6)
     (i,), (j,) = encoding.features(x, torch.arange(50))
     bias = encoding.bias((i[..., None],), (j[..., None, :],), torch.arange(2)[:, None, None])
@@ -331,7 +332,7 @@ def test_sliding_window_masks_distant_keys(pe, T, gradients, monkeypatch):
     """Queries are the last T of 40 tokens; also the gradients of k and v."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    encoding = pe_spec.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(2, 40, 12), torch.randn(3, 2, 2, 40, 6, requires_grad=gradients)
     q_features, k_features = encoding.features(x, torch.arange(40))
     bias = 0
@@ -360,7 +361,7 @@ def test_sliding_window_masks_distant_keys(pe, T, gradients, monkeypatch):
 def test_chunks_with_most_keys_come_first_without_gradients(pe, keys, monkeypatch):
     """A chunk reuses the memory of the one before; otherwise memory is quadratic in the text."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    encoding = pe_spec.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
     seen = []
     for name in ("_dense_rows", "_masked_rows"):
@@ -386,7 +387,7 @@ def test_distance_bias_is_computed_once_without_gradients(pe, path, monkeypatch)
     """Once for all chunks: sandwich computes 64 cosines per distance."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 2, 12, 64, layers=1)[0]
+    encoding = pe_spec.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
     bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(40)))
     inputs = q, k, v, bias_inputs, 0.4, attention.resolve_path(path, encoding)
@@ -405,7 +406,7 @@ def test_distance_bias_is_computed_once_without_gradients(pe, path, monkeypatch)
 
 
 def build(pe, causal=True):
-    return posenc.build(pe, 2, 12, 16, layers=1, causal=causal)[0]
+    return pe_spec.build(pe, 2, 12, 16, layers=1, causal=causal)[0]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+import pe_spec
 import posenc
 from model import GPT, SIZES, GPTConfig
 from reporting import paper
@@ -28,7 +29,7 @@ def sum_of_cosines(first: int) -> np.ndarray:
 
 def distance_bias(pe: str) -> np.ndarray:
     """Return the bias of an encoding of distances by name, (8192, heads)."""
-    return distance_bias_of(posenc.build(posenc.parse(pe), HEADS, WIDTH, 512, 1)[0])
+    return distance_bias_of(pe_spec.build(pe_spec.parse(pe), HEADS, WIDTH, 512, 1)[0])
 
 
 @torch.no_grad()
@@ -74,7 +75,7 @@ def test_smoothed_curve_is_near_the_fit_to_all_distances():
 @torch.no_grad()
 def test_smoothed_sandwich_is_a_special_case_of_kerple():
     """Sandwich, section 6.3: r1 = 0.825 (at h = 8), r2 = 1, up to a constant in each row."""
-    kerple = posenc.build(posenc.parse("kerple"), HEADS, WIDTH, 512, 1)[0]
+    kerple = pe_spec.build(pe_spec.parse("kerple"), HEADS, WIDTH, 512, 1)[0]
     kerple.r1.copy_(torch.tensor(0.825 * 8 / RATIOS))
     kerple.r2.fill_(1)
     difference = distance_bias_of(kerple) - distance_bias("sandwich-smoothed")
@@ -113,7 +114,7 @@ def test_figure_1_of_version_1_is_of_gpt2_small():
 
 def test_gates_read_the_whole_width():
     """Equations 2 and 6 print vectors w for each head, without a bias term."""
-    encoding = posenc.build(posenc.parse("cable"), HEADS, WIDTH, 512, 1)[0]
+    encoding = pe_spec.build(pe_spec.parse("cable"), HEADS, WIDTH, 512, 1)[0]
     shapes = {name: tuple(p.shape) for name, p in encoding.named_parameters()}
     assert shapes == {
         "step.weight": (HEADS, WIDTH),
@@ -125,13 +126,13 @@ def test_gates_read_the_whole_width():
 
 def test_parameters_of_kerple_and_t5():
     """KERPLE's authors share r1 and r2 over all layers; gpt-neox multiplies T5's table by 8."""
-    layers = posenc.build(posenc.parse("kerple"), HEADS, WIDTH, 512, 12)
+    layers = pe_spec.build(pe_spec.parse("kerple"), HEADS, WIDTH, 512, 12)
     parameters = {id(p): p.numel() for layer in layers for p in layer.parameters()}
     assert sum(p.numel() for p in layers[0].parameters()) == 24
     assert sum(parameters.values()) == 288
     row = next(line for line in PAGE.read_text().splitlines() if "KERPLE in the Sandwich" in line)
     assert "24 parameters" in row and "288 parameters" in row
-    t5 = posenc.build(posenc.parse("t5"), HEADS, WIDTH, 512, 1)[0]
+    t5 = pe_spec.build(pe_spec.parse("t5"), HEADS, WIDTH, 512, 1)[0]
     nearest = distance_bias_of(t5)[0]
     assert nearest.tolist() == pytest.approx(t5.table[:, 0].tolist(), rel=1e-6)
     xavier = np.sqrt(2 / (t5.buckets + HEADS))

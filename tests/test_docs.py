@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from runtime import cli, plugins  # noqa: E402
 
+import pe_spec  # noqa: E402
 import posenc  # noqa: E402
 import report  # noqa: E402
 from errors import InputError  # noqa: E402
@@ -266,7 +267,7 @@ def check_script(arguments: list[str], environment: dict[str, str]) -> None:
         plugins.load_plugin(file)
         plugin_flags += ["--plugin", file]
     for spec in environment.get("ENCODINGS", "").split():
-        posenc.parse(spec)
+        pe_spec.parse(spec)
     assert environment.get("SCALE", "full") in ("full", "small", "smoke")
     name = Path(path).name
     if name in ("slurm.sh", "quickstart.sh"):
@@ -378,7 +379,7 @@ def python_code(page: str) -> list[str]:
 def test_an_encoding_in_your_own_model():
     """The block of encodings.md computes attention on the fused path."""
     scope = {}
-    exec(next(code for code in python_code("encodings.md") if "posenc.build" in code), scope)
+    exec(next(code for code in python_code("encodings.md") if "pe_spec.build" in code), scope)
     assert scope["y"].shape == (2, 8, 300, 64)
     assert scope["path"] == "sdpa"
 

@@ -38,8 +38,10 @@ from encoding_formulas import (
 from numpy.testing import assert_allclose
 
 import attention
+import pe_spec
 import posenc
 from errors import InputError
+from operators import elementary
 
 # Operators
 
@@ -69,22 +71,22 @@ def test_sin_cos_matches_numpy_at_far_positions(tokens):
 
 
 def test_copy_of_the_module_does_not_register_operators_again():
-    """An exported model brings a copy of posenc.py."""
+    """An exported model brings a copy of operators/elementary.py."""
     before = torch.ops.posenc.running_sum.default
-    spec = importlib.util.spec_from_file_location("copied", posenc.__file__)
+    spec = importlib.util.spec_from_file_location("copied", elementary.__file__)
     copied = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copied)
     assert torch.ops.posenc.running_sum.default is before
-    for module in (copied, posenc):
+    for module in (copied, elementary):
         assert module.running_sum(torch.ones(3)).tolist() == [1, 2, 3]
 
 
 CORE_FILES_ALONE = """
 import torch
-import attention, posenc
+import attention, pe_spec, posenc
 
 for pe in posenc.ENCODINGS:
-    encoding = posenc.build(pe, heads=2, width=8, block_size=16, layers=1)[0]
+    encoding = pe_spec.build(pe, heads=2, width=8, block_size=16, layers=1)[0]
     q = k = v = torch.randn(1, 2, 9, 4)
     features = encoding.features(torch.randn(1, 9, 8), torch.arange(9))
     inputs = attention.BiasInputs(encoding, *features)
@@ -95,8 +97,9 @@ print(*posenc.ENCODINGS)
 
 
 def test_core_files_can_be_copied_alone(tmp_path):
-    for name in ("posenc.py", "attention.py", "errors.py"):
+    for name in ("posenc.py", "pe_spec.py", "attention.py", "errors.py"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "operators", tmp_path / "operators")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", CORE_FILES_ALONE],
@@ -216,7 +219,7 @@ def test_t5_matches_transformers():
 @pytest.mark.parametrize("pe", ["kerple", "kerple-power", "mep-learned", "kerple:heads=9999"])
 def test_kerple_starts_and_stays_within_its_bounds(pe):
     torch.manual_seed(0)
-    whole = posenc.build(pe, 10_000, C, 64, layers=1)[0]
+    whole = pe_spec.build(pe, 10_000, C, 64, layers=1)[0]
     encoding = next(module for module in whole.modules() if hasattr(module, "r1"))
     top1, top2 = (1, 2) if pe == "kerple-power" else (2, 1)
     for parameter, top in ((encoding.r1, top1), (encoding.r2, top2)):
@@ -265,7 +268,7 @@ def test_sinusoidal_matches_formula():
 
 def initial(pe, heads=64, width=64):
     """Return an encoding with its initial values."""
-    return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
+    return pe_spec.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
 
 
 def test_initial_values_follow_the_sources():
@@ -350,23 +353,23 @@ def test_options_are_constructor_keywords():
 )
 def test_invalid_spec_is_refused(spec, problem):
     with pytest.raises(InputError) as error:
-        posenc.build(spec, H, C, 16, layers=1)
+        pe_spec.build(spec, H, C, 16, layers=1)
     assert len(error.value.problems) == 1
     assert problem in error.value.problems[0]
 
 
 def test_all_problems_of_a_spec_are_reported_together():
     with pytest.raises(InputError) as error:
-        posenc.parse("fire:depth=3+rope+rope+cabel")
+        pe_spec.parse("fire:depth=3+rope+rope+cabel")
     assert len(error.value.problems) == 3
 
 
 def test_build_takes_the_result_of_parse():
     torch.manual_seed(0)
-    expected = posenc.build("rope:base=500+kerple", H, C, 16, layers=2).state_dict()
+    expected = pe_spec.build("rope:base=500+kerple", H, C, 16, layers=2).state_dict()
     torch.manual_seed(0)
-    parsed = posenc.parse("rope:base=500+kerple")
-    layers = posenc.build(parsed, H, C, 16, layers=2)
+    parsed = pe_spec.parse("rope:base=500+kerple")
+    layers = pe_spec.build(parsed, H, C, 16, layers=2)
     assert layers[0].parts[0].base == 500
     assert layers.state_dict().keys() == expected.keys()
     assert all(torch.equal(layers.state_dict()[name], expected[name]) for name in expected)
@@ -375,11 +378,11 @@ def test_build_takes_the_result_of_parse():
 def test_encoder_refuses_encodings_without_a_bidirectional_form():
     problem = "cope supports decoders only: use another encoding for an encoder"
     with pytest.raises(InputError, match=problem):
-        posenc.build("cope+alibi", H, C, 64, layers=1, causal=False)
+        pe_spec.build("cope+alibi", H, C, 64, layers=1, causal=False)
 
 
 def test_encoder_is_bidirectional():
-    encodings = posenc.build("rope+cable", H, C, 64, layers=2, causal=False)
+    encodings = pe_spec.build("rope+cable", H, C, 64, layers=2, causal=False)
     assert not any(encoding.causal for encoding in encodings)
     assert make("cable").causal
     assert make("cable").factors
@@ -387,8 +390,8 @@ def test_encoder_is_bidirectional():
 
 
 def test_scope_decides_how_many_instances_there_are():
-    assert len({id(encoding) for encoding in posenc.build("learnable", H, C, 16, layers=3)}) == 1
-    assert len({id(encoding) for encoding in posenc.build("cable", H, C, 16, layers=3)}) == 3
+    assert len({id(encoding) for encoding in pe_spec.build("learnable", H, C, 16, layers=3)}) == 1
+    assert len({id(encoding) for encoding in pe_spec.build("cable", H, C, 16, layers=3)}) == 3
 
 
 def test_composition_rotates_and_adds_biases():
@@ -401,7 +404,7 @@ def test_composition_rotates_and_adds_biases():
 
 
 def test_composition_shares_parts_of_scope_model():
-    layers = posenc.build("learnable+cable", H, C, 16, layers=3)
+    layers = pe_spec.build("learnable+cable", H, C, 16, layers=3)
     assert len({id(layer.parts[0]) for layer in layers}) == 1
     assert len({id(layer.parts[1]) for layer in layers}) == 3
     assert layers[0].max_context == 16
@@ -448,12 +451,12 @@ def test_rotation_of_some_heads_leaves_the_others():
 
 
 def test_pattern_repeats_over_the_layers():
-    layers = posenc.build("t5+window:w=9@2_t5+cable:heads=2@1", H, C, 16, layers=7)
+    layers = pe_spec.build("t5+window:w=9@2_t5+cable:heads=2@1", H, C, 16, layers=7)
     assert [layer.window_size for layer in layers] == [9, 9, None, 9, 9, None, 9]
     assert len({layer.parts[0] for layer in layers}) == 1  # t5 is shared
     assert len({layer.parts[1] for layer in layers}) == 7
-    assert [cls.names[0] for cls, _ in posenc.parse("rope@2_t5+fire@1")] == ["rope", "t5", "fire"]
-    assert posenc.layer_specs("rope:heads_percent=75@1_t5:max_distance=64@2") == [
+    assert [cls.names[0] for cls, _ in pe_spec.parse("rope@2_t5+fire@1")] == ["rope", "t5", "fire"]
+    assert pe_spec.layer_specs("rope:heads_percent=75@1_t5:max_distance=64@2") == [
         "rope:heads_percent=75",
         "t5:max_distance=64",
         "t5:max_distance=64",
@@ -461,7 +464,7 @@ def test_pattern_repeats_over_the_layers():
 
 
 def test_embedding_of_a_pattern_acts_once():
-    layers = posenc.build("learnable+window@1_learnable@1", H, C, 16, layers=4)
+    layers = pe_spec.build("learnable+window@1_learnable@1", H, C, 16, layers=4)
     assert layers[0].parts[0] is layers[1]
     assert layers[2].parts[0] is layers[3] is layers[1]
 

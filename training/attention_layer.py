@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import attention
+import pe_spec
 import posenc
 from attention import SKIP_TOLERANCE
 
@@ -114,7 +115,7 @@ def random_layer(
     block_size: training length, for the encoding. shape: (B, T) of the inputs.
     """
     torch.manual_seed(SEED)
-    encoding = posenc.build(pe, heads, width, block_size, 1, causal)[0].to(device)
+    encoding = pe_spec.build(pe, heads, width, block_size, 1, causal)[0].to(device)
     x = torch.randn(*shape, width, device=device, requires_grad=True)
     projection = torch.randn(*shape, 3 * width, dtype=dtype, device=device, requires_grad=True)
     return AttentionLayer(encoding, heads, x, projection, attn_scale)

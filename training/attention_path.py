@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 
 import attention
-import posenc
 import triton_attention.flex  # noqa: F401, registers the attention path "flex"
 from errors import InputError
 from model import GPT
@@ -86,7 +85,7 @@ def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) ->
     """
     if not is_checked(config, device):
         return
-    specs = posenc.layer_specs(config.pe)
+    specs = model.config.encodings.layers
     paths = attention.layer_paths(model.attention_path, len(model.h))
     kinds = {(specs[n % len(specs)], path) for n, path in enumerate(paths) if path != "dense"}
     shape = model.config.n_head, model.config.n_embd, config.block_size

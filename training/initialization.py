@@ -10,7 +10,7 @@ from runtime import plugins
 from runtime.checkpoints import run_folder_of
 from runtime.loading import load_weights
 
-import posenc
+import pe_spec
 from errors import InputError
 from model import GPT
 
@@ -98,7 +98,7 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
 
 def _parts(pe: str, layer: int) -> list[str]:
     """Return the --pe strings of the parts of one layer's encoding."""
-    pattern = posenc.layer_specs(pe)
+    pattern = pe_spec.layer_specs(pe)
     return pattern[layer % len(pattern)].split("+")
 
 
@@ -121,7 +121,7 @@ def _is_related(old: type, new: type) -> bool:
 def _parse_part(part: str) -> tuple[type, dict] | None:
     """Return class and options of one part of an encoding; None if its plugin is not loaded."""
     try:
-        return posenc.parse(part)[0]
+        return next(iter(pe_spec.parse(part)))
     except InputError:
         return None
 

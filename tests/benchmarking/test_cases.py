@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend
 
 import attention
 import bench
-import posenc
+import pe_spec
 import train_gpt
 from benchmarking import attention_cases, cases
 from benchmarking.attention_cases import attention_cases as build_attention_cases
@@ -190,7 +190,7 @@ def test_generation_reads_the_prompt_untimed(monkeypatch):
 def test_paths_on_a_gpu():
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {
-        pe: list(gpu.paths(pe, posenc.build(pe, 4, 128, 8, 1)[0]))
+        pe: list(gpu.paths(pe, pe_spec.build(pe, 4, 128, 8, 1)[0]))
         for pe in ("cable", "fire", "nope", "fire+cable")
     }
     assert named == {

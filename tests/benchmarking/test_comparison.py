@@ -8,7 +8,7 @@ import torch
 from test_cases import PLAIN
 
 import attention
-import posenc
+import pe_spec
 from benchmarking import baselines, comparison
 from errors import InputError
 from model import GPTConfig
@@ -44,7 +44,7 @@ def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
 
 def test_forgetting_eager_equals_dense():
     torch.manual_seed(0)
-    encoding, cable = (posenc.build(pe, 4, 128, 8, 1)[0] for pe in ("fox", "cable"))
+    encoding, cable = (pe_spec.build(pe, 4, 128, 8, 1)[0] for pe in ("fox", "cable"))
     q, k, v = torch.randn(3, 2, 4, 8, 32)
     features = encoding.features(torch.randn(2, 8, 128), torch.arange(8))
     inputs = attention.BiasInputs(encoding, *features)

@@ -7,6 +7,7 @@ from runtime import plugins
 import pytest
 from conftest import ENCODINGS
 
+import pe_spec
 import posenc
 from evaluation import model_checks
 from evaluation.encoding_checks import CHECKS, measure, run_check
@@ -25,7 +26,7 @@ def is_applicable(name, pe):
         "encoder: padding": pe not in CAUSAL_ONLY,
         "encoder: context": pe not in CAUSAL_ONLY,
     }
-    for encoding in map(make_encoding, posenc.layer_specs(pe)):
+    for encoding in map(make_encoding, pe_spec.layer_specs(pe)):
         has = {
             "factors": encoding.factors is not None,
             "distance bias": encoding.distance_bias is not None,

@@ -38,7 +38,8 @@ import triton_attention.flex  # noqa: E402, F401, registers the path
 from errors import InputError  # noqa: E402
 from generation.kv_cache import Cache  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
-from posenc import ENCODINGS, build, layer_specs, parse  # noqa: E402
+from pe_spec import build, layer_specs, parse  # noqa: E402
+from posenc import ENCODINGS  # noqa: E402
 from triton_attention import supports as triton_supports  # noqa: E402
 
 TOKENS = 320

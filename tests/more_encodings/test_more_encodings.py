@@ -18,7 +18,7 @@ from encoding_formulas import (
 )
 from numpy.testing import assert_allclose
 
-import posenc
+import pe_spec
 
 
 def rows(window_size=T):
@@ -254,7 +254,7 @@ def test_yarn_as_released_matches_transformers(factor, length, base):
 
 def test_initial_values_follow_the_sources():
     def initial(pe, heads=64, width=64):
-        return posenc.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
+        return pe_spec.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
 
     assert initial("diet-abs").p_q.std() == pytest.approx(0.02, rel=0.05)
     assert initial("diet-abs", 4, 48).p_k.shape == (12, 4, 512)

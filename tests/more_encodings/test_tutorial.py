@@ -8,6 +8,7 @@ from conftest import TINY, run_outside, unregister_plugins
 from test_docs import python_code, tutorial_plugins
 
 import export_hf
+import pe_spec
 import posenc
 import train_gpt
 
@@ -84,7 +85,7 @@ def test_a_plugin_of_the_tutorial_is_exported(name, root, files, loaded, unregis
     assert loaded[name]["same text"]
     readme = (root / "exports" / name / "README.md").read_text()
     assert f"`{plugin.module}.py` defines" in readme and plugin.sha256 in readme
-    model.posenc = posenc.build("nope", 2, 16, 16, 2)
+    model.posenc = pe_spec.build("nope", 2, 16, 16, 2)
     with torch.no_grad():  # the comparison above can fail
         assert not torch.allclose(model(tokens)[..., :257], logits, atol=1e-5, rtol=1e-5)
 
@@ -95,7 +96,7 @@ def test_a_plugin_of_the_tutorial_is_exported(name, root, files, loaded, unregis
 def instance(files, name, pe, heads=4, width=24):
     plugins.load_plugin(files[name])
     torch.manual_seed(0)
-    return posenc.build(pe, heads, width, 64, 1)[0]
+    return pe_spec.build(pe, heads, width, 64, 1)[0]
 
 
 def test_partial_rotation(files, unregistered):

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from test_report import SAME_TARGETS, record
 
-import posenc
+import pe_spec
 from errors import InputError
 from evaluation.intervals import Interval
 from reporting import claims, paper, tables
@@ -49,7 +49,7 @@ def noisy(pe, losses, spread=0.0, random=None):
 def test_the_catalog_names_encodings_that_exist():
     for row in CLAIMS.all_rows():
         for pe in {row.encoding, *row.others} - {"alibi-shift with scaled slopes"}:
-            posenc.parse(pe)
+            pe_spec.parse(pe)
 
 
 @pytest.mark.parametrize(

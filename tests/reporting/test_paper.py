@@ -1,6 +1,6 @@
 """The tables in results/paper hold the numbers that the papers print."""
 
-import posenc
+import pe_spec
 from reporting import paper
 
 
@@ -80,7 +80,7 @@ def test_every_table_of_the_index_loads():
             continue
         assert table.numbers and all(values for values in table.numbers.values())
         for pe in table.numbers:
-            posenc.parse(pe)
+            pe_spec.parse(pe)
 
 
 def test_other_files_are_refused(refused, tmp_path):

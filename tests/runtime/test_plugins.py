@@ -21,6 +21,7 @@ import eval_hellaswag
 import eval_recall
 import eval_receptive_field
 import export_hf
+import pe_spec
 import plot
 import posenc
 import report
@@ -103,9 +104,9 @@ def test_a_plugin_registers_its_encodings_once(slope, unregistered):
     assert (plugin.module, plugin.names) == ("plugin_my_slope", ("my-slope",))
     cls = posenc.ENCODINGS["my-slope"]
     assert plugins.load_plugin(slope) is plugin and posenc.ENCODINGS["my-slope"] is cls
-    assert plugins.plugins_of(posenc.parse("rope+my-slope")) == [plugin]
-    assert plugins.recorded(posenc.parse("my-slope")) == {"my-slope.py": sha256_of(slope)}
-    assert plugins.recorded(posenc.parse("rope+cable")) is None
+    assert plugins.plugins_of(pe_spec.parse("rope+my-slope")) == [plugin]
+    assert plugins.recorded(pe_spec.parse("my-slope")) == {"my-slope.py": sha256_of(slope)}
+    assert plugins.recorded(pe_spec.parse("rope+cable")) is None
 
 
 def test_the_plugin_of_a_base_class_is_recorded(slope, tmp_path, unregistered):
@@ -115,7 +116,7 @@ def test_the_plugin_of_a_base_class_is_recorded(slope, tmp_path, unregistered):
         "from plugin_my_slope import Slope\nclass Steep(Slope):\n    names = ('my-steep',)\n"
     )
     plugins.load_plugin(path)
-    assert list(plugins.recorded(posenc.parse("my-steep"))) == ["my-slope.py", "steep.py"]
+    assert list(plugins.recorded(pe_spec.parse("my-steep"))) == ["my-slope.py", "steep.py"]
 
 
 def test_a_changed_file_is_not_run_from_bytecode(tmp_path):

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-import posenc  # noqa: E402
+import pe_spec  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 from triton_attention import interface, kernels, tile_sizes  # noqa: E402
 from triton_attention.bias import Bias  # noqa: E402
@@ -196,7 +196,7 @@ def make_model(pe, path, causal=True):
         pe=pe,
         vocab_size=96,
         block_size=32,
-        n_layer=len(posenc.layer_specs(pe)),
+        n_layer=len(pe_spec.layer_specs(pe)),
         n_head=2,
         n_embd=32,
         attention=path,

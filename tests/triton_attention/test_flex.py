@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import attention
-import posenc
+import pe_spec
 import triton_attention.flex  # noqa: F401
 from errors import InputError
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # FlexAttention is not compil
 def make_inputs(pe, causal=True):
     """Return q, k, v, bias inputs and scale for 40 tokens, without gradients."""
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 2, 12, 64, 1, causal)[0].requires_grad_(False)
+    encoding = pe_spec.build(pe, 2, 12, 64, 1, causal)[0].requires_grad_(False)
     q, k, v = torch.randn(3, 2, 2, 40, 16)
     features = encoding.features(torch.randn(2, 40, 12), torch.arange(40))
     return q, k, v, attention.BiasInputs(encoding, *features), 0.4
@@ -63,4 +63,4 @@ def test_without_gradients_the_rule_decides(pe, path, monkeypatch):
 
 def test_flex_refuses_full_rows_of_logits():
     with pytest.raises(InputError, match="flex attention path cannot compute DAPE"):
-        attention.resolve_path("flex", posenc.build("dape", 2, 12, 64, 1)[0])
+        attention.resolve_path("flex", pe_spec.build("dape", 2, 12, 64, 1)[0])

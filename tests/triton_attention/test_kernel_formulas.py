@@ -17,7 +17,7 @@ from kernel_cases import (
 from torch.testing import assert_close
 
 import attention
-import posenc
+import pe_spec
 from triton_attention import operators
 from triton_attention.bias import KINDS
 
@@ -110,7 +110,7 @@ def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
     }
     set_tile_sizes(monkeypatch, sizes)
     torch.manual_seed(0)
-    encoding = posenc.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
+    encoding = pe_spec.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
     x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
     grads = {}
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
@@ -127,7 +127,7 @@ def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
 def test_autocast_keeps_the_bias_in_float32():
     """FIRE's pieces are products of weights, which autocast would round."""
     torch.manual_seed(0)
-    encoding = posenc.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
+    encoding = pe_spec.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
     qkv = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
     features = encoding.features(
         torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)

@@ -18,6 +18,7 @@ from kernel_cases import (
 from triton.runtime.errors import OutOfResources
 
 import attention
+import pe_spec
 import posenc
 from errors import InputError
 from generation.kv_cache import Cache
@@ -146,4 +147,4 @@ def test_cpu_is_refused_without_the_interpreter(monkeypatch):
 def test_missing_triton_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(InputError, match="needs Triton .*sys.modules.*pip install triton"):
-        attention.resolve_path("triton", posenc.build("cable", 2, 8, 8, 1)[0])
+        attention.resolve_path("triton", pe_spec.build("cable", 2, 8, 8, 1)[0])

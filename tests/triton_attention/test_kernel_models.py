@@ -17,7 +17,7 @@ from kernel_cases import (
 from torch.testing import assert_close
 
 import eval_extrapolation
-import posenc
+import pe_spec
 import train_gpt
 import triton_attention
 from benchmarking.attention_cases import attention_cases, read_validation_text
@@ -27,7 +27,7 @@ from evaluation.layer_checks import supports_bidirectional
 SUPPORTED = [
     pe
     for pe in ENCODINGS
-    if all(map(triton_attention.supports, posenc.build(pe, 2, 8, 8, len(posenc.layer_specs(pe)))))
+    if all(map(triton_attention.supports, pe_spec.build(pe, 2, 8, 8, len(pe_spec.layer_specs(pe)))))
 ]
 DECAYING = "alibi-equal:h=4"  # its one head has a slope at which tiles are skipped
 DEVICE_FLAGS = ["--device", DEVICE, "--dtype", "float32"]

@@ -1,0 +1,1 @@
+"""PyTorch operators of the core files."""

@@ -1,0 +1,268 @@
+"""Encodings of a model from a --pe string.
+
+    encodings = pe_spec.build("cable", heads=8, width=512, block_size=1024, layers=6)
+    pe_spec.build("t5:buckets=64", ...)           # options are keyword arguments of the class
+    pe_spec.build("cable:heads=2", ...)           # on the first two heads only
+    pe_spec.build("rope+cable", ...)              # several encodings at once
+    pe_spec.build("window+rope@3_nope@1", ...)    # three layers, then one, and so on
+    pe_spec.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
+
+Encodings, their options and their parameters are in posenc.py and more_encodings/.
+"""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from errors import InputError
+from posenc import ENCODINGS, WRAPPERS, Encoding
+
+M = TypeVar("M", bound=nn.Module)
+Part = tuple[type[Encoding], dict]  # a class and its options
+
+
+class ModuleList(nn.ModuleList, Generic[M]):
+    """nn.ModuleList that declares the type of its elements."""
+
+    if TYPE_CHECKING:
+        __init__: Callable[[Iterable[M]], None]
+        __getitem__: Callable[[int], M]
+
+        def __iter__(self) -> Iterator[M]: ...
+
+
+@dataclass(frozen=True)
+class PeSpec:
+    """A --pe string, parsed. Iterating yields the class and the options of each part.
+
+    layers: the string of each layer of the pattern. parts: those of each different string.
+    """
+
+    text: str
+    layers: list[str]
+    parts: dict[str, list[Part]]
+
+    def __iter__(self) -> Iterator[Part]:
+        return (part for parts in self.parts.values() for part in parts)
+
+
+def build(
+    spec: str | PeSpec, heads: int, width: int, block_size: int, layers: int, causal: bool = True
+) -> ModuleList[Encoding]:
+    """Return the encodings of a model, one per layer; layers share equal parts of scope "model".
+
+    spec: a --pe string, or what `parse` returned. causal: True for a decoder, False for an encoder.
+    Raises InputError like `parse`, and for what does not fit the model.
+    """
+    if isinstance(spec, str):
+        spec = parse(spec, causal)
+    pattern = spec.layers
+    if len(pattern) > layers:
+        raise InputError(
+            f"the pattern {spec.text} has {len(pattern)} layers, but the model has {layers}: "
+            f"use at most {layers}"
+        )
+    shared, encodings = {}, {}  # instances of scope "model"; the encoding of each layer
+    for layer_spec, parts in spec.parts.items():
+        numbers = [n for n in range(layers) if pattern[n % len(pattern)] == layer_spec]
+        columns = []  # for each part of the spec: its instance in each of these layers
+        for i, (cls, options) in enumerate(parts):
+            key = cls, *options.items(), parts[:i].count(parts[i])
+            count = 1 if cls.scope == "model" else len(numbers)
+            instances = shared.get(key)
+            if instances is None:
+                instances = [_make(cls, options, heads, width, block_size) for _ in range(count)]
+                for instance in instances if not causal else ():
+                    instance.set_bidirectional()
+            if cls.scope == "model":
+                shared[key] = instances
+            columns.append(instances * (len(numbers) // count))
+        for number, *layer in zip(numbers, *columns, strict=True):
+            encodings[number] = layer[0] if len(layer) == 1 else Composition(layer, width)
+    return ModuleList(encodings[number] for number in range(layers))
+
+
+def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encoding:
+    """Return an instance of a class; options: its own and those of WRAPPERS."""
+    own_options = {name: value for name, value in options.items() if name not in WRAPPERS}
+
+    def make(heads: int) -> Encoding:
+        return cls(heads, width, block_size, **own_options)
+
+    wrapper = next((WRAPPERS[name] for name in options if name in WRAPPERS), None)
+    return make(heads) if wrapper is None else wrapper.wrap(cls, make, options, heads)
+
+
+def layer_specs(spec: str) -> list[str]:
+    """Return the --pe string of each layer of a pattern, or the string itself if it is none.
+
+    "rope@3_nope@1" stands for three layers of `rope` and one of `nope`, repeated over all layers.
+    Raises InputError for other uses of "@".
+    """
+    if "@" not in spec:
+        return [spec]
+    if not re.fullmatch("[^@]+@[1-9][0-9]?(_[^@]+@[1-9][0-9]?)*", spec):
+        raise InputError(
+            f"'{spec}' is no pattern of layers: join encodings with counts of 1 to 99 by '_', as "
+            "in rope@3_nope@1"
+        )
+    pairs = re.findall("([^@]+)@([0-9]+)_?", spec)
+    return [layer for layer, count in pairs for _ in range(int(count))]
+
+
+def parse(spec: str, causal: bool = True) -> PeSpec:
+    """Return a --pe string as classes with their options.
+
+    Raises InputError with all problems: names, options, hooks that collide, no bidirectional form.
+    """
+    pattern = layer_specs(spec)
+    parsed, problems = {}, []
+    for layer in dict.fromkeys(pattern):
+        parsed[layer], layer_problems = _parse_parts(layer, causal)
+        problems += layer_problems
+    result = PeSpec(spec, pattern, parsed)
+    for part in result:
+        if part[0].embed is not Encoding.embed and any(part not in x for x in parsed.values()):
+            problems.append(
+                f"{part[0].names[0]} acts on the embeddings of the whole model: use it, with the "
+                "same options, in all layers of the pattern, or in none"
+            )
+    if problems:
+        raise InputError(*dict.fromkeys(problems))
+    return result
+
+
+def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
+    """Return the classes of one layer's encoding, with options, and the problems with them."""
+    parsed, problems = [], []
+    for part in spec.split("+"):
+        name, _, words = part.partition(":")
+        if name not in ENCODINGS:
+            close = difflib.get_close_matches(name, ENCODINGS, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
+            problems.append(f"unknown positional encoding '{name}': {hint}choose one of {known}")
+            continue
+        cls = ENCODINGS[name]
+        if not causal and not cls.supports_bidirectional:
+            problems.append(f"{name} supports decoders only: use another encoding for an encoder")
+        options, option_problems = _parse_options(name, cls, words)
+        problems += option_problems
+        parsed.append((cls, options))
+    for hook in ("embed", "rotate", "logits_transform"):
+        unused = getattr(Encoding, hook)
+        acting = [cls for cls, _ in parsed if getattr(cls, hook) is not unused]
+        for scales in (False, True):
+            names = [cls.names[0] for cls in acting if cls.scales_queries == scales]
+            if len(names) > 1:
+                problems.append(
+                    f"{' and '.join(names)} cannot be combined, both act on {hook}: "
+                    "choose one of them"
+                )
+    return parsed, problems
+
+
+def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:
+    """Return the options of "option=value,option=value" and the problems with them."""
+    options, problems = {}, []
+    parameters = inspect.signature(cls).parameters.values()
+    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    wrappers = {option: wrapper for option, wrapper in WRAPPERS.items() if wrapper.supports(cls)}
+    known += wrappers
+    for word in filter(None, words.split(",")):
+        option, _, value = word.partition("=")
+        allowed = cls.option_words.get(option)
+        smallest = wrappers.get(option, cls).min_option_value
+        is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= smallest
+        if option not in known:
+            hint = f"choose from {' '.join(known)}" if known else "it has none"
+            problems.append(f"{name} has no option '{option}': {hint}")
+        elif allowed and value not in allowed:
+            problems.append(f"{name}: {option} is '{value}': use {' or '.join(allowed)}")
+        elif not allowed and not is_integer:
+            problems.append(
+                f"{name}: {option} is '{value}': it must be an integer of at least "
+                f"{smallest} and at most 9 digits, as in {name}:{option}=8"
+            )
+        else:
+            options[option] = value if allowed else int(value)
+    for wrapper in {wrappers[option] for option in options if option in wrappers}:
+        problems += wrapper.problems(name, options)
+    return options, problems
+
+
+class Composition(Encoding):
+    """Several encodings at once, as in `rope+cable`: biases are added, then transformed."""
+
+    def __init__(self, parts: list[Encoding], channels: int):
+        nn.Module.__init__(self)
+        self.parts = ModuleList(parts)
+        self.causal = parts[0].causal
+        limits = [part.max_context for part in parts if part.max_context is not None]
+        windows = [part.window_size for part in parts if part.window_size is not None]
+        self.max_context = min(limits, default=None)
+        self.window_size = min(windows, default=None)
+        for module in self.modules():
+            if isinstance(module, Encoding):
+                module.combined_window_size = self.window_size
+        for part in parts:
+            if part.logits_transform is not None:
+                self.logits_transform = part.logits_transform
+        biased = [part for part in parts if part.bias is not None]
+        if not biased:
+            self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
+        if not biased or any(part.factors is None for part in biased):
+            self.factors = None  # pyright: ignore[reportAttributeAccessIssue]
+        if len(biased) == 1:
+            self.distance_bias = biased[0].distance_bias
+            self.triton_bias = biased[0].triton_bias
+        # Compute the features of one token to count them: (query features, key features) per part.
+        x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
+        self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
+
+    def embed(self, x, pos):
+        for part in self.parts:
+            x = part.embed(x, pos)
+        return x
+
+    def rotate(self, q, k, pos):
+        for scales_queries in (True, False):  # the order of the parts must not matter
+            for part in self.parts:
+                if part.scales_queries == scales_queries:
+                    q, k = part.rotate(q, k, pos)
+        return q, k
+
+    def features(self, x, pos, previous=None):
+        q_features, k_features = (), ()
+        for part, _, part_previous in self.split((), previous or ()):
+            q, k = part.features(x, pos, None if previous is None else part_previous)
+            q_features += q
+            k_features += k
+        return q_features, k_features
+
+    def bias(self, q_features, k_features, h):
+        split = self.split(q_features, k_features)
+        return sum(part.bias(q, k, h) for part, q, k in split if part.bias is not None)
+
+    def factors(self, q_features, k_features):
+        split = self.split(q_features, k_features)
+        sums = [part.factors(q, k) for part, q, k in split if part.factors is not None]
+        return tuple(pair for pairs in sums for pair in pairs)
+
+    def clamp_parameters_(self):
+        for part in self.parts:
+            part.clamp_parameters_()
+
+    def split(self, q_features, k_features):
+        split, q_start, k_start = [], 0, 0
+        for part, (q_count, k_count) in zip(self.parts, self.counts, strict=True):
+            q_stop, k_stop = q_start + q_count, k_start + k_count
+            split.append((part, q_features[q_start:q_stop], k_features[k_start:k_stop]))
+            q_start, k_start = q_stop, k_stop
+        return split
