@@ -30,7 +30,7 @@ import posenc
 import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE
 from errors import InputError
-from generation.kv_cache import Cache, LayerCache
+from kv_cache import Cache, LayerCache
 
 SIZES = {  # layers, heads, width
     "quickstart": (4, 4, 128),

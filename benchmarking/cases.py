@@ -13,7 +13,7 @@ from benchmarking import baselines
 from benchmarking.attention_cases import attention_cases
 from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, tensor_bytes
 from generation import sampling
-from generation.kv_cache import Cache
+from kv_cache import Cache
 from model import GPT, GPTConfig
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 

@@ -28,7 +28,7 @@ from evaluation.measurement import (
     within,
     worst,
 )
-from generation.kv_cache import Cache
+from kv_cache import Cache
 from model import GPT, GPTConfig
 from pe_spec import Composition, layer_specs
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step

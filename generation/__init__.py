@@ -1,1 +1,1 @@
-"""KV cache and token sampling."""
+"""Token sampling."""

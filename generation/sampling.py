@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from generation.kv_cache import Cache
+from kv_cache import Cache
 from model import CACHE_CHUNK, GPT
 
 GROWTH = 256  # tokens; the fewest by which the buffer of the texts grows

@@ -30,7 +30,7 @@ FURTHER_ENCODINGS = sorted(
 MODULES = (
     "hf_interop.modeling",
     "model",
-    "generation.kv_cache",
+    "kv_cache",
     "attention",
     "pe_spec",
     "posenc",

@@ -32,7 +32,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from transformers.utils.hub import cached_file
 
 import pe_spec
-from generation.kv_cache import Cache, LayerCache
+from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
 # Arguments of from_pretrained that say where the files are.
@@ -341,17 +341,15 @@ class LayerCacheAdapter(LayerCache):
         self.layer = layer
         self.length = cache.get_seq_length()  # before this call of the model
 
-    def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        """Append k, v (B, H, T, D) and features (B|1, H|1, T); return those of all tokens."""
-        columns = [feature.expand(k.shape[:3])[..., None] for feature in k_features]
+    def store(self, new: list[Tensor]) -> list[Tensor]:
+        k, v, *features = new
+        columns = [feature.expand(*k.shape[:3], 1) for feature in features]
         # Features are float32, so with features the stored keys are float32 too.
         keys, values = self.cache.update(torch.cat([k, *columns], -1), v, self.layer)
-        stored = keys[..., k.size(-1) :].unbind(-1)
-        features = [
-            full[: feature.size(0), : feature.size(1)]
-            for full, feature in zip(stored, k_features, strict=True)
-        ]
-        return [keys[..., : k.size(-1)].to(k.dtype), values.to(v.dtype), *features]
+        keys, *stored = keys.tensor_split([*range(k.size(-1), keys.size(-1))], -1)
+        pairs = zip(stored, features, strict=True)
+        features = [column[: x.size(0), : x.size(1)] for column, x in pairs]
+        return [keys.to(k.dtype), values.to(v.dtype), *features]
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the features of the latest token, or None if the cache is empty."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-CORE = {"errors", "posenc", "pe_spec", "attention", "model"}
+CORE = {"errors", "posenc", "pe_spec", "attention", "kv_cache", "model"}
 PROGRAMS = {path.stem for path in ROOT.glob("*.py")} - CORE
 PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 NESTED = {
@@ -87,9 +87,8 @@ def test_core_modules_import_only_what_is_below_them():
     assert not {name.partition(".")[0] for name in IMPORTS["model"]} & above
     for name, imports in IMPORTS.items():
         package = name.partition(".")[0]
-        if package in ("more_encodings", "triton_attention") or name == "generation.kv_cache":
+        if package in ("more_encodings", "triton_attention") or name == "kv_cache":
             allowed = {package, "errors", "posenc", "pe_spec", "attention", "operators"}
-            allowed |= {"generation"}
             assert {other.partition(".")[0] for other in imports} <= allowed, name
         if package == "text_data":
             assert not imports & {"model", "posenc", "attention"}, name

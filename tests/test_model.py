@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import attention
 from errors import InputError
 from evaluation.model_checks import V, gradients, make_lively_model, make_model
-from generation.kv_cache import Cache
 from hf_interop.pretrained import load_pretrained
+from kv_cache import Cache
 from model import GPT, SIZES, GPTConfig, MeanCrossEntropy, cross_entropies
 from training.initialization import kept_names
 

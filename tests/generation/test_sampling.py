@@ -11,7 +11,7 @@ import torch
 from conftest import ENCODINGS, LIMITED
 
 from generation import sampling
-from generation.kv_cache import Cache
+from kv_cache import Cache
 from text_data.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")

@@ -36,7 +36,7 @@ from triton.runtime import interpreter  # noqa: E402
 
 import triton_attention.flex  # noqa: E402, F401, registers the path
 from errors import InputError  # noqa: E402
-from generation.kv_cache import Cache  # noqa: E402
+from kv_cache import Cache  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 from pe_spec import build, layer_specs, parse  # noqa: E402
 from posenc import ENCODINGS  # noqa: E402

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, TINY
 
-CORE = {"posenc.py", "pe_spec.py", "attention.py", "model.py", "errors.py"}
+CORE = {"posenc.py", "pe_spec.py", "kv_cache.py", "attention.py", "model.py", "errors.py"}
 PROGRAMS = [[path.name] for path in sorted(ROOT.glob("*.py")) if path.name not in CORE]
 MODULES = [
     ["-m", ".".join(path.relative_to(ROOT).with_suffix("").parts)]

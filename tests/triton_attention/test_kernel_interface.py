@@ -21,7 +21,7 @@ import attention
 import pe_spec
 import posenc
 from errors import InputError
-from generation.kv_cache import Cache
+from kv_cache import Cache
 from triton_attention import interface, kernels
 from triton_attention.bias import KINDS, Bias
 

@@ -37,13 +37,14 @@ class LayerCache:
         result for T = 1 is float32 without a window.
         """
         new = [k, v, *(feature[..., None] for feature in k_features)]
-        if self.position is not None:
-            all_k, all_v, *all_features = self._write(new, self.position)
-        elif self.window:
-            all_k, all_v, *all_features = self._slide(new, self.window)
-        else:
-            all_k, all_v, *all_features = self._append(new)
+        all_k, all_v, *all_features = self.store(new)
         return [all_k, all_v, *(feature[..., 0] for feature in all_features)]
+
+    def store(self, new: list[Tensor]) -> list[Tensor]:
+        """Append tensors (B|1, H|1, T, D); return those of all S tokens."""
+        if self.position is not None:
+            return self._write(new, self.position)
+        return self._slide(new, self.window) if self.window else self._append(new)
 
     def _write(self, new: list[Tensor], position: Tensor) -> list[Tensor]:
         for buffer, x in zip(self.buffers, new, strict=True):
