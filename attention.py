@@ -2,24 +2,21 @@
 
     y = attend(q, k, v, BiasInputs(encoding, q_features, k_features), scale, path)
 
-computes softmax(q k^T * scale + bias) v. `path` names the implementation:
+computes softmax(q k^T * scale + bias) v. `path` is the implementation:
 
     dense   The reference. Bias and softmax are float32 and materialized in full rows. Queries are
             processed in chunks that are recomputed in backward, so memory is O(chunk * S) for any
-            sequence length. Encodings that act on full rows of logits have no other path. Without
-            gradients, the fused kernel computes some calls instead, with the bias as its attn_mask:
-            those with a sliding window, padding or fixed shapes, and on a CPU those whose bias the
-            whole batch shares. On a GPU this rounds the bias to the dtype of q.
+            sequence length. Encodings that act on full rows of logits have no other path.
     sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that is a short sum of
             products u_i * w_j is itself a dot product: u is appended to the queries as extra
             columns and w to the keys. PyTorch selects the backend; sdpa/flash, sdpa/cudnn and
             sdpa/efficient name one, which is an error where it does not support the shapes.
-            On a CPU, `sdpa` computes texts of at most BATCHED_TOKENS tokens by batched matrix
-            products instead, which are faster there and keep the bias in float32
-            (`batched_products`).
+    masked  PyTorch's kernel with the bias as its attn_mask, without gradients. `select_path` takes
+            it for calls with a sliding window, padding or fixed shapes, and for small biases. On a
+            GPU this rounds the bias to the dtype of q.
 
-Other modules add paths with `register_path`: triton_attention adds "triton", and
-triton_attention.flex adds "flex".
+Other modules add paths with `register_path`: attention_cpu adds "batched", triton_attention
+"triton", and triton_attention.flex "flex".
 
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
 is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
@@ -67,14 +64,6 @@ FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 # "small" would have 49 chunks instead of 4.
 GPU_CHUNK_FACTOR = 16
 
-# On a CPU, batched matrix products compute texts of at most so many tokens, in calls of at most so
-# many logits (T * S per text and head): see results/bench/attention/. One block has at most
-# BATCHED_ROWS queries, and so few logits per thread that they fit into the cache.
-BATCHED_TOKENS = 1024
-BATCHED_LOGITS = 2**26
-BATCHED_ROWS = 128
-BATCHED_BLOCK = 2**18
-
 
 @dataclass(frozen=True)
 class MaskSpec:
@@ -113,6 +102,25 @@ class BiasInputs(NamedTuple):
     encoding: Encoding
     q_features: tuple[Tensor, ...]
     k_features: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Path:
+    """An implementation of attention; each layer has one.
+
+    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the arguments of `attend`.
+    check(encoding) raises InputError if it cannot compute this encoding on this machine.
+    fused: whether it needs no mask for inference without a bias, as PyTorch's fused kernel.
+    skips_tiles: whether it uses MaskSpec.skip_tolerance.
+    fits(q, k, mask_spec) returns whether it computes a call; "sdpa" or "dense" compute others.
+    """
+
+    name: str
+    compute: Callable[..., Tensor]
+    check: Callable[[Encoding], None]
+    fused: bool = False
+    skips_tiles: bool = False
+    fits: Callable[[Tensor, Tensor, MaskSpec], bool] | None = None
 
 
 def make_mask_spec(
@@ -162,7 +170,7 @@ def attend(
     v: Tensor,
     bias_inputs: BiasInputs,
     scale: float,
-    path: str,
+    path: Path,
     mask_spec: MaskSpec | None = None,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
@@ -170,7 +178,8 @@ def attend(
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
-    scale: factor of q k^T. path: what `resolve_path` returned. mask_spec: default: the encoding's.
+    scale: factor of q k^T. path: what `resolve_path` returned, for whole texts without padding; for
+    other calls, and for inference, what `select_path` returned. mask_spec: default: the encoding's.
     packed_qkv: (B, T, 3 C), of which q, k and v are views, except for cached tokens of k and v. The
     Triton kernels return one gradient for it, which saves a copy. If k and v have another dtype
     than q, it is that of the arithmetic (KV cache on a CPU).
@@ -182,44 +191,39 @@ def attend(
         return y.to(q.dtype)
     if mask_spec is None:
         mask_spec = make_mask_spec(bias_inputs.encoding)
-    compute = _find_override(path, q, bias_inputs, mask_spec)
-    if compute is not None:
-        return compute(q, k, v, bias_inputs, scale, mask_spec)
-    return _PATHS[path].compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
+    return path.compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
 
 
-def _find_override(
-    path: str, q: Tensor, bias_inputs: BiasInputs, mask_spec: MaskSpec
-) -> Callable[..., Tensor] | None:
-    """Return the function that computes a call instead of its path's own function, or None."""
+def select_path(
+    path: Path, q: Tensor, k: Tensor, bias_inputs: BiasInputs, mask_spec: MaskSpec
+) -> Path:
+    """Return the path of one call of a layer that has `path`.
+
+    In training it is `path` itself, but for padding and where the path does not fit the call. For
+    inference, it is often the fused kernel with the bias as its attn_mask: if there is a mask that
+    a path does not know, or if the bias is small, with one query or shared by the whole batch.
+    """
     encoding, q_features, k_features = bias_inputs
-    is_sdpa = path == "sdpa" or path in BACKENDS
-    fixed_shapes = mask_spec.query_offset is not None
-    full_rows = encoding.logits_transform is not None
-    has_bias = encoding.bias is not None
-    window = mask_spec.window_size is not None
-    padding = mask_spec.lengths is not None
+    if path.fits is not None and not path.fits(q, k, mask_spec):
+        path = _general_path(encoding)
     inference = not torch.is_grad_enabled()
-    # The bias is small enough to be the attn_mask of the fused kernel: it has one row per text, or
-    # all texts share it.
-    one_query = path != "dense" and q.size(2) == 1
-    shared = all(feature.size(0) == 1 for feature in q_features + k_features)
-    shared_on_cpu = path == "dense" and q.device.type == "cpu" and shared
-    table = (
-        (fixed_shapes and full_rows, _dense_rows),
-        (fixed_shapes, _masked_rows),
-        (full_rows, dense),
-        (inference and window, _masked),
-        (inference and padding, _masked),
-        (is_sdpa and not has_bias, _PATHS[path].compute),
-        (padding, dense),
-        (inference and has_bias and one_query, _masked),
-        (inference and has_bias and shared_on_cpu, _masked),
-    )
-    for applies, compute in table:  # the first row that applies decides
-        if applies:
-            return compute
-    return None
+    padding = mask_spec.lengths is not None
+    if encoding.logits_transform is not None:
+        return DENSE
+    if mask_spec.query_offset is not None:
+        return MASKED
+    if inference and (padding or mask_spec.window_size is not None):
+        return MASKED
+    if path.fused and encoding.bias is None:
+        return path
+    if padding:
+        return DENSE
+    if inference and encoding.bias is not None:
+        shared = all(feature.size(0) == 1 for feature in q_features + k_features)
+        shared_on_cpu = q.device.type == "cpu" and shared
+        if shared_on_cpu if path.name == DENSE.name else q.size(2) == 1:
+            return MASKED
+    return path
 
 
 def dense(
@@ -242,190 +246,33 @@ def dense(
         )
     if mask_spec is None:
         mask_spec = make_mask_spec(bias_inputs.encoding)
+    if mask_spec.query_offset is not None:
+        return _dense_rows(q, k, v, bias_inputs, scale, mask_spec)
     return _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
-def _masked(q, k, v, bias_inputs, scale, mask_spec):
+def _masked(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
     """Compute attention by the fused kernel, with the bias as its attn_mask; without gradients."""
-    if _masks_nothing(q, mask_spec):
+    if _masks_nothing(q, mask_spec) or mask_spec.query_offset is not None:
         return _masked_rows(q, k, v, bias_inputs, scale, mask_spec)
     return _in_chunks(_masked_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
 def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None):
-    """Compute attention by the fused kernel or `batched_products`, the bias as extra columns."""
-    encoding, q_features, k_features = bias_inputs
-    factors = [] if encoding.bias is None else encoding.factors(q_features, k_features)
-    if backend is None and _uses_batched_products(q, k, mask_spec):
-        return batched_products(q, k, v, factors, scale, mask_spec.causal)
-    if encoding.bias is None:
+    """Compute attention by the fused kernel, the bias as extra columns."""
+    if bias_inputs.encoding.bias is None:
         return sdpa(q, k, v, scale, mask_spec, backend)
+    factors = factors_of(bias_inputs)
     return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal, backend)
 
 
-def _uses_batched_products(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
-    """Return whether the sdpa path computes this call by `batched_products`."""
-    B, H, T, _ = q.shape
-    is_short = T <= BATCHED_TOKENS and B * H * T * T <= BATCHED_LOGITS
-    whole_text = k.size(2) == T and mask_spec.lengths is None
-    return q.device.type == "cpu" and is_short and whole_text
-
-
-def batched_products(
-    q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True
-) -> Tensor:
-    """Compute attention by batched matrix products, with the bias sum_r u_r[i] w_r[j].
-
-    q, k, v (B, H, T, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py. Logits and softmax
-    are float32, as are the columns of the bias and their gradients; a term that is constant along a
-    row cancels and is dropped.
-    """
-    B, H, T, _ = q.shape
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    columns = [(u, w) for u, w in factors if w is not None]
-    u_columns = [_expand_columns(u.to(dtype), B, H, T) for u, _ in columns]
-    w_columns = [_expand_columns(w.to(dtype), B, H, T) for _, w in columns]
-    none = q.new_empty(B, H, T, 0, dtype=dtype)
-    u = torch.cat([none, *u_columns], -1)
-    w = torch.cat([none, *w_columns], -1)
-    gradients = torch.is_grad_enabled()
-    bias_learns = gradients and (u.requires_grad or w.requires_grad)
-    inputs = (x.flatten(0, 1) for x in (q, k, v, u, w))
-    y, _ = torch.ops.posenc.batched_attention(*inputs, scale, causal, gradients, bias_learns)
-    return y.view(q.shape)
-
-
-def _batched_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    u: Tensor,
-    w: Tensor,
-    scale: float,
-    causal: bool,
-    gradients: bool,
-    bias_learns: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return softmax(q k^T * scale + u w^T) v, and the weights that backward needs.
-
-    q, k, v (N, T, D) and u, w (N, T, R), float32 or float64, for N texts and heads -> (N, T, D) and
-    the weights of all blocks in one row, empty without gradients. An operator of its own, because
-    torch.compile would unroll the blocks.
-    """
-    y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
-    with torch.autocast("cpu", enabled=False):
-        left = torch.cat([q.to(u.dtype) * scale, u], -1)
-        right = torch.cat([k.to(w.dtype), w], -1)
-        future = left.new_full((BATCHED_ROWS, BATCHED_ROWS), -torch.inf).triu(1)
-        for texts, queries, keys, block in _blocks(q, causal):
-            logits = left[texts, queries] @ right[texts, keys].mT
-            if causal:
-                rows = logits.size(1)
-                logits[..., -rows:] += future[:rows, :rows]
-            weights = logits.softmax(-1)
-            rounded = weights.to(v.dtype)
-            y[texts, queries] = rounded @ v[texts, keys]
-            if gradients:
-                saved[block].view(weights.shape).copy_(weights if bias_learns else rounded)
-    return y, saved
-
-
-def _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns):
-    elements = 0
-    if gradients:
-        *_, (_, _, _, last) = _blocks(q, causal)
-        elements = last.stop
-    saved = q.new_empty(elements, dtype=u.dtype if bias_learns else v.dtype)
-    return torch.empty_like(v, memory_format=torch.contiguous_format), saved
-
-
-def _batched_attention_backward(
-    dy: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    u: Tensor,
-    w: Tensor,
-    saved: Tensor,
-    scale: float,
-    causal: bool,
-    bias_learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k, v, u and w; zeros for u and w unless the bias learns."""
-    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-    dk, dv, du, dw = (x.new_zeros(x.shape, dtype=u.dtype) for x in (k, v, u, w))
-    with torch.autocast("cpu", enabled=False):
-        # The gradients of the bias are sums along the text, which need float32.
-        wide_dy, wide_v = (x.to(u.dtype) if bias_learns else x for x in (dy, v))
-        for texts, queries, keys, block in _blocks(q, causal):
-            d_weights = wide_dy[texts, queries] @ wide_v[texts, keys].mT
-            weights = saved[block].view(d_weights.shape)
-            d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-            if bias_learns:
-                # The transposed products are several times faster for a few columns.
-                du[texts, queries] = (w[texts, keys].mT @ d_logits.mT).mT
-                dw[texts, keys] += (u[texts, queries].mT @ d_logits).mT
-            d_logits = d_logits.to(q.dtype)
-            dq[texts, queries] = d_logits @ k[texts, keys]
-            dk[texts, keys] += d_logits.mT @ q[texts, queries]
-            dv[texts, keys] += weights.to(dy.dtype).mT @ dy[texts, queries]
-    return dq.mul_(scale), dk.mul_(scale).to(k.dtype), dv.to(v.dtype), du, dw
-
-
-def _batched_attention_backward_fake(dy, q, k, v, u, w, saved, scale, causal, bias_learns):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, u, w))
-
-
-def _save_for_backward(ctx, inputs, output):
-    """Save what backward needs, without a gradient of the saved weights."""
-    q, k, v, u, w, ctx.scale, ctx.causal, _, ctx.bias_learns = inputs
-    ctx.save_for_backward(q, k, v, u, w, output[1])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _batched_gradients(ctx, dy, _):
-    """Return the gradients of `_batched_attention`'s arguments."""
-    if dy is None:  # nothing depends on the output
-        return (None,) * 9
-    settings = ctx.scale, ctx.causal, ctx.bias_learns
-    grads = torch.ops.posenc.batched_attention_backward(dy, *ctx.saved_tensors, *settings)
-    return *grads, None, None, None, None
-
-
-def _register_batched_attention() -> None:
-    """Register the operators, unless a copy of this file did: exported models have one each."""
-    if hasattr(torch.ops.posenc, "batched_attention"):
-        return
-    define = functools.partial(torch.library.custom_op, mutates_args=())
-    forward = define("posenc::batched_attention", _batched_attention)
-    forward.register_fake(_batched_attention_fake)
-    backward = define("posenc::batched_attention_backward", _batched_attention_backward)
-    backward.register_fake(_batched_attention_backward_fake)
-    forward.register_autograd(_batched_gradients, setup_context=_save_for_backward)
-
-
-_register_batched_attention()
-
-
-def _blocks(q: Tensor, causal: bool):
-    """Yield the blocks of logits of q (N, T, D), each a few queries of some texts.
-
-    As slices: of the texts and heads, of the queries, of the keys that they attend to, and of the
-    numbers of all blocks in one row.
-    """
-    N, T, _ = q.shape
-    block_logits = BATCHED_BLOCK * torch.get_num_threads()
-    first = 0
-    for start in range(0, T, BATCHED_ROWS):
-        stop = min(start + BATCHED_ROWS, T)
-        keys = stop if causal else T
-        step = max(1, block_logits // ((stop - start) * keys))
-        for text in range(0, N, step):
-            texts = slice(text, min(text + step, N))
-            end = first + (texts.stop - text) * (stop - start) * keys
-            yield texts, slice(start, stop), slice(0, keys), slice(first, end)
-            first = end
+def factors_of(bias_inputs: BiasInputs) -> Iterable[tuple[Tensor, Tensor | None]]:
+    """Return the pairs (u, w) whose products add up to the bias; none without a bias."""
+    encoding, q_features, k_features = bias_inputs
+    if encoding.bias is None:
+        return []
+    assert encoding.factors is not None, "the encoding has no factors"
+    return encoding.factors(q_features, k_features)
 
 
 def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
@@ -637,8 +484,8 @@ def sdpa_with_bias(
         for u, w in factors:
             if w is not None or gradients:
                 columns += _columns(u / scale, w, q.dtype, parts)
-        q_columns = [_expand_columns(u, B, H, T) for u, _ in columns]
-        k_columns = [_expand_columns(w, B, H, S) for _, w in columns]
+        q_columns = [expand_columns(u, B, H, T) for u, _ in columns]
+        k_columns = [expand_columns(w, B, H, S) for _, w in columns]
         width = D + sum(x.size(-1) for x in q_columns)
         width += -width % 8  # fused kernels need head dimensions that are multiples of 8
         q, k, v = (_append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, [])))
@@ -662,7 +509,7 @@ def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def _expand_columns(x: Tensor, *shape: int) -> Tensor:
+def expand_columns(x: Tensor, *shape: int) -> Tensor:
     """Expand one column (B|1, H|1, T), or several (B|1, H|1, T, N), to (*shape, N)."""
     columns = x if x.dim() == 4 else x[..., None]
     return columns.expand(*shape, -1)
@@ -700,60 +547,54 @@ def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
     return rounded
 
 
-class _Path(NamedTuple):
-    compute: Callable[..., Tensor]
-    check: Callable[[Encoding], None]
+PATHS: dict[str, Path] = {}
 
 
-_PATHS: dict[str, _Path] = {}
+def register_path(path: Path) -> None:
+    """Add an attention path."""
+    PATHS[path.name] = path
 
 
-def register_path(
-    name: str, compute: Callable[..., Tensor], check: Callable[[Encoding], None]
-) -> None:
-    """Add an attention path.
+def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Path:
+    """Return the path of a layer: the one with this name, or the best one for "auto".
 
-    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the arguments of `attend`.
-    check(encoding) raises InputError if the path cannot compute this encoding on this machine.
+    "auto" is "sdpa" where the encoding allows it (on a CPU "batched", attention_cpu.py), else
+    "dense"; training on a GPU has another order (training/attention_path.py). Raise InputError for
+    a name that is unknown, or a path that the encoding or this machine cannot take.
     """
-    _PATHS[name] = _Path(compute, check)
+    if name == "auto":
+        path = _general_path(encoding)
+        return PATHS.get("batched", path) if path.fused and device_type == "cpu" else path
+    if name not in PATHS:
+        raise InputError(f"unknown attention path '{name}': use one of auto {' '.join(PATHS)}")
+    PATHS[name].check(encoding)
+    return PATHS[name]
 
 
-def resolve_path(path: str, encoding: Encoding) -> str:
-    """Return the path that `attend` takes for an encoding: `path`, or the best one for "auto".
+def resolve_paths(
+    names: str, encodings: Iterable[Encoding], device_type: str = "cpu"
+) -> tuple[Path, ...]:
+    """Return the path of each layer of a model.
 
-    "auto" is "sdpa" where the encoding allows it, else "dense"; training on a GPU has another order
-    (training/attention_path.py). Raise InputError for a path that is unknown, or that the encoding
-    or this machine cannot take.
-    """
-    if path == "auto":
-        return "dense" if _reason_against_sdpa(encoding) else "sdpa"
-    if path not in _PATHS:
-        raise InputError(f"unknown attention path '{path}': use one of auto {' '.join(_PATHS)}")
-    _PATHS[path].check(encoding)
-    return path
-
-
-def resolve_paths(path: str, encodings: Iterable[Encoding]) -> str:
-    """Return the paths of a model's layers: one name, or one per layer, joined by "_".
-
-    path: one name for all layers, or what this function returned before. Raises as `resolve_path`.
+    names: one name for all layers, or what `join_names` returned. Raises as `resolve_path`.
     """
     encodings = list(encodings)
-    names = layer_paths(path, len(encodings))
-    return join_paths(resolve_path(*pair) for pair in zip(names, encodings, strict=True))
+    each = names.split("_")
+    if len(each) != len(encodings):
+        each = [names] * len(encodings)
+    pairs = zip(each, encodings, strict=True)
+    return tuple(resolve_path(*pair, device_type) for pair in pairs)
 
 
-def join_paths(paths: Iterable[str]) -> str:
-    """Return one name for equal paths of all layers, else the paths, joined by "_"."""
-    paths = list(paths)
-    return paths[0] if len(set(paths)) == 1 else "_".join(paths)
+def join_names(paths: Iterable[Path]) -> str:
+    """Return one name for equal paths of all layers, else their names, joined by "_"."""
+    names = [path.name for path in paths]
+    return names[0] if len(set(names)) == 1 else "_".join(names)
 
 
-def layer_paths(path: str, layers: int) -> list[str]:
-    """Return the path of each layer from what `join_paths` returned."""
-    names = path.split("_")
-    return names if len(names) == layers else names * layers
+def _general_path(encoding: Encoding) -> Path:
+    """Return the path for any length and device."""
+    return DENSE if _reason_against_sdpa(encoding) else PATHS["sdpa"]
 
 
 def _reason_against_sdpa(encoding: Encoding) -> str | None:
@@ -767,7 +608,8 @@ def _reason_against_sdpa(encoding: Encoding) -> str | None:
     return "its bias has no factors" + ("" if encoding.causal else " in bidirectional attention")
 
 
-def _check_sdpa(encoding: Encoding) -> None:
+def check_sdpa(encoding: Encoding) -> None:
+    """Raise InputError if PyTorch's fused kernel cannot compute an encoding."""
     if reason := _reason_against_sdpa(encoding):
         name = type(encoding).__name__
         raise InputError(
@@ -775,7 +617,15 @@ def _check_sdpa(encoding: Encoding) -> None:
         )
 
 
-register_path("sdpa", _fused, _check_sdpa)
+def check_nothing(encoding: Encoding) -> None:
+    """Accept any encoding."""
+
+
+DENSE = Path("dense", dense, check_nothing)
+# The fused kernel with the bias as its attn_mask, without gradients. No layer's own path.
+MASKED = Path("masked", _masked, check_nothing)
+register_path(Path("sdpa", _fused, check_sdpa, fused=True))
 for _name, _backend in BACKENDS.items():
-    register_path(_name, functools.partial(_fused, backend=_backend), _check_sdpa)
-register_path("dense", dense, lambda encoding: None)
+    _compute = functools.partial(_fused, backend=_backend)
+    register_path(Path(_name, _compute, check_sdpa, fused=True))
+register_path(DENSE)

@@ -318,7 +318,8 @@ def measure(
         "block_tokens": block_tokens.tolist(),
         "by_position": by_position,
     }
-    if "triton" in model.attention_path and plan.config.cache_window is None:
+    skips_tiles = any(path.skips_tiles for path in model.attention_paths)
+    if skips_tiles and plan.config.cache_window is None:
         inputs, _ = read_windows(plan.shards, [windows[0][:2]], windows[0].length)
         with devices.autocast(device, dtype):
             entry["left_out"] = layers(model, inputs.to(device), Layer.skipped_fraction)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import attention
+import attention_cpu  # noqa: F401, registers the attention path "batched"
 import more_encodings  # noqa: F401, registers further encodings
 import pe_spec
 import posenc
@@ -133,7 +134,7 @@ class Attention(nn.Module):
         x: Tensor,
         pos: Tensor,
         encoding: posenc.Encoding,
-        path: str,
+        path: attention.Path,
         past: LayerCache | None,
         lengths: Tensor | None,
     ) -> Tensor:
@@ -151,6 +152,7 @@ class Attention(nn.Module):
         mask_spec = attention.make_mask_spec(
             encoding, window_size, lengths, query_offset, self.skip_tolerance
         )
+        path = attention.select_path(path, q, k, bias_inputs, mask_spec)
         y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed_qkv)
         y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, C)
         return self.c_proj(y)
@@ -215,7 +217,7 @@ class GPT(nn.Module):
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
-        self.attention_path = attention.resolve_paths(config.attention, self.posenc)
+        self.attention_paths = attention.resolve_paths(config.attention, self.posenc)
         self.activation_checkpointing = False
         self.init_weights()
 
@@ -313,9 +315,9 @@ class GPT(nn.Module):
         """Return the output of the last block (B, T, C) for tokens (B, T) at positions pos (T,)."""
         x = self.posenc[0].embed(attention.at_least_float32(self.wte(tokens)), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
-        paths = attention.layer_paths(self.attention_path, len(self.h))
-        for layer, (block, encoding) in enumerate(zip(self.h, self.posenc, strict=True)):
-            context = pos, encoding, paths[layer], cache and cache.layers[layer], lengths
+        layers = zip(self.h, self.posenc, self.attention_paths, strict=True)
+        for layer, (block, encoding, path) in enumerate(layers):
+            context = pos, encoding, path, cache and cache.layers[layer], lengths
             if recompute:
                 x = checkpoint(block, x, *context, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -393,10 +395,11 @@ class GPT(nn.Module):
         """Return a summary in one line."""
         c = self.config
         kind = c.size if c.causal else f"{c.size} encoder"
+        names = [path.name for path in self.attention_paths]
         return (
             f"{kind}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
             f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, "
-            f"attention by {' and '.join(dict.fromkeys(self.attention_path.split('_')))}"
+            f"attention by {' and '.join(dict.fromkeys(names))}"
         )
 
 

@@ -5,7 +5,6 @@ training/attention_layer.py describes what a case computes.
 
 import functools
 from importlib.util import find_spec
-from typing import get_args
 
 from runtime import devices
 
@@ -23,7 +22,6 @@ from model import GPT, GPTConfig
 from text_data import shards
 from text_data.data_loader import Windows, evenly_spaced
 from training.attention_layer import AttentionLayer, random_layer, relative_errors
-from training.attention_path import Name
 from triton_attention.bias import bias_from_encoding
 from triton_attention.tile_skipping import skipped_fraction
 
@@ -165,7 +163,7 @@ def attention_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         skips_tiles = path == "triton" and encoding.window_size is None
         cases[pe + suffix] = benchmark.case(
             functools.partial(benchmark.compute, path),
-            path=path if path in get_args(Name) else None,
+            path=path if path in attention.PATHS else None,
             left_out=benchmark.skipped_fraction if skips_tiles else None,
         )
     if pe == BASELINES[0]:

@@ -58,7 +58,7 @@ def _check_eager(encoding: Encoding) -> None:
         raise InputError(f"attention path {EAGER_PATH} supports causal fox only: use another path")
 
 
-attention.register_path(EAGER_PATH, forgetting_eager, _check_eager)
+attention.register_path(attention.Path(EAGER_PATH, forgetting_eager, _check_eager))
 
 
 def nanogpt_folder() -> Path | None:

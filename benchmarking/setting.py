@@ -63,17 +63,17 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
-        "" is the path that `attention.resolve_path` selects: `sdpa`, else `dense`. On a CPU
-        " flash" is PyTorch's fused kernel, because `sdpa` computes short texts by batched products.
+        "" is the path that `attention.resolve_path` selects: `sdpa` (on a CPU `batched`), else
+        `dense`. On a CPU " flash" is PyTorch's fused kernel.
         " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention.
         """
-        automatic = attention.resolve_path("auto", encoding)
-        paths = {"": automatic}
+        automatic = attention.resolve_path("auto", encoding, self.device.type)
+        paths = {"": automatic.name}
         has_bias = encoding.bias is not None
         short_enough = self.context <= DENSE_CONTEXT or not self.compile
-        if automatic != "dense" and has_bias and short_enough:
+        if automatic.fused and has_bias and short_enough:
             paths[" dense"] = "dense"
-        if automatic == "sdpa":
+        if automatic.fused:
             paths |= self.backends() or {" flash": "sdpa/flash"}
         if self.device.type != "cuda":
             return paths
@@ -83,7 +83,7 @@ class Setting:
                 paths[" all tiles"] = "all tiles"
         full_rows = encoding.logits_transform is not None
         if has_bias and not full_rows and encoding.window_size is None:
-            paths[" flex"] = attention.resolve_path("flex", encoding)
+            paths[" flex"] = attention.resolve_path("flex", encoding).name
         return paths
 
     def backends(self) -> dict[str, str]:

@@ -139,7 +139,7 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
         slope = (row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)
         entry = {"slope": slope.mean().item(), "window": entropy.exp().mean().item()}
-        if "triton" in model.attention_path:
+        if any(path.skips_tiles for path in model.attention_paths):
             entry["left_out"] = layer.skipped_fraction()
         return entry
 

@@ -9,6 +9,7 @@ Legend: B batch, H heads, T queries, S keys, D head dimension, C width.
 
 import inspect
 import re
+from collections.abc import Iterator
 from unittest import mock
 
 import numpy as np
@@ -103,9 +104,16 @@ def small_chunks():
     return mock.patch.object(attention, "CHUNK_ELEMENTS", 1)
 
 
-def paths_of(encoding) -> list[str]:
-    """Return the attention paths to compare: the dense reference and the one of "auto"."""
-    return list(dict.fromkeys(("dense", attention.resolve_path("auto", encoding))))
+def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the output of each path: the dense reference and the one of "auto"."""
+    encoding = bias_inputs.encoding
+    mask_spec = mask_spec or attention.make_mask_spec(encoding)
+    paths = {
+        path.name: path for path in (attention.DENSE, attention.resolve_path("auto", encoding))
+    }
+    for name, path in paths.items():
+        path = attention.select_path(path, q, k, bias_inputs, mask_spec)
+        yield name, attention.attend(q, k, v, bias_inputs, 0.4, path, mask_spec)
 
 
 # Interface
@@ -538,8 +546,7 @@ def check_paths(spec: str, queries: int, gradients: bool) -> Measurement | None:
         bound *= max(1.0, abs(bias).max() / 64)
     errors = []
     with torch.set_grad_enabled(gradients), small_chunks():
-        for path in paths_of(encoding):
-            y = attention.attend(q, k, v, bias_inputs, 0.4, path)
+        for path, y in outputs(q, k, v, bias_inputs):
             what = f"the {path} path in chunks differs from the dense path"
             errors.append(compare(what, y, expected, atol=bound, rtol=1e-7))
     return worst(errors)
@@ -569,8 +576,7 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Measurement
     bias_inputs = BiasInputs(encoding, q_features, k_features)
     errors = []
     with torch.set_grad_enabled(gradients), small_chunks():
-        for path in paths_of(encoding):
-            ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
+        for path, ours in outputs(q, k, v, bias_inputs):
             what = f"the {path} path differs from the formula of all pairs"
             errors.append(compare(what, ours, expected, atol=1e-5, rtol=1e-7))
             if gradients:
@@ -608,11 +614,9 @@ def check_padding(spec: str, gradients: bool) -> Measurement | None:
     lengths = (23, 50)
     errors = []
     with torch.set_grad_enabled(gradients), small_chunks():
-        for path in paths_of(encoding):
-            bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
-            mask_spec = attention.make_mask_spec(encoding, lengths=torch.tensor(lengths))
-            q, k, v = qkv
-            padded = attention.attend(q, k, v, bias_inputs, 0.4, path, mask_spec)
+        bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
+        mask_spec = attention.make_mask_spec(encoding, lengths=torch.tensor(lengths))
+        for _, padded in outputs(qkv[0], qkv[1], qkv[2], bias_inputs, mask_spec):
             _require_finite(padded, "the output of a padded batch")
             for row, length in enumerate(lengths):
                 features = encoding.features(x[row : row + 1, :length], torch.arange(length))

@@ -22,6 +22,7 @@ from runtime.schema import find_mismatch
 
 import torch
 
+import attention
 from errors import InputError
 from evaluation import record_schema
 from model import GPT
@@ -51,9 +52,9 @@ def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
         "parameters": model.parameter_count(),
         "checkpoint_sha256": checkpoint["sha256"],
         "dtype": str(dtype).removeprefix("torch."),
-        "attention": model.attention_path,
+        "attention": attention.join_names(model.attention_paths),
     }
-    if "triton" in model.attention_path:
+    if any(path.skips_tiles for path in model.attention_paths):
         identity["skip_tolerance"] = model.config.skip_tolerance
     if plugin := checkpoint["config"].get("plugin"):
         identity["plugin"] = plugin

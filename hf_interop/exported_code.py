@@ -32,6 +32,7 @@ MODULES = (
     "model",
     "kv_cache",
     "attention",
+    "attention_cpu",
     "pe_spec",
     "posenc",
     "operators.elementary",

@@ -12,7 +12,7 @@ from runtime.checkpoints import load_checkpoint, run_folder_of
 import torch
 from torch import Tensor, nn
 
-from attention import SKIP_TOLERANCE
+from attention import SKIP_TOLERANCE, resolve_paths
 from errors import InputError
 from model import GPT, GPTConfig
 from text_data.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
@@ -41,6 +41,7 @@ def load_model(
     model = GPT(GPTConfig(**settings))
     load_weights(model, checkpoint.pop("model"), run)
     cast_blocks(model, dtype)
+    model.attention_paths = resolve_paths(attention, model.posenc, device.type)
     return model.to(device).eval(), checkpoint
 
 

@@ -43,6 +43,7 @@ CHANGES = [
     ("removed", "record/*/recipe"),
     ("new", "record/*/settings/*"),
     ("new", "record/*/training_text"),
+    ("ignored", "record/*/attention"),  # "sdpa" was also the name of batched products
 ]
 DIGITS = 6
 BOTH = ("rope", "cable", "alibi", "t5", "kerple", "learnable", "rope+cable")

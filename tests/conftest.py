@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 ROOT = Path(__file__).parent.parent
+# Modules at the root that are no programs.
+CORE = {"errors", "posenc", "pe_spec", "attention", "attention_cpu", "kv_cache", "model"}
 sys.path.insert(0, str(ROOT))
 if not torch.cuda.is_available():  # must be set before the first import of triton
     os.environ.setdefault("TRITON_INTERPRET", "1")

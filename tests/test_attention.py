@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention
+import attention_cpu
 import pe_spec
 import posenc
 from attention import BiasInputs
@@ -43,7 +44,7 @@ def results(path, inputs, float64=False):
     if path == "dense":
         output = attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), scale)
     elif path == "batched":
-        output = attention.batched_products(q, k, v, factors, scale)
+        output = attention_cpu.batched_products(q, k, v, factors, scale)
     else:
         output = attention.sdpa_with_bias(q, k, v, factors, scale)
     gradient = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
@@ -67,6 +68,14 @@ def numpy_attention(q, k, v, bias, scale):
     logits[..., future] = -np.inf
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
+
+
+def attend(q, k, v, bias_inputs, name):
+    """Compute attention by the path that a layer of this path takes for the call."""
+    path = attention.resolve_path(name, bias_inputs.encoding)
+    mask_spec = attention.make_mask_spec(bias_inputs.encoding)
+    path = attention.select_path(path, q, k, bias_inputs, mask_spec)
+    return attention.attend(q, k, v, bias_inputs, 0.4, path, mask_spec)
 
 
 @pytest.mark.parametrize("T", [1, 7, 40])
@@ -228,8 +237,8 @@ def test_batched_products_match_dense(T, decay, dtype, qkv):
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_of_batched_products(causal, monkeypatch):
     """Several blocks of rows and of texts, two columns, float64: against NumPy and differences."""
-    monkeypatch.setattr(attention, "BATCHED_ROWS", 4)
-    monkeypatch.setattr(attention, "BATCHED_BLOCK", 30)
+    monkeypatch.setattr(attention_cpu, "BATCHED_ROWS", 4)
+    monkeypatch.setattr(attention_cpu, "BATCHED_BLOCK", 30)
     generator = torch.Generator().manual_seed(1)
     q, k, v = torch.randn(3, 2, 3, 10, 2, generator=generator, dtype=torch.float64)
     columns = torch.randn(2, 1, 3, 10, 2, generator=generator, dtype=torch.float64)
@@ -237,7 +246,7 @@ def test_blocks_of_batched_products(causal, monkeypatch):
 
     def compute(q, k, v, u, w):
         pairs = [(u, w), (u[..., 0], None)]
-        return attention.batched_products(q, k, v, pairs, 0.7, causal)
+        return attention_cpu.batched_products(q, k, v, pairs, 0.7, causal)
 
     bias = np.einsum("bhir,bhjr->bhij", *(x.detach().numpy() for x in columns))
     arrays = [x.detach().numpy() for x in (q, k, v)]
@@ -259,29 +268,22 @@ def test_operator_of_batched_products_is_valid():
 
 
 @pytest.mark.parametrize(
-    "path, tokens, keys, lengths, expected",
+    "tokens, keys, lengths, expected",
     [
-        ("sdpa", 6, 6, None, True),
-        ("sdpa", 7, 7, None, False),  # longer than BATCHED_TOKENS
-        ("sdpa", 5, 6, None, False),  # cached tokens
-        ("sdpa", 6, 6, torch.tensor([4]), False),  # padding
-        ("sdpa/flash", 6, 6, None, False),
+        (6, 6, None, "batched"),
+        (7, 7, None, "sdpa"),  # longer than BATCHED_TOKENS
+        (5, 6, None, "sdpa"),  # cached tokens
+        (6, 6, torch.tensor([4]), "sdpa"),  # padding
     ],
 )
-def test_short_texts_on_a_cpu_use_batched_products(
-    path, tokens, keys, lengths, expected, monkeypatch
-):
-    called = []
-    original = attention.batched_products
-    monkeypatch.setattr(
-        attention, "batched_products", lambda *args: called.append(1) or original(*args)
-    )
-    monkeypatch.setattr(attention, "BATCHED_TOKENS", 6)
+def test_batched_products_compute_short_texts(tokens, keys, lengths, expected, monkeypatch):
+    monkeypatch.setattr(attention_cpu, "BATCHED_TOKENS", 6)
     encoding = build("nope", causal=lengths is None)
     q, k = torch.randn(1, 2, tokens, 8), torch.randn(1, 2, keys, 8)
     mask_spec = attention.make_mask_spec(encoding, lengths=lengths)
-    attention.attend(q, k, k, BiasInputs(encoding, (), ()), 1.0, path, mask_spec)
-    assert bool(called) == expected
+    path, inputs = attention.resolve_path("auto", encoding), BiasInputs(encoding, (), ())
+    assert attention.select_path(path, q, k, inputs, mask_spec).name == expected
+    assert attention.resolve_path("auto", encoding, "cuda").name == "sdpa"
 
 
 @pytest.mark.parametrize(
@@ -344,8 +346,7 @@ def test_sliding_window_masks_distant_keys(pe, T, gradients, monkeypatch):
     q, q_features = q[:, :, -T:], tuple(s[..., -T:] if s.size(-1) > 1 else s for s in q_features)
     with torch.set_grad_enabled(gradients):
         bias_inputs = BiasInputs(encoding, q_features, k_features)
-        path = attention.resolve_path("auto", encoding)
-        ours = attention.attend(q, k, v, bias_inputs, 0.4, path)
+        ours = attend(q, k, v, bias_inputs, "auto")
     assert_allclose(ours.detach(), expected.detach(), atol=2e-6)
     if gradients:
         grads = torch.autograd.grad(ours.sin().sum(), (k, v))
@@ -375,7 +376,7 @@ def test_chunks_with_most_keys_come_first_without_gradients(pe, keys, monkeypatc
         )
     with torch.no_grad():
         bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(40)))
-        attention.attend(q, k, v, bias_inputs, 0.4, "dense")
+        attend(q, k, v, bias_inputs, "dense")
     assert seen == list(zip([8, 16, 16], keys, strict=True))
 
 
@@ -390,8 +391,8 @@ def test_distance_bias_is_computed_once_without_gradients(pe, path, monkeypatch)
     encoding = pe_spec.build(pe, 2, 12, 64, layers=1)[0]
     x, (q, k, v) = torch.randn(1, 40, 12), torch.randn(3, 1, 2, 40, 6)
     bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(40)))
-    inputs = q, k, v, bias_inputs, 0.4, attention.resolve_path(path, encoding)
-    exact, calls = attention.attend(*inputs), []
+    inputs = q, k, v, bias_inputs, path
+    exact, calls = attend(*inputs), []
     if encoding.distance_bias is not None:
         monkeypatch.setattr(
             encoding,
@@ -401,7 +402,7 @@ def test_distance_bias_is_computed_once_without_gradients(pe, path, monkeypatch)
             ),
         )
     with torch.no_grad(), torch.autocast("cpu"):
-        assert_allclose(attention.attend(*inputs), exact.detach(), atol=2e-6)
+        assert_allclose(attend(*inputs), exact.detach(), atol=2e-6)
     assert calls == [False] * (encoding.distance_bias is not None)
 
 
@@ -412,23 +413,23 @@ def build(pe, causal=True):
 @pytest.mark.parametrize(
     "pe, causal, path",
     [
-        ("cable", True, "sdpa"),
+        ("cable", True, "batched"),
         ("test-drift", True, "dense"),
         ("window", True, "dense"),
         ("dape", True, "dense"),
         ("kerple", True, "dense"),
         ("cable", False, "dense"),
         ("alibi", False, "dense"),
-        ("rope", False, "sdpa"),
-        ("test-salience", False, "sdpa"),
+        ("rope", False, "batched"),
+        ("test-salience", False, "batched"),
     ],
 )
 def test_path_by_default(pe, causal, path):
     encoding = build(pe, causal)
-    assert attention.resolve_path("auto", encoding) == path
-    assert attention.resolve_path("dense", encoding) == "dense"
-    if path == "sdpa":
-        assert attention.resolve_path("sdpa", encoding) == path
+    assert attention.resolve_path("auto", encoding).name == path
+    assert attention.resolve_path("dense", encoding) is attention.DENSE
+    if path == "batched":
+        assert attention.resolve_path("sdpa", encoding).name == "sdpa"
 
 
 @pytest.mark.parametrize(

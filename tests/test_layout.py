@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import CORE, ROOT
 
-CORE = {"errors", "posenc", "pe_spec", "attention", "kv_cache", "model"}
 PROGRAMS = {path.stem for path in ROOT.glob("*.py")} - CORE
 PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 NESTED = {

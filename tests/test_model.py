@@ -266,13 +266,14 @@ def test_running_sums_are_float32_under_autocast():
 
 def test_each_layer_of_a_pattern_takes_its_path():
     model = make_model("kerple@2_rope@1", n_layer=5)
-    assert model.attention_path == "dense_dense_sdpa_dense_dense"
-    assert model.describe().endswith("attention by dense and sdpa")
-    assert GPT(model.config).attention_path == model.attention_path
+    expected = ["dense", "dense", "batched", "dense", "dense"]
+    assert [path.name for path in model.attention_paths] == expected
+    assert model.describe().endswith("attention by dense and batched")
+    model.config.attention = attention.join_names(model.attention_paths)
+    assert GPT(model.config).attention_paths == model.attention_paths
     with mock.patch("attention.attend", wraps=attention.attend) as attend:
         model(torch.randint(V, (1, 5)))
-    paths = [call.args[5] for call in attend.call_args_list]
-    assert paths == ["dense", "dense", "sdpa", "dense", "dense"]
+    assert [call.args[5].name for call in attend.call_args_list] == expected
     with pytest.raises(InputError, match="the sdpa attention path cannot compute Kerple"):
         make_model("kerple@1_rope@1", attention="sdpa")
 

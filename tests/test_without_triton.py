@@ -5,13 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import CORE, ROOT
 
-PROGRAMS = sorted(
-    path.stem
-    for path in ROOT.glob("*.py")
-    if path.stem not in ("posenc", "pe_spec", "kv_cache", "attention", "model", "errors")
-)
+PROGRAMS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem not in CORE)
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ class AttentionLayer:
         )
         mask_spec = attention.make_mask_spec(self.encoding, skip_tolerance=skip_tolerance)
         inputs = rotated_q, rotated_k, v, bias_inputs, self.scale
-        y = attention.attend(*inputs, path, mask_spec, packed_qkv)
+        y = attention.attend(*inputs, attention.PATHS[path], mask_spec, packed_qkv)
         return y.transpose(1, 2).flatten(2)
 
     def forward_backward(self, forward: Callable[[], Tensor]) -> dict[str, Tensor | None]:

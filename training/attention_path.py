@@ -25,7 +25,7 @@ from training.attention_layer import AttentionLayer, random_layer, relative_erro
 Name = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
-CPU_PATHS = {"sdpa", "sdpa/flash", "dense"}
+CPU_PATHS = {"batched", "sdpa", "sdpa/flash", "dense"}
 # The fastest paths on a GPU; an encoding without a bias tries sdpa first.
 GPU_ORDER = ("triton", "sdpa", "flex")
 # Largest relative errors: of the output and the gradients of queries, keys, values and features; of
@@ -48,20 +48,23 @@ def choose_path(model: GPT, config, device: torch.device, recorded: str = "auto"
     """
     if config.attention != "auto":
         return
-    path = model.attention_path
+    paths = attention.resolve_paths("auto", model.posenc, device.type)
     if device.type == "cuda":
-        path = attention.join_paths(fastest_path(x, config.deterministic) for x in model.posenc)
+        paths = tuple(fastest_path(x, config.deterministic) for x in model.posenc)
     if recorded != "auto":
         try:
             if device.type == "cpu" and not {*recorded.split("_")} <= CPU_PATHS:
                 raise InputError("it needs a GPU")
-            path = attention.resolve_paths(recorded, model.posenc)
+            if device.type == "cuda" and "batched" in recorded.split("_"):
+                raise InputError("it needs a CPU")
+            paths = attention.resolve_paths(recorded, model.posenc)
         except InputError as error:
             print(f"note: attention by {recorded}, as in the checkpoint: {error.problems[0]}")
-    model.attention_path = model.config.attention = path
+    model.attention_paths = paths
+    model.config.attention = attention.join_names(paths)
 
 
-def fastest_path(encoding: Encoding, deterministic: bool = False) -> str:
+def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.Path:
     """Return the fastest path on a GPU of those that the encoding and this machine have."""
     order = GPU_ORDER if encoding.bias is not None else ("sdpa", *GPU_ORDER)
     # FlexAttention's gradients use atomic additions, and Triton compiles it.
@@ -70,7 +73,7 @@ def fastest_path(encoding: Encoding, deterministic: bool = False) -> str:
         with contextlib.suppress(InputError):
             if path != "flex" or has_flex:
                 return attention.resolve_path(path, encoding)
-    return "dense"
+    return attention.DENSE
 
 
 def is_checked(config, device: torch.device) -> bool:
@@ -86,10 +89,10 @@ def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) ->
     if not is_checked(config, device):
         return
     specs = model.config.encodings.layers
-    paths = attention.layer_paths(model.attention_path, len(model.h))
-    kinds = {(specs[n % len(specs)], path) for n, path in enumerate(paths) if path != "dense"}
+    names = [path.name for path in model.attention_paths]
+    kinds = {(specs[n % len(specs)], name) for n, name in enumerate(names) if name != "dense"}
     shape = model.config.n_head, model.config.n_embd, config.block_size
-    has_sdpa = attention.resolve_paths("auto", model.posenc) == "sdpa"
+    has_sdpa = all(attention.resolve_path("auto", each).fused for each in model.posenc)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for spec, path in sorted(kinds):
             for tokens in sorted({min(config.block_size, tokens) for tokens in TOKENS}):

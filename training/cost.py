@@ -14,6 +14,7 @@ from runtime import devices
 
 import torch
 
+from attention import resolve_paths
 from errors import InputError
 from model import GPT, GPTConfig
 from text_data import recall_task
@@ -63,6 +64,7 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         epochs = f"{config.data} {state}, assuming a vocabulary of {vocab_size}"
     with torch.device("meta"):  # shapes only, no memory
         model = GPT(config.gpt_config(vocab_size))
+    model.attention_paths = resolve_paths(config.attention, model.posenc, "cuda")
     targets = {
         "clm": config.block_size,
         "mlm": masked_count(config.block_size, config.mask_rate),

@@ -87,4 +87,4 @@ def compute(
     )
 
 
-attention.register_path("triton", compute, check)
+attention.register_path(attention.Path("triton", compute, check, skips_tiles=True))

@@ -3,9 +3,9 @@
     import triton_attention.flex  # registers the path
 
 PyTorch's FlexAttention compiles a kernel for the encoding's own formula (`Encoding.bias`), forward
-and backward, on GPUs. On a CPU it has no backward pass. Without gradients `resolve_path`'s rule
-decides instead: FlexAttention that is not compiled would hold all logits, and it would be compiled
-again for each length.
+and backward, on GPUs. On a CPU it has no backward pass. It does not fit calls without gradients:
+FlexAttention that is not compiled would hold all logits, and it would be compiled again for each
+length.
 """
 
 import functools
@@ -31,6 +31,11 @@ def check(encoding: Encoding) -> None:
     torch.compiler.assume_constant_result(_block_mask)
 
 
+def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
+    """Return whether the path computes a call: with gradients."""
+    return torch.is_grad_enabled()
+
+
 def compute(
     q: Tensor,
     k: Tensor,
@@ -41,10 +46,6 @@ def compute(
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
     """Compute attention by FlexAttention; arguments as in `attention.attend`."""
-    encoding = bias_inputs.encoding
-    if not torch.is_grad_enabled():
-        path = attention.resolve_path("auto", encoding)
-        return attention.attend(q, k, v, bias_inputs, scale, path, mask_spec)
     run = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
     return run(q, k, v, bias_inputs, scale, mask_spec)
 
@@ -96,4 +97,4 @@ def _block_mask(causal, window_size, queries, keys, device):
     return create_block_mask(is_attended, None, None, queries, keys, device=device)
 
 
-attention.register_path("flex", compute, check)
+attention.register_path(attention.Path("flex", compute, check, fits=fits))

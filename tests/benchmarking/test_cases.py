@@ -18,6 +18,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn.attention import SDPBackend
 
 import attention
+import attention_cpu
 import bench
 import pe_spec
 import train_gpt
@@ -76,7 +77,7 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     monkeypatch.setattr(
         attention,
         "attend",
-        lambda *args, **options: paths.append(args[5]) or attend(*args, **options),
+        lambda *args, **options: paths.append(args[5].name) or attend(*args, **options),
     )
     monkeypatch.setattr(
         torch.autograd,
@@ -85,7 +86,7 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     )
     for case in build_attention_cases(PLAIN, "cable").values():
         case.prepare()()
-    assert paths == ["sdpa", "dense", "sdpa/flash"]
+    assert paths == ["batched", "dense", "sdpa/flash"]
     for batched, dense, fused in zip(*grads, strict=True):
         torch.testing.assert_close(batched, dense, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
@@ -152,9 +153,9 @@ def test_encoder_batches_have_targets_at_masked_positions():
 
 def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
     """Half of the bias, and NaN gradients of gates."""
-    batched_products = attention.batched_products
+    batched_products = attention_cpu.batched_products
     monkeypatch.setattr(
-        attention,
+        attention_cpu,
         "batched_products",
         lambda q, k, v, factors, *rest: batched_products(
             q, k, v, [(u / 2, w) for u, w in factors], *rest
@@ -167,7 +168,7 @@ def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
             u.register_hook(lambda grad: grad * math.nan)
         return batched_products(q, k, v, factors, *rest)
 
-    monkeypatch.setattr(attention, "batched_products", without_gradient)
+    monkeypatch.setattr(attention_cpu, "batched_products", without_gradient)
     # The output is correct; only the gradients of the gates are NaN.
     assert math.isnan(build_attention_cases(PLAIN, "cable")["cable"].error())
 
@@ -214,7 +215,7 @@ def test_pinned_backends_are_used(monkeypatch):
     )
     found = build_attention_cases(PLAIN, "rope")
     assert list(found) == ["rope", "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn"]
-    assert [case.path for case in found.values()][:3] == ["sdpa", "sdpa/flash", "sdpa/cudnn"]
+    assert [case.path for case in found.values()][:3] == ["batched", "sdpa/flash", "sdpa/cudnn"]
     assert found["sdpa flash"].is_supported("sdpa flash")
     assert not found["sdpa cudnn"].is_supported("sdpa cudnn")
     found["sdpa"].prepare()()

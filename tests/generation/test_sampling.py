@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import ENCODINGS, LIMITED
 
+import attention
 from generation import sampling
 from kv_cache import Cache
 from text_data.tokenizer import load_tokenizer
@@ -93,7 +94,7 @@ def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
     loading.prepare_generation(cast, torch.bfloat16, compile=True)  # plain weights
     exact.load_state_dict(cast.state_dict())
     dense = copy.deepcopy(cast)
-    dense.attention_path = "dense"
+    dense.attention_paths = (attention.DENSE,) * len(dense.h)
     loading.prepare_generation(cast, torch.bfloat16)
     cache = Cache(cast, 16)
     with torch.inference_mode():

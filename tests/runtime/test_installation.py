@@ -10,10 +10,9 @@ import runtime
 
 import numpy as np
 import pytest
-from conftest import ROOT, TINY
+from conftest import CORE, ROOT, TINY
 
-CORE = {"posenc.py", "pe_spec.py", "kv_cache.py", "attention.py", "model.py", "errors.py"}
-PROGRAMS = [[path.name] for path in sorted(ROOT.glob("*.py")) if path.name not in CORE]
+PROGRAMS = [[path.name] for path in sorted(ROOT.glob("*.py")) if path.stem not in CORE]
 MODULES = [
     ["-m", ".".join(path.relative_to(ROOT).with_suffix("").parts)]
     for path in sorted(ROOT.glob("*/*.py"))

@@ -23,7 +23,7 @@ attention_path.is_checked = lambda *_: True
 def wrong(q, *inputs):
     return attention.dense(0.9 * q, *inputs)
 if rank == 1:
-    attention._PATHS["sdpa"] = attention._Path(wrong, lambda encoding: None)
+    attention.register_path(attention.Path("batched", wrong, attention.check_sdpa, True))
 """
 
 
@@ -70,8 +70,8 @@ def test_path_on_a_gpu_depends_on_the_kind_of_bias(path, names):
     pytest.importorskip("triton", reason="Triton is not installed")
     for pe in names.split():
         model, config = make(pe, GPU)
-        assert model.attention_path == path
-        assert GPT(model.config).attention_path == path
+        assert attention.join_names(model.attention_paths) == model.config.attention == path
+        assert GPT(model.config).attention_paths == model.attention_paths
         assert attention_path.is_checked(config, GPU)
         assert not attention_path.is_checked(config, CPU)
 
@@ -80,16 +80,18 @@ def test_path_on_a_gpu_depends_on_the_kind_of_bias(path, names):
     "pe, path", [("cable", "sdpa"), ("kerple", "dense"), ("rope", "sdpa"), ("window:w=9", "dense")]
 )
 def test_path_without_triton_or_a_gpu(pe, path, monkeypatch):
-    assert make(pe)[0].config.attention == path
-    monkeypatch.delitem(attention._PATHS, "triton")
+    on_cpu = path.replace("sdpa", "batched")
+    assert make(pe)[0].config.attention == on_cpu
+    monkeypatch.delitem(attention.PATHS, "triton")
     monkeypatch.setattr(attention_path, "find_spec", lambda name: None)
     assert make(pe, GPU)[0].config.attention == path
 
 
 def test_deterministic_trainings_and_named_paths():
-    assert make("kerple+cable", GPU, deterministic=True)[0].attention_path == "dense"
+    model, _ = make("kerple+cable", GPU, deterministic=True)
+    assert model.config.attention == "dense"
     model, config = make(device=GPU, recorded="sdpa", attention="dense")
-    assert model.attention_path == model.config.attention == "dense"
+    assert attention.join_names(model.attention_paths) == model.config.attention == "dense"
     assert not attention_path.is_checked(config, GPU)
 
 
@@ -107,7 +109,8 @@ def test_wrong_path_ends_with_one_line(pe, recorded, compute, problem, other, mo
     """The line names another path, which all layers can take."""
     monkeypatch.setattr(attention_path, "is_checked", lambda *_: True)
     path = recorded.split("_")[-1]
-    monkeypatch.setitem(attention._PATHS, path, attention._Path(compute, lambda encoding: None))
+    wrong = attention.Path(path, compute, attention.check_nothing)
+    monkeypatch.setitem(attention.PATHS, path, wrong)
     model, config = make(pe, GPU, recorded)
     with pytest.raises(InputError) as raised:
         attention_path.check_paths(model, config, CPU, torch.float32)
@@ -133,7 +136,8 @@ def test_correct_path_passes(path, monkeypatch):
     [
         ("dense", CPU, "dense", ""),
         ("sdpa/cudnn", GPU, "sdpa/cudnn", ""),
-        ("sdpa/cudnn", CPU, "sdpa", "by sdpa/cudnn, as in the checkpoint: it needs a GPU"),
+        ("sdpa/cudnn", CPU, "batched", "by sdpa/cudnn, as in the checkpoint: it needs a GPU"),
+        ("batched", GPU, "sdpa", "by batched, as in the checkpoint: it needs a CPU"),
         ("thin", GPU, "sdpa", "by thin, as in the checkpoint: unknown attention path"),
     ],
 )
@@ -162,6 +166,6 @@ def test_one_rank_with_a_wrong_path_ends_all_ranks(data_dir, tmp_path):
     results = ranks(2, *flags, code=WRONG_ON_RANK_1)
     assert [status for status, _, _ in results] == [2, 2], results
     (line,) = [line for _, _, errors in results for line in errors.splitlines()]
-    assert line.startswith("error: attention by sdpa fails its check on this GPU (cable, 16 tokens")
-    assert line.endswith("pass --attention dense")
+    assert line.startswith("error: attention by batched fails its check on this GPU (cable, 16 tok")
+    assert line.endswith("pass --attention sdpa")
     assert not list((tmp_path / "run").glob("*.pt"))

@@ -38,7 +38,10 @@ def make_inputs(pe, causal=True):
 )
 def test_flex_equals_dense(pe, causal):
     inputs = make_inputs(pe, causal)
-    assert_close(attention.attend(*inputs, "flex"), attention.attend(*inputs, "dense"))
+    assert_close(
+        attention.attend(*inputs, attention.PATHS["flex"]),
+        attention.attend(*inputs, attention.PATHS["dense"]),
+    )
 
 
 def test_flex_is_traced_as_one_graph():
@@ -47,18 +50,21 @@ def test_flex_is_traced_as_one_graph():
     attention.resolve_path("flex", inputs[3].encoding)
     torch._dynamo.reset()
     compiled = torch.compile(attention.attend, backend="aot_eager", fullgraph=True)
-    assert_close(compiled(*inputs, "flex"), attention.attend(*inputs, "dense"))
+    assert_close(
+        compiled(*inputs, attention.PATHS["flex"]),
+        attention.attend(*inputs, attention.PATHS["dense"]),
+    )
 
 
-@pytest.mark.parametrize("pe, path", [("cable", "batched_products"), ("kerple", "_in_chunks")])
-def test_without_gradients_the_rule_decides(pe, path, monkeypatch):
+@pytest.mark.parametrize("pe, name", [("cable", "sdpa"), ("window:w=9+kerple", "masked")])
+def test_without_gradients_the_rule_decides(pe, name):
     """FlexAttention that is not compiled would hold all logits."""
-    inputs, called, compute = make_inputs(pe), [], getattr(attention, path)
-    monkeypatch.setattr(attention, path, lambda *args: called.append(path) or compute(*args))
+    q, k, v, bias_inputs, *_ = make_inputs(pe)
+    mask_spec = attention.make_mask_spec(bias_inputs.encoding)
+    flex, inputs = attention.PATHS["flex"], (q, k, bias_inputs, mask_spec)
+    assert attention.select_path(flex, *inputs) is flex
     with torch.no_grad():
-        y = attention.attend(*inputs, "flex")
-        assert called
-        assert_close(y, attention.attend(*inputs, "dense"))
+        assert attention.select_path(flex, *inputs).name == name
 
 
 def test_flex_refuses_full_rows_of_logits():
