@@ -16,18 +16,22 @@ trained with a plugin needs --plugin; the folder contains the plugin, too.
 """
 
 import dataclasses
+import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, plugins
-from runtime.checkpoints import training_settings
-from runtime.files import atomic_folder, set_default_permissions
+from runtime.checkpoints import run_folder_of, training_settings
+from runtime.files import atomic_folder, read_json, set_default_permissions
 from runtime.loading import load_model, run_tokenizer
+from runtime.schema import Text, fields, find_mismatch
 
 import torch
+import yaml
 
 from errors import InputError
-from hf_interop import model_card
 from hf_interop.exported_code import (
     DECODER_CLASSES,
     ENCODER_CLASSES,
@@ -41,6 +45,9 @@ from hf_interop.exported_code import (
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 from pe_spec import PeSpec
+from reporting import metrics
+from reporting.columns import group_by_protocol, make_columns
+from text_data.shards import read_meta
 
 HERE = Path(__file__).parent
 README = """# {name}
@@ -67,6 +74,18 @@ Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU.
 ```yaml
 {citation}```
 """
+
+
+# Languages of data sets that the repository prepares from the hub.
+LANGUAGES = {
+    "HuggingFaceFW/fineweb": "en",
+    "HuggingFaceFW/fineweb-edu": "en",
+    "kjj0/finewebedu10B-gpt2": "en",
+    "Salesforce/wikitext": "en",
+}
+HELLASWAG = "Rowan/hellaswag"
+# Of meta.json: where the data is on the hub.
+HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})})
 
 
 @dataclass
@@ -133,7 +152,7 @@ def main(argv=None):
         check_plugin(plugin, modules_with(exported))
     model = build_hf_model(trained, checkpoint, tokenizer)
     sha256 = checkpoint["sha256"]
-    records = model_card.evaluation_records(run, sha256)
+    records = evaluation_records(run, sha256)
     readme = format_readme(out.resolve().name, model, checkpoint, sha256, records, exported)
     write_folder(out, model, tokenizer, readme, exported)
     print(f"{out}: {model.model.describe()}")
@@ -226,9 +245,9 @@ def format_readme(
         limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
     else:
         limit = "Any context length. "
-    datasets = model_card.hub_names(checkpoint)
-    license = model_card.license_of(checkpoint)
-    return model_card.front_matter(name, network, datasets, records, license) + README.format(
+    datasets = hub_names(checkpoint)
+    license = license_of(checkpoint)
+    return front_matter(name, network, datasets, records, license) + README.format(
         name=name,
         auto=kind.auto_class,
         use=kind.example,
@@ -237,13 +256,148 @@ def format_readme(
         block_size=network.config.block_size,
         step=checkpoint["step"],
         parameters=count_parameters(network, checkpoint),
-        evaluation=model_card.results_table(records),
+        evaluation=results_table(records),
         tokenizer=checkpoint["data"]["tokenizer"],
         sha256=sha256,
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
         limit=limit + kind.note + "".join(map(describe_plugin, exported)),
     )
+
+
+def evaluation_records(run: str, sha256: str) -> list[dict]:
+    """Return the records of perplexity and HellaSwag accuracy of a checkpoint, by file name.
+
+    sha256: of the checkpoint's file. Raises InputError if a record is corrupt.
+    """
+    records = []
+    for path in sorted(run_folder_of(run).glob("eval_*.json")):
+        record = read_json(path, "remove it, and evaluate again")
+        is_reported = metrics.metric_of(record) in (metrics.PERPLEXITY, metrics.ACCURACY)
+        if is_reported and record.get("checkpoint_sha256") == sha256:
+            metrics.check_record(path, record, "remove it, and evaluate again")
+            records.append(record)
+    return records
+
+
+def hub_names(checkpoint: dict) -> dict[str, str]:
+    """Return {data set: name on the hub} for the data that a run was trained on; {} if unknown.
+
+    It is known if the data's folder still exists with the same content.
+    """
+    try:
+        meta = read_meta(checkpoint["config"].get("data") or ".", "prepare it again")
+    except InputError:
+        return {}
+    if find_mismatch(meta, HUB_SOURCE) or "train" not in meta["splits"]:
+        return {}
+    hashes = [shard["sha256"] for shard in meta["splits"]["train"]["shards"]]
+    name = meta["source"].get("dataset") or meta["source"].get("pretokenized")
+    same = hashlib.sha256("".join(hashes).encode()).hexdigest() == checkpoint["data"]["sha256"]
+    return {meta["dataset"]: name} if same and name else {}
+
+
+def license_of(checkpoint: dict) -> str | None:
+    """Return the license of a run's weights: that of this repository, or None if it is unknown.
+
+    It is unknown for weights that import_pretrained.py imported, and for runs that started from
+    such weights or from a run whose config.yaml cannot be read any more.
+    """
+    config = checkpoint["config"]
+    seen = set()
+    while "model" not in config and config.get("init_from"):
+        path = Path(config["init_from"])
+        if path in seen:  # a folder has another run now
+            return None
+        seen.add(path)
+        folder = path.parent if path.is_file() else path
+        try:
+            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+        if not isinstance(config, dict):
+            return None
+    return None if "model" in config else "mit"
+
+
+def front_matter(
+    name: str,
+    network: GPT,
+    datasets: dict[str, str],
+    records: list[dict],
+    license: str | None,
+) -> str:
+    """Return the metadata of a model card: YAML between lines of three dashes.
+
+    name: of the model. datasets: from `hub_names`. records: from `evaluation_records`. license:
+    from `license_of`; None: no field.
+    """
+    from huggingface_hub import ModelCardData
+
+    task = "text-generation" if network.config.causal else "fill-mask"
+    results = [result for record in records for result in _results(record, task, datasets)]
+    data = ModelCardData(
+        license=license,
+        language=next((LANGUAGES.get(dataset) for dataset in datasets.values()), None),
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=[
+            "positional-encoding",
+            "length-extrapolation",
+            *dict.fromkeys(cls.names[0] for cls, _ in network.config.encodings),
+            "custom_code",
+        ],
+        datasets=[*datasets.values()] or None,
+        model_name=name if results else None,
+        eval_results=results or None,
+    )
+    return f"---\n{data.to_yaml()}\n---\n"
+
+
+def results_table(records: list[dict]) -> str:
+    """Return a section with tables of perplexity and their captions; "" without such records."""
+    parts = []
+    for group in group_by_protocol([record for record in records if "lengths" in record]):
+        table = metrics.PERPLEXITY.table(make_columns(group, metrics.PERPLEXITY.key))
+        parts.append(f"\n{table.markdown().rstrip()}\n\n{metrics.PERPLEXITY.caption(group)}\n")
+    return "".join(["\n## Evaluation\n", *parts]) if parts else ""
+
+
+def _results(record: dict, task: str, datasets: dict[str, str]) -> Iterator:
+    """Yield the EvalResults of a record: perplexity at each length, or two accuracies."""
+    from huggingface_hub import EvalResult
+
+    data = record["data"]
+    protocol = {
+        "protocol": metrics.describe_protocol(record),
+        "tokenizer": data["tokenizer"],
+        "dtype": record.get("dtype"),
+    }
+    about = {"task_type": task, "dataset_name": data["dataset"], "dataset_split": data["split"]}
+    if "acc" in record:
+        about["dataset_type"] = HELLASWAG
+        for metric in ("acc", "acc_norm"):
+            yield EvalResult(
+                **about,
+                metric_type="accuracy",
+                metric_name=metric,
+                metric_value=record[metric],
+                metric_args={**protocol, "examples": record["examples"]},
+            )
+        return
+    about["dataset_type"] = datasets.get(data["dataset"], data["dataset"])
+    if record.get("cache_window"):
+        protocol["cache_window"] = record["cache_window"]
+    for length, entry in record["lengths"].items():
+        if entry is None or not math.isfinite(entry["perplexity"]):
+            continue
+        yield EvalResult(
+            **about,
+            metric_type="perplexity",
+            metric_name=f"Perplexity at {int(length):,} tokens of context",
+            metric_value=round(entry["perplexity"], 4),
+            metric_args={**protocol, "context": int(length), "tokens": entry["tokens"]},
+        )
 
 
 def describe_plugin(plugin: plugins.Plugin) -> str:

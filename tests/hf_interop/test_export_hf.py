@@ -20,7 +20,6 @@ import eval_extrapolation
 import eval_hellaswag
 import export_hf
 from errors import InputError
-from hf_interop import model_card
 from hf_interop.tokenizer import build_tokenizer
 from text_data.tokenizer import load_tokenizer
 
@@ -233,7 +232,7 @@ def test_license_of_imported_weights_is_unknown(tmp_path):
     """Also of weights that were trained from them, directly or over another run."""
 
     def license_of(config):
-        return model_card.license_of({"config": config})
+        return export_hf.license_of({"config": config})
 
     def write(name, config):
         (tmp_path / name).mkdir()
@@ -290,16 +289,16 @@ def test_data_of_the_hub_is_named(data_dir, trained, tmp_path):
     meta |= {"dataset": "fineweb-edu", "source": {"dataset": "HuggingFaceFW/fineweb-edu"}}
     (data / "meta.json").write_text(json.dumps(meta))
     checkpoint = checkpoints.load_checkpoint(trained("cable"))
-    assert model_card.hub_names(checkpoint) == {}
+    assert export_hf.hub_names(checkpoint) == {}
     checkpoint["config"]["data"] = str(data)
-    names = model_card.hub_names(checkpoint)
+    names = export_hf.hub_names(checkpoint)
     assert names == {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
     network, _ = loading.load_model(trained("cable"), torch.device("cpu"))
-    text = model_card.front_matter("name", network, names, [], None)
+    text = export_hf.front_matter("name", network, names, [], None)
     assert "license" not in text
     assert "language: en\n" in text and "datasets:\n- HuggingFaceFW/fineweb-edu\n" in text
     checkpoint["data"]["sha256"] = "other content"
-    assert model_card.hub_names(checkpoint) == {}
+    assert export_hf.hub_names(checkpoint) == {}
 
 
 def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folders, capsys):

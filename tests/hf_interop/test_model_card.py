@@ -5,8 +5,8 @@ import json
 import pytest
 from test_report import record
 
+import export_hf
 from errors import InputError
-from hf_interop import model_card
 
 
 def test_a_damaged_record_is_named(tmp_path):
@@ -15,8 +15,8 @@ def test_a_damaged_record_is_named(tmp_path):
     damaged["lengths"]["256"]["tokens"] = "many"
     (tmp_path / "eval_toy_val.json").write_text(json.dumps(damaged))
     with pytest.raises(InputError, match=r"eval_toy_val.json: expected int.*\[...\].tokens"):
-        model_card.evaluation_records(str(tmp_path), "1")
-    assert model_card.evaluation_records(str(tmp_path), "of another checkpoint") == []
+        export_hf.evaluation_records(str(tmp_path), "1")
+    assert export_hf.evaluation_records(str(tmp_path), "of another checkpoint") == []
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_a_damaged_record_is_named(tmp_path):
 def test_data_without_a_readable_meta_has_no_name(content, tmp_path):
     (tmp_path / "meta.json").write_text(content)
     checkpoint = {"config": {"data": str(tmp_path)}, "data": {"sha256": "1"}}
-    assert model_card.hub_names(checkpoint) == {}
+    assert export_hf.hub_names(checkpoint) == {}
