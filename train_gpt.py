@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import Literal
 
 from runtime import cli, devices, distributed
 from runtime.checkpoints import load_checkpoint, trained_steps
@@ -31,137 +30,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from attention import SKIP_TOLERANCE
-from errors import InputError
 from evaluation import bias_statistics
-from model import GPT, GPTConfig
+from model import GPT
 from reporting import bias_plots
 from text_data import data_loader
 from text_data.shards import Shards
 from training import attention_path, cost, loggers, metrics, settings
 from training.initialization import initialize_from
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
-
-
-@dataclasses.dataclass
-class Config:
-    """Settings of a training run."""
-
-    # data and output
-    data: str = "data/stdlib"
-    """folder of the token shards"""
-    verify_data: Literal["auto", "always", "never"] = "auto"
-    """check the SHA-256 of the shards before the first step; auto: if they total at most 1 GB"""
-    out_dir: str = "runs/gpt"
-    """folder of the run"""
-    resume: bool = False
-    """continue from the newest checkpoint in out_dir, if any; with larger --steps: train further"""
-    override: str | None = None
-    """with --resume: settings to change from that step on, as in lr,weight_decay"""
-    init_from: str | None = None
-    """run that provides initial weights; network, block_size, encoding and data unless given"""
-    dry_run: bool = False
-    """print the cost of the training and exit"""
-    list: bool = False
-    """print all encodings, those of --plugin included, and exit"""
-    # model
-    size: str = "small"
-    """shape of the network: quickstart, tiny, small, medium, large or xl; for recipes: --config"""
-    n_layer: int | None = cli.limited(None, maximum=256)  # more take a minute to create
-    """number of layers; null: that of the size"""
-    n_head: int | None = cli.limited(None, maximum=1_000)
-    """number of attention heads; null: that of the size"""
-    n_embd: int | None = cli.limited(None, maximum=100_000)
-    """embedding dimension; null: that of the size"""
-    pe: str = "cable"
-    """positional encoding (posenc.py): cable; with options: fire:width=16; joined: rope+cable"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own that `pe` uses"""
-    block_size: int = cli.limited(1024, 1, 10**8)
-    """training sequence length in tokens"""
-    attn_scale: float | None = None
-    """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
-    attention: attention_path.Name = "auto"
-    """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
-    skip_tolerance: float = SKIP_TOLERANCE
-    """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
-    # optimization
-    objective: Literal["clm", "mlm", "recall"] = "clm"
-    """clm: causal language modeling, a decoder; mlm: masked language modeling, an encoder; recall:
-    a decoder that predicts tokens which return (text_data/recall_task.py), with data as filler"""
-    mask_rate: float = 0.15
-    """mlm: fraction of tokens that are masked"""
-    steps: int = cli.limited(19_000, 0, 10**9)
-    """optimizer steps; 0 with --init_from: keep the weights, under another encoding"""
-    tokens_per_step: int = cli.limited(524_288, 1, 10**9)
-    """tokens of one optimizer step: a multiple of block_size x world size"""
-    micro_batch: int | Literal["auto"] = cli.limited(16, 1, 10**9)
-    """most sequences per forward and backward pass on each rank; auto: as many as fit in the GPU"""
-    lr: float = cli.limited(6e-4, 0)
-    """peak learning rate"""
-    min_lr: float = cli.limited(6e-5, 0)
-    """final learning rate"""
-    warmup_steps: int = cli.limited(750, 0)
-    """steps of linear warmup; cosine decay follows"""
-    beta1: float = 0.9
-    """AdamW's first beta"""
-    beta2: float = 0.95
-    """AdamW's second beta"""
-    weight_decay: float = cli.limited(0.1, 0)
-    """weight decay of matrices and embeddings"""
-    grad_clip: float = cli.limited(1.0, 0)
-    """largest gradient norm; 0: no clipping"""
-    seed: int = cli.limited(1, 0)
-    """seed of the initial weights and of the data order"""
-    # logging
-    log_every: int = cli.limited(10, 1)
-    """steps between log lines"""
-    val_every: int = cli.limited(250, 1)
-    """steps between validations"""
-    val_tokens: int = cli.limited(1_048_576, 1)
-    """tokens of one validation, in windows of block_size"""
-    checkpoint_every: int = cli.limited(1000, 1)
-    """steps between checkpoints"""
-    keep_checkpoints: int = cli.limited(2, 1)
-    """number of newest checkpoints to keep"""
-    logger: loggers.Name = "auto"
-    """also log to Weights & Biases or TensorBoard; auto: to wandb if there is a wandb_project"""
-    wandb_project: str | None = None
-    """project of Weights & Biases; WANDB_MODE=offline keeps its log in out_dir"""
-    # hardware
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """of matrix products; auto: bfloat16 if in hardware, else float16 (GPU) or float32 (CPU)"""
-    compile: bool | None = None
-    """use torch.compile; null: on GPUs only"""
-    activation_checkpointing: bool = False
-    """recompute each layer in the backward pass: less memory, about a third more time"""
-    deterministic: bool = False
-    """bitwise reproducible on a GPU, at some loss of speed; CPUs always are"""
-
-    def __post_init__(self):
-        problems = settings.check(self)
-        if problems:
-            raise InputError(*problems)
-
-    @property
-    def causal(self) -> bool:
-        return self.objective != "mlm"
-
-    def gpt_config(self, vocab_size: int) -> GPTConfig:
-        names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
-        return GPTConfig(**{name: getattr(self, name) for name in names}, vocab_size=vocab_size)
-
-    def sequences_per_step(self, world_size: int) -> int:
-        """Return the global batch size. Raises InputError if the ranks cannot share it equally."""
-        unit = self.block_size * world_size
-        if self.tokens_per_step % unit:
-            raise InputError(
-                f"tokens_per_step {self.tokens_per_step} is not a multiple of block_size "
-                f"{self.block_size} x world size {world_size} = {unit}: change one of them"
-            )
-        return self.tokens_per_step // self.block_size
+from training.settings import Config
 
 
 def learning_rate(step: int, config: Config) -> float:

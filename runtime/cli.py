@@ -11,6 +11,7 @@ Programs whose dataclass has a field `plugin` accept --plugin FILE (runtime/plug
 import dataclasses
 import difflib
 import itertools
+import json
 import math
 import os
 import re
@@ -68,6 +69,9 @@ def parse(
     plugin_files, argv = _split_flag("--plugin", argv)
     fields = {field.name: field.type for field in dataclasses.fields(config_class)}
     parser = _make_parser(config_class, fields, description, positional)
+    lists = {name for name, kind in fields.items() if typing.get_origin(kind) is list}
+    if lists - set(positional or ()):
+        argv = _join_lists(argv, lists)
     argv = _complete_booleans(argv, fields)
     problems = _unknown_names(argv, files, fields, positional)
     if plugin_files and "plugin" not in fields:
@@ -136,6 +140,34 @@ def _make_parser(
         skipped.add("plugin")
     parser.add_class_arguments(config_class, None, skip=skipped)
     return parser
+
+
+def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
+    """Return the flags of a command line, without dashes, each with the words that follow it."""
+    flags: list[tuple[str, list[str]]] = []
+    for word in words:
+        name, equals, value = word[2:].partition("=")
+        if word.startswith("--") and " " not in name:  # otherwise a value, as in "--steps 5000"
+            flags.append((name, [value] if equals else []))
+        elif flags:
+            flags[-1][1].append(word)
+        else:
+            raise InputError(f"'{word}' is not a flag: use --help for a list")
+    return flags
+
+
+def _join_lists(argv: list[str], lists: set[str]) -> list[str]:
+    """Return a command line on which flags that take several values have them in one word."""
+    joined = []
+    for name, values in split_flags(argv):
+        if name in lists:
+            items = [int(value) if value.isdigit() else value for value in values]
+            joined.append(f"--{name}={json.dumps(items)}")
+        elif len(values) == 1:
+            joined.append(f"--{name}={values[0]}")
+        else:
+            joined += [f"--{name}", *values]
+    return joined
 
 
 def _split_flag(flag: str, argv: list[str]) -> tuple[list[str], list[str]]:

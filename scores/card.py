@@ -2,21 +2,17 @@
 
     python -m scores.card rope cable fox                          # after scripts/score.sh
     python -m scores.card --plugin my_encoding.py recency
-    python -m scores.card --missing fox --data data/stdlib        # what scripts/score.sh trains
 
 scripts/score.sh runs the fixed budget and calls this program. A card has each number next to those
-of the --references, the verdicts on the criterion (scores/criterion.py), and the place in the table
-of all score files in --out_dir. It is printed once the references have scores.
+of rope and cable, the verdicts on the criterion (scores/criterion.py), and the place in the table
+of all score files in --out_dir.
 
 The same runs give the same file, so a score is verified by writing it again into another --out_dir
-and comparing the files. --missing prints the encodings that are to be trained: those given, and the
-references without a score file. It raises an error if the references are measured on another text
-than --data.
+and comparing the files.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from runtime import cli
 from runtime.files import write_json
@@ -26,7 +22,6 @@ from reporting.formatting import MISSING, Table, escape_markdown, with_interval
 from scores import criterion
 from scores.criterion import FAR, REFERENCE
 from scores.score_file import REFERENCES, check_comparable, collect, read_folder, score_path
-from text_data.shards import Shards
 
 
 @dataclass
@@ -43,17 +38,9 @@ class Config:
     """folder of the score files"""
     seeds: str = "1 2 3"
     """seeds of the runs, separated by spaces"""
-    references: str = " ".join(REFERENCES)
-    """encodings to compare with, separated by spaces; one must be cable"""
-    data: str = "data/stdlib"
-    """--missing: folder of the shards"""
-    missing: bool = False
-    """print the encodings to be trained"""
 
     def __post_init__(self):
         problems = [] if self.names else ["no encoding given: python -m scores.card rope cable"]
-        if REFERENCE not in self.references.split():
-            problems.append(f"references '{self.references}' lack {REFERENCE}: add it")
         if not self.seeds.split() or not all(word.isdecimal() for word in self.seeds.split()):
             problems.append(f"seeds '{self.seeds}' are invalid: use integers, as in '1 2 3'")
         if problems:
@@ -64,35 +51,7 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("names", "encodings"))
-    if config.missing:
-        print(*missing(config))
-    else:
-        write_scores(config)
-
-
-def missing(config: Config) -> list[str]:
-    """Return the encodings to be trained: references without a score file, and those given.
-
-    Raises InputError if the score files of the references have other seeds, or another text than
-    the data.
-    """
-    scores, references = read_folder(config.out_dir), config.references.split()
-    problems = []
-    for pe in filter(scores.get, references):
-        score, path = scores[pe], f"the score of {pe} in {config.out_dir}"
-        seeds, text = score["budget"]["seeds"], score["text"]
-        if seeds != config.seed_numbers():
-            problems.append(f"{path} has the seeds {seeds}: use the same, or another OUT folder")
-        has_shards = Path(config.data).is_dir()  # not in a dry run
-        if has_shards and Shards(config.data, text["split"], "never").identity != text:
-            problems.append(
-                f"{config.data} has another text than {path}: prepare it with Python "
-                f"{score['python']}, or pass OUT=FOLDER to train the references on your text"
-            )
-    if problems:
-        raise InputError(*problems)
-    return list(dict.fromkeys([*(pe for pe in references if pe not in scores), *config.names]))
+    write_scores(cli.parse(Config, argv, __doc__, positional=("names", "encodings")))
 
 
 def write_scores(config: Config) -> None:
@@ -105,11 +64,10 @@ def write_scores(config: Config) -> None:
     for pe, score in found.items():
         write_json(score_path(config.out_dir, pe), score)
         print(f"wrote {score_path(config.out_dir, pe)}")
-    references = config.references.split()
-    absent = [pe for pe in references if pe not in scores]
-    if absent:
-        print(f"the card needs the scores of {' and '.join(absent)}")
+    if REFERENCE not in scores:
+        print(f"the card needs the score of {REFERENCE}: measure it, too")
         return
+    references = [pe for pe in REFERENCES if pe in scores]
     for pe in found:
         print(f"\n{card(pe, scores, references)}")
 

@@ -8,9 +8,9 @@
 #
 # Cost: one CPU core for --minutes. Exit status 1 if anything was lost.
 
-arguments="of tests/faults"
-source "$(dirname "$0")/common.sh"
-install_requirements requirements.txt requirements-retrieval.txt requirements-dev.txt
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/install.sh requirements.txt requirements-retrieval.txt requirements-dev.txt
 export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HOME=$(mktemp -d)
 export PYTHONPATH=".:tests${PYTHONPATH:+:$PYTHONPATH}"
 exec python -m faults "$@"

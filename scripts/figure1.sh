@@ -8,13 +8,12 @@
 #
 # Cost in addition to table 1: three more lengths of the 0.1B validation tokens, 2.5e18 FLOPs per
 # encoding, 1.7 hours of one H100 at 40% MFU; 16 hours for all nine that support them. Encodings
-# that use the dense attention path take longer. EVAL_TOKENS=1048576: all nine lengths in 15 minutes.
+# that use the dense attention path take longer. --eval_tokens 1048576: all nine lengths in 15 minutes.
 
-source "$(dirname "$0")/common.sh"
-experiment figure1 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
-prepare_data fineweb-edu
-train fineweb-edu_medium 1024
-if [ "$SCALE" != full ]; then EVAL_TOKENS=${EVAL_TOKENS:-$((8 * 131072 / scale_divisor))}; fi
-evaluate_perplexity 512,1024,2048,4096,8192,15360,32768,65536,131072
-report cable_table1_fineweb-edu-10b_medium
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name figure1 --data fineweb-edu --train fineweb-edu_medium \
+    --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
+    --perplexity 512,1024,2048,4096,8192,15360,32768,65536,131072 \
+    --paper cable_table1_fineweb-edu-10b_medium "$@"

@@ -6,13 +6,24 @@
 # On one GPU: GPT-2 medium as in figure 3, then small as in section 5.3, at several context lengths;
 # a claim of one size is judged on that size only. Figure 4 of version 1 is in v1_figure1_4.sh.
 # Speeds of a machine that runs anything else are of no use; memory does not depend on it.
-# SCALE=small has fewer lengths and encodings: about 5 minutes on two quiet CPU cores.
+# --scale small: about 10 minutes on two quiet CPU cores.
 #
 # Cost: no training. Eleven encodings and nope, medians of 10 rounds: about one hour of one H100.
 # Disk: nothing.
 
-source "$(dirname "$0")/common.sh"
-experiment figure3 cable alibi kerple rope sinusoidal dapev2+cable dapev2+kerple \
-    $(at_full_scale fire t5 t5-clip learnable)
-measure_speed cable_section5.3_speed medium small
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+encodings="cable alibi kerple rope sinusoidal dapev2+cable dapev2+kerple fire t5 t5-clip learnable"
+python run_experiment.py --name figure3/medium --encodings $encodings --paper cable_section5.3_speed --commands \
+    "bench.py train --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
+        --micro_batch {batch:4}
+        --repeats {repeats} {plugins} --out {out}/train.json" \
+    "bench.py generate --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
+        --repeats {repeats} {plugins} --out {out}/generate.json" "$@"
+python run_experiment.py --name figure3/small --encodings $encodings --paper cable_section5.3_speed --commands \
+    "bench.py train --encodings {encodings} --model {size:small} --context {scaled:512,1024,2048}
+        --micro_batch {batch:4}
+        --repeats {repeats} {plugins} --out {out}/train.json" \
+    "bench.py generate --encodings {encodings} --model {size:small} --context {scaled:512,1024,2048}
+        --repeats {repeats} {plugins} --out {out}/generate.json" "$@"

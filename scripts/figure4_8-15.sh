@@ -11,11 +11,9 @@
 # cable and kerple, with and without DAPEv2, are shared with table2_dapev2.sh. Disk: 20 GB of
 # data, 3 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment figure4_8-15 cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5-clip rope
-prepare_data fineweb-edu
-train fineweb-edu_small 512
-for trained in "${runs[@]}"; do
-    plot_biases "$trained" "$RUNS/$SCALE/$name/${trained##*/}.png" --tokens $((512 / scale_divisor))
-done
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name figure4_8-15 --data fineweb-edu --train fineweb-edu_small --block_size 512 \
+    --encodings cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5-clip rope --commands \
+    "plot.py biases {run} --data {data} --tokens {scaled:512} {plugins} --out {out}/{name}.png" "$@"

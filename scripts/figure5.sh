@@ -8,10 +8,8 @@
 # Cost per encoding: 1.18B tokens, 3.6e17 FLOPs, 15 minutes of one H100 at 40% MFU; k-cable has
 # no fused kernel of PyTorch and may take longer. Disk: 0.3 GB of data, 1.1 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment figure5 cable k-cable
-prepare_data wikitext103 test
-train wikitext103_tiny 1024
-evaluate_perplexity 512,1024,2048,4096,8192,15360
-report -
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name figure5 --data wikitext103 --train wikitext103_tiny \
+    --encodings cable k-cable --perplexity 512,1024,2048,4096,8192,15360 "$@"

@@ -13,19 +13,9 @@
 # small is shared with v1_figure1_4.sh, and that of size medium is not shared (v1_headline.sh trains
 # at 512 tokens). Disk: 21 GB of data, 8.5 and 3 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment generalization cable cable-v1 alibi t5 t5-clip rope sinusoidal
-for size in medium small; do
-    prepare_data fineweb-edu
-    train fineweb-edu_$size 1024
-    if [ "$SCALE" = smoke ]; then export HELLASWAG=scripts/hellaswag_smoke.jsonl; fi
-    evaluate_with eval_hellaswag.py ${HELLASWAG:+--source "$HELLASWAG"}
-    for dataset in fineweb wikitext103; do
-        if [ $dataset = fineweb ]; then prepare_data fineweb; else prepare_data wikitext103 test; fi
-        evaluate_perplexity 1024
-    done
-    all+=("${records[@]}")
-done
-records=("${all[@]}")
-report cable_v1_table1_generalization
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name generalization --data fineweb-edu \
+    --train fineweb-edu_medium fineweb-edu_small --encodings cable cable-v1 alibi t5 t5-clip rope sinusoidal \
+    --evaluate_on fineweb wikitext103 --perplexity 1024 --hellaswag hub --paper cable_v1_table1_generalization "$@"

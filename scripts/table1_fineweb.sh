@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # CABLE, table 1, upper half: GPT-2 medium on FineWeb-Edu-10B, trained at 1,024 tokens.
 #
-#     bash scripts/table1_fineweb.sh          # scripts/common.sh lists the settings, as SCALE=small
+#     bash scripts/table1_fineweb.sh --dry_run              # commands and cost
+#     bash scripts/table1_fineweb.sh --encodings cable      # one encoding first
+#     bash scripts/table1_fineweb.sh                        # all; --help lists the flags
 #
 # Perplexity at 512 to 15,360 tokens.
 #
@@ -11,10 +13,9 @@
 # at six lengths: 7.3e17 FLOPs, half an hour of one H100 per encoding. Disk: 20 GB of data, 8.5 GB
 # per run.
 
-source "$(dirname "$0")/common.sh"
-experiment table1_fineweb cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
-prepare_data fineweb-edu
-train fineweb-edu_medium 1024
-evaluate_perplexity 512,1024,2048,4096,8192,15360
-report cable_table1_fineweb-edu-10b_medium
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name table1_fineweb --data fineweb-edu --train fineweb-edu_medium \
+    --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
+    --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table1_fineweb-edu-10b_medium "$@"

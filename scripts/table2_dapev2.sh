@@ -10,10 +10,10 @@
 # add 1.7e18 FLOPs and read and write every pair of tokens. Evaluation of the 0.1B validation
 # tokens at five lengths: 1.8e17 FLOPs, 8 minutes of one H100 for cable. Disk: 20 GB of data, 3 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment table2_dapev2 cable kerple dapev2+cable dapev2+kerple
-prepare_data fineweb-edu
-train fineweb-edu_small 512
-evaluate_perplexity 512,1024,2048,4096,8192
-report cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name table2_dapev2 --data fineweb-edu --train fineweb-edu_small \
+    --block_size 512 --encodings cable kerple dapev2+cable dapev2+kerple \
+    --perplexity 512,1024,2048,4096,8192 \
+    --paper cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512 "$@"

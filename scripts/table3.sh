@@ -5,23 +5,28 @@
 #
 # Encoders of BERT-base size are trained by masked language modeling on FineWeb-Edu at 512 tokens
 # and fine-tuned on MS MARCO; nDCG@10 on MLDR with documents cut at 512 to 16,384 tokens. Figures
-# 6 and 7 are the losses of both trainings. At SCALE=small or smoke, triplets and task are made
+# 6 and 7 are the losses of both trainings. At smaller scales, triplets and task are made
 # from the training text (python -m retrieval.prepare).
 #
 # Cost per encoding (five): 0.92B tokens, 5.5e17 FLOPs, 0.4 hours of one H100 at 40% MFU, plus
 # evaluation of the 0.1B validation tokens at six lengths (2.3e17 FLOPs, 0.2 hours), fine-tuning and encoding 200,000 documents six times (not estimated). Disk: 20 GB of data, 3 GB
 # per run.
 
-source "$(dirname "$0")/common.sh"
-requirements+=(requirements-retrieval.txt) objective=mlm
-experiment table3 cable alibi rope learnable sinusoidal
-prepare_data fineweb-edu
-train fineweb-edu_bert 512 --objective mlm
-plot_losses figure6
-evaluate_perplexity 512,1024,2048,4096,8192,16384
-report - masked
-finetune_encoders
-plot_losses figure7
-evaluate_with "-m retrieval.evaluate" "${task[@]}" --lengths "$(scaled_lengths 512,1024,2048,4096,8192,16384)"
-report cable_table3_mldr_ndcg10_bert
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+train=(--data fineweb-edu --train fineweb-edu_bert --train_flags "--objective mlm" --block_size 512
+    --encodings cable alibi rope learnable sinusoidal)
+python run_experiment.py --name table3/masked "${train[@]}" --perplexity 512,1024,2048,4096,8192,16384 \
+    --commands "plot.py losses {runs} --out {out}/figure6.png" "$@"
+python run_experiment.py --name table3 "${train[@]}" --paper cable_table3_mldr_ndcg10_bert --commands \
+    "{small:-m retrieval.prepare {data} --passage 512 --length 4096 --documents 500 --out_dir {out}/task}" \
+    "{smoke:-m retrieval.prepare {data} --triplets 8 --passage 400 --length 512 --documents 12 --questions 6
+        --out_dir {out}/task}" \
+    "export_hf.py {run} {plugins} --out_dir {run}-exported" \
+    "-m retrieval.finetune {run}-exported {small:--samples 6400 --batch 64 --lr 1e-3}
+        {smoke:--samples 8 --batch 4} {reduced:--data {out}/task/triplets.jsonl} {plugins}
+        --resume --out_dir {run}-retrieval" \
+    "-m retrieval.evaluate {run}-retrieval {reduced:--data {out}/task} {plugins}
+        --lengths {scaled:512,1024,2048,4096,8192,16384}" \
+    "plot.py losses {runs:-retrieval} --out {out}/figure7.png" "$@"

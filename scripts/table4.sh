@@ -10,12 +10,9 @@
 # validation tokens at six lengths: 2.6e17 and 9.2e16 FLOPs, 11 and 4 minutes of one H100. Disk: 20
 # GB of data, 3 and 1.1 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment table4 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
-prepare_data fineweb-edu
-for size in tiny small; do
-    train fineweb-edu_$size 1024
-    evaluate_perplexity 512,1024,2048,4096,8192,15360
-    report cable_table4_fineweb-edu-10b_$size $size
-done
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name table4 --data fineweb-edu --train fineweb-edu_tiny fineweb-edu_small \
+    --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
+    --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table4_fineweb-edu-10b_{network} "$@"

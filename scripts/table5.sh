@@ -9,12 +9,9 @@
 # one H100 at 40% MFU; all together 11 hours of one H100, 1.3 hours of eight. Disk: 0.3 GB of
 # data, 8.5 and 3 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment table5 cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal
-prepare_data wikitext103 test
-for size in medium small; do
-    train wikitext103_$size 1024
-    evaluate_perplexity 512,1024,2048,4096,8192,15360
-    report cable_table5_wikitext-103_$size $size
-done
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name table5 --data wikitext103 --train wikitext103_medium wikitext103_small \
+    --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
+    --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table5_wikitext-103_{network} "$@"

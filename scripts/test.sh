@@ -8,17 +8,17 @@
 # Cost: about 11 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
 # printed.
 
-arguments="of pytest"
-source "$(dirname "$0")/common.sh"
-install_requirements requirements.txt requirements-retrieval.txt requirements-dev.txt
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/install.sh requirements.txt requirements-retrieval.txt requirements-dev.txt
 if [ $# = 0 ]; then
-    run python -m ruff check .
-    run python -m ruff format --check .
+    python -m ruff check .
+    python -m ruff format --check .
     # Without warnings: it would search the network for a newer version.
     export PYRIGHT_PYTHON_IGNORE_WARNINGS=1
-    run python -m pyright --threads 2 --pythonpath "$(command -v python)"
+    python -m pyright --threads 2 --pythonpath "$(command -v python)"
 fi
 export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1
 # One worker more than cores, because many tests wait for other processes.
-run python -m pytest -n $(($(nproc) + 1)) --dist worksteal -q \
+python -m pytest -n $(($(nproc) + 1)) --dist worksteal -q \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true "$@"

@@ -11,11 +11,16 @@
 # 36 hours, 5 hours of eight. Five trainings are shared with table4.sh, all with generalization.sh.
 # Half an hour for figure 4. Disk: 20 GB of data, 3 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment v1_figure1_4 cable-v1 alibi t5 t5-clip rope sinusoidal
-prepare_data fineweb-edu
-train fineweb-edu_small 1024
-evaluate_perplexity 512,1024,2048,4096,8192,16384
-report - figure1
-sequences=16 measure_speed cable_v1_section5.2_speed medium
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+encodings="cable-v1 alibi t5 t5-clip rope sinusoidal"
+python run_experiment.py --name v1_figure1_4/figure1 --data fineweb-edu --train fineweb-edu_small \
+    --encodings $encodings --perplexity 512,1024,2048,4096,8192,16384 "$@"
+python run_experiment.py --name v1_figure1_4/medium --encodings $encodings --paper cable_v1_section5.2_speed \
+    --commands \
+    "bench.py train --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
+        --micro_batch {batch:16}
+        --repeats {repeats} {plugins} --out {out}/train.json" \
+    "bench.py generate --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
+        --repeats {repeats} {plugins} --out {out}/generate.json" "$@"

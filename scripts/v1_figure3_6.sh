@@ -9,12 +9,13 @@
 # Cost per encoding (seven) and length: 0.66B tokens, 2.0e17 FLOPs, 8 minutes of one H100 at 40%
 # MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment v1_figure3_6 cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1
-prepare_data wikitext103 test
-for length in 1024 512; do
-    train wikitext103_tiny $length $(at_full_scale --steps 5000)
-    evaluate_perplexity 512,1024,2048,4096,8192,16384
-    report cable_v1_section5.1_wikitext-103_tiny_trained-at-$length trained_at_$length
-done
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+common="--data wikitext103 --train wikitext103_tiny --encodings cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1"
+common+=" --perplexity 512,1024,2048,4096,8192,16384"
+paper=cable_v1_section5.1_wikitext-103_tiny_trained-at
+python run_experiment.py --name v1_figure3_6/trained_at_1024 $common --block_size 1024 \
+    --train_flags "{full:--steps 5000}" --paper $paper-1024 "$@"
+python run_experiment.py --name v1_figure3_6/trained_at_512 $common --block_size 512 \
+    --train_flags "{full:--steps 5000}" --paper $paper-512 "$@"

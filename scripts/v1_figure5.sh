@@ -10,15 +10,9 @@
 # Cost per training (ten): 0.66B tokens, 1.9e17 FLOPs at 512 tokens to 3.7e17 at 8,192, 8 to 15
 # minutes of one H100 at 40% MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment v1_figure5 cable-v1 sinusoidal
-prepare_data wikitext103 test
-all=()
-for length in 512 1024 2048 4096 8192; do
-    train wikitext103_tiny $length $(at_full_scale --steps 5000)
-    evaluate_perplexity 512,1024,2048,4096,8192
-    all+=("${records[@]}")
-done
-records=("${all[@]}")
-report cable_v1_training-lengths
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name v1_figure5 --data wikitext103 --train wikitext103_tiny \
+    --block_size 512 1024 2048 4096 8192 --train_flags "{full:--steps 5000}" --encodings cable-v1 sinusoidal \
+    --perplexity 512,1024,2048,4096,8192 --paper cable_v1_training-lengths "$@"

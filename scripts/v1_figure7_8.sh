@@ -9,20 +9,11 @@
 # Cost per training (two): 0.66B tokens, 1.9e17 FLOPs, 8 minutes of one H100 at 40% MFU. Disk: 0.3
 # GB of data, 1.1 GB per run.
 
-source "$(dirname "$0")/common.sh"
-experiment v1_figure7_8 cable-v1 alibi
-prepare_data wikitext103 test
-train wikitext103_tiny 512 $(at_full_scale --steps 5000)
-case $SCALE in
-    full) layers="0 1 2 3 4 5" ;;
-    small) layers="0 1 2 3" ;;
-    smoke) layers="0 1" ;;
-esac
-for trained in "${runs[@]}"; do
-    out=$RUNS/$SCALE/$name/${trained##*/}
-    plot_biases "$trained" "$out-figure7.png" --tokens $((512 / scale_divisor)) --mean
-    for layer in $layers; do
-        plot_biases "$trained" "$out-figure8-layer$layer.png" --tokens 4 --layer "$layer"
-    done
-done
-finish
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/activate.sh
+python run_experiment.py --name v1_figure7_8 --data wikitext103 --train wikitext103_tiny --block_size 512 \
+    --train_flags "{full:--steps 5000}" --encodings cable-v1 alibi --commands \
+    "plot.py biases {run} --data {data} --tokens {scaled:512} --mean {plugins} --out {out}/{name}-figure7.png" \
+    "plot.py biases {run} --data {data} --tokens 4 --layer {layer} {plugins}
+        --out {out}/{name}-figure8-layer{layer}.png" "$@"

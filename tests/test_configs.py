@@ -28,7 +28,7 @@ def test_config_opens_with_its_cost_and_a_command(path):
     header = path.read_text().split("\ndata:")[0].split("\nsize:")[0]
     assert all(line.startswith("#") for line in header.splitlines())
     assert "# Cost: " in header
-    assert f"configs/{path.name}" in header or f"SCALE={path.stem} bash scripts/" in header
+    assert f"configs/{path.name}" in header or f"--scale {path.stem}" in header
 
 
 @pytest.mark.parametrize("size", ["tiny", "small", "medium"])

@@ -26,7 +26,6 @@ sys.path.insert(0, str(ROOT))
 
 from runtime import cli, plugins  # noqa: E402
 
-import pe_spec  # noqa: E402
 import posenc  # noqa: E402
 import report  # noqa: E402
 from errors import InputError  # noqa: E402
@@ -212,6 +211,8 @@ def check_command(words: list[str]) -> None:
         start = next(number for number, word in enumerate(arguments) if word.endswith(".py"))
         check_python(arguments[start:])
     elif program in ("bash", "sbatch"):
+        if arguments[0].startswith("--nodes="):
+            del arguments[0]
         check_script(arguments, environment)
     elif program == "pip":
         files = [word for word in arguments if word.startswith("requirements")]
@@ -257,30 +258,23 @@ def check_pytest(arguments: list[str]) -> None:
 def check_script(arguments: list[str], environment: dict[str, str]) -> None:
     path, *flags = arguments
     assert (ROOT / path).is_file(), f"{path} does not exist"
-    while flags and re.fullmatch(r"[A-Z_]+=.*", flags[0]):
-        name, _, environment[name] = flags.pop(0).partition("=")
-    text = (ROOT / path).read_text() + (ROOT / "scripts" / "common.sh").read_text()
-    for name in environment:
+    text = (ROOT / path).read_text()
+    for name in environment.keys() - {"CUDA_VISIBLE_DEVICES"}:
         assert re.search(rf"\b{name}\b", text), f"{path} has no setting {name}"
-    plugin_flags = []
-    for file in environment.get("PLUGIN", "").split():
-        plugins.load_plugin(file)
-        plugin_flags += ["--plugin", file]
-    for spec in environment.get("ENCODINGS", "").split():
-        pe_spec.parse(spec)
-    assert environment.get("SCALE", "full") in ("full", "small", "smoke")
     name = Path(path).name
-    if name in ("slurm.sh", "quickstart.sh"):
-        check_python(["train_gpt.py", *flags, *plugin_flags])
+    if name == "slurm.sh" and flags[0].endswith(".sh"):
+        check_script(flags, {})
+    elif name == "slurm.sh":
+        check_python(["train_gpt.py", *flags])
     elif name == "test.sh":
         check_pytest(flags)
-    elif name == "fault_test.sh":
-        options = re.findall(r'add_argument\("(--\w+)"', FAULTS.read_text())
-        assert all(flag in options for flag in flags if flag.startswith("--"))
-    elif name == "test_gpu.sh":
-        assert set(flags) <= set(re.search(r'all="(.*?)"', text)[1].split())
-    elif flags:
-        check_command(flags)  # a script that runs another command
+    elif "run_experiment.py" in text or name == "all_tables.sh":
+        if name in ("ladder.sh", "authors_checkpoint.sh"):
+            flags = flags[1:]
+        end = flags.index("--") if "--" in flags else len(flags)
+        check_python(["run_experiment.py", "--train", "quickstart", *flags[:end]])
+        if end < len(flags):
+            check_python(["train_gpt.py", *flags[end + 1 :]])
 
 
 @each_page

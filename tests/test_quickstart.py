@@ -3,6 +3,8 @@
 from conftest import evaluation
 from test_scripts import script
 
+import prepare_text
+
 FLAGS = (
     "--steps 8 --n_layer 1 --n_head 2 --n_embd 16 --val_tokens 1024 --checkpoint_every 2 "
     "--log_every 2 --lr 1e-2"
@@ -23,11 +25,12 @@ class Near(posenc.Encoding):
 
 
 def test_quickstart_prepares_trains_and_skips_finished_steps(tmp_path):
-    runs = tmp_path / "runs"
+    data = tmp_path / "stdlib"
+    prepare_text.main(["--out_dir", str(data)])
     (tmp_path / "near.py").write_text(PLUGIN)
-    settings = {"OUT": str(runs), "DATA": str(tmp_path / "stdlib"), "EVAL_TOKENS": "8192"}
-    settings |= {"ENCODINGS": "near cable", "PLUGIN": str(tmp_path / "near.py")}
-    done = script("quickstart.sh", tmp_path, *FLAGS.split(), **settings)
+    words = ["--runs", tmp_path, "--data", data, "--eval_tokens", "8192", "--encodings", "near"]
+    words += ["cable", "--plugin", tmp_path / "near.py", "--", *FLAGS.split()]
+    done = script("quickstart.sh", *words)
     assert done.returncode == 0, done.stderr
     for line in (
         "| context |",
@@ -36,15 +39,15 @@ def test_quickstart_prepares_trains_and_skips_finished_steps(tmp_path):
         "def read(self, path):",
     ):
         assert line in done.stdout
-    written = {path: path.stat().st_mtime_ns for path in runs.glob("*/*") if path.is_file()}
+    (runs,) = tmp_path.glob("*/quickstart")
+    written = {path: path.stat().st_mtime_ns for path in runs.glob("*/*.*") if path.is_file()}
     assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in runs.iterdir()}
     assert evaluation(runs / "cable", "stdlib_val")
 
-    done = script("quickstart.sh", tmp_path, *FLAGS.split(), **settings)
+    done = script("quickstart.sh", *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is already trained") == 2
-    assert done.stdout.count("already evaluated") == 2
-    assert "is already prepared" in done.stdout
-    files = [path for path in written if path.name != "output.txt"]
-    assert len(files) == 11  # one is the copy of the plugin
-    assert all(path.stat().st_mtime_ns == written[path] for path in files)
+    logs = [path for path in written if path.suffix == ".txt"]
+    texts = "".join(path.read_text() for path in logs)
+    assert texts.count("is already trained") == 2 and texts.count("already evaluated") == 2
+    kept = written.keys() - {*logs}
+    assert len(kept) > 8 and all(path.stat().st_mtime_ns == written[path] for path in kept)

@@ -23,7 +23,6 @@ def test_torchrun_starts_on_every_node_with_the_first_as_rendezvous(tmp_path):
         "SLURM_GPUS_ON_NODE": "8",
         "SLURM_JOB_ID": "5",
         "SLURM_CPUS_PER_TASK": "32",
-        "PLUGIN": "mine.py yours.py",
     }
     command = ["bash", str(ROOT / "scripts" / "slurm.sh"), "--pe", "cable", "--out_dir", "a b"]
     done = subprocess.run(command, env=environment, text=True, capture_output=True)
@@ -31,9 +30,12 @@ def test_torchrun_starts_on_every_node_with_the_first_as_rendezvous(tmp_path):
     assert done.stdout == (
         "srun --cpus-per-task=32 torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d "
         "--rdzv_id=5 --rdzv_endpoint=node7:29500 train_gpt.py --pe cable --out_dir a b "
-        "--plugin mine.py --plugin yours.py --resume; "
-        "timeout 110\n"
+        "--resume; timeout 110\n"
     )
+    script = ["bash", str(ROOT / "scripts" / "slurm.sh"), "scripts/table4.sh", "--seeds", "2"]
+    done = subprocess.run(script, env=environment, text=True, capture_output=True)
+    words = "srun --nodes=1 --ntasks=1 --cpus-per-task=32 bash scripts/table4.sh --seeds 2; "
+    assert done.stdout == f"{words}timeout 110\n"
     del environment["SLURM_SUBMIT_DIR"]
     assert (
         "use sbatch to start this script"

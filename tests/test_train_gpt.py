@@ -494,7 +494,7 @@ def test_micro_batch_auto_is_the_largest_that_fits(limit, expected, monkeypatch)
         return forward(self, tokens, targets)
 
     monkeypatch.setattr(train_gpt.GPT, "forward", small_memory)
-    config = train_gpt.GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
+    config = GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
     model = train_gpt.GPT(config)
     processes = train_gpt.distributed.Processes()
     arguments = (model, 12, torch.device("cpu"), torch.float32, processes)
@@ -525,7 +525,7 @@ def test_micro_batch_auto_reserves_memory(world_size, sequences, copies, monkeyp
         reserved.append(math.prod(sizes))
         return empty(*sizes, **options)
 
-    config = train_gpt.GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
+    config = GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
     model = train_gpt.GPT(config)
     monkeypatch.setattr(train_gpt.GPT, "forward", counting_forward)
     monkeypatch.setattr(devices.torch, "empty", counting_empty)

@@ -6,11 +6,12 @@
 Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
 """
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime import devices
+from runtime import cli, devices
 
 import torch
 
@@ -38,6 +39,7 @@ class Cost:
     flops_per_token: float
     targets: float
     """fraction of the tokens whose logits are computed"""
+    vocab_size: int
     checkpoint_gb: float
     """weights and AdamW's two moments, 4 bytes each"""
 
@@ -79,6 +81,7 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         tokens=config.steps * config.tokens_per_step,
         flops_per_token=model.flops_per_token(config.block_size, targets),
         targets=targets / config.block_size,
+        vocab_size=vocab_size,
         checkpoint_gb=12 * parameters / 1e9,
     )
 
@@ -130,3 +133,37 @@ def describe_hours(flops: float) -> str:
         f"{count} {name} {hours(flops, name) / count:.2f}" for name in DEVICES for count in (1, 8)
     ]
     return f"hours at {MFU:.0%} MFU: {', '.join(words)}"
+
+
+def describe_costs(
+    trainings: dict, evaluations: list[tuple[str, str, str, int]], vocab_size: int | None
+) -> str:
+    """Return a table with a line for each training and evaluation, the total, and the disk.
+
+    trainings: {name: `Config` of train_gpt.py}; evaluations: (name, name of the training, context
+    lengths, tokens at each); vocab_size: as in `estimate_cost`.
+    """
+    costs, gigabytes = {}, 0.0
+    for name, config in trainings.items():
+        exists = Path(config.data).is_dir()
+        costs[name] = estimate_cost(config, vocab_size, use_data=exists)
+        gigabytes += costs[name].checkpoint_gb * (1 + config.keep_checkpoints)
+    for name, trained, text, tokens in evaluations:
+        config, training = trainings[trained], costs[trained]
+        lengths = cli.parse_lengths(text, config.block_size)
+        with torch.device("meta"):
+            model = GPT(config.gpt_config(training.vocab_size))
+        forward = [model.flops_per_token(length) / 3 for length in lengths]
+        costs[name] = dataclasses.replace(
+            training, tokens=tokens * len(lengths), flops_per_token=sum(forward) / len(lengths)
+        )
+    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {'H100 hours':>10}  job"]
+    for name, cost in costs.items():
+        time = hours(cost.flops, "H100")
+        shown = f"{time:,.2f}" if time >= 0.01 else "<0.01"
+        lines.append(
+            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {shown:>10}  {name}"
+        )
+    flops = sum(cost.flops for cost in costs.values())
+    lines += [f"total of {len(trainings)} trainings: {flops:.3g} FLOPs", describe_hours(flops)]
+    return "\n".join([*lines, f"disk: {gigabytes:,.1f} GB of checkpoints"])

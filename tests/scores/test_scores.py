@@ -122,17 +122,15 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     assert not (tmp_path / "scores").exists()
 
 
-def test_a_card_needs_the_references(measured, tmp_path, capsys, refused):
+def test_a_card_needs_the_reference(measured, tmp_path, capsys):
     out = tmp_path / "scores"
     card.main(card_flags(measured, out, "rope"))
     text = capsys.readouterr().out
     assert (out / "rope.json").is_file() and "# rope" not in text
-    assert "needs the scores of cable" in text
-    flags = card_flags(measured, tmp_path / "alone", "cable")
-    card.main([*flags, "--references", "cable"])
+    assert "needs the score of cable" in text
+    card.main(card_flags(measured, tmp_path / "alone", "cable"))
     text = capsys.readouterr().out
     assert "# cable" in text and "relative to" not in text
-    assert "lack cable: add it" in refused(card.main, *flags, "--references", "rope")[0]
 
 
 def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered):
@@ -260,20 +258,3 @@ def test_files_that_are_no_scores_are_refused(change, problem, tmp_path, refused
     path.write_text(json.dumps(make_score("fox") | change))
     (line,) = refused(table.main, path)
     assert problem in line and line.endswith(score_file.REMEDY)
-
-
-def test_references_without_scores_are_missing(tmp_path, data_dir, capsys, refused):
-    out = tmp_path / "scores"
-    flags = ["--missing", "--data", str(data_dir), "--out_dir", str(out)]
-    card.main([*flags, "fox", "cable"])
-    assert capsys.readouterr().out.split() == ["rope", "cable", "fox"]
-    write(out, make_score("rope"))
-    (line,) = refused(card.main, *flags, "fox")
-    assert "has another text than" in line and "Python 3.11.7" in line
-    flags[2] = str(tmp_path / "none")
-    (line,) = refused(card.main, *flags, "fox", "--seeds", "1")
-    assert "has the seeds [1, 2, 3]" in line
-    card.main([*flags, "fox"])
-    assert capsys.readouterr().out.split() == ["cable", "fox"]
-    card.main([*flags, "fox", "--references", "cable fox"])
-    assert capsys.readouterr().out.split() == ["cable", "fox"]

@@ -1,0 +1,471 @@
+"""Run an experiment on all devices of a machine: data, trainings, evaluations, tables and plots.
+
+    python run_experiment.py --name table2 --data fineweb-edu --train fineweb-edu_small \\
+        --block_size 512 --encodings cable kerple --perplexity 512,1024,2048
+    bash scripts/table1_fineweb.sh --dry_run               # print the commands and their cost
+    bash scripts/table1_fineweb.sh --encodings cable       # one encoding; later without the flag
+    bash scripts/table1_fineweb.sh --scale small --seeds 1 2 3 -- --attn_scale 1
+
+A script in scripts/ calls this program once per stage. Flags after its name replace the script's;
+flags after `--` go to train_gpt.py. Outputs are in RUNS/SCALE. The same command again skips what is
+finished and resumes what is not. training/scheduler.py says which devices a job gets; the report is
+written whenever a run has been evaluated. Failed jobs are listed at the end.
+
+--commands with {run} or {pe} are repeated for every run or encoding, others follow at the end:
+
+    {run} {name} {layer}        run folder, its name, each of its layers
+    {runs} {first}              all run folders, the first
+    {pe} {pes} {encodings}      encoding, all encodings, the same joined by commas
+    {data} {out} {root}         folders of the shards, of the report, of all outputs
+    {scaled:512,1024}           lengths at this scale
+    {shift:6} {window:80}       exponent of ALiBi's slopes, window of all layers at this scale
+    {size:medium} {batch:4}     at full scale this, otherwise a smaller network, one sequence
+    {repeats} {seeds} {plugins} rounds of a benchmark, all seeds, --plugin flags
+    {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}    TEXT at this scale, else nothing
+"""
+
+import contextlib
+import math
+import re
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from runtime import cli, plugins
+
+import yaml
+
+import pe_spec
+from errors import InputError
+from text_data.shards import Shards
+from training import cost, settings
+from training.scheduler import Job, Scheduler
+
+PREPARE = {  # data set: (program and flags, split to evaluate on)
+    "fineweb-edu": (["prepare_fineweb.py"], "val"),
+    "fineweb": (["prepare_fineweb.py", "--dataset", "HuggingFaceFW/fineweb"], "val"),
+    "wikitext103": (["prepare_wikitext.py"], "test"),
+    "stdlib": (["prepare_text.py"], "val"),
+}
+# Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
+NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
+# Programs that do not resume: they are done if their output exists.
+ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare", "scores.speed")
+# Learning rates that were best at small scale (docs/findings/extrapolation.md), where the config's
+# was not.
+SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
+OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
+HELLASWAG = "scripts/hellaswag_smoke.jsonl"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the paper's lengths are divided by, and how much text an evaluation uses."""
+
+    divisor: int
+    eval_tokens: int
+    same_targets: str  # flags
+    windows: int  # of receptive fields
+    recall: str  # flags
+    repeats: int  # of benchmarks
+    model: str | None  # of benchmarks; None: the paper's
+    vocab_size: int | None  # assumed before the data exists; None: GPT-2's
+
+
+SCALES = {
+    "full": Scale(1, 10**8, "--targets 1 --windows 1000", 100, "", 10, None, None),
+    "small": Scale(4, 2**17, "--targets 64 --windows 250", 100, "--trials 100", 3, "tiny", 320),
+    "smoke": Scale(
+        32, 1024, "--targets 8 --windows 4", 4, "--trials 4 --passage 8", 1, "quickstart", 320
+    ),
+}
+
+
+@dataclass
+class Config:
+    """Settings of an experiment. Lengths are the paper's; smaller scales divide them."""
+
+    name: str = "experiment"
+    """folder of the report"""
+    scale: Literal["full", "small", "smoke"] = "full"
+    """full: the paper's networks, data and lengths; small: 0.8M parameters, bytes, lengths / 4,
+    hours on a CPU; smoke: six steps on the standard library, lengths / 32, a functional test"""
+    data: str = "fineweb-edu"
+    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a folder of shards"""
+    prepare_flags: str = ""
+    """flags of the program that prepares this data at full scale"""
+    train: list[str] = field(default_factory=list)
+    """files in configs/"""
+    block_size: list[int] = field(default_factory=lambda: [1024])
+    """training lengths"""
+    encodings: list[str] = field(default_factory=lambda: ["cable"])
+    """positional encodings"""
+    paired: bool = False
+    """train the n-th encoding at the n-th block_size only"""
+    seeds: list[int] = field(default_factory=lambda: [1])
+    """seeds of the trainings"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
+    train_flags: str = ""
+    """flags of train_gpt.py; fields as in --commands"""
+    sweep: str | None = None
+    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4"""
+    continue_as: list[str] = field(default_factory=list)
+    """every run is trained further as each of these encodings"""
+    continue_flags: str = "--steps 0"
+    """flags of these trainings"""
+    pretrained: str | None = None
+    """words of import_pretrained.py, for a model that is evaluated and not trained"""
+    perplexity: str | None = None
+    """context lengths of eval_extrapolation.py"""
+    same_targets: str | None = None
+    """context lengths of eval_extrapolation.py --protocol same-targets"""
+    cache_window: int | None = None
+    """tokens of a limited KV cache, for both"""
+    recall: str | None = None
+    """distances of eval_recall.py"""
+    receptive_field: str | None = None
+    """context lengths of eval_receptive_field.py"""
+    hellaswag: str | None = None
+    """hub, or a local file of HellaSwag"""
+    evaluate_on: list[str] = field(default_factory=list)
+    """data sets of the evaluations, if they are not the training's"""
+    eval_tokens: int | None = None
+    """most tokens of perplexity at each length; null: those of the scale"""
+    trials: int | None = None
+    """trials of recall; null: those of the scale"""
+    windows: int | None = None
+    """windows of receptive fields; null: those of the scale"""
+    commands: list[str] = field(default_factory=list)
+    """further commands, see above"""
+    paper: str | None = None
+    """file in results/paper, without .csv; {text}: the data; {network}: a report for each config"""
+    runs: str = "runs"
+    """folder for all outputs"""
+    fixed: bool = False
+    """configs with a scale of their own: one run per device; runs are in RUNS/NAME"""
+    jobs: int | Literal["auto"] = "auto"
+    """jobs side by side; auto: one on GPUs, else one per core"""
+    dry_run: bool = False
+    """print the commands, their cost and the disk space; run nothing"""
+
+    def __post_init__(self):
+        problems = []
+        if not (self.train or self.pretrained or self.commands):
+            problems.append("nothing to run: pass --train, --pretrained or --commands")
+        for name in self.train:
+            if not Path(f"configs/{name}.yaml").is_file():
+                problems.append(f"configs/{name}.yaml does not exist: use a file in configs/")
+        if problems:
+            raise InputError(*problems)
+
+
+def main(argv: list[str] | None = None) -> None:
+    words = sys.argv[1:] if argv is None else argv
+    end = words.index("--") if "--" in words else len(words)
+    config = cli.parse(Config, words[:end], __doc__)
+    experiment = Experiment(config, words[end + 1 :])
+    side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
+    scheduler = Scheduler(experiment.jobs, experiment.out / "logs", side_by_side)
+    if not config.dry_run:
+        sys.exit(scheduler.run())
+    for job in experiment.jobs:
+        print(f"+ {scheduler.command(job)}", *experiment.expected_records(job))
+    print(experiment.describe_costs())
+
+
+def folder_name(flags: list[str]) -> str:
+    """Return flags as a part of a folder's name, as in -steps5000; "": none."""
+    return "".join(flags).replace("--", "-").replace("/", "_")
+
+
+class Data(NamedTuple):
+    """A data set, and the job that prepares it if it is needed."""
+
+    folder: str
+    split: str
+    needs: list[Job]
+
+
+class Text:
+    """A field of a command that is formatted by a function of the text after its colon."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __format__(self, text):
+        return self.function(text)
+
+
+class Experiment:
+    """The jobs of an experiment, in the order in which they start."""
+
+    def __init__(self, config: Config, flags: list[str]):
+        self.config, self.flags = config, flags
+        self.scale = SCALES[config.scale]
+        paths = [str(plugin.path) for plugin in plugins.LOADED.values()]
+        self.plugins = [word for path in paths for word in ("--plugin", path)]
+        given = cli.split_flags(flags)
+        changes = ["".join([name, *values]) for name, values in given if name not in NEUTRAL]
+        suffix = "-".join(changes).replace("/", "_")
+        self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
+        self.out = self.root / config.name
+        self.encodings: list[str] = []  # a field of self.format
+        self.encodings = [*filter(None, map(self.format, config.encodings))]
+        problems = []
+        for pe in self.encodings:
+            try:
+                pe_spec.parse(pe, causal="--objective mlm" not in config.train_flags)
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(*problems)
+        self.jobs: list[Job] = []
+        self.runs: list[Job] = []  # jobs that train or import a model
+        networks = [name.rpartition("_")[2] for name in config.train or [""]]
+        is_split = "{network}" in (config.paper or "")
+        outs = [self.out / network if is_split else self.out for network in networks]
+        reports = {out: self.make_report(out.name, out) for out in outs}
+        for name, out in zip(config.train or [""], outs, strict=True):
+            self.add_config(name, reports[out])
+            if out != self.out:
+                self.jobs.append(reports[out])
+        if not is_split and any(job.reports for job in self.jobs):
+            self.jobs.append(reports[self.out])
+
+    def add_config(self, name: str, report: Job) -> None:
+        """Add the jobs of a config, or those without a training ("")."""
+        config = self.config
+        data = self.prepare(config.data) if name or config.pretrained else Data("", "", [])
+        first, commands = len(self.runs), [*config.commands]
+        if any("{run}" in command for command in commands):
+            while "{run}" not in commands[0]:  # what the commands of a run need
+                job = self.add_command(commands.pop(0), data.needs, data, report, [])
+                data = data._replace(needs=job)
+        if config.pretrained:
+            run = self.out / "weights"
+            words = ["import_pretrained.py", *shlex.split(config.pretrained), "--out_dir", str(run)]
+            self.add_run(words, data.needs, run, data, report)
+        pairs = [(length, pe) for length in config.block_size for pe in self.encodings]
+        if config.paired:
+            pairs = [*zip(config.block_size, self.encodings, strict=False)]
+        for seed in config.seeds if name else []:
+            for block_size, pe in pairs:
+                self.train(name, data, block_size, pe, seed, report)
+        runs, before = self.runs[first:], [*self.jobs]
+        for command in [each for each in commands if "{run}" not in each]:
+            for pe in self.encodings if "{pe}" in command else [""]:
+                before = [*before, *self.add_command(command, before, data, report, runs, pe=pe)]
+
+    def make_report(self, network: str, out: Path) -> Job:
+        """Return the job that writes a report."""
+        words = ["report.py", "--out_dir", str(out)]
+        text = Path(self.config.data).name
+        text = text if text in OTHER_TEXTS else "arxiv"
+        if paper := self.format(self.config.paper or "", network=network, text=text):
+            found = sorted(map(str, Path("results/paper").glob(f"{paper}.csv")))
+            if not found:
+                raise InputError(f"--paper {paper} is not in results/paper: use a name there")
+            words += ["--paper", found[0]]
+        if self.config.scale == "smoke":
+            words += ["--verdicts", "false"]
+        return Job(f"report {out.name}", words)
+
+    def add(self, name: str, words: list[str], needs: list[Job], reports=(), **fields) -> Job:
+        """Add a job, or return the one with this command."""
+        for known in self.jobs:
+            if known.words == words:
+                known.reports += [each for each in reports if each not in known.reports]
+                return known
+        job = Job(name, words, needs, reports=[*reports], **fields)
+        if set(ONCE) & set(words) and Path(words[-1]).exists():
+            job.state = "done"
+        self.jobs.append(job)
+        return job
+
+    def prepare(self, name: str) -> Data:
+        """Return a data set; one that exists is used as it is. Raises InputError for others."""
+        if name not in PREPARE:
+            if not [*Path(name).glob("*_val_*.bin")]:
+                known = ", ".join(PREPARE)
+                raise InputError(f"--data {name} has no shards: use {known}, or a folder of shards")
+            return Data(name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", [])
+        name = "stdlib" if self.config.scale == "smoke" else name
+        (program, *flags), split = PREPARE[name]
+        folder = f"data/{name}"
+        if self.config.scale == "small" and name != "stdlib":
+            folder += "-bytes"
+            flags += ["--tokenizer", "bytes"]
+        elif name == self.config.data:
+            flags += shlex.split(self.config.prepare_flags)
+            for tokenizer in dict(cli.split_flags(flags)).get("tokenizer", []):
+                folder += f"-{tokenizer.replace(':', '')}"
+        if name == "fineweb" or (name == "fineweb-edu" and self.config.scale == "small"):
+            flags += ["--shards", "2"]
+        words = [program, *flags, "--out_dir", folder]
+        with contextlib.suppress(InputError):
+            for each in ("train", split):
+                Shards(folder, each, "never")
+            return Data(folder, split, [])
+        return Data(folder, split, [self.add(f"prepare {name}", words, [])])
+
+    def train(self, name, data: Data, block_size: int, pe: str, seed: int, report: Job) -> None:
+        """Add the trainings of one encoding and seed, and what follows each."""
+        config = self.config
+        stem = name if config.scale == "full" or config.fixed else config.scale
+        flags, own = ["--config", f"configs/{stem}.yaml", "--data", data.folder], []
+        parent = self.out
+        if not config.fixed:
+            recipe = yaml.safe_load(Path(flags[1]).read_text())
+            length = block_size // self.scale.divisor
+            tokens = recipe.get("micro_batch", 16) * recipe.get("block_size", 1024)
+            flags += ["--block_size", str(length), "--micro_batch", str(tokens // length)]
+            own += shlex.split(self.format(config.train_flags))
+            trained = name if config.scale == "full" else Path(data.folder).name
+            parent = self.root / f"{trained}-{length}{folder_name(own)}"
+        if stem == "small" and pe in SMALL_RATES:
+            own += ["--lr", f"{SMALL_RATES[pe]:g}"]
+        setting, _, values = (config.sweep or "").partition("=")
+        for value in values.split(","):
+            swept = [f"--{setting}", value] if setting else []
+            out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
+            words = [*flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
+            job = self.add_training(words, data.needs, out, data, report)
+            for other in map(self.format, config.continue_as):
+                further = shlex.split(self.format(config.continue_flags))
+                words = ["--config", str(out / "config.yaml"), "--init_from", str(out)]
+                name = f"{out.name}-{other}{folder_name(further)}"
+                words += ["--pe", other, *further]
+                self.add_training(words, [job], out.with_name(name), data, report)
+
+    def add_training(self, words, needs, out: Path, data: Data, report: Job) -> Job:
+        words = ["train_gpt.py", *words, "--resume", *self.flags, *self.plugins]
+        return self.add_run([*words, "--out_dir", str(out)], needs, out, data, report)
+
+    def add_run(self, words, needs, run: Path, data: Data, report: Job) -> Job:
+        """Add a job that makes a model, and its evaluations."""
+        job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run, weight=3)
+        if job not in self.runs:
+            self.runs.append(job)
+        config, scale = self.config, self.scale
+        perplexity, cache = "eval_extrapolation.py", config.cache_window
+        if cache:
+            perplexity += f" --cache_window {cache // scale.divisor}"
+        tokens, windows = config.eval_tokens or scale.eval_tokens, config.windows or scale.windows
+        recall = f"--trials {config.trials}" if config.trials else scale.recall
+        same_targets = f"--protocol same-targets {scale.same_targets}"
+        evaluations = [  # lengths, program and flags
+            (config.perplexity, f"{perplexity} --max_tokens {tokens} --lengths"),
+            (config.same_targets, f"{perplexity} {same_targets} --lengths"),
+            (config.recall, f"eval_recall.py {recall} --distances"),
+            (config.receptive_field, f"eval_receptive_field.py --windows {windows} --lengths"),
+        ]
+        for text in [self.prepare(name) for name in config.evaluate_on] or [data]:
+            for lengths, command in evaluations:
+                if lengths:
+                    program, *flags = command.split()
+                    words = [program, str(run), "--data", text.folder, "--split", text.split]
+                    words += [*flags, self.at_scale(lengths)]
+                    self.evaluate(words, [job, *text.needs], report)
+        if config.hellaswag:
+            source = HELLASWAG if config.scale == "smoke" else config.hellaswag
+            flags = [] if source == "hub" else ["--source", source]
+            self.evaluate(["eval_hellaswag.py", str(run), *flags], [job], report)
+        last = [job]
+        for command in config.commands:
+            layers = [0]
+            if "{layer}" in command:
+                layers = range(self.settings_of(job).gpt_config(self.scale.vocab_size or 1).n_layer)
+            for layer in layers if "{run}" in command else []:
+                last = self.add_command(command, last, data, report, runs=[job], layer=layer)
+        return job
+
+    def evaluate(self, words: list[str], needs: list[Job], report: Job) -> None:
+        name = f"{Path(words[0]).stem} {needs[0].name.removeprefix('train ')}"
+        self.add(name, [*words, *self.plugins], needs, reports=[report])
+
+    def at_scale(self, lengths: str) -> str:
+        """Return lengths, as in 512,1024, at this scale; multiples of the training length stay."""
+        return ",".join(
+            word if word.endswith("x") else str(int(word) // self.scale.divisor)
+            for word in lengths.split(",")
+        )
+
+    def format(self, command: str, **fields) -> str:
+        """Return a command with its fields replaced (see the top of this file)."""
+        scale, full = self.config.scale, self.config.scale == "full"
+        texts = {name: Text(lambda text, on=scale == name: text if on else "") for name in SCALES}
+        return command.format(
+            **texts,
+            reduced=Text(lambda text: "" if full else text),
+            scaled=Text(self.at_scale),
+            size=Text(lambda text: self.scale.model or text),
+            batch=Text(lambda text: text if full else "1"),
+            repeats=self.scale.repeats,
+            seeds=" ".join(map(str, self.config.seeds)),
+            plugins=shlex.join(self.plugins),
+            shift=Text(lambda text: str(int(text) - int(math.log2(self.scale.divisor)))),
+            window=Text(lambda text: text if full else str(int(text) * 3 // self.scale.divisor)),
+            pes=shlex.join(self.encodings),
+            encodings=",".join(self.encodings),
+            root=self.root,
+            **fields,
+        )
+
+    def add_command(self, command, needs, data: Data, report: Job, runs, **fields) -> list[Job]:
+        """Add one of --commands, and return what the next one of the same run needs."""
+        folders = [str(job.run) for job in runs]
+        first = folders[0] if folders else ""
+        fields |= {"run": first, "first": first, "name": Path(first).name}
+        fields |= {"data": data.folder, "out": report.words[2]}
+        fields["runs"] = Text(lambda suffix: " ".join(folder + suffix for folder in folders))
+        words = shlex.split(self.format(command, **fields))
+        if not words:
+            return needs
+        has_record = re.match(
+            "bench.py|plot.py losses|eval_|-m retrieval.evaluate", " ".join(words)
+        )
+        reports = [report] if has_record else []
+        return [
+            self.add(" ".join(words[:3]), words, needs, reports, is_last="{run}" not in command)
+        ]
+
+    def expected_records(self, report: Job) -> list[str]:
+        """Return patterns of the records of a report, for a dry run."""
+        records = []
+        for job in self.jobs:
+            if report in job.reports:
+                path, run = Path(job.words[-1]), job.words[2 if job.words[0] == "-m" else 1]
+                is_file = path.suffix in (".json", ".png")
+                records.append(str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json")
+        return [*dict.fromkeys(records)]
+
+    def describe_costs(self) -> str:
+        """Return a table of trainings and evaluations with their cost, the total and the disk."""
+        trained = [job for job in self.runs if job.words[0] == "train_gpt.py"]
+        trainings = {job.name: self.settings_of(job) for job in trained}
+        evaluations = []
+        for job in self.jobs:
+            if job.needs and job.needs[0].name in trainings and "--max_tokens" in job.words:
+                flags = dict(cli.split_flags(job.words[2:]))
+                tokens, lengths = int(flags["max_tokens"][0]), flags["lengths"][0]
+                evaluations.append((job.name, job.needs[0].name, lengths, tokens))
+        return cost.describe_costs(trainings, evaluations, self.scale.vocab_size)
+
+    def settings_of(self, job: Job) -> settings.Config:
+        return cli.parse(settings.Config, self.training_flags(job), None)
+
+    def training_flags(self, job: Job) -> list[str]:
+        """Return the flags of a training; those of a run that does not exist yet come first."""
+        flags = job.words[1:]
+        for other in self.runs:
+            if f"{other.run}/config.yaml" in flags:
+                position = flags.index("--config")
+                flags = [*self.training_flags(other), *flags[:position], *flags[position + 2 :]]
+        return flags
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,259 @@
+"""run_experiment.py and training/scheduler.py: jobs of every script, and a simulated node."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from runtime import cli
+
+import pytest
+import yaml
+from conftest import ROOT
+from test_docs import check_python, stop_after_parsing  # noqa: F401
+
+import run_experiment
+from errors import InputError
+
+TRAININGS = yaml.safe_load((ROOT / "tests" / "paper_trainings.yaml").read_text())
+SCRIPTS = sorted(
+    path.stem
+    for path in (ROOT / "scripts").glob("*.sh")
+    if "python run_experiment.py" in path.read_text()
+)
+FIRST = {"ladder": ["4"], "authors_checkpoint": ["weights.pt"]}  # further words of a script
+# In place of python and torchrun: logs its arguments, devices and times, and fails for `broken`.
+PROGRAM = """#!/bin/bash
+for word in "$@"; do case $word in *.py) program=$word; break ;; esac; done
+case $program in
+    report.py) exit ;;
+    train_gpt.py) out=${@: -1}; mkdir -p "$out"; if [ -f "$out/finished" ]; then exit; fi ;;
+    eval_*) echo "record: $RECORD" ;;
+esac
+start=$(date +%s.%N)
+trap 'exit 0' TERM
+sleep "${SECONDS_PER_JOB:-0.2}" & wait $!
+echo "$start $(date +%s.%N) ${CUDA_VISIBLE_DEVICES:-} $OMP_NUM_THREADS $0 $*" >>"$JOB_LOG"
+case "$*" in *"--pe broken"*) exit 1 ;; esac
+if [ -n "${out:-}" ]; then touch "$out/finished"; fi
+"""
+
+
+def commands_of(name, folder, *words):
+    """Return the argument lists with which a script calls run_experiment.py."""
+    program = folder / "bin" / "python"
+    program.parent.mkdir(exist_ok=True)
+    log = folder / "calls"
+    program.write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" >>{log}; printf "\\1" >>{log}\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "INSTALLED": "1"}
+    command = ["bash", str(ROOT / "scripts" / f"{name}.sh"), *words]
+    subprocess.run([*map(str, command)], env=environment, check=True, capture_output=True)
+    calls = [line.split("\0")[:-1] for line in log.read_text().split("\1")]
+    log.unlink()
+    return [call[1:] for call in calls if call[:1] == ["run_experiment.py"]]
+
+
+def experiment(words):
+    end = words.index("--") if "--" in words else len(words)
+    config = cli.parse(run_experiment.Config, words[:end], None)
+    return run_experiment.Experiment(config, words[end + 1 :])
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_trainings_have_the_papers_settings(name, tmp_path, monkeypatch):
+    """At full scale: config, length, encoding and further flags of every training of a script."""
+    monkeypatch.chdir(ROOT)
+    found = set()
+    for call in commands_of(name, tmp_path, *FIRST.get(name, [])):
+        for job in experiment(call).jobs:
+            if job.words[0] == "train_gpt.py":
+                flags = {flag: " ".join(values) for flag, values in cli.split_flags(job.words[1:])}
+                config, pe = Path(flags.pop("config")), flags.pop("pe")
+                for ours in ("data", "seed", "resume", "out_dir", "init_from"):
+                    flags.pop(ours, None)
+                stem = config.stem if config.parent.name == "configs" else config.parent.name
+                others = " ".join(f"{key} {value}" for key, value in sorted(flags.items()))
+                found.add(f"{stem} {others}: {pe}")
+    expected = {
+        f"{recipe}: {pe}" for recipe, each in TRAININGS[name].items() for pe in each.split()
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_dry_run_prints_commands_that_the_programs_accept(
+    name, tmp_path, data_dir, monkeypatch, capsys, unregistered, request
+):
+    """At small scale; commands with encodings get the plugin, and nothing is written."""
+    monkeypatch.chdir(ROOT)
+    plugin = tmp_path / "mine.py"
+    plugin.write_text('import posenc\n\n\nclass Mine(posenc.Encoding):\n    names = ("mine",)\n')
+    words = [*FIRST.get(name, []), "--scale", "small", "--data", data_dir, "--encodings", "mine"]
+    words += ["--plugin", plugin, "--runs", tmp_path / "runs", "--dry_run"]
+    for call in commands_of(name, tmp_path, *words):
+        run_experiment.main(call)
+    output = capsys.readouterr().out
+    assert re.search(r"^total of \d+ trainings: .* FLOPs$", output, re.MULTILINE)
+    commands = [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
+    assert any(words[1] == "report.py" or words[1:3] == ["plot.py", "biases"] for words in commands)
+    request.getfixturevalue("stop_after_parsing")
+    for words in commands:
+        if "--init_from" in words:  # the config of a run that does not exist yet
+            words[2:4] = []
+        check_python(words[1:])
+        programs = r"train_gpt|eval_\w+\.py|retrieval\.(finetune|evaluate) |biases|export_hf|sample"
+        if re.search(programs, " ".join(words)):
+            assert str(plugin) in words
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (["--train", "quickstart", "--encodings", "ropee"], "unknown positional encoding 'ropee'"),
+        (["--train", "quickstart", "--encodings", "cable,rope"], "unknown positional encoding"),
+        (["--train", "nowhere"], "configs/nowhere.yaml does not exist: use a file in configs/"),
+        (["--train", "quickstart", "--data", "docs"], "--data docs has no shards: use fineweb-edu"),
+        (["--train", "quickstart", "--paper", "x"], "--paper x is not in results/paper"),
+        (["--train", "quickstart", "--scale", "huge"], "scale"),
+        (["--train", "quickstart", "--seed", "1"], "flag --seed is unknown: did you mean seeds"),
+        (["cable"], "'cable' is not a flag: use --help"),
+        ([], "nothing to run: pass --train"),
+    ],
+)
+def test_invalid_settings_are_refused(words, problem, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(InputError, match=re.escape(problem)):
+        run_experiment.main(words)
+
+
+@pytest.mark.parametrize(
+    "flags, folder",
+    [
+        ([], "runs/small"),
+        (["--logger", "wandb", "--log_every", "5"], "runs/small"),
+        (["--attn_scale", "1"], "runs/attn_scale1/small"),
+    ],
+)
+def test_only_settings_that_change_results_change_the_folder(flags, folder, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = ["--train", "wikitext103_tiny", "--data", "wikitext103", "--scale", "small"]
+    job = experiment([*words, "--sweep", "lr=1e-3,2e-3", "--", *flags]).runs[1]
+    assert job.run == Path(f"{folder}/wikitext103-bytes-256/cable-lr2e-3")
+
+
+def run(folder, *words, devices, wait=True, **settings):
+    """Run an experiment with programs that only log; return the process, or its result."""
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    for name in ("python", "torchrun"):
+        (programs / name).write_text(PROGRAM)
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "EXPERIMENT_DEVICES": str(devices)}
+    environment |= {"JOB_LOG": str(folder / "jobs"), "RECORD": str(folder / "record.json")}
+    environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "run_experiment.py", "--runs", str(folder / "runs"), *words]
+    process = subprocess.Popen(
+        [*command, "--plugin", str(folder / "broken.py")],
+        cwd=ROOT,
+        env=environment | settings,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    if not wait:
+        return process
+    output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A folder with an encoding whose training fails."""
+    (tmp_path / "broken.py").write_text(
+        'import posenc\n\n\nclass Broken(posenc.Encoding):\n    names = ("broken",)\n'
+    )
+    return tmp_path
+
+
+def logged(folder):
+    """Return (start, end, devices, program and flags) of the jobs, in the order of their ends."""
+    rows = [line.split(" ", 3) for line in (folder / "jobs").read_text().splitlines()]
+    return [(float(start), float(end), devices, words) for start, end, devices, words in rows]
+
+
+TEN = [
+    "cable",
+    "cable-nw",
+    "alibi",
+    "fire",
+    "t5",
+    "t5-clip",
+    "kerple",
+    "rope",
+    "learnable",
+    "broken",
+]
+FLAGS = ["--data", "stdlib", "--scale", "smoke", "--train", "fineweb-edu_tiny"]
+FLAGS += ["--perplexity", "512,1024", "--encodings", *TEN]
+
+
+def test_each_device_of_a_node_has_one_job_and_failures_do_not_stop_the_others(node):
+    done = run(node, *FLAGS, "--jobs", "8", devices=8)
+    assert done.returncode == 1
+    assert done.stderr.count("error: failed: ") == 1 and "--pe broken" in done.stderr
+    jobs = [job for job in logged(node) if "prepare" not in job[3]]
+    assert len(jobs) == 10 + 9  # trainings and evaluations
+    assert {devices for _, _, devices, _ in jobs} == {str(number) for number in range(8)}
+    for first in jobs:
+        for second in jobs:
+            if first is not second and first[2] == second[2]:
+                assert first[1] <= second[0] or second[1] <= first[0]
+    # Nothing is idle while a job waits: ten trainings on eight devices take two rounds.
+    assert max(end for _, end, _, _ in jobs) - min(start for start, *_ in jobs) < 3
+
+
+def test_trainings_on_all_devices_are_evaluated_before_the_next_one(node):
+    done = run(node, *FLAGS, devices=8)
+    assert done.returncode == 1
+    programs = [words.split(" ", 2)[2] for *_, words in logged(node) if "prepare" not in words]
+    names = [
+        re.search(r"(train_gpt|eval_extrapolation).*?(?:--pe |smoke/\S+/)(\S+)", x)
+        for x in programs
+    ]
+    order = [(match[1], match[2]) for match in names]
+    expected = []
+    for pe in TEN:
+        expected.append(("train_gpt", pe))
+        if pe != "broken":
+            expected.append(("eval_extrapolation", pe))
+    assert order == expected
+    assert all(words.startswith("--standalone --nproc_per_node=8 ") for words in programs)
+
+
+def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
+    """The signal reaches the jobs, no other starts, and all end."""
+    process = run(node, *FLAGS, "--jobs", "2", devices=2, wait=False, SECONDS_PER_JOB="1")
+    deadline = time.time() + 60
+    while len(list(node.glob("runs/**/finished"))) < 2 and time.time() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted: run the same command again" in errors
+    before = [words for *_, words in logged(node) if "train_gpt.py" in words]
+    assert 2 <= len(before) < 10
+    assert run(node, *FLAGS, "--jobs", "2", devices=2).returncode == 1
+    trained = [words for *_, words in logged(node) if "train_gpt.py" in words]
+    assert len(trained) == len(set(trained)) == 10
+
+
+def test_jobs_share_the_cores_of_a_cpu(node):
+    run(node, *FLAGS, "--jobs", "2", devices=0, OMP_NUM_THREADS="")
+    lines = (node / "jobs").read_text().splitlines()
+    assert len(lines) > 10 and all(line.split(" ")[2] == "" for line in lines)

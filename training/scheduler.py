@@ -1,0 +1,213 @@
+"""Scheduler: run the jobs of an experiment on the devices of a machine.
+
+    scheduler = Scheduler(jobs, Path("runs/full/table4/logs"), side_by_side="auto")
+    status = scheduler.run()
+
+On several GPUs a job runs on all of them (torchrun). Side by side, each job has one GPU
+(CUDA_VISIBLE_DEVICES) or its part of the CPU's cores (OMP_NUM_THREADS). Jobs start in their order
+as soon as the jobs that they need are done. A report runs again whenever records were added.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import yaml
+
+DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
+KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+POLL_SECONDS = 0.1
+PRINT_SECONDS = 60  # between lines of progress, if they cannot be updated
+
+
+@dataclass(eq=False)
+class Job:
+    """A command and its state. Reports need no device, and run again for new records."""
+
+    name: str
+    words: list[str]
+    needs: list["Job"] = field(default_factory=list)
+    run: Path | None = None
+    """run folder that it trains"""
+    reports: list["Job"] = field(default_factory=list)
+    """that its records belong to"""
+    is_last: bool = False
+    """whether it runs after the others whether they failed or not"""
+    weight: float = 1.0
+    """expected time, in any unit"""
+    records: list[str] = field(default_factory=list)
+    """of a report"""
+    reported: int = 0
+    """number of records in the latest report"""
+    state: str = "waiting"
+    """waiting, running, done, failed or skipped"""
+    slot: int | None = None
+    started: float = 0.0
+
+    def command(self, ranks: int = 1) -> list[str]:
+        """Return the command: on all ranks if the program can use them."""
+        if ranks > 1 and re.match("train_gpt|eval_", self.words[0]):
+            return ["torchrun", "--standalone", f"--nproc_per_node={ranks}", *self.words]
+        return ["python", *self.words, *self.records]
+
+    def is_ready(self) -> bool:
+        states = {job.state for job in self.needs}
+        return states.isdisjoint({"waiting", "running"}) if self.is_last else states <= {"done"}
+
+    def progress(self) -> tuple[float, str]:
+        """Return the finished fraction of the job, and the last log line of a training."""
+        if self.state == "running" and self.run:
+            with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
+                steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
+                lines = (self.run / "log.jsonl").read_text().splitlines()
+                last = [json.loads(line) for line in lines if '"train"' in line][-1]
+                step, speed = last["step"], last["tokens_per_second"]
+                return step / steps, f", step {step:,} of {steps:,}, {speed:,.0f} tokens/s"
+        return float(self.state not in ("waiting", "running")), ""
+
+
+class Scheduler:
+    """Runs jobs, and keeps their logs in a folder."""
+
+    def __init__(self, jobs: list[Job], logs: Path, side_by_side: int | str):
+        """side_by_side: number of jobs; "auto": one on GPUs, else one per core; "all": one each."""
+        self.jobs, self.logs = jobs, logs
+        devices = int(os.environ.get(DEVICES, torch.cuda.device_count()))
+        cores = len(os.sched_getaffinity(0))
+        width = {"auto": 1 if devices else cores, "all": devices or cores}.get(str(side_by_side))
+        width = width or int(side_by_side)
+        ids = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+        ids = ids or [str(number) for number in range(devices)]
+        self.groups = [ids]  # the devices of each slot
+        if width > 1:
+            self.groups = [[number] for number in ids[:width]] or [[]] * width
+        self.threads = max(1, cores // len(self.groups))
+        self.running: dict[Job, subprocess.Popen] = {}
+        self.started = time.time()
+        self.printed = 0.0
+        self.signal = 0
+
+    def command(self, job: Job) -> str:
+        """Return the command of a job on this machine, to copy."""
+        return shlex.join(job.command(len(self.groups[0])))
+
+    def log_of(self, job: Job) -> Path:
+        name = re.sub("[^a-zA-Z0-9=.]+", "_", job.name)
+        return self.logs / f"{self.jobs.index(job) + 1:03d}_{name}.txt"
+
+    def run(self) -> int:
+        """Run all jobs and return the exit status: 1 if one failed, 128 + N after signal N."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.interrupt)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        while True:
+            self.collect()
+            if not self.signal:
+                self.start_ready()
+            if not self.running:
+                break
+            self.print_progress()
+            time.sleep(POLL_SECONDS)
+        for job in self.jobs:
+            if job.state == "failed":
+                print(
+                    f"error: failed: {self.command(job)}: read {self.log_of(job)}", file=sys.stderr
+                )
+        if self.signal:
+            print("interrupted: run the same command again to continue", file=sys.stderr)
+            return 128 + self.signal
+        return int(any(job.state == "failed" for job in self.jobs))
+
+    def interrupt(self, number: int, frame) -> None:
+        """Pass a signal on to all jobs, as SIGTERM: trainings save a checkpoint and end."""
+        self.signal = number
+        for process in self.running.values():
+            process.terminate()
+
+    def start_ready(self) -> None:
+        """Start the first waiting jobs that have what they need, one in each free slot."""
+        free = set(range(len(self.groups))) - {job.slot for job in self.running}
+        for job in self.jobs:
+            if job.words[0] == "report.py":
+                if job.state != "running" and len(job.records) > job.reported:
+                    job.reported = len(job.records)
+                    self.start(job, None)
+            elif free and job.state == "waiting" and job.is_ready():
+                self.start(job, free.pop())
+
+    def start(self, job: Job, slot: int | None) -> None:
+        environment = {"OMP_NUM_THREADS": str(self.threads), **os.environ, "PYTHONUNBUFFERED": "1"}
+        devices = [] if slot is None else self.groups[slot]
+        if devices or slot is None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        job.state, job.slot, job.started = "running", slot, time.time()
+        failed = [str(other.run) for other in job.needs if other.state == "failed"]
+        job.words = [word for word in job.words if word not in failed]
+        print(f"+ {self.command(job)}", flush=True)
+        with open(self.log_of(job), "w") as log:
+            self.running[job] = subprocess.Popen(
+                job.command(len(devices)),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches this process only
+                preexec_fn=_end_with_parent,
+            )
+
+    def collect(self) -> None:
+        """Note the jobs that have ended, and skip those that need a failed one."""
+        ended = [job for job, process in self.running.items() if process.poll() is not None]
+        for job in ended:
+            job.state = "failed" if self.running.pop(job).returncode else "done"
+            output = self.log_of(job).read_text(errors="replace")
+            print(f"{job.state}: {job.name}, {_minutes(time.time() - job.started)}", flush=True)
+            if job.words[0] in ("report.py", "sample.py"):
+                print(output, flush=True)
+            elif job.state == "done":
+                # A benchmark prints no record, but names it at the end of its command.
+                records = re.findall("^record: (.+)", output, re.MULTILINE)
+                for report in job.reports:
+                    report.records += records or [str(Path(job.words[-1]).with_suffix(".json"))]
+        for job in self.jobs:
+            failed = any(needed.state in ("failed", "skipped") for needed in job.needs)
+            if failed and job.state == "waiting" and not job.is_last:
+                job.state = "skipped"
+
+    def print_progress(self) -> None:
+        """Print a line for each running job and one for all; update them on a terminal."""
+        updates = sys.stdout.isatty()
+        if not updates and time.time() - self.printed < PRINT_SECONDS:
+            return
+        self.printed = time.time()
+        lines = []
+        for job in self.running:
+            fraction, details = job.progress()
+            passed = time.time() - job.started
+            if fraction:
+                details += f", {_minutes(passed / fraction - passed)} left"
+            lines.append(f"{self.jobs.index(job) + 1} of {len(self.jobs)}: {job.name}{details}")
+        done = sum(job.weight * job.progress()[0] for job in self.jobs)
+        if done:
+            remaining = sum(job.weight for job in self.jobs) / done - 1
+            lines.append(f"all: {_minutes((time.time() - self.started) * remaining)} left")
+        end = f"\x1b[{len(lines)}F" if updates else ""
+        print("".join(f"{line}\n" for line in lines), end=end, flush=True)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds / 60:.1f} min"
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to send SIGTERM to this process when its parent ends."""
+    ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGTERM)
