@@ -68,6 +68,7 @@ class Scale:
     eval_tokens: int
     same_targets: str  # flags
     windows: int  # of receptive fields
+    trials: int  # of recall
     recall: str  # flags
     repeats: int  # of benchmarks
     model: str | None  # of benchmarks; None: the paper's
@@ -75,11 +76,9 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale(1, 10**8, "--targets 1 --windows 1000", 100, "", 10, None, None),
-    "small": Scale(4, 2**17, "--targets 64 --windows 250", 100, "--trials 100", 3, "tiny", 320),
-    "smoke": Scale(
-        32, 1024, "--targets 8 --windows 4", 4, "--trials 4 --passage 8", 1, "quickstart", 320
-    ),
+    "full": Scale(1, 10**8, "--targets 1 --windows 1000", 100, 250, "", 10, None, None),
+    "small": Scale(4, 2**17, "--targets 64 --windows 250", 100, 100, "", 3, "tiny", 320),
+    "smoke": Scale(32, 1024, "--targets 8 --windows 4", 4, 4, "--passage 8", 1, "quickstart", 320),
 }
 
 
@@ -354,7 +353,7 @@ class Experiment:
         if cache:
             perplexity += f" --cache_window {cache // scale.divisor}"
         tokens, windows = config.eval_tokens or scale.eval_tokens, config.windows or scale.windows
-        recall = f"--trials {config.trials}" if config.trials else scale.recall
+        recall = f"{scale.recall} --trials {config.trials or scale.trials}"
         same_targets = f"--protocol same-targets {scale.same_targets}"
         evaluations = [  # lengths, program and flags
             (config.perplexity, f"{perplexity} --max_tokens {tokens} --lengths"),
