@@ -154,20 +154,25 @@ class PaperStatements(Source):
         return None
 
 
+def index() -> dict[str, dict[str, str]]:
+    """Return {file: its row in results/paper/index.csv}."""
+    with open(FOLDER / "index.csv", newline="") as file:
+        return {row["file"]: row for row in csv.DictReader(file)}
+
+
 def load(path: str | Path) -> PaperTable | PaperStatements:
     """Return the table or the statements in a file that results/paper/index.csv lists.
 
     Raises InputError for other files.
     """
     path = Path(path)
-    with open(FOLDER / "index.csv", newline="") as file:
-        index = {row["file"]: row for row in csv.DictReader(file)}
-    if path.name not in index or not path.is_file():
-        choices = ", ".join(str(FOLDER / name) for name in index)
+    files = index()
+    if path.name not in files or not path.is_file():
+        choices = ", ".join(str(FOLDER / name) for name in files)
         raise InputError(f"{path} is not a table of a paper: use one of {choices}")
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    entry = index[path.name]
+    entry = files[path.name]
     if entry["measure"] in (SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS):
         return PaperStatements(entry["what"], entry["measure"], rows)
     numbers, texts, marks = {}, {}, {}

@@ -323,6 +323,8 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
             "where": "section 5.1",
             "measured": "0.975 (0.975 to 0.975)",
             "outcome": "holds",
+            "key": "growth 1",
+            "others": "",
             "table": "perplexity.md",
             "sizes": "quickstart",
         }

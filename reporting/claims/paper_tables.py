@@ -8,7 +8,7 @@ import numpy as np
 from evaluation.intervals import Interval
 from evaluation.significance import BETTER, WORSE
 from reporting.claims import catalog
-from reporting.claims.speed import Pair, entry_of, find_pairs, is_on_cpu, is_size_of, speed_ratio
+from reporting.claims.speed import Pair, entry_of, find_pairs, is_size_of, on_device, speed_ratio
 from reporting.claims.verdicts import printed_interval
 from reporting.columns import Column, sort_key
 from reporting.formatting import MISSING, Table, format_number
@@ -157,7 +157,7 @@ def paper_speeds(
     """
     source = (printed.paper, printed.where)
     sizes = [
-        claim.size for claim in catalog.load().speed.rows if (claim.paper, claim.where) == source
+        claim.size for claim in catalog.load()["speed"] if (claim.paper, claim.where) == source
     ]
     if not is_size_of(sizes[0] if sizes else None, result):
         return None
@@ -251,6 +251,6 @@ def _speed_note(result: dict) -> str:
         f"{result['model']} model, {result['dtype']}, {result['device']}); geometric means of "
         f"{result['repeats']} rounds, with an interval over rounds."
     )
-    if is_on_cpu(result):
+    if on_device(result):
         note += " On a CPU; the paper measured GPUs."
     return note

@@ -1,32 +1,31 @@
 """Claims on perplexity by context length, also by t-tests over seeds."""
 
 import math
-from collections.abc import Iterator
+import re
 
-from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
-from reporting.claims.catalog import BEYOND, EVERY, Claim
+from reporting.claims.catalog import Claim
+from reporting.claims.engine import ALONE, CLAIMED_AS, Measured, judge, perplexity_ratio
 from reporting.claims.verdicts import (
-    CLAIMED_AS,
     FAILS,
     FAR_MULTIPLES,
     HOLDS,
-    OTHER_ENCODING,
     UNDECIDED,
     Verdict,
     combine,
-    decide,
     judge_bound,
 )
-from reporting.columns import Column, dataset_of, entry_pairs
+from reporting.columns import Column, dataset_of
 from reporting.paper import MARKS_REFERENCE, SANDWICH, PaperTable, has_same_targets
 from reporting.tables import seed_marks
 
 FAR = FAR_MULTIPLES[0]
-ALIBI_SLOPES = "alibi-shift with scaled slopes"  # an encoding: see `_measured_encoding`
+ALIBI_SLOPES = "alibi-shift with scaled slopes"  # an encoding: see `_claimed_names`
 SANDWICH_LENGTH = 512  # training length of the Sandwich paper
 TIE = 0.005  # printed perplexities that differ by less, relatively, have no order: our bound
+# Options and patterns that make another encoding, about which no paper has claims.
+OTHER_ENCODING = re.compile("[:,]heads|@")
 
 
 def judge_perplexity(
@@ -40,46 +39,25 @@ def judge_perplexity(
     first = columns[0].records[0]  # all columns have one protocol
     if "objective" in first:
         return []
-    models = {}
+    groups = {}
     for column in columns:
-        model = (column.records[0].get("size"), column.trained_at)
-        models.setdefault(model, []).append(column)
+        setup = (column.records[0].get("size"), column.trained_at)
+        groups.setdefault(setup, []).append(column)
     verdicts = []
-    for (size, trained_at), group in models.items():
-        for verdict in _judge_model(group, trained_at, printed):
-            if len(models) > 1:
-                verdict.claim = f"{size}, trained with {trained_at:,} tokens: {verdict.claim}"
-            verdicts.append(verdict)
-    verdicts += _judge_longer_training(columns)
-    verdicts += _judge_all_training_lengths(columns)
+    for (size, trained_at), group in groups.items():
+        model = _Model(group, trained_at, printed)
+        if len(groups) > 1:
+            model.prefix = f"{size}, trained with {trained_at:,} tokens: "
+        sections = ("growth", "lower", "growth_on_data", "lower_on_data")
+        verdicts += judge(sections, _at_multiples, model)
+        verdicts += _judge_order(model, printed)
+    verdicts += judge(["longer_training"], _longer_training, columns)
+    verdicts += judge(["all_training_lengths"], _all_training_lengths, columns)
     if not has_same_targets(first):
         verdicts = [verdict for verdict in verdicts if verdict.paper != SANDWICH]
     if printed and printed.marks and printed.has_protocol_of(first):
         verdicts += _judge_seed_marks(columns, printed)
     return verdicts
-
-
-def _judge_model(
-    columns: list[Column], trained_at: int, printed: PaperTable | None
-) -> Iterator[Verdict]:
-    results = _Results(columns, trained_at)
-    claimed = {*results.encodings}
-    if printed:
-        for pe in {*printed.numbers} - {*printed.other_names.values()}:
-            claimed |= {*_claimed_names(pe, trained_at)}
-    record, claims = columns[0].records[0], catalog.load()
-    for claim in claims.on_perplexity():
-        is_of_data = claim.data is None or dataset_of(record) in claims.data[claim.data]
-        if not is_of_data or record.get("size") in claim.except_sizes:
-            continue
-        if claim.encoding not in claimed:
-            continue
-        if not claim.others:
-            yield _judge_growth(results, claim)
-        elif results.encodings.intersection(claim.others):
-            yield _judge_lower(results, claim)
-    if printed and len(printed.numbers) > 1:
-        yield from _judge_order(results, printed)
 
 
 def _claimed_names(pe: str, trained_at: int) -> list[str]:
@@ -96,155 +74,134 @@ def _claimed_names(pe: str, trained_at: int) -> list[str]:
     return names
 
 
-class _Results:
+class _Model:
     """Perplexities of one model size and training length, by encoding and multiple of the latter.
 
     Encodings have the names of the claims. Of several columns of an encoding the first counts.
     """
 
-    def __init__(self, columns: list[Column], trained_at: int):
+    def __init__(self, columns: list[Column], trained_at: int, printed: PaperTable | None):
+        self.prefix = ""
+        self.record = columns[0].records[0]
         self.trained_at = trained_at
         self.encodings: set[str] = set()
         self.columns: dict[tuple[str, float], Column] = {}  # (encoding, multiple) -> column
         for column in columns:
             names = _claimed_names(column.pe, trained_at)
-            self.encodings |= {*names}
+            self.encodings.update(names)
             for length in filter(column.values, column.lengths()):
                 for pe in names:
                     self.columns.setdefault((pe, length / trained_at), column)
+        self.claimed = {*self.encodings}
+        if printed:
+            for pe in {*printed.numbers} - {*printed.other_names.values()}:
+                self.claimed.update(_claimed_names(pe, trained_at))
 
-    def evaluated(self, multiple: int) -> int:
-        """Return the multiple; for FAR, that of FAR_MULTIPLES which was evaluated."""
-        measured = {multiple for _, multiple in self.columns}
-        if multiple == FAR and FAR not in measured:
-            return next((other for other in FAR_MULTIPLES if other in measured), FAR)
-        return multiple
+    def is_of(self, claim: Claim) -> bool:
+        """Return whether a claim is on the encodings, the data and the size of this model."""
+        is_of_data = not claim.datasets or dataset_of(self.record) in claim.datasets
+        has_size = self.record.get("size") not in claim.except_sizes
+        return claim.encoding in self.claimed and is_of_data and has_size
 
-    def multiples(self, at: int | list[int] | str) -> list[float]:
-        """Return the multiples of a comparison, ascending: those given, or all that it is about.
+    def multiples(self, at: list[float] | str) -> list[float]:
+        """Return the multiples of a comparison, ascending; of lengths: all that were evaluated.
 
-        These are whole ones up to FAR, and those below 1.
+        For FAR, that of FAR_MULTIPLES which was evaluated.
         """
-        if isinstance(at, int):
-            return [self.evaluated(at)]
+        measured = sorted({multiple for _, multiple in self.columns})
         if isinstance(at, list):
-            return sorted(map(self.evaluated, at))
-        evaluated = sorted({multiple for _, multiple in self.columns})
+            far = next((far for far in FAR_MULTIPLES if far in measured), FAR)
+            return sorted(far if multiple == FAR else multiple for multiple in at)
         # No claim of the papers is on a longer multiple; figure1.sh evaluates up to 128.
-        comparable = [m for m in evaluated if m < 1 or (m == int(m) and m <= FAR)]
-        if at == BEYOND:
-            return [m for m in comparable if m > 1]
-        return [m for m in comparable if m >= 1 or at == EVERY]
+        comparable = [m for m in measured if m < 1 or (m == int(m) and m <= FAR)]
+        return [multiple for multiple in comparable if multiple >= catalog.SMALLEST[at]]
 
     def ratio(self, over: tuple[str, float], under: tuple[str, float]) -> Interval | None:
-        """Return the ratio of two perplexities, None if one is missing.
-
-        over, under: encoding of a claim, multiple.
-        """
+        """Return the ratio of two perplexities, each of an encoding at a multiple."""
         if over not in self.columns or under not in self.columns:
             return None
-        lengths = [round(multiple * self.trained_at) for _, multiple in (over, under)]
-        return _ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
+        lengths = [multiple * self.trained_at for _, multiple in (over, under)]
+        return perplexity_ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
 
 
-def _ratio(over: Column, over_length: int, under: Column, under_length: int) -> Interval:
-    return intervals.perplexity_ratio(entry_pairs(over, over_length, under, under_length))
-
-
-def _judge_growth(results: _Results, claim: Claim) -> Verdict:
-    (at,) = results.multiples(claim.at)
-    ratio = results.ratio((claim.encoding, at), (claim.encoding, 1))
-    comparisons = {} if ratio is None else {"": ratio}
-    return decide(claim.unmeasured(at=at), comparisons, claim.relation, claim.bound)
-
-
-def _judge_lower(results: _Results, claim: Claim) -> Verdict:
-    """Return the verdict of a comparison with those of the others that were evaluated."""
-    multiples = results.multiples(claim.at)
-    others = [pe for pe in claim.others if pe in results.encodings]
-    ratios, measured = {}, {}  # the latter without `learnable` beyond the training length
-    for other in others:
-        for multiple in multiples:
-            ratio = results.ratio((other, multiple), (claim.encoding, multiple))
-            if ratio is not None:
-                ratios[f"{other} at {multiple:g}x"] = ratio
-                measured[other] = None
+def _at_multiples(claim: Claim, model: _Model) -> Measured:
+    """Compare an encoding with those of the others that were evaluated, or with itself at 1x."""
+    others = [pe for pe in claim.others if pe in model.encodings]
+    if not model.is_of(claim) or (claim.others and not others):
+        return
+    pe, multiples = claim.encoding, model.multiples(claim.at)
     at = claim.at if isinstance(claim.at, str) else multiples
-    verdict = claim.unmeasured(others=[*(measured or others)], at=at)
-    return decide(verdict, ratios, what="smallest ratio of another encoding to it: ")
+    ratios = {
+        (other, f"at {multiple:g}x"): model.ratio((other, multiple), (pe, multiple))
+        for other in others
+        for multiple in multiples
+    }
+    if not others:
+        ratios[ALONE] = model.ratio((pe, multiples[0]), (pe, 1))
+    yield claim.but(prefix=model.prefix, others=others, at=at), ratios
 
 
-def printed_order(size: str, dataset: str, paper: str, where: str) -> Verdict:
-    """Return the claim that encodings have the order of a paper's table; its bound TIE is ours."""
-    text = f"same order of encodings as printed for {size} on {dataset}"
-    return Verdict(text, paper, f"{where}, our bound")
-
-
-def _judge_order(results: _Results, printed: PaperTable) -> Iterator[Verdict]:
-    """Yield whether the encodings have the paper's order, at each multiple of its training length.
+def _judge_order(model: _Model, printed: PaperTable | None) -> list[Verdict]:
+    """Return whether the encodings have the paper's order, at each multiple of its training length.
 
     Pairs whose printed perplexities differ by at most TIE do not count. Nothing for a table of
-    several training lengths.
+    several training lengths, or of one encoding.
     """
-    if printed.trained_at is None:
-        return
+    if printed is None or printed.trained_at is None or len(printed.numbers) < 2:
+        return []
+    order = catalog.printed_order(printed.paper, printed.where, printed.size, printed.dataset)
+    verdicts = []
     for context in printed.contexts():
         multiple = context / printed.trained_at
         values = {}
-        for pe in results.encodings:
-            if (pe, multiple) in results.columns and (value := printed.value(pe, context)):
+        for pe in model.encodings:
+            if (pe, multiple) in model.columns and (value := printed.value(pe, context)):
                 values[pe] = value
         ratios = [
-            results.ratio((b, multiple), (a, multiple))
+            model.ratio((b, multiple), (a, multiple))
             for a in values
             for b in values
             if values[b] / values[a] > 1 + TIE
         ]
         outcomes = [judge_bound(ratio, ">", 1) for ratio in ratios if ratio]
-        verdict = printed_order(printed.size, printed.dataset, printed.paper, printed.where)
-        verdict.claim = f"at {multiple:g}x: {verdict.claim}"
+        verdict = order.but(prefix=f"{model.prefix}at {multiple:g}x: ").unmeasured()
         if outcomes:
             verdict.outcome, counts = combine(outcomes)
             verdict.measured = counts.replace(" agree", " pairs agree", 1)
-        yield verdict
+        verdicts.append(verdict)
+    return verdicts
 
 
-def _judge_longer_training(columns: list[Column]) -> Iterator[Verdict]:
-    """Yield the verdicts on encodings of table 2 of Sandwich, if it has two training lengths."""
-    claims = {claim.encoding: claim for claim in catalog.load().longer_training.rows}
+def _longer_training(claim: Claim, columns: list[Column]) -> Measured:
+    """Compare the longest with the shortest context, if the encodings have two training lengths."""
+    claimed = {row.encoding for row in catalog.load()["longer_training"]}
     columns = [column for column in columns if not OTHER_ENCODING.search(column.pe)]
-    columns = [column for column in columns if column.pe.partition(":")[0] in claims]
-    if len({column.trained_at for column in columns}) < 2:
-        return
-    for column in columns:
-        claim = claims[column.pe.partition(":")[0]]
-        lengths = [*filter(column.values, column.lengths())]
-        growth = _ratio(column, lengths[-1], column, lengths[0])
-        what = f"{column.label}, {lengths[0]:,} to {lengths[-1]:,} tokens: "
-        yield decide(claim.unmeasured(), {"": growth}, claim.relation, claim.bound, what)
+    columns = [column for column in columns if column.pe.partition(":")[0] in claimed]
+    for column in columns if len({column.trained_at for column in columns}) > 1 else ():
+        if column.pe.partition(":")[0] == claim.encoding:
+            lengths = [*filter(column.values, column.lengths())]
+            what = f"{column.label}, {lengths[0]:,} to {lengths[-1]:,} tokens: "
+            growth = perplexity_ratio(column, lengths[-1], column, lengths[0])
+            yield claim.but(what=what), {ALONE: growth}
 
 
-def _judge_all_training_lengths(columns: list[Column]) -> Iterator[Verdict]:
-    """Yield the verdict on two encodings, if both were trained at several lengths.
+def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
+    """Compare two encodings, if both were trained at several lengths.
 
     The other counts at its training lengths only, the first from its training length on.
     """
-    for claim in catalog.load().all_training_lengths.rows:
-        ours = [
-            column for column in columns if claim.encoding in (column.pe, CLAIMED_AS.get(column.pe))
-        ]
-        theirs = [column for column in columns if column.pe in claim.others]
-        if any(len({column.trained_at for column in group}) < 2 for group in (ours, theirs)):
-            continue
-        ratios = {}
-        for other in theirs:
-            length = other.trained_at
-            for column in ours:
-                if column.trained_at <= length and column.values(length) and other.values(length):
-                    name = f"{other.label} and {column.label} at {length:,} tokens"
-                    ratios[name] = _ratio(other, length, column, length)
-        what = f"smallest ratio of {', '.join(claim.others)} to it: "
-        yield decide(claim.unmeasured(), ratios, what=what)
+    ours = [each for each in columns if claim.encoding in (each.pe, CLAIMED_AS.get(each.pe))]
+    theirs = [each for each in columns if each.pe in claim.others]
+    if any(len({column.trained_at for column in group}) < 2 for group in (ours, theirs)):
+        return
+    ratios = {}
+    for other in theirs:
+        length = other.trained_at
+        for column in ours:
+            if column.trained_at <= length and column.values(length) and other.values(length):
+                name = f"{other.label} and {column.label} at {length:,} tokens"
+                ratios["", name] = perplexity_ratio(other, length, column, length)
+    yield claim, ratios
 
 
 def _judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict]:
@@ -256,7 +213,7 @@ def _judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdic
     columns = [column for column in columns if printed.covers(column.pe)]
     marks = seed_marks(columns, MARKS_REFERENCE)
     verdicts = []
-    for claim in catalog.load().seed_marks.rows:
+    for claim in catalog.load()["seed_marks"]:
         if claim.dataset != printed.dataset:
             continue
         verdict, outcomes = claim.unmeasured(), []

@@ -7,6 +7,7 @@ import numpy as np
 from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
+from reporting.claims.engine import decide
 from reporting.claims.verdicts import (
     FAR_MULTIPLES,
     UNDECIDED,
@@ -17,6 +18,7 @@ from reporting.claims.verdicts import (
 from reporting.columns import Column, entry_pairs
 
 Pairs = list[tuple[dict, dict]]  # entries far beyond and at the training length, one for each seed
+MODEL = ("pe", "size", "block_size", "settings", "training_text", "cache_window")
 
 
 def judge_receptive_fields(
@@ -27,27 +29,30 @@ def judge_receptive_fields(
     columns: of receptive fields; perplexities: columns of perplexity, one list per data set and
     protocol. The first column of the same model that was evaluated far enough counts.
     """
-    verdicts = []
-    measured = []  # (receptive field in training lengths, pairs of entries: perplexity growth)
+    verdicts, measured = [], []  # (receptive field in training lengths, pairs of entries)
     for column in columns:
-        name = column.pe.partition(":")[0]
         lengths = [n for n in sorted(map(int, column.records[0]["lengths"])) if column.values(n)]
-        if name != "window" or re.search("[+@]", column.pe):
-            continue
         field = receptive_field(column, lengths[-1]) if lengths else None
-        if field is None:
+        if field is None or not re.fullmatch("window(:[^+@]*)?", column.pe):
             continue
         far, pairs = _growth(column, perplexities)
+        shorter, longer = catalog.load()["windows"]
+        claim = shorter if field.estimate <= 1 else longer
+        text = f"receptive field {printed_interval(field, 2)} training lengths"
+        growth = intervals.perplexity_ratio(pairs) if pairs else None
+        verdict = decide(claim.but(encoding=column.label, at=[far]), {("", text): growth})
         if pairs:
             measured.append((field, pairs))
-        verdicts.append(_judge_window(column.label, field, far, pairs))
+            if not field.below(1) and not field.above(1):
+                verdict.outcome = UNDECIDED
+        verdicts.append(verdict)
     if len(measured) > 3:
+        (claim,) = catalog.load()["rank_correlation"]
         correlation = _rank_correlation(*zip(*measured, strict=True))
-        for claim in catalog.load().rank_correlation.rows:
-            verdict = claim.unmeasured()
-            verdict.measured = f"{printed_interval(correlation, 2)} over {len(measured)} models"
-            verdict.outcome = judge_bound(correlation, claim.relation, claim.bound)
-            verdicts.append(verdict)
+        verdict = claim.unmeasured()
+        verdict.measured = f"{printed_interval(correlation, 2)} over {len(measured)} models"
+        verdict.outcome = judge_bound(correlation, claim.relation, claim.bound)
+        verdicts.append(verdict)
     return verdicts
 
 
@@ -65,34 +70,13 @@ def receptive_field(column: Column, length: int) -> Interval | None:
 def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, Pairs]:
     """Return the multiple of FAR_MULTIPLES at which a column's model was evaluated, and entries."""
     trained_at = column.trained_at
+    model = [column.records[0].get(name) for name in MODEL]
     for other in (other for group in perplexities for other in group):
-        if _model(other) != _model(column) or not other.values(trained_at):
-            continue
-        for far in FAR_MULTIPLES:
-            if other.values(far * trained_at):
-                return far, entry_pairs(other, far * trained_at, other, trained_at)
+        if [other.records[0].get(name) for name in MODEL] == model and other.values(trained_at):
+            for far in FAR_MULTIPLES:
+                if other.values(far * trained_at):
+                    return far, entry_pairs(other, far * trained_at, other, trained_at)
     return FAR_MULTIPLES[0], []
-
-
-def _model(column: Column) -> list:
-    names = ("pe", "size", "block_size", "settings", "training_text", "cache_window")
-    return [column.records[0].get(name) for name in names]
-
-
-def _judge_window(label: str, field: Interval, far: int, pairs: Pairs) -> Verdict:
-    compared = "shorter" if field.estimate <= 1 else "longer"
-    (claim,) = [row for row in catalog.load().windows.rows if row.field == compared]
-    verdict = claim.unmeasured(encoding=label, at=far)
-    if pairs:
-        growth = intervals.perplexity_ratio(pairs)
-        verdict.outcome = judge_bound(growth, claim.relation, claim.bound)
-        if not field.below(1) and not field.above(1):
-            verdict.outcome = UNDECIDED
-        verdict.measured = (
-            f"{printed_interval(growth)}, receptive field {printed_interval(field, 2)} training "
-            "lengths"
-        )
-    return verdict
 
 
 def _rank_correlation(fields: tuple[Interval, ...], growths: tuple[Pairs, ...]) -> Interval:
@@ -105,17 +89,12 @@ def _rank_correlation(fields: tuple[Interval, ...], growths: tuple[Pairs, ...]) 
     ratios = np.array([intervals.perplexity_ratio(pairs).estimate for pairs in growths])
     estimate = float(_rank_correlations(means[None], ratios[None])[0])
     drawn = [draws for draws in map(intervals.log_ratio_draws, growths) if draws]
-    widths = [
-        field.high - field.low
-        for field in fields
-        if field.low is not None and field.high is not None
-    ]
+    widths = [f.high - f.low for f in fields if f.low is not None and f.high is not None]
     if not len(drawn) == len(widths) == len(fields):
         return Interval(estimate)
-    errors = np.array(widths) / (2 * intervals.NORMAL_QUANTILE)
     noise = np.random.default_rng(0).standard_normal((intervals.DRAWS, len(fields)))
-    log_ratios = np.stack([draws for draws, _ in drawn], 1)
-    correlations = _rank_correlations(means + noise * errors, log_ratios)
+    noisy = means + noise * np.array(widths) / (2 * intervals.NORMAL_QUANTILE)
+    correlations = _rank_correlations(noisy, np.stack([draws for draws, _ in drawn], 1))
     return Interval(estimate, *np.percentile(correlations, [2.5, 97.5]))
 
 
@@ -124,10 +103,7 @@ def _rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     Ties have their mean rank. NaN for rows with NaN, or in which all values of an array are equal.
     """
-    from scipy.stats import rankdata
+    from scipy.stats import rankdata, zscore
 
-    ranks = [rankdata(values, axis=1) for values in (first, second)]
-    deviations = [rank - rank.mean(1, keepdims=True) for rank in ranks]
-    with np.errstate(invalid="ignore"):
-        norms = np.sqrt((deviations[0] ** 2).sum(1) * (deviations[1] ** 2).sum(1))
-        return (deviations[0] * deviations[1]).sum(1) / norms
+    scores = [zscore(rankdata(values, axis=1), axis=1) for values in (first, second)]
+    return (scores[0] * scores[1]).mean(1)

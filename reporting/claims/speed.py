@@ -17,8 +17,9 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
 from reporting.claims.catalog import Claim
-from reporting.claims.verdicts import Verdict, decide, printed_interval
-from reporting.columns import Column, dataset_of, entry_pairs
+from reporting.claims.engine import ALONE, Measured, judge, perplexity_ratio
+from reporting.claims.verdicts import Verdict
+from reporting.columns import Column, dataset_of
 
 SIZES = ("small", "medium")  # of the papers' statements on speed
 SCALES = (1, 4, 32)  # scripts divide the paper's lengths by these, and use networks of other sizes
@@ -29,42 +30,24 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
 
     Claims on a CPU say so: the papers measured GPUs.
     """
-    if "objective" in result:
-        return []
-    device = _device(result)
-    measured = {
-        name.partition(" triton")[0]
-        for entries in result["contexts"].values()
-        for name, entry in entries.items()
-        if entry
-    }
-    verdicts = []
-    for claim in catalog.load().speed.rows:
-        others = [pe for pe in claim.others if pe in measured]
-        if claim.benchmark != benchmark or claim.encoding not in measured or not others:
-            continue
-        if not is_size_of(claim.size, result):
-            continue
-        ratios = {}
-        for context in sorted(claim.contexts or map(int, result["contexts"])):
-            for other in others:
-                entry = entry_of(result, context, claim.encoding)
-                other_entry = entry_of(result, context, other)
-                if entry and other_entry:
-                    name = f"{other} at {context:,} tokens"
-                    ratios[name] = RATIOS[claim.quantity](entry, other_entry)
-        if len(ratios) == 1:
-            ratios = dict(zip([""], ratios.values(), strict=True))  # needs no name
-        verdict = claim.unmeasured(others=others, device=device)
-        rule = (claim.relation, claim.bound)
-        verdicts.append(decide(verdict, ratios, *rule, show=print_ratio, always_count=True))
-    return verdicts
+    return [] if "objective" in result else judge(["speed"], _ratios, benchmark, result)
 
 
-def print_ratio(ratio: Interval) -> str:
-    """Return a ratio with its interval, unless it is exact."""
-    is_exact = ratio.low == ratio.high == ratio.estimate
-    return f"{ratio.estimate:.3f}" if is_exact else printed_interval(ratio)
+def _ratios(claim: Claim, benchmark: str, result: dict) -> Measured:
+    entries = [pe for entries in result["contexts"].values() for pe in entries if entries[pe]]
+    measured = {name.partition(" triton")[0] for name in entries}
+    others = [pe for pe in claim.others if pe in measured]
+    is_measured = claim.encoding in measured and others
+    if claim.benchmark != benchmark or not is_measured or not is_size_of(claim.size, result):
+        return
+    ratios = {}
+    for context in sorted(claim.contexts or map(int, result["contexts"])):
+        for other in others:
+            entry, other_entry = (entry_of(result, context, pe) for pe in (claim.encoding, other))
+            if entry and other_entry:
+                compare = memory_ratio if claim.quantity == "memory" else speed_ratio
+                ratios[other, f"at {context:,} tokens"] = compare(entry, other_entry)
+    yield claim.but(others=others, prefix=on_device(result)), ratios
 
 
 def is_size_of(stated: str | None, result: dict) -> bool:
@@ -85,7 +68,7 @@ def entry_of(result: dict, context: int, pe: str) -> dict | None:
 def speed_ratio(entry: dict, other: dict) -> Interval:
     """Return the ratio of two speeds at the same context, both relative to rope.
 
-    Older records have no seconds of rope: their ratio has no interval.
+    Records without the seconds of rope have no interval.
     """
     if not ("others" in entry and "others" in other):
         return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
@@ -102,17 +85,9 @@ def memory_ratio(entry: dict, other: dict) -> Interval:
     return Interval(*[entry["memory"] / other["memory"]] * 3)
 
 
-RATIOS = {"speed": speed_ratio, "memory": memory_ratio}
-
-
-def is_on_cpu(result: dict) -> bool:
-    """Return whether a benchmark ran on a CPU."""
-    return result["device"].startswith("cpu")
-
-
-def _device(result: dict) -> str:
+def on_device(result: dict) -> str:
     """Return the start of a claim's text."""
-    return "on a CPU: " if is_on_cpu(result) else ""
+    return "on a CPU: " if result["device"].startswith("cpu") else ""
 
 
 # Runs of different training lengths, evaluated at the longer one
@@ -140,8 +115,7 @@ class Pair:
         The interval of the time is over rounds, unpaired.
         """
         ours, other = self.columns
-        pairs = entry_pairs(ours, self.length, other, self.length)
-        ratios = {"perplexity": intervals.perplexity_ratio(pairs)}
+        ratios = {"perplexity": perplexity_ratio(ours, self.length, other, self.length)}
         if self.entries:
             logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries]
             ratios["memory"] = memory_ratio(*self.entries)
@@ -154,26 +128,21 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
 
     columns: of perplexity; speeds: results of the benchmark train of bench.py.
     """
-    verdicts = []
-    for pair in find_pairs(columns, speeds):
-        ratios = pair.ratios()
+    pairs = find_pairs(columns, speeds)
+    return [verdict for pair in pairs for verdict in judge(["shorter_training"], _costs, pair)]
+
+
+def _costs(claim: Claim, pair: Pair) -> Measured:
+    if _runs_of(claim) == _runs_of(pair.claim):
         lengths = [column.trained_at for column in pair.columns]
-        for claim in catalog.load().shorter_training.rows:
-            if _runs_of(claim) != _runs_of(pair.claim):
-                continue
-            device = ""
-            if pair.speed and claim.quantity != "perplexity":
-                device = _device(pair.speed)
-            fields = {"trained_at": lengths[0], "other_trained_at": lengths[1]}
-            verdict = claim.unmeasured(device=device, **fields)
-            found = {"": ratios[claim.quantity]} if claim.quantity in ratios else {}
-            rule = (claim.relation, claim.bound)
-            verdicts.append(decide(verdict, found, *rule, show=print_ratio))
-    return verdicts
+        claim = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
+        if pair.speed and claim.quantity != "perplexity":
+            claim = claim.but(prefix=on_device(pair.speed))
+        yield claim, {ALONE: pair.ratios().get(claim.quantity)}
 
 
 def _runs_of(claim: Claim) -> tuple:
-    return claim.encoding, claim.trained_at, claim.other, claim.other_trained_at
+    return claim.encoding, claim.trained_at, claim.others, claim.other_trained_at
 
 
 def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
@@ -181,33 +150,30 @@ def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
 
     At the paper's lengths they have its size and data set; at a scale, as in the scripts at
     SCALE=small, any size but those that the claim is not about. Of several columns the first
-    counts.
+    counts. A pair has the first benchmark that measured both runs.
     """
     by_run = {}
     for column in reversed(columns):
         by_run[column.pe, column.trained_at, column.records[0].get("size")] = column
     sizes = dict.fromkeys(size for _, _, size in by_run)
     pairs = []
-    claims = catalog.load().shorter_training.rows
-    for claim in [claim for claim in claims if claim.quantity == "perplexity"]:
-        for scale in SCALES:
+    for claim in catalog.load()["shorter_training"]:
+        for scale in SCALES if claim.quantity == "perplexity" else ():
             for size in [claim.size] if scale == 1 else sizes:
                 ours = by_run.get((claim.encoding, claim.trained_at // scale, size))
-                other = by_run.get((claim.other, claim.other_trained_at // scale, size))
+                other = by_run.get((*claim.others, claim.other_trained_at // scale, size))
                 if not (ours and other) or size in claim.except_sizes:
                     continue
                 if scale == 1 and dataset_of(ours.records[0]) != claim.dataset:
                     continue
                 if ours.values(other.trained_at) and other.values(other.trained_at):
-                    pairs.append(_with_costs(Pair(claim, (ours, other)), speeds))
+                    pairs.append(Pair(claim, (ours, other), *_find_costs((ours, other), speeds)))
     return pairs
 
 
-def _with_costs(pair: Pair, speeds: list[dict]) -> Pair:
-    """Return a pair with the first benchmark that has both runs, if there is one."""
+def _find_costs(columns: tuple[Column, Column], speeds: list[dict]) -> tuple:
     for result in speeds:
-        found = [entry_of(result, column.trained_at, column.pe) for column in pair.columns]
-        entries = tuple(entry for entry in found if entry)
-        if "objective" not in result and len(entries) == 2:
-            return Pair(pair.claim, pair.columns, result, entries)
-    return pair
+        entries = [entry_of(result, column.trained_at, column.pe) for column in columns]
+        if "objective" not in result and all(entries):
+            return result, (*entries,)
+    return ()

@@ -1,34 +1,24 @@
 """Claims on encoders (training losses, retrieval), and on data that models were not trained on."""
 
 import statistics
-from functools import partial
 
 import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import MAX_SEGMENTS, Interval
 from reporting.claims import catalog
+from reporting.claims.catalog import Claim
+from reporting.claims.engine import ALONE, CLAIMED_AS, Measured, judge
 from reporting.claims.verdicts import (
-    CLAIMED_AS,
     HOLDS,
     Verdict,
     combine,
-    decide,
     has_verdicts,
     judge_bound,
     printed_interval,
 )
 from reporting.columns import Column, all_lengths, entry_pairs
-from reporting.tables import (
-    ACCURACIES,
-    FINAL,
-    Curves,
-    last,
-    losses_by_encoding,
-    values_on_other_data,
-)
-
-# Training losses
+from reporting.tables import ACCURACIES, FINAL, last, losses_by_encoding, values_on_other_data
 
 
 def judge_losses(record: dict) -> list[Verdict]:
@@ -40,22 +30,16 @@ def judge_losses(record: dict) -> list[Verdict]:
     runs = [run for run in record["runs"] if has_verdicts(run)]
     if not runs or any(run["objective"] != "mlm" for run in runs):
         return []
-    curves = losses_by_encoding(runs)
-    verdicts = []
-    for claim in catalog.load().losses.rows:
-        if claim.training == record["training"] and claim.encoding in curves:
-            others = [pe for pe in curves if pe not in (claim.encoding, *claim.not_compared)]
-            if others:
-                margins = _margins(claim, curves, others)
-                verdict = claim.unmeasured(others=", ".join(others))
-                verdicts.append(decide(verdict, margins, bound=0, what="smallest difference: "))
-    return verdicts
+    return judge(["losses"], _margins, record["training"], losses_by_encoding(runs))
 
 
-def _margins(claim: catalog.Claim, curves: Curves, others: list[str]) -> dict[str, Interval]:
-    """Return by how much the losses of others are on the claimed side, for each other encoding."""
+def _margins(claim: Claim, training: str, curves: dict) -> Measured:
+    """Compare losses by how much those of others are on the claimed side."""
+    others = [pe for pe in curves if pe not in (claim.encoding, *claim.not_compared)]
+    if claim.training != training or claim.encoding not in curves or not others:
+        return
     fraction = FINAL if claim.loss.startswith("final") else 1
-    sign = 1 if claim.relation == "lower" else -1
+    sign = 1 if claim.side == "lower" else -1
     margins = {}
     for other in others:
         pairs = [
@@ -64,8 +48,8 @@ def _margins(claim: catalog.Claim, curves: Curves, others: list[str]) -> dict[st
             if seed in curves[other]
         ]
         if pairs and len(pairs[0][0]):
-            margins[other] = intervals.score_difference(pairs)
-    return margins
+            margins[other, ""] = intervals.score_difference(pairs)
+    yield claim.but(others=others), margins
 
 
 def _segments(losses: np.ndarray, fraction: float) -> np.ndarray:
@@ -75,41 +59,34 @@ def _segments(losses: np.ndarray, fraction: float) -> np.ndarray:
     return np.array([part.mean() for part in parts if len(part)])
 
 
-# Retrieval
-
-
 def judge_retrieval(columns: list[Column], **evidence) -> list[Verdict]:
     """Return verdicts on the nDCG@10 of encoders beyond the training length (CABLE, table 3).
 
     Of several columns of an encoding the first counts. The bootstrap draws queries.
     """
-    first = {column.pe: column for column in reversed(columns)}
     trained_at = columns[0].trained_at
-    beyond = [length for length in all_lengths(columns) if length > trained_at]
-    if not beyond:
-        return []
-    verdicts = []
-    for claim in catalog.load().retrieval_growth.rows:
-        if column := first.get(claim.encoding):
-            ratio = _compare_scores(column, beyond[-1], column, trained_at, is_ratio=True)
-            verdict = claim.unmeasured(at=beyond[-1] / trained_at)
-            ratios = {} if ratio is None else {"": ratio}
-            verdicts.append(decide(verdict, ratios, claim.relation, claim.bound))
-    for claim in catalog.load().retrieval_best.rows:
-        others = [pe for pe in claim.others if pe in first]
-        if claim.encoding not in first or not others:
-            continue
-        margins, measured = {}, []  # the latter without `learnable` beyond the training length
-        for length in beyond:
-            for pe in others:
-                margin = _compare_scores(first[claim.encoding], length, first[pe], length)
-                if margin is not None:
-                    margins[f"{pe} at {length:,} tokens"] = margin
-                    measured.append(pe)
-        verdict = claim.unmeasured(others=[pe for pe in others if pe in measured] or others)
-        show = partial(printed_interval, digits=2)
-        verdicts.append(decide(verdict, margins, bound=0, what="smallest margin ", show=show))
-    return verdicts
+    lengths = [length for length in all_lengths(columns) if length >= trained_at]
+    first = {column.pe: column for column in reversed(columns)}
+    return judge(["retrieval_growth", "retrieval_best"], _scores, first, trained_at, lengths)
+
+
+def _scores(claim: Claim, columns: dict[str, Column], trained_at: int, lengths: list) -> Measured:
+    """Compare an encoding with others beyond the training length, or with itself."""
+    others = [pe for pe in claim.others if pe in columns]
+    beyond = [length for length in lengths if length > trained_at]
+    if claim.encoding not in columns or not beyond or (claim.others and not others):
+        return
+    ours = columns[claim.encoding]
+    if not others:
+        growth = _compare_scores(ours, beyond[-1], ours, trained_at, is_ratio=True)
+        yield claim.but(at=[beyond[-1] / trained_at]), {ALONE: growth}
+        return
+    margins = {
+        (pe, f"at {length:,} tokens"): _compare_scores(ours, length, columns[pe], length)
+        for length in beyond
+        for pe in others
+    }
+    yield claim.but(others=others), margins
 
 
 def _compare_scores(
@@ -130,35 +107,33 @@ def _compare_scores(
     return compare(scores)
 
 
-# Data that the models were not trained on
-
-
 def judge_generalization(records: list[dict]) -> list[Verdict]:
     """Return whether an encoding is the best on other data, for every size and measure.
 
     records: of eval_hellaswag.py and eval_extrapolation.py, see tables.values_on_other_data.
     Accuracies have standard errors only, so that their comparisons are not paired.
     """
-    groups = {}  # {measure: {size: {encoding: records of its seeds}}}
+    groups = {}  # {(measure, size): {encoding: records of its seeds}}
     for record in records:
+        pe = CLAIMED_AS.get(record["pe"], record["pe"])
         for measure in values_on_other_data(record):
-            by_encoding = groups.setdefault(measure, {}).setdefault(record["size"], {})
-            pe = CLAIMED_AS.get(record["pe"], record["pe"])
+            by_encoding = groups.setdefault((measure, record["size"]), {})
             by_encoding.setdefault(pe, []).append(record)
     verdicts = []
-    for measure in sorted(groups, key=lambda name: name not in ACCURACIES):
-        for size, by_encoding in sorted(groups[measure].items()):
-            verdicts += _judge_best(measure, size, by_encoding)
+    for measure, size in sorted(groups, key=lambda key: (key[0] not in ACCURACIES, key)):
+        verdicts += _judge_best(measure, size, groups[measure, size])
     return verdicts
 
 
 def _judge_best(measure: str, size: str, by_encoding: dict[str, list[dict]]) -> list[Verdict]:
     """Return the verdict on a measure; [] without the encoding of the claim, or without others."""
-    claim = catalog.load().other_data.rows[0]  # the others are the same on other measures
+    is_accuracy = measure in ACCURACIES
+    best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
+    first, *rows = catalog.load()["other_data"]  # the others are the same on other measures
+    claim = {row.best: row for row in rows}.get(best, first)
     others = [pe for pe in claim.others if pe in by_encoding]
     if claim.encoding not in by_encoding or not others:
         return []
-    is_accuracy = measure in ACCURACIES
     means = {
         pe: statistics.mean(values_on_other_data(record)[measure] for record in records)
         for pe, records in by_encoding.items()
@@ -174,8 +149,7 @@ def _judge_best(measure: str, size: str, by_encoding: dict[str, list[dict]]) -> 
             compared[pe] = _perplexity_ratio(pairs)
     bound, what, digits = (0, "difference", 2) if is_accuracy else (1, "ratio", 3)
     outcome, counts = combine([judge_bound(each, ">", bound) for each in compared.values()])
-    best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
-    verdict = claim.unmeasured(encoding=f"{size}: {claim.encoding}", best=best)
+    verdict = claim.but(prefix=f"{size}: ", best=best).unmeasured()
     verdict.outcome = outcome
     verdict.measured = (
         f"{means[claim.encoding]:.2f}, next {next_best} {means[next_best]:.2f}, {what} "

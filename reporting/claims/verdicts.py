@@ -9,18 +9,10 @@ over the text, and over seeds where there are several):
 - everything else is not decided, also if the records do not have what an interval needs.
 """
 
-import math
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evaluation.intervals import Interval
 from reporting.formatting import escape_markdown
-
-# An encoding of another paper, and the name of the same encoding in the claims of version 1.
-CLAIMED_AS = {"fox": "cable-v1"}
-# Options and patterns that make another encoding, about which no paper has claims.
-OTHER_ENCODING = re.compile("[:,]heads|@")
 
 NO_INTERVAL = "(no interval)"  # in Verdict.measured
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
@@ -41,6 +33,10 @@ class Verdict:
     measured: str = ""
     outcome: str = NOT_MEASURED
     """HOLDS, FAILS, UNDECIDED or NOT_MEASURED"""
+    key: str = ""
+    """of the claim, equal for all reports (Claim.key)"""
+    others: str = ""
+    """the encodings that were compared with"""
 
     def __str__(self):
         source = ", ".join(part for part in (self.paper, self.where) if part)
@@ -53,7 +49,6 @@ def has_verdicts(record: dict) -> bool:
     """Return whether a record's run was trained for long enough to judge claims on it.
 
     Runs with 0 steps have the weights of another run, whose steps count, or published weights.
-    Older records do not have these steps.
     """
     steps = record.get("step") or record.get("init_steps")
     return steps is None or steps >= MIN_STEPS
@@ -94,36 +89,3 @@ def combine(outcomes: list[str]) -> tuple[str, str]:
         counts += f", {undecided} {'are' if undecided > 1 else 'is'} not decided"
     outcome = FAILS if disagree else UNDECIDED if undecided else HOLDS
     return outcome, counts
-
-
-def decide(
-    claim: Verdict,
-    comparisons: dict[str, Interval],
-    relation: str = ">",
-    bound: float = 1,
-    what: str = "",
-    show: Callable[[Interval], str] = printed_interval,
-    always_count: bool = False,
-) -> Verdict:
-    """Return the verdict that all comparisons, {name: interval}, satisfy a relation.
-
-    It shows the least favorable one after `what`, and how many agree unless all do. claim: not
-    measured, returned as it is if there are no comparisons.
-    """
-    if not comparisons:
-        return claim
-    outcome, counts = combine([judge_bound(each, relation, bound) for each in comparisons.values()])
-    worst = max(comparisons, key=lambda name: _distance(comparisons[name].estimate, relation))
-    measured = what + show(comparisons[worst])
-    if worst:
-        measured += f", {worst}"
-    if len(comparisons) > 1 and (always_count or outcome != HOLDS):
-        measured += f"; {counts}"
-    return replace(claim, measured=measured, outcome=outcome)
-
-
-def _distance(value: float, relation: str) -> float:
-    """Return a number that is larger for values less favorable to a relation."""
-    if relation == "~":
-        return abs(math.log(value))
-    return value if relation.startswith("<") else -value
