@@ -21,16 +21,11 @@ Other modules add paths with `register_path`: attention_cpu adds "batched", trit
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
 is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
 except the smallest gets its own columns. A term that is constant along a row (w = 1) cancels in the
-softmax. It is kept in training: in bf16 the gradients of a row's logits do not sum to exactly zero,
-and this error cancels only if both terms are in the graph. Without gradients the term is dropped
-and its columns hold a third part, because the error of two parts is visible in texts of 100,000
-tokens.
+softmax. It is kept in training, because the gradients of a row's logits do not sum to exactly zero.
+Without gradients it is dropped, and its columns hold a third part, which long texts need.
 
-Remaining error in bf16: the fused kernel rounds the gradient of each token's S. The gradient of a
-gate is a running sum of these, and the gradient of the gate's bias is a sum of running sums. On
-random numbers the latter is wrong by 4% at 256 tokens, by a third at 1,024 and by more than 100% at
-4,096 (`python bench.py attention`, column "error"). The dense path has no such error, and the
-Triton kernels have less than 2% at 1,024 tokens.
+Remaining error in bf16: the fused kernel rounds the gradient of each token's S, and gates sum them.
+`python bench.py attention` measures it; the dense path and the Triton kernels do not have it.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -47,10 +42,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
-from posenc import Encoding
+from posenc import Encoding, distances
 
-# Backends of PyTorch's fused kernel, by path. A path is an argument of compiled functions, which
-# torch.compile guards on; it does not guard on PyTorch's own setting.
+# Backends of PyTorch's fused kernel. torch.compile does not guard on PyTorch's own setting.
 BACKENDS = {
     "sdpa/flash": SDPBackend.FLASH_ATTENTION,
     "sdpa/cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -60,8 +54,7 @@ BACKENDS = {
 SKIP_TOLERANCE = 2.0**-24
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
-# On a GPU chunks are larger. torch.compile takes half a second per chunk, and a block of size
-# "small" would have 49 chunks instead of 4.
+# On a GPU chunks are larger, because torch.compile takes half a second for each.
 GPU_CHUNK_FACTOR = 16
 
 
@@ -151,13 +144,13 @@ def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
     return mask
 
 
-def _masks_nothing(q: Tensor, mask_spec: MaskSpec) -> bool:
+def _masks_nothing(q, mask_spec):
     """Return whether q is the last of the cached tokens alone, which attends to all of them."""
     limits = (mask_spec.window_size, mask_spec.lengths, mask_spec.query_offset)
     return q.size(2) == 1 and all(limit is None for limit in limits)
 
 
-def _token_indices(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> tuple[Tensor, Tensor]:
+def _token_indices(q, k, mask_spec):
     """Return the token indices of the queries (T, 1) and of the keys (S,)."""
     queries, keys = q.size(2), k.size(2)
     i = mask_spec.offset(queries, keys) + torch.arange(queries, device=q.device)
@@ -189,8 +182,7 @@ def attend(
         with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
             y = attend(q.to(k.dtype), k, v, bias_inputs, scale, path, mask_spec)
         return y.to(q.dtype)
-    if mask_spec is None:
-        mask_spec = make_mask_spec(bias_inputs.encoding)
+    mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     return path.compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
 
 
@@ -227,27 +219,19 @@ def select_path(
 
 
 def dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias_inputs: BiasInputs,
-    scale: float,
-    mask_spec: MaskSpec | None = None,
-    packed_qkv: Tensor | None = None,
+    q, k, v, bias_inputs: BiasInputs, scale: float, mask_spec=None, packed_qkv=None
 ) -> Tensor:
     """Compute attention by the reference implementation; arguments as in `attend`.
 
     The arithmetic is float32, or float64 for float64 inputs. packed_qkv is not used.
     """
-    compute_rows = _dense_rows
-    if torch.is_grad_enabled():
-        compute_rows = functools.partial(
-            checkpoint, _dense_rows, use_reentrant=False, preserve_rng_state=False
-        )
-    if mask_spec is None:
-        mask_spec = make_mask_spec(bias_inputs.encoding)
+    mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     if mask_spec.query_offset is not None:
         return _dense_rows(q, k, v, bias_inputs, scale, mask_spec)
+    compute_rows = _dense_rows
+    if torch.is_grad_enabled():
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        compute_rows = functools.partial(checkpoint, _dense_rows, **options)
     return _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
@@ -279,9 +263,7 @@ def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
     """Apply `compute_rows`, which is _dense_rows or _masked_rows, to a few queries at a time.
 
     Without gradients the last chunk, which attends to the most keys, goes first: the memory that it
-    frees is large enough for all others. In ascending order every chunk needs a larger block than
-    the one before, and 32,768 tokens of `kerple` took 8 GB. With gradients the order is ascending,
-    because backward reverses it.
+    frees is large enough for all others. Backward reverses the order.
     """
     encoding = bias_inputs.encoding
     gradients = torch.is_grad_enabled()
@@ -289,10 +271,8 @@ def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
         # One number per distance, which all chunks share.
         with torch.autocast(q.device.type, enabled=False):
             heads = torch.arange(q.size(1), device=q.device)
-            nearest = 0 if mask_spec.causal else 1 - k.size(2)
-            distances = torch.arange(nearest, k.size(2), device=q.device)
-            distances = distances.to(bias_inputs.k_features[0].dtype)
-            table = encoding.distance_bias(distances, heads[:, None])
+            d = distances(k.size(2), mask_spec.causal, q.device).to(bias_inputs.k_features[0].dtype)
+            table = encoding.distance_bias(d, heads[:, None])
         compute_rows = functools.partial(compute_rows, table=table)
     chunks = list(_chunks(q, k, v, bias_inputs, mask_spec))
     if gradients:
@@ -313,23 +293,17 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     rows_per_chunk = max(16, elements // (B * H * S))
     for start in range(0, T, rows_per_chunk):
         stop = min(start + rows_per_chunk, T)
-        first_query = S - T + start
-        end_query = S - T + stop
-        first_key = 0
-        end_key = S
-        if window_size:
-            first_key = max(0, first_query - window_size + 1)
-            end_key = min(S, end_query + window_size - 1)
-        if mask_spec.causal:
-            end_key = end_query
-        queries = slice(start, stop)
-        keys = slice(first_key, end_key)
-        chunk_q_features = tuple(
-            feature[..., queries] if feature.size(-1) > 1 else feature for feature in q_features
+        first_query, end_query = S - T + start, S - T + stop
+        reach = window_size or S
+        first_key = max(0, first_query - reach + 1)
+        end_key = end_query if mask_spec.causal else min(S, end_query + reach - 1)
+        queries, keys = slice(start, stop), slice(first_key, end_key)
+        chunk_inputs = BiasInputs(
+            encoding,
+            tuple(x[..., queries] if x.size(-1) > 1 else x for x in q_features),
+            tuple(x[..., keys] for x in k_features),
         )
-        chunk_k_features = tuple(feature[..., keys] for feature in k_features)
-        chunk_features = BiasInputs(encoding, chunk_q_features, chunk_k_features)
-        chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_features
+        chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_inputs
         yield chunk, mask_spec.for_chunk(first_key, first_query - first_key)
 
 
@@ -342,21 +316,13 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
-def logits(
-    q: Tensor,
-    k: Tensor,
-    bias_inputs: BiasInputs,
-    scale: float,
-    mask_spec: MaskSpec | None = None,
-    table: Tensor | None = None,
-) -> Tensor:
+def logits(q, k, bias_inputs: BiasInputs, scale: float, mask_spec=None, table=None) -> Tensor:
     """Return the logits q k^T * scale + bias, meaningful where the mask is True.
 
     -> (B, H, T, S) float32, float64 for float64 inputs. table: see `bias_matrix`.
     """
     encoding = bias_inputs.encoding
-    if mask_spec is None:
-        mask_spec = make_mask_spec(encoding)
+    mask_spec = mask_spec or make_mask_spec(encoding)
     with torch.autocast(q.device.type, enabled=False):
         q = at_least_float32(q)
         scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
@@ -405,15 +371,12 @@ def bias_matrix(
     keys = k_features[0].size(-1)
     last_query = query_offset + queries - 1
     # Distances of the last query from all keys, then those that only earlier queries have.
-    distances = last_query - torch.arange(keys + queries - 1, device=h.device)
-    if encoding.causal:
-        distances = distances.clamp(min=0)
+    d = last_query - torch.arange(keys + queries - 1, device=h.device)
+    d = d.clamp(min=0) if encoding.causal else d
     if table is None:
-        line = encoding.distance_bias(distances.to(k_features[0].dtype), h[:, None])
-    elif encoding.causal:
-        line = table[:, distances]
-    else:
-        line = table[:, distances + table.size(1) // 2]  # distance 0 is in the middle
+        line = encoding.distance_bias(d.to(k_features[0].dtype), h[:, None])
+    else:  # in an encoder, distance 0 is in the middle
+        line = table[:, d if encoding.causal else d + table.size(1) // 2]
     return line.unfold(1, keys, 1).flip(1)[None]  # (1, H, T, S)
 
 
@@ -432,25 +395,17 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
-def sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    mask_spec: MaskSpec,
-    backend: SDPBackend | None = None,
-) -> Tensor:
+def sdpa(q, k, v, scale: float, mask_spec: MaskSpec, backend: SDPBackend | None = None) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
-    backend: of the fused kernel; None: PyTorch selects it. Without gradients, where q is wider by
-    the third parts of its columns, other backends compute shapes that this one does not support.
+    backend: None: PyTorch selects it. Without gradients, where the columns of q have third parts,
+    other backends compute shapes that this one does not support.
     is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
     """
     if backend is not None:
-        others = (
-            [] if torch.is_grad_enabled() else [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-        )
+        others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        others = [] if torch.is_grad_enabled() else others
         with sdpa_kernel([backend, *others], set_priority=True):
             return sdpa(q, k, v, scale, mask_spec)
     causal = mask_spec.causal
@@ -461,15 +416,7 @@ def sdpa(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
-def sdpa_with_bias(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    factors,
-    scale: float,
-    causal: bool = True,
-    backend: SDPBackend | None = None,
-) -> Tensor:
+def sdpa_with_bias(q, k, v, factors, scale: float, causal=True, backend=None) -> Tensor:
     """Compute attention by the fused kernel, with the bias sum_r u_r[i] w_r[j] as extra columns.
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py.
@@ -498,9 +445,8 @@ def sdpa_with_bias(
 def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
     """Return x (B, H, T, D) with columns (B, H, T, N) appended, then zeros: (B, H, T, width).
 
-    On a GPU its order in memory is (B, T, H, width), that of the layer. In another order, the
-    backward pass of flash attention would copy the output and its gradient. On a CPU the fused
-    kernel is faster with (B, H, T, width).
+    On a GPU its order in memory is (B, T, H, width), that of the layer: otherwise the backward pass
+    of flash attention copies. On a CPU the fused kernel is faster with (B, H, T, width).
     """
     padding = width - sum(part.size(-1) for part in (x, *columns))
     parts = [x, *columns, x.new_zeros(*x.shape[:3], padding)]
@@ -515,9 +461,7 @@ def expand_columns(x: Tensor, *shape: int) -> Tensor:
     return columns.expand(*shape, -1)
 
 
-def _columns(
-    u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int
-) -> list[tuple[Tensor, Tensor]]:
+def _columns(u, w, dtype, parts) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of columns in `dtype` whose products add up to u * w.
 
     Three parts each give the precision of float32, two nearly so. Gradients flow through the

@@ -27,7 +27,6 @@ import attention
 import attention_cpu  # noqa: F401, registers the attention path "batched"
 import more_encodings  # noqa: F401, registers further encodings
 import pe_spec
-import posenc
 import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE
 from errors import InputError
@@ -47,8 +46,7 @@ CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
 # Elements of the largest block of logits (tokens, V) in memory: 256 MB in float32.
 LOGITS_CHUNK = 2**26
 ROW_MULTIPLE = 64
-# Training on a GPU uses larger chunks: adding a chunk's gradient to that of the embedding takes as
-# long as the loss of 800 tokens.
+# Training on a GPU uses larger chunks, because adding a chunk's gradient takes time.
 GPU_CHUNK_FACTOR = 4
 # torch.compile delays these additions, so with many chunks nearly all logits are in memory.
 MAX_GPU_CHUNKS = 8
@@ -62,7 +60,7 @@ class GPTConfig:
     """Shape and settings of a network.
 
     n_layer, n_head and n_embd override the values of `size`. attn_scale: factor of q k^T; None:
-    1 / sqrt(D). attention: the path, see attention.py. skip_tolerance: see attention.MaskSpec.
+    1 / sqrt(D). attention: name of the path. skip_tolerance: see attention.MaskSpec.
     """
 
     size: str = "small"
@@ -129,15 +127,7 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(
-        self,
-        x: Tensor,
-        pos: Tensor,
-        encoding: posenc.Encoding,
-        path: attention.Path,
-        past: LayerCache | None,
-        lengths: Tensor | None,
-    ) -> Tensor:
+    def forward(self, x, pos, encoding, path: attention.Path, past: LayerCache | None, lengths):
         """Return the output of the layer: x (B, T, C) at positions pos (T,) -> (B, T, C)."""
         q, k, v, packed_qkv = self.qkv(x, pos, encoding)
         last = past.last() if past else None
@@ -157,9 +147,7 @@ class Attention(nn.Module):
         y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, C)
         return self.c_proj(y)
 
-    def qkv(
-        self, x: Tensor, pos: Tensor, encoding: posenc.Encoding
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def qkv(self, x, pos, encoding) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return q, k, v (B, H, T, D) of x (B, T, C), with q and k rotated by the encoding.
 
         The fourth result is the projection (B, T, 3 C) of which q, k and v are views, or None if
@@ -223,13 +211,9 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def init_weights(self):
-        """Initialize the weights as GPT-2 does. Encodings initialize their other parameters.
+        """Initialize Linear and Embedding as GPT-2 does, also those of encodings.
 
-        | weights                                          | initialization        |
-        | Linear and Embedding, also those of encodings    | N(0, 0.02)            |
-        | c_proj, which writes to the residual stream      | N(0, 0.02 / sqrt(2L)) |
-        | biases                                           | 0                     |
-        | LayerNorm                                        | 1, bias 0             |
+        Weights are N(0, 0.02), or N(0, 0.02 / sqrt(2L)) where they write to the residual stream.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -261,11 +245,7 @@ class GPT(nn.Module):
         return MeanCrossEntropy.apply(x.flatten(0, 1), self.wte.weight, targets.flatten())
 
     def compile(self, **options):
-        """Compile by torch.compile: one graph that all blocks share, and one for the loss.
-
-        A single graph takes longer to compile with every layer, reads the residual stream again and
-        again, and makes DistributedDataParallel wait until the end of backward.
-        """
+        """Compile by torch.compile: one graph that all blocks share, and one for the loss."""
         # DistributedDataParallel's buckets would cut each graph into several.
         torch._dynamo.config.optimize_ddp = False
         for block in self.h:
@@ -282,9 +262,7 @@ class GPT(nn.Module):
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
-    def _forward_blocks(
-        self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None
-    ) -> Tensor:
+    def _forward_blocks(self, tokens, cache, lengths=None):
         """Return the output of the last block (B, T, C) for tokens (B, T) after those cached."""
         start = cache.length if cache else 0
         stop = start + tokens.size(1)
@@ -301,10 +279,7 @@ class GPT(nn.Module):
         return self._run_blocks(tokens, pos, cache, lengths)
 
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Return logits (B, V) after one more token of each row (B, 1); the cache has fixed shapes.
-
-        The capacity of the cache is not checked, because only the device knows the position.
-        """
+        """Return logits (B, V) after one more token of each row (B, 1), with fixed shapes."""
         assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
         logits = self.ln_f(x)[:, 0] @ self.wte.weight.T
@@ -438,9 +413,8 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 
-    Forward computes the gradients chunk by chunk, while the chunk's logits exist, so all logits are
-    never in memory and none is computed twice. Products have autocast's dtype, sums are float32.
-    (torch 2.13's linear_cross_entropy rounds the loss to bfloat16, an error of up to 0.4%.)
+    Forward computes the gradients chunk by chunk, while the chunk's logits exist. Products have
+    autocast's dtype, sums are float32 (torch 2.13's linear_cross_entropy rounds the loss).
     """
 
     @staticmethod
@@ -460,8 +434,7 @@ class MeanCrossEntropy(torch.autograd.Function):
             logits = part @ weight.T
             log_p = attention.at_least_float32(logits).log_softmax(-1)
             losses.append(-log_p.gather(1, y))
-            # The gradient of the logits, times N: dividing early would underflow in float16. When
-            # compiled, all from the float32 logits to this line is one kernel with one output.
+            # The gradient of the logits, times N: dividing early would underflow in float16.
             grad = log_p.exp_()
             if x.is_cuda or torch.compiler.is_compiling():
                 grad.sub_(torch.zeros_like(grad).scatter_(1, y, 1))

@@ -17,9 +17,9 @@ programs do: steep biases give denormal attention weights, which are up to four 
 Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 """
 
-import contextlib
 import dataclasses
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeGuard
 
@@ -36,15 +36,7 @@ from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
 # Arguments of from_pretrained that say where the files are.
-LOCATION = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "proxies",
-    "revision",
-    "subfolder",
-    "token",
-)
+LOCATION = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder")
 
 # NumPy before 2.4 looks for denormals at the first call, and warns if they are rounded.
 np.finfo(np.float32)
@@ -134,15 +126,12 @@ class PosencPreTrained(PreTrainedModel):
     def autocast(self, device: torch.device):
         """Return autocast to the dtype of the embedding, or a null context for float32."""
         dtype = self.model.wte.weight.dtype
-        if dtype == torch.float32:
-            return contextlib.nullcontext()
-        return torch.autocast(device.type, dtype)
+        return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
     def lm_loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return transformers' loss of logits (B, T, V), or None without labels."""
-        if labels is None:
-            return None
-        return self.loss_function(logits, labels, self.config.vocab_size)
+        size = self.config.vocab_size
+        return None if labels is None else self.loss_function(logits, labels, size)
 
 
 class PosencModel(PosencPreTrained):
@@ -163,15 +152,13 @@ class PosencModel(PosencPreTrained):
         """Return the hidden states (B, T, C) float32."""
         if input_ids.size(1) == 0:  # empty texts: their mean over tokens is 0
             return self.model.wte(input_ids).float()
-        lengths = None
-        original_index = None
-        if is_padded(attention_mask):
-            input_ids, original_index = pad_right(input_ids, attention_mask)
-            lengths = attention_mask.long().sum(1)
+        if not is_padded(attention_mask):
+            with self.autocast(input_ids.device):
+                return self.model.hidden(input_ids).float()
+        input_ids, original_index = pad_right(input_ids, attention_mask)
+        lengths = attention_mask.long().sum(1)
         with self.autocast(input_ids.device):
             hidden = self.model.hidden(input_ids, lengths=lengths).float()
-        if original_index is None:
-            return hidden
         return hidden.gather(1, original_index[..., None].expand_as(hidden))
 
 
@@ -179,11 +166,7 @@ class PosencForMaskedLM(PosencModel):
     """Encoder that predicts the tokens at <|mask|>."""
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        return_dict: bool = True,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels=None, return_dict=True
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
@@ -204,10 +187,10 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values=None,
-        use_cache: bool | None = None,
+        use_cache=None,
         labels: Tensor | None = None,
-        logits_to_keep: int = 0,
-        return_dict: bool = True,
+        logits_to_keep=0,
+        return_dict=True,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
@@ -240,31 +223,17 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         return output if return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(
-        self,
-        input_ids,
-        past_key_values=None,
-        attention_mask=None,
-        use_cache=None,
-        logits_to_keep=0,
-        **_,
+        self, input_ids, past_key_values=None, attention_mask=None, logits_to_keep=0, **_
     ):
         """Return the inputs of `forward` for the next token.
 
         With a cache: the tokens that it does not hold yet. A padded batch is read from the start.
         """
+        inputs = {"input_ids": input_ids, "logits_to_keep": logits_to_keep}
         if past_key_values is None or is_padded(attention_mask):
-            return {
-                "input_ids": input_ids,
-                "attention_mask": attention_mask,
-                "use_cache": False,
-                "logits_to_keep": logits_to_keep,
-            }
-        return {
-            "input_ids": input_ids[:, past_key_values.get_seq_length() :],
-            "past_key_values": past_key_values,
-            "use_cache": True,
-            "logits_to_keep": logits_to_keep,
-        }
+            return inputs | {"attention_mask": attention_mask, "use_cache": False}
+        inputs["input_ids"] = input_ids[:, past_key_values.get_seq_length() :]
+        return inputs | {"past_key_values": past_key_values, "use_cache": True}
 
 
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
@@ -273,7 +242,7 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     name_or_path: a folder, or a repository of the hub. arguments: of from_pretrained. Models that
     transformers' push_to_hub has uploaded have no SHA-256.
     """
-    location = {name: arguments[name] for name in LOCATION if name in arguments}
+    location = {name: arguments[name] for name in (*LOCATION, "token") if name in arguments}
     try:
         config, _ = PosencConfig.get_config_dict(name_or_path, **location)
     except OSError:

@@ -6,7 +6,7 @@ model, revision = load_pretrained("axiomlaborg/Cable", "NAME.pt")   # or the pat
 
 import fnmatch
 import os
-import pickle
+from pickle import PickleError
 
 from runtime.checkpoints import describe_load_error
 from runtime.loading import check_finite
@@ -85,14 +85,7 @@ def _read_gpt2(name: str) -> tuple[dict, dict, str | None]:
         gpt2, loading_info = loaded  # pyright: ignore[reportGeneralTypeIssues]
     except InputError:
         raise
-    except (
-        OSError,
-        RuntimeError,
-        SafetensorError,
-        TypeError,
-        ValueError,
-        pickle.UnpicklingError,
-    ) as error:
+    except (OSError, RuntimeError, SafetensorError, TypeError, ValueError, PickleError) as error:
         raise InputError(
             f"no GPT-2 model at '{name}' ({_one_line(error)}): name a folder with config.json and "
             "model.safetensors, or, with internet access, gpt2, gpt2-medium, gpt2-large or gpt2-xl"
@@ -108,14 +101,9 @@ def _read_gpt2(name: str) -> tuple[dict, dict, str | None]:
         for key, weight in gpt2.transformer.state_dict().items()
     }
     table = weights.pop("wpe.weight")
-    settings = {
-        "pe": "learnable",
-        "vocab_size": c.vocab_size,
-        "block_size": c.n_positions,
-        "n_layer": c.n_layer,
-        "n_head": c.n_head,
-        "n_embd": c.n_embd,
-    }
+    shared = ("vocab_size", "n_layer", "n_head", "n_embd")
+    settings = {name: getattr(c, name) for name in shared}
+    settings |= {"pe": "learnable", "block_size": c.n_positions}
     weights |= {f"posenc.{layer}.table.weight": table for layer in range(c.n_layer)}
     return settings, weights, revision
 

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 import attention
-from attention import BiasInputs, MaskSpec
 from errors import InputError
 from posenc import Encoding
 
@@ -63,28 +62,12 @@ def check(encoding: Encoding) -> None:
     load()
 
 
-def compute(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias_inputs: BiasInputs,
-    scale: float,
-    mask_spec: MaskSpec,
-    packed_qkv: Tensor | None = None,
-) -> Tensor:
+def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
     interface = load()
-    return interface.fused_attention(
-        q,
-        k,
-        v,
-        interface.bias_from_encoding(*bias_inputs, q.size(1)),
-        scale,
-        mask_spec.causal,
-        mask_spec.window_size,
-        mask_spec.skip_tolerance,
-        packed_qkv,
-    )
+    bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
+    mask = mask_spec.causal, mask_spec.window_size, mask_spec.skip_tolerance
+    return interface.fused_attention(q, k, v, bias, scale, *mask, packed_qkv)
 
 
 attention.register_path(attention.Path("triton", compute, check, skips_tiles=True))

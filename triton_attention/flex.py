@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import attention
-from attention import BiasInputs, MaskSpec
+from attention import MaskSpec
 from errors import InputError
 from posenc import Encoding
 
@@ -36,15 +36,7 @@ def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
     return torch.is_grad_enabled()
 
 
-def compute(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias_inputs: BiasInputs,
-    scale: float,
-    mask_spec: MaskSpec,
-    packed_qkv: Tensor | None = None,
-) -> Tensor:
+def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention by FlexAttention; arguments as in `attention.attend`."""
     run = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
     return run(q, k, v, bias_inputs, scale, mask_spec)

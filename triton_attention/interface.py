@@ -58,21 +58,9 @@ def fused_attention(
         kept = tile_skipping.kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
     if packed_qkv is not None and T == S:
         q, k, v = packed_qkv.unflatten(-1, (3, H, D)), q.new_empty(0), q.new_empty(0)
-    return torch.ops.posenc.attention(
-        q,
-        k,
-        v,
-        s_i,
-        g,
-        s_j,
-        table,
-        pieces,
-        kept,
-        KINDS.index(bias.kind),
-        scale,
-        causal,
-        window_size or operators.NO_WINDOW,
-    )[0]
+    kind, window = KINDS.index(bias.kind), window_size or operators.NO_WINDOW
+    inputs = q, k, v, s_i, g, s_j, table, pieces, kept
+    return torch.ops.posenc.attention(*inputs, kind, scale, causal, window)[0]
 
 
 def _check(q: Tensor, k: Tensor, bias: Bias, causal: bool) -> None:

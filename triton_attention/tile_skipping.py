@@ -32,10 +32,7 @@ def can_skip(kind: str, tolerance: float) -> bool:
 def skipped_fraction(
     q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float
 ) -> float:
-    """Return the fraction of tiles inside the attention mask that `fused_attention` skips.
-
-    Arguments as in `fused_attention`.
-    """
+    """Return the fraction of tiles in the mask that `fused_attention` skips; arguments as there."""
     (B, H, T, D), S = q.shape, k.size(2)
     if not can_skip(bias.kind, skip_tolerance):
         return 0.0
@@ -55,17 +52,7 @@ def skipped_fraction(
 
 
 @torch.no_grad()
-def kept_tiles(
-    q: Tensor,
-    k: Tensor,
-    kind: str,
-    s_i: Tensor,
-    g: Tensor,
-    s_j: Tensor,
-    scale: float,
-    causal: bool,
-    tolerance: float,
-) -> Tensor:
+def kept_tiles(q, k, kind, s_i, g, s_j, scale, causal: bool, tolerance: float) -> Tensor:
     """Return which tiles of keys each tile of queries has to read.
 
     The other tiles together hold at most `tolerance` of every row's weight; in bidirectional
