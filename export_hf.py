@@ -77,12 +77,8 @@ Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU.
 
 
 # Languages of data sets that the repository prepares from the hub.
-LANGUAGES = {
-    "HuggingFaceFW/fineweb": "en",
-    "HuggingFaceFW/fineweb-edu": "en",
-    "kjj0/finewebedu10B-gpt2": "en",
-    "Salesforce/wikitext": "en",
-}
+FINEWEB = "HuggingFaceFW/fineweb", "HuggingFaceFW/fineweb-edu", "kjj0/finewebedu10B-gpt2"
+LANGUAGES = dict.fromkeys((*FINEWEB, "Salesforce/wikitext"), "en")
 HELLASWAG = "Rowan/hellaswag"
 # Of meta.json: where the data is on the hub.
 HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})})
@@ -90,16 +86,12 @@ HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})
 
 @dataclass
 class ExportKind:
-    """What differs between exported decoders and encoders."""
+    """What differs between exported decoders and encoders; example and note are for the README."""
 
     auto_class: str
-    """class of transformers for language modeling"""
-    classes: dict[str, str]
-    """auto_map: class of transformers -> class of hf_interop/modeling.py"""
+    classes: dict[str, str]  # auto_map: class of transformers -> class of hf_interop/modeling.py
     example: str
-    """lines of Python for the exported README"""
     note: str
-    """sentence for the exported README"""
 
 
 DECODER = ExportKind(
@@ -222,18 +214,10 @@ def count_parameters(network: GPT, checkpoint: dict) -> str:
     return f"{text}."
 
 
-def format_readme(
-    name: str,
-    model,
-    checkpoint: dict,
-    sha256: str,
-    records: list[dict],
-    exported: list[plugins.Plugin],
-) -> str:
+def format_readme(name: str, model, checkpoint: dict, sha256: str, records, exported) -> str:
     """Return the README.md of an exported folder, a model card of the hub.
 
-    name: of the folder. model: from `build_hf_model`. sha256: of the checkpoint's file. records:
-    evaluations of the checkpoint. exported: plugins that define the encoding.
+    name: of the folder. sha256: of the checkpoint's file. records: evaluations of the checkpoint.
     """
     import transformers
 
@@ -281,10 +265,7 @@ def evaluation_records(run: str, sha256: str) -> list[dict]:
 
 
 def hub_names(checkpoint: dict) -> dict[str, str]:
-    """Return {data set: name on the hub} for the data that a run was trained on; {} if unknown.
-
-    It is known if the data's folder still exists with the same content.
-    """
+    """Return {data set: name on the hub} of a run's data; {} unless it is still there unchanged."""
     try:
         meta = read_meta(checkpoint["config"].get("data") or ".", "prepare it again")
     except InputError:
@@ -300,8 +281,7 @@ def hub_names(checkpoint: dict) -> dict[str, str]:
 def license_of(checkpoint: dict) -> str | None:
     """Return the license of a run's weights: that of this repository, or None if it is unknown.
 
-    It is unknown for weights that import_pretrained.py imported, and for runs that started from
-    such weights or from a run whose config.yaml cannot be read any more.
+    It is unknown for weights of import_pretrained.py and for runs that started from such weights.
     """
     config = checkpoint["config"]
     seen = set()
@@ -320,18 +300,8 @@ def license_of(checkpoint: dict) -> str | None:
     return None if "model" in config else "mit"
 
 
-def front_matter(
-    name: str,
-    network: GPT,
-    datasets: dict[str, str],
-    records: list[dict],
-    license: str | None,
-) -> str:
-    """Return the metadata of a model card: YAML between lines of three dashes.
-
-    name: of the model. datasets: from `hub_names`. records: from `evaluation_records`. license:
-    from `license_of`; None: no field.
-    """
+def front_matter(name: str, network: GPT, datasets: dict, records: list, license) -> str:
+    """Return the metadata of a model card that the hub reads: YAML between lines of dashes."""
     from huggingface_hub import ModelCardData
 
     task = "text-generation" if network.config.causal else "fill-mask"

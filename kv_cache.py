@@ -14,9 +14,8 @@ from attention import at_least_float32
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
 
-    The first `extend` allocates the buffers: `capacity` tokens, or with a window those that the
-    next tokens attend to. On a CPU they are float32: for one query, the fused kernel is several
-    times as fast as in bfloat16.
+    The first `extend` allocates `capacity` tokens, or with a window those that the next tokens
+    attend to. On a CPU buffers are float32, in which the fused kernel is faster for one query.
 
     window:   if given, only the latest `window` tokens are attended to, including the current one.
     position: int64 (1,), index of the next token, once the shapes are fixed; None before that.
@@ -98,8 +97,8 @@ class LayerCache:
 class Cache:
     """KV cache of a GPT, for use without gradients; one LayerCache per layer.
 
-    capacity: the largest number of tokens. window: instead of a capacity, the number of latest
-    tokens that are attended to, for sequences of any length (Sandwich, appendix B).
+    capacity: the largest number of tokens; or window: the number of latest tokens that are attended
+    to, for sequences of any length (Sandwich, appendix B).
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
@@ -113,10 +112,7 @@ class Cache:
         return self.layers[0].length
 
     def fix_shapes(self) -> None:
-        """Give every later step the same shapes, for `GPT.decode`, so that it compiles once.
-
-        Tokens then come one at a time, and `position` counts them on the device.
-        """
+        """Give every later step of one token the same shapes: `GPT.decode` compiles once."""
         self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
         for layer in self.layers:
             layer.position = self.position

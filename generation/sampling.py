@@ -39,13 +39,7 @@ class SamplingConfig:
 
 @torch.inference_mode()
 def generate(
-    model: GPT,
-    prompts: list[list[int]],
-    config: SamplingConfig,
-    vocab_size: int,
-    end_token: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    model: GPT, prompts: list[list[int]], config, vocab_size: int, end_token: int, device, dtype
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of the rows that are not finished.
 
@@ -55,10 +49,8 @@ def generate(
 
     All rows advance together, one position per step, from the end of the shortest prompt. A row
     inside of its prompt takes the prompt's token instead of the sampled one. When an encoding's
-    longest context is full, its second half is read again as the start of a new context.
-
-    On a GPU a step is launched before the tokens of the step before are read, so that the GPU does
-    not wait for the host.
+    longest context is full, its second half is read again as the start of a new context. On a GPU a
+    step is launched before the tokens of the step before are read.
     """
     generator = torch.Generator(device).manual_seed(config.seed)
     prompt_lengths = [len(prompt) for prompt in prompts]

@@ -109,7 +109,7 @@ def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]
 
 def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
     """Raise InputError if a plugin has imports that cannot be rewritten, with their lines."""
-    source = plugin_source(plugin)
+    source = importlib.util.decode_source(plugin.source)
     lines = source.split("\n")
     problems = []
     for node in _imports(source):
@@ -147,17 +147,16 @@ def _is_of_repository(name: str) -> bool:
     return is_ours or first.startswith(MODULE_PREFIX)
 
 
-def plugin_source(plugin: Plugin) -> str:
-    """Return the text of a plugin."""
-    return importlib.util.decode_source(plugin.source)
-
-
 def required_packages(plugin: Plugin) -> list[str]:
     """Return the packages that a plugin imports, without torch and the standard library.
 
     The names are those that pip installs (pillow for PIL); that of the module if it is unknown.
     """
-    names = [name for node in _imports(plugin_source(plugin)) for name in _imported_names(node)]
+    names = [
+        name
+        for node in _imports(importlib.util.decode_source(plugin.source))
+        for name in _imported_names(node)
+    ]
     modules = {name.partition(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}
     distributions = importlib.metadata.packages_distributions()
     packages = {
@@ -176,7 +175,7 @@ def write_modules(folder: Path, exported: list[Plugin]) -> None:
     modules = modules_with(exported)
     sources = {name: _source_path(name).read_text(encoding="utf-8") for name in MODULES}
     for plugin in exported:
-        sources[plugin.module] = plugin_source(plugin)
+        sources[plugin.module] = importlib.util.decode_source(plugin.source)
         # Importing it registers the encodings.
         sources[MODULES[0]] += f"\nimport {plugin.module}  # noqa: E402, F401\n"
     for module, source in sources.items():

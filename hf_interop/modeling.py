@@ -142,8 +142,7 @@ class PosencModel(PosencPreTrained):
     ):
         """Return the output of the last LayerNorm, (B, T, C) float32.
 
-        attention_mask: (B, T), 0 at padding, which may be on either side. A row of a padded batch
-        gives what it gives alone. Raises ValueError for padding between tokens.
+        attention_mask: (B, T), 0 at padding, on one side, which changes no row's result.
         """
         output = BaseModelOutput(last_hidden_state=self.encode(input_ids, attention_mask))
         return output if return_dict else output.to_tuple()
@@ -194,8 +193,7 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        attention_mask: (B, T), 0 at padding, which may be on either side. A row of a padded batch
-        gives what it gives alone. labels: as input_ids, -100 at tokens without a loss.
+        attention_mask: see PosencModel. labels: as input_ids, -100 at tokens without a loss.
         logits_to_keep: return the logits of that many last tokens; 0: of all. Raises ValueError for
         padding between tokens, and for a padded batch with a cache.
         """

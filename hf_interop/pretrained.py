@@ -35,11 +35,8 @@ def load_pretrained(
 ) -> tuple[GPT, str | None]:
     """Return a GPT-2 or a model of the CABLE authors, and its commit on the hub, if it is there.
 
-    Its logits are those of the original.
-    name: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl" or a folder saved by transformers; or
-    "axiomlaborg/Cable" with the name of a `file` there, or the path of such a file.
-    block_size, attn_scale: of a CABLE checkpoint, which records neither; the authors' training code
-    multiplies q k^T by 1. Raises InputError if there is no such model, or it is not supported.
+    name, file: as in import_pretrained.py. block_size, attn_scale: of a CABLE checkpoint, which
+    records neither. Raises InputError if there is no such model, or it is not supported.
     """
     if is_cable(name, file):
         path, revision = (name, None) if os.path.isfile(name) else _download_cable(name, file)
@@ -148,10 +145,7 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
 
 
 def _download_gpt2(name: str) -> tuple[str, str]:
-    """Return the folder of a GPT-2 of the hub, and its commit.
-
-    Weights are *.safetensors if there are any, else pytorch_model*.bin.
-    """
+    """Return the folder of a GPT-2 of the hub, and its commit; it has safetensors or bin files."""
 
     def choose(names: list[str]) -> list[str]:
         if "config.json" not in names:
@@ -168,10 +162,7 @@ def _download_gpt2(name: str) -> tuple[str, str]:
 
 
 def _download_cable(repository: str, file: str | None) -> tuple[str, str]:
-    """Return the path of a file of weights from the hub, and its commit.
-
-    file: may be None if the repository has only one.
-    """
+    """Return the path of a file of weights from the hub, of its only one if None; its commit."""
 
     def choose(names: list[str]) -> list[str]:
         names = [name for name in names if name.endswith((".pt", ".pth", ".bin"))]

@@ -6,11 +6,8 @@ import torch
 def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, tuple[int, int, int, int]]:
     """Return (queries, keys, warps, stages) of a program for each kernel a kind of bias launches.
 
-    For no bias and decay, at a head dimension of 64, they were chosen by time on an H100; larger
-    tiles need fewer instructions, but more time (docs/performance.md). The others were not
-    measured: of the sizes with which a program reads at most 20 bytes per cycle, they need the
-    fewest instructions on Hopper. All need at most the 99 KB of shared memory that an RTX 4090 has
-    per program.
+    For no bias and decay, at a head dimension of 64, they were chosen by time on an H100
+    (docs/performance.md); others by counting instructions. All fit into the 99 KB of an RTX 4090.
 
     `forward` and `rows` have the same number of queries, and the keys of `rows` divide those of
     `forward`, because tiles of `forward` are the units that can be skipped.

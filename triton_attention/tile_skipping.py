@@ -56,9 +56,7 @@ def kept_tiles(q, k, kind, s_i, g, s_j, scale, causal: bool, tolerance: float) -
     """Return which tiles of keys each tile of queries has to read.
 
     The other tiles together hold at most `tolerance` of every row's weight; in bidirectional
-    attention half of it on each side.
-
-    q: (B, H, T, D). k: (B, H, S, D). kind: decay or log-decay. s_i, g: (B, H, T). s_j: (B, H, S).
+    attention half of it on each side. kind: decay or log-decay; tensors as in operators.py.
     Returns (1 or 2, B, H, tiles of queries), int32: the index of the first tile of keys and, if not
     causal, the index after the last one.
     """
