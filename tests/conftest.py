@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -28,6 +29,7 @@ from runtime import checkpoints, cli, plugins  # noqa: E402
 
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
+from model import GPT, GPTConfig  # noqa: E402
 from text_data import shards  # noqa: E402
 
 torch.set_flush_denormal(True)
@@ -148,6 +150,36 @@ def trained(data_dir, tmp_path_factory):
         return done[pe, flags]
 
     return train
+
+
+@pytest.fixture(scope="session")
+def lively(trained, tmp_path_factory):
+    """lively("rope"): a run of untrained, large weights, whose likeliest tokens are far from ties.
+
+    Texts never end, and padding tokens would win if they took part. Read-only.
+    """
+    root = tmp_path_factory.mktemp("lively")
+
+    def make(pe, *flags):
+        run = root / "".join(flags) / pe
+        if not run.exists():
+            shutil.copytree(trained("cable", *flags), run)
+            path = checkpoints.checkpoint_path(run)
+            checkpoint = checkpoints.load_checkpoint(run, None)
+            torch.manual_seed(1)
+            settings = {**checkpoint["gpt"], "pe": pe, "attention": "auto"}
+            model = GPT(GPTConfig(**settings))
+            for parameter in model.parameters():
+                if parameter.ndim == 2:
+                    nn.init.normal_(parameter, std=0.3)
+            model.wte.weight.data[256] = 0  # <|endoftext|>
+            model.wte.weight.data[257:] *= 10
+            config = {**checkpoint["config"], "pe": pe}
+            changed = {"gpt": settings, "config": config, "model": model.state_dict()}
+            save_checkpoint({**checkpoint, **changed}, path)
+        return run
+
+    return make
 
 
 def write_shards(folder, documents, shard_tokens=1000, vocab_size=257, tokenizer="bytes"):

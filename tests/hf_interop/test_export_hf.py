@@ -13,7 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from conftest import ENCODINGS, ROOT, evaluation, run_outside, save_checkpoint
+from conftest import ENCODINGS, ROOT, evaluation, run_outside
+from test_report import record as make_record
 from test_sampling import greedy_tokens
 
 import eval_extrapolation
@@ -24,6 +25,9 @@ from hf_interop.tokenizer import build_tokenizer
 from text_data.tokenizer import load_tokenizer
 
 EXPORTED = [pe for pe in ENCODINGS if "test-" not in pe]
+# One of each kind: these also generate, and are saved again.
+GENERATING = ["cable", "rope", "learnable", "kerple", "fire", "cope", "dapev2+kerple"]
+GENERATING += ["window:w=9+rope@1_cable@1", "rope:heads_percent=75+cable:heads_percent=75"]
 PROMPT = [256, *b"1: line"]
 LOADED = """
 import logging, pathlib, sys
@@ -49,6 +53,10 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
         parts = [model(part, past_key_values=cache, use_cache=True).logits
                  for part in tokens.split((1, 6, 1, 8), 1)]
         result["cached"] = torch.cat(parts, 1)
+    result["warnings"], warnings[:] = list(warnings), []
+    if folder.name not in sys.argv[2].split():
+        continue
+    with torch.no_grad():
         result["last"] = model(tokens, logits_to_keep=2).logits
         steps = []
         forward = model.model.hidden
@@ -76,7 +84,7 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     result["end"] = model.generation_config.eos_token_id
     result["denormal"] = (torch.tensor([2e-40]) / 2).item()
     result["loss"] = model(tokens, labels=tokens).loss.item()
-    saved = f"{sys.argv[2]}/{folder.name} saved"  # as fine-tuning does
+    saved = f"{sys.argv[3]}/{folder.name} saved"  # as fine-tuning does
     model.save_pretrained(saved)
     reloaded = AutoModelForCausalLM.from_pretrained(saved, trust_remote_code=True)
     result["saved"] = reloaded(tokens).logits.detach()
@@ -85,80 +93,63 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     result["bf16"] = bf16(tokens).logits.detach()
     result["dtypes"] = sorted({str(p.dtype) for p in bf16.parameters()})
     result["bf16 tokens"] = bf16.generate(**prompt, max_new_tokens=3).shape[1]
-    result["warnings"], warnings[:] = list(warnings), []
-torch.save(results, sys.argv[2] + "/results.pt")
+torch.save(results, sys.argv[3] + "/results.pt")
 """
 
 
 @pytest.fixture(scope="session")
-def folders(trained, tmp_path_factory):
-    """(folder of runs, folder of exports), one per encoding.
-
-    Weights are large enough to avoid ties, and padding tokens would win if they took part.
-    """
-    root = tmp_path_factory.mktemp("export")
+def folders(lively, tmp_path_factory):
+    """Folder of exports, one per encoding."""
+    root = tmp_path_factory.mktemp("exports")
     for pe in EXPORTED:
-        folder = shutil.copytree(trained(pe), root / "runs" / pe)
-        path = checkpoints.checkpoint_path(folder)
-        checkpoint = torch.load(path, weights_only=True)
-        model, _ = loading.load_model(folder, torch.device("cpu"))
-        torch.manual_seed(1)
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.3)
-        model.wte.weight.data[256] = 0  # never <|endoftext|>
-        model.wte.weight.data[257:] *= 10
-        save_checkpoint({**checkpoint, "model": model.state_dict()}, path)
-        export_hf.main([str(folder), "--out_dir", str(root / "exports" / pe)])
-    return root / "runs", root / "exports"
+        export_hf.main([str(lively(pe)), "--out_dir", str(root / pe)])
+    return root
 
 
 @pytest.fixture(scope="session")
 def loaded(folders, tmp_path_factory):
     """Results of a process outside the repository, by encoding."""
-    return run_outside(LOADED, tmp_path_factory.mktemp("away"), folders[1])
+    return run_outside(LOADED, tmp_path_factory.mktemp("away"), folders, " ".join(GENERATING))
+
+
+def close(one, other):
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("pe", EXPORTED)
-def test_loaded_folder_has_the_logits_of_the_run(pe, folders, loaded):
-    model, result = loading.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
-    tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
+def test_loaded_folder_has_the_logits_of_the_run(pe, lively, loaded):
+    model, result = loading.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
     with torch.no_grad():
-        logits = model(tokens)[..., :257]
-    for key in ("logits", "cached", "saved"):
-        assert torch.allclose(result[key], logits, rtol=1e-5, atol=1e-5), key
-    assert torch.allclose(result["last"], logits[:, -2:], rtol=1e-5, atol=1e-5)
-    assert not any(result["report"].values()) and not [
-        line for line in result["warnings"] if "initialized" in line
-    ], result
-    assert result["end"] == 256
-    assert result["denormal"] == 0  # denormal attention weights are slow on a CPU
-    assert result["loss"] == pytest.approx(
-        torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item(), rel=1e-5
-    )
+        logits = model(torch.tensor([[256, *b"12: line 7 of 4"]]))[..., :257]
+    assert close(result["logits"], logits) and close(result["cached"], logits)
+    assert result["prompt"] == [PROMPT]
+    assert not any(result["report"].values())
+    assert not [line for line in result["warnings"] if "initialized" in line]
+
+
+@pytest.mark.parametrize("pe", GENERATING)
+def test_loaded_folder_generates_and_is_saved_again(pe, lively, loaded):
+    model, result = loading.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
+    logits, tokens = result["logits"], torch.tensor([*b"12: line 7 of 4"])
+    assert close(result["saved"], logits) and close(result["last"], logits[:, -2:])
+    assert (result["end"], result["denormal"]) == (256, 0)  # denormal weights are slow on a CPU
+    loss = torch.nn.functional.cross_entropy(logits[0, :-1], tokens)
+    assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert (result["bf16"] - logits).abs().max() < 0.05 * logits.abs().max()
     assert "torch.bfloat16" in result["dtypes"] and result["bf16 tokens"] == len(PROMPT) + 3
-
-
-@pytest.mark.parametrize("pe", EXPORTED)
-def test_generate_returns_the_likeliest_tokens(pe, folders, loaded):
-    model, result = loading.load_model(folders[0] / pe, torch.device("cpu"))[0], loaded[pe]
     expected = PROMPT + greedy_tokens(model, PROMPT, 8)
-    assert result["prompt"] == [PROMPT] and result["text"] == result["text, no cache"] == expected
+    assert result["text"] == result["text, no cache"] == expected
     assert result["tokens per step"] == [len(PROMPT)] + [1] * 7  # the cache holds the rest
     assert result["beams"] == result["beams, no cache"]
     assert result["batch"] == result["alone"]
     for side in ("left", "right"):
-        assert all(
-            torch.allclose(a, b, atol=1e-5)
-            for a, b in zip(result[f"padded {side}"], result["unpadded"], strict=True)
-        ), side
+        assert all(map(close, result[f"padded {side}"], result["unpadded"])), side
 
 
 def test_unsupported_padding_is_refused(folders):
     from hf_interop import modeling
 
-    model = modeling.PosencForCausalLM.from_pretrained(folders[1] / "cable")
+    model = modeling.PosencForCausalLM.from_pretrained(folders / "cable")
     tokens = torch.tensor([[256, 1, 2, 3]])
     with pytest.raises(ValueError, match="padding between tokens"):
         model(tokens, attention_mask=torch.tensor([[1, 0, 1, 1]]))
@@ -187,26 +178,24 @@ def test_a_cache_of_bfloat16_keys_does_not_round_features():
 def test_exported_modules_import_nothing_of_the_repository(folders):
     names = {path.stem for path in ROOT.glob("*.py")}
     names |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"triton_attention"}
-    for path in (folders[1] / "cable").glob("*.py"):
+    for path in (folders / "cable").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            absolute = (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else ([node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
-            )
-            assert not names & set(absolute), path
-            if isinstance(node, ast.ImportFrom) and node.level and node.module:
-                assert (folders[1] / "cable" / f"{node.module}.py").exists()
+            if isinstance(node, ast.Import):
+                assert names.isdisjoint(alias.name for alias in node.names), path
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                assert node.module not in names, path
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                assert (folders / "cable" / f"{node.module}.py").exists()
 
 
 def test_exported_readme_is_complete(folders):
-    text = (folders[1] / "alibi" / "README.md").read_text()
+    text = (folders / "alibi" / "README.md").read_text()
     assert (
         "positional encoding `alibi`: custom: 2 layers x 16, 2 heads, 0.01M parameters,\n"
         "trained at 16 tokens, step 6" in text
     )
     assert (ROOT / "CITATION.cff").read_text() in text and "Any context length" in text
-    assert "up to 16 tokens" in (folders[1] / "learnable" / "README.md").read_text()
+    assert "up to 16 tokens" in (folders / "learnable" / "README.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
     compile(code, "README.md", "exec")
     # Without trust_remote_code, transformers asks a question.
@@ -219,11 +208,8 @@ def test_gpt2_tokenizer_equals_tiktoken():
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = build_tokenizer(gpt2)
-    text = (
-        (ROOT / "README.md").read_text()
-        + (ROOT / "posenc.py").read_text()
-        + " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
-    )
+    text = (ROOT / "README.md").read_text() + (ROOT / "posenc.py").read_text()
+    text += " naïve  é😀中文\u0301\x00\t's 'S 12345 \n\n  end "
     assert theirs.encode(text) == gpt2.encode(text) and theirs.decode(theirs.encode(text)) == text
     assert len(theirs) == gpt2.vocab_size and theirs.encode("<|endoftext|>") == [50256]
 
@@ -301,25 +287,44 @@ def test_data_of_the_hub_is_named(data_dir, trained, tmp_path):
     assert export_hf.hub_names(checkpoint) == {}
 
 
-def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folders, capsys):
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "checkpoint_0000001.pt").touch()
+    damaged = make_record("rope", {256: 4.0}) | {"checkpoint_sha256": "1"}
+    damaged["lengths"]["256"]["tokens"] = "many"
+    (tmp_path / "eval_toy_val.json").write_text(json.dumps(damaged))
+    with pytest.raises(InputError, match=r"eval_toy_val.json: expected int.*\[...\].tokens"):
+        export_hf.evaluation_records(str(tmp_path), "1")
+    assert export_hf.evaluation_records(str(tmp_path), "of another checkpoint") == []
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "[" * 10_000, '{"dataset": []}', '{"splits": {"train": []}, "source": 1}']
+)
+def test_data_without_a_readable_meta_has_no_name(content, tmp_path):
+    (tmp_path / "meta.json").write_text(content)
+    checkpoint = {"config": {"data": str(tmp_path)}, "data": {"sha256": "1"}}
+    assert export_hf.hub_names(checkpoint) == {}
+
+
+def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folders, lively):
     """The run has more: 63 rows of its embedding pad the vocabulary of 257 to 320."""
     from hf_interop import modeling
 
     for pe in ("learnable", "dapev2+kerple", "sinusoidal"):
-        model = modeling.PosencForCausalLM.from_pretrained(folders[1] / pe)
-        run, _ = loading.load_model(folders[0] / pe, torch.device("cpu"))
+        model = modeling.PosencForCausalLM.from_pretrained(folders / pe)
+        run, _ = loading.load_model(lively(pe), torch.device("cpu"))
         count = run.parameter_count() - 63 * 16
-        stored = safetensors.torch.load_file(folders[1] / pe / "model.safetensors")
+        stored = safetensors.torch.load_file(folders / pe / "model.safetensors")
         assert model.num_parameters() == model.model.parameter_count() == count
         assert sum(tensor.numel() for tensor in stored.values()) == count
         line = f"{count:,} parameters; the run has {run.parameter_count():,}, 1,008 of them to pad"
-        assert line in (folders[1] / pe / "README.md").read_text()
+        assert line in (folders / pe / "README.md").read_text()
 
 
 def test_exported_files_have_ordinary_permissions(folders):
     umask = os.umask(0o022)
     os.umask(umask)
-    modes = {path.stat().st_mode & 0o777 for path in (folders[1] / "cable").iterdir()}
+    modes = {path.stat().st_mode & 0o777 for path in (folders / "cable").iterdir()}
     assert modes == {0o666 & ~umask}
 
 
@@ -332,8 +337,8 @@ def test_byte_tokenizer():
     )
 
 
-def test_invalid_input_is_refused(refused, folders, tmp_path, monkeypatch, trained):
-    main, run, out = export_hf.main, folders[0] / "cable", ("--out_dir", tmp_path / "out")
+def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch, trained):
+    main, run, out = export_hf.main, lively("cable"), ("--out_dir", tmp_path / "out")
     assert "name one run" in refused(main, *out)[0]
     assert "contains no checkpoint" in refused(main, tmp_path, *out)[0]
     assert (
@@ -353,46 +358,32 @@ def test_invalid_input_is_refused(refused, folders, tmp_path, monkeypatch, train
 
 
 @pytest.mark.parametrize("pe", ["rope+cable", "fire"])
-def test_lm_eval_agrees_with_eval_hellaswag(pe, folders, tmp_path, monkeypatch):
+def test_lm_eval_agrees_with_eval_hellaswag(pe, folders, lively, tmp_path, monkeypatch):
     """lm-evaluation-harness runs its own task on a local file and an exported folder."""
-    lm_eval = pytest.importorskip(
-        "lm_eval", reason="needs lm-evaluation-harness: pip install lm_eval accelerate"
-    )
+    lm_eval = pytest.importorskip("lm_eval", reason="pip install lm_eval accelerate")
     pytest.importorskip("accelerate")
     from lm_eval.tasks.hellaswag import utils
     from test_eval_hellaswag import EXAMPLES
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    source, run = tmp_path / "scenes.jsonl", folders[0] / pe
+    run = shutil.copytree(lively(pe), tmp_path / "run")
+    source = tmp_path / "scenes.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
     task = yaml.safe_load(
         (Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function", "")
     )
-    task |= {
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"validation": str(source)}},
-        "training_split": None,
-        "tag": None,
-        "process_docs": utils.process_docs,
-    }
-    theirs = lm_eval.simple_evaluate(
-        "hf",
-        {"pretrained": str(folders[1] / pe), "trust_remote_code": True},
-        [task],
-        device="cpu",
-        batch_size=3,
-    )
-    eval_hellaswag.main(
-        [str(run), "--source", str(source), "--device", "cpu", "--dtype", "float32"]
-    )
+    files = {"data_files": {"validation": str(source)}}
+    task |= {"dataset_path": "json", "dataset_kwargs": files, "training_split": None, "tag": None}
+    task["process_docs"] = utils.process_docs
+    model = {"pretrained": str(folders / pe), "trust_remote_code": True}
+    theirs = lm_eval.simple_evaluate("hf", model, [task], device="cpu", batch_size=3)
+    flags = ["--source", str(source), "--device", "cpu", "--dtype", "float32"]
+    eval_hellaswag.main([str(run), *flags])
     ours = json.loads((run / "eval_hellaswag_scenes.json").read_text())
     assert [
         [answer[0] for (answer,) in sample["resps"]] for sample in theirs["samples"]["hellaswag"]
     ] == [pytest.approx(row, abs=2e-4) for row in ours["log_likelihoods"]]
     result = theirs["results"]["hellaswag"]
-    assert {key: result[f"{key},none"] for key in ("acc", "acc_norm")} == {
-        key: ours[key] for key in ("acc", "acc_norm")
-    }
-    assert {key: result[f"{key}_stderr,none"] for key in ("acc", "acc_norm")} == {
-        key: pytest.approx(ours[f"{key}_se"]) for key in ("acc", "acc_norm")
-    }
+    for key in ("acc", "acc_norm"):
+        assert result[f"{key},none"] == ours[key]
+        assert result[f"{key}_stderr,none"] == pytest.approx(ours[f"{key}_se"])
