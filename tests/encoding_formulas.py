@@ -185,14 +185,6 @@ def mep_learned_bias(encoding, x):
 
 
 BIASES = {
-    "nope": None,
-    "learnable": None,
-    "sinusoidal": None,
-    "rope": None,
-    "p-rope": None,
-    "rope-pi": None,
-    "rope-ntk": None,
-    "yarn": None,
     "alibi": alibi_bias,
     "cable": cable_bias,
     "cable-nw": cable_nw_bias,
@@ -213,16 +205,11 @@ BIASES = {
     "diet-abs": diet_abs_bias,
     "mep": mep_bias,
     "mep-learned": mep_learned_bias,
-    "window": None,
-    "logn": None,
-    "ssmax": None,
-    "cope": None,
-    "dape": None,
-    "dapev2": None,
-    "shape": None,
-    "cape": None,
-    "shaw": None,
-    "transformer-xl": None,
+}
+# Encodings that act elsewhere.
+WITHOUT_BIAS = {
+    *("nope", "learnable", "sinusoidal", "shape", "cape", "rope", "p-rope", "rope-pi", "rope-ntk"),
+    *("yarn", "window", "logn", "ssmax", "cope", "dape", "dapev2", "shaw", "transformer-xl"),
 }
 
 
@@ -244,31 +231,3 @@ def check_rotation(pe, frequencies, first, factor=1):
         x = x.double().numpy()
         z = (x[..., : D // 2] + 1j * x[..., D // 2 :]) * rotation
         assert_allclose(y, np.concatenate([z.real, z.imag], -1), atol=3e-6)
-
-
-def check_rotation_of_transformers(pe, rope_type, base, settings, factor=1):
-    """Compare `rotate` with the rotary embedding of transformers, trained at 1,000 tokens."""
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
-
-    width, length = 4 * C, 1000
-
-    def config(**rope_parameters):
-        return LlamaConfig(
-            hidden_size=width,
-            num_attention_heads=H,
-            max_position_embeddings=length,
-            rope_parameters={"rope_theta": base, **rope_parameters},
-        )
-
-    q, k = torch.randn(2, B, H, T, width // H)
-    rotary = LlamaRotaryEmbedding(config(rope_type="default"))
-    if rope_type != "default":
-        scaled = config(rope_type=rope_type, **settings)
-        extended = 8 * length if rope_type == "dynamic" else None
-        rotary.inv_freq, _ = ROPE_INIT_FUNCTIONS[rope_type](scaled, None, extended)
-    expected = apply_rotary_pos_emb(q, k, *rotary(q, torch.arange(T)[None]))
-    rotated = make(pe, width=width, block_size=length).rotate(q, k, torch.arange(T))
-    for x, y in zip(rotated, expected, strict=True):
-        assert_allclose(x / factor, y, atol=1e-5)

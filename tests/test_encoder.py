@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENCODINGS, TINY, evaluation, log_of, ranks, write_shards
+from conftest import TINY, evaluation, log_of, write_shards
 from in_process import digest
 from numpy.testing import assert_allclose
 
@@ -20,11 +20,9 @@ import report
 import sample
 import train_gpt
 from errors import InputError
-from evaluation.layer_checks import supports_bidirectional
 from model import GPT, GPTConfig
 from text_data import data_loader, shards
 
-BIDIRECTIONAL = [pe for pe in ENCODINGS if supports_bidirectional(pe)]
 MLM = [*TINY, "--objective", "mlm"]
 CPU = torch.device("cpu")
 CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]
@@ -140,32 +138,6 @@ def test_masks_do_not_depend_on_the_world_size(folder, world_size, micro_batch):
     assert len(torch.cat(expected).unique(dim=0)) > 35
 
 
-@pytest.mark.parametrize("pe", ["nope", "alibi", "kerple", "t5-clip", "fire", "window:w=9+alibi"])
-def test_a_bias_of_distances_does_not_distinguish_left_from_right(pe):
-    """Each token has the same output in a text and in its mirror image."""
-    assert mirror_difference(pe) < 1e-4
-
-
-@pytest.mark.parametrize("pe", ["rope", "learnable", "sinusoidal", "t5", "cable", "rope+alibi"])
-def test_other_encodings_distinguish_left_from_right(pe):
-    """CABLE's steps belong to the later one of two tokens."""
-    assert mirror_difference(pe) > 1e-2
-
-
-def mirror_difference(pe):
-    model, tokens = make_encoder(pe), torch.randint(VOCAB, (1, 40))
-    return (model(tokens) - model(tokens.flip(1)).flip(1)).abs().max()
-
-
-@pytest.mark.parametrize("pe", BIDIRECTIONAL)
-def test_padding_does_not_change_the_output(pe):
-    model, tokens = make_encoder(pe), torch.randint(VOCAB, (2, 40))
-    padded = model.hidden(tokens, lengths=torch.tensor([40, 13]))
-    for row, length in enumerate((40, 13)):
-        alone = model.hidden(tokens[row : row + 1, :length])[0]
-        torch.testing.assert_close(padded[row, :length], alone, rtol=1e-4, atol=1e-4)
-
-
 def test_loss_is_of_the_masked_tokens_only():
     model, tokens = make_encoder("cable"), torch.randint(VOCAB, (3, 20))
     positions = torch.tensor([[0, 5], [3, 19], [7, 8]])
@@ -177,27 +149,7 @@ def test_loss_is_of_the_masked_tokens_only():
     assert_allclose(losses, expected.detach().view(3, 2), rtol=1e-4)
 
 
-def test_flops_count_the_logits_of_masked_tokens_only():
-    """10 of 40 tokens are masked; compared with torch's own count.
-
-    torch does not count biases and norms, and counts the logits of attention that the dense path
-    computes again in the backward pass.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    model = make_encoder("nope", attention="dense")
-    tokens, positions = torch.randint(VOCAB, (1, 40)), torch.arange(10)[None]
-    with FlopCounterMode(display=False) as counter:
-        model(tokens, positions, positions).backward()
-    biases_and_norms = 6 * sum(p.numel() for p in model.parameters() if p.ndim == 1)
-    recomputed = 2 * 2 * 24 * 40
-    expected = model.flops_per_token(40, 10) - biases_and_norms + recomputed
-    assert counter.get_total_flops() / 40 == expected
-
-
-@pytest.mark.parametrize(
-    "pe", ["rope", "cable", "fox", "t5", "fire", "window:w=9+alibi", "dapev2+kerple"]
-)
+@pytest.mark.parametrize("pe", ["cable", "fire", "window:w=9+alibi"])
 def test_training_step_compiles_to_one_graph(pe):
     model = make_encoder(pe)
     generator = torch.Generator().manual_seed(3)
@@ -249,14 +201,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(encoder, data_dir, tmp_path, 
     assert saved_steps == [2]
     resumed = checkpoints.load_checkpoint(run)["model"]
     assert digest(resumed) == digest(checkpoints.load_checkpoint(encoder("cable"))["model"])
-
-
-def test_two_processes_give_the_losses_of_one(encoder, data_dir, tmp_path):
-    done = ranks(2, *MLM, "--data", data_dir, "--pe", "cable", "--out_dir", tmp_path / "run")
-    assert [status for status, *_ in done] == [0, 0], done
-    for ours, expected in zip(log_of(tmp_path / "run"), log_of(encoder("cable")), strict=True):
-        assert ours["kind"] == expected["kind"]
-        assert ours.get("loss", 0) == pytest.approx(expected.get("loss", 0), rel=1e-4)
 
 
 def test_another_objective_is_refused_on_resume(trained, data_dir, tmp_path):

@@ -1,7 +1,6 @@
 """Tests of generation/sampling.py: greedy decoding, batches, long contexts, distributions."""
 
 import copy
-import itertools
 
 from runtime import checkpoints, loading
 
@@ -122,16 +121,6 @@ def test_layers_are_packed_where_onednn_can(compile, model, monkeypatch):
         assert torch.equal(cable(tokens), plain(tokens))
 
 
-def test_prepared_weights_take_half_the_memory(model):
-    """All but those of norms and encodings, which stay float32."""
-    cable = model("cable")
-    sizes = {name: p.nbytes for name, p in cable.named_parameters()}
-    loading.prepare_generation(cable, torch.bfloat16)
-    for name, parameter in cable.named_parameters():
-        exact = "posenc" in name or "ln_" in name
-        assert parameter.nbytes == sizes[name] // (1 if exact else 2), name
-
-
 @pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "fire"])
 def test_cast_blocks_change_no_loss(pe, model):
     """Autocast casts the same weights, at every call."""
@@ -142,15 +131,6 @@ def test_cast_blocks_change_no_loss(pe, model):
         expected = model(pe).losses(tokens, tokens)
         assert torch.equal(cast.losses(tokens, tokens), expected)
     assert expected.dtype == torch.float32
-
-
-def test_memory_does_not_grow_with_the_tokens_to_come(model):
-    """An encoding with a longest context needs no cache for all of them."""
-    config = sampling.SamplingConfig(max_new_tokens=10**9, temperature=0)
-    learnable, prompt = model("learnable"), [END, *b"1: line"]
-    steps = sampling.generate(learnable, [prompt], config, 257, END, CPU, torch.float32)
-    tokens = [step[0] for step in itertools.islice(steps, 8)]
-    assert tokens == greedy_tokens(learnable, prompt, 8)
 
 
 def test_buffer_of_the_texts_grows(model, monkeypatch):
@@ -230,15 +210,12 @@ LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
         # ... and 0.77 of it is less.
         ({"temperature": 1, "top_k": 3, "top_p": 0.77}, [0, 4 / 7, 0, 3 / 7]),
         ({"temperature": 0}, [0, 1, 0, 0]),
+        ({"temperature": 1e-37}, [0, 1, 0, 0]),  # does not overflow
     ],
 )
 def test_samples_follow_the_distribution(settings, expected):
     fractions = sampled_fractions(LOGITS, **settings)
     assert np.abs(fractions - expected).max() < 0.012  # three standard errors
-
-
-def test_a_tiny_temperature_does_not_overflow():
-    assert sampled_fractions(LOGITS + 100, temperature=1e-37).tolist() == [0, 1, 0, 0]
 
 
 def test_the_end_token_finishes_a_row(model):

@@ -103,26 +103,21 @@ def test_half_precision_and_variants_are_saved(export, tmp_path):
         load(tmp_path / "bf16", variant="bf16")
 
 
-def test_models_that_transformers_uploads_have_no_hash(export, tmp_path):
-    folder = shutil.copytree(export, tmp_path / "uploaded")
-    config = {**config_of(folder), "weights_sha256": None}
-    (folder / "config.json").write_text(json.dumps(config))
+def test_hashes_of_other_files_and_missing_files_are_refused(export, tmp_path):
+    """Models that transformers uploads have no hash. A hash is that of a file in the folder."""
+    folder = shutil.copytree(export, tmp_path / "export")
+    config = config_of(folder)
+
+    def set_hashes(hashes):
+        (folder / "config.json").write_text(json.dumps({**config, "weights_sha256": hashes}))
+
+    for hashes in ("0" * 64, ["model.safetensors"], {"../model.safetensors": "0"}):
+        set_hashes(hashes)
+        with pytest.raises(OSError, match="weights_sha256 in config.json is corrupt"):
+            load(folder)
+    set_hashes(None)
     load(folder)
-
-
-@pytest.mark.parametrize("hashes", ["0" * 64, ["model.safetensors"], {"../model.safetensors": "0"}])
-def test_a_hash_is_that_of_a_file_in_the_folder(hashes, export, tmp_path):
-    folder = shutil.copytree(export, tmp_path / "export")
-    config = {**config_of(folder), "weights_sha256": hashes}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(OSError, match="weights_sha256 in config.json is corrupt"):
-        load(folder)
-
-
-def test_missing_files_are_reported_by_transformers(export, tmp_path):
-    folder = shutil.copytree(export, tmp_path / "export")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(OSError, match="no file named model.safetensors"):
-        load(folder)
-    with pytest.raises(OSError, match="no file named model.safetensors"):
-        load(tmp_path)  # without a config.json
+    for without in (folder, tmp_path):  # the latter without a config.json
+        with pytest.raises(OSError, match="no file named model.safetensors"):
+            load(without)

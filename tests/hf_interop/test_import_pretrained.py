@@ -195,28 +195,13 @@ def authors(tmp_path):
     2 layers, 2 heads, width 8.
     """
     torch.manual_seed(0)
-    shapes = {
-        "transformer.wte.weight": (50304, 8),
-        "transformer.ln_f.weight": (8,),
-        "transformer.ln_f.bias": (8,),
-    }
+    shapes = {"wte.weight": (50304, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
+    matrices = {"attn.c_attn": (24, 8), "attn.h_attn": (2, 8), "attn.c_proj": (8, 8)}
+    matrices |= {"mlp.c_fc": (32, 8), "mlp.c_proj": (8, 32), "ln_1": (8,), "ln_2": (8,)}
     for layer in range(2):
-        for name, out, columns in (
-            ("attn.c_attn", 24, 8),
-            ("attn.h_attn", 2, 8),
-            ("attn.c_proj", 8, 8),
-            ("mlp.c_fc", 32, 8),
-            ("mlp.c_proj", 8, 32),
-        ):
-            shapes |= {
-                f"transformer.h.{layer}.{name}.weight": (out, columns),
-                f"transformer.h.{layer}.{name}.bias": (out,),
-            }
-        for name in ("ln_1", "ln_2"):
-            shapes |= {
-                f"transformer.h.{layer}.{name}.weight": (8,),
-                f"transformer.h.{layer}.{name}.bias": (8,),
-            }
+        for name, shape in matrices.items():
+            shapes |= {f"h.{layer}.{name}.weight": shape, f"h.{layer}.{name}.bias": shape[:1]}
+    shapes = {f"transformer.{name}": shape for name, shape in shapes.items()}
     weights = {name: 0.5 * torch.randn(shape) for name, shape in shapes.items()}
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     torch.save(weights, tmp_path / "model_19072.pt")

@@ -11,7 +11,6 @@ from encoding_formulas import (
     H,
     T,
     check_rotation,
-    check_rotation_of_transformers,
     make,
     numbers,
     sigmoid,
@@ -119,13 +118,6 @@ def test_dape_matches_formula(pe, near, window_size):
     assert_allclose(result * mask.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-# Variants of ALiBi
-
-
-def test_alibi_equal_has_one_slope():
-    assert make("alibi-equal:h=0").slopes.flatten().tolist() == [1] * H
-
-
 # Random positions
 
 
@@ -200,31 +192,6 @@ def attention_factor(pe):
 @pytest.mark.parametrize("pe", ROTARY)
 def test_scaled_rope_is_a_product_of_complex_numbers(pe, first):
     check_rotation(pe, ROTARY[pe], first, attention_factor(pe))
-
-
-@pytest.mark.parametrize(
-    "pe, rope_type, base, settings",
-    [
-        ("p-rope:percent=60", "proportional", 10000.0, {"partial_rotary_factor": 0.6}),
-        ("rope-pi:factor=8", "linear", 10000.0, {"factor": 8.0}),
-        # transformers scales to the sequence length, here eight times the training length
-        ("rope-ntk:factor=8,base=500", "dynamic", 500.0, {"factor": 1.0}),
-        # the same ramp as YaRN's, without the attention factor
-        (
-            "yarn:factor=8",
-            "llama3",
-            10000.0,
-            {
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 32.0,
-                "original_max_position_embeddings": 1000,
-            },
-        ),
-    ],
-)
-def test_scaled_rope_matches_transformers(pe, rope_type, base, settings):
-    check_rotation_of_transformers(pe, rope_type, base, settings, attention_factor(pe))
 
 
 @pytest.mark.parametrize("length, base", [(256, 10_000), (1024, 10_000), (4096, 500_000), (64, 10)])

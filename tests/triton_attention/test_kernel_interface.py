@@ -91,32 +91,29 @@ def test_unsupported_encoding_is_refused():
         make_model("fire+cable", "triton")
 
 
-@pytest.mark.parametrize("kind, T", [("distance", 4), ("piecewise-linear", 2)])
-def test_bidirectional_table_of_wrong_length_is_refused(kind, T):
-    """The table is a causal one, or there are fewer queries than keys."""
-    message = "needs 7 numbers, from distance -3 on, and FIRE's as many queries as keys: use dense"
+@pytest.mark.parametrize(
+    "kind, T, S, D, options, message",
+    [
+        ("none", 4, 4, 8, {}, "head dimensions from 16 to 128, not 8: use dense"),
+        ("none", 5, 4, 16, {}, "5 queries but only 4 keys: pass a key for each query"),
+        ("none", 1, 1, 16, {"B": 32768}, "at most 65,535 heads of all sequences together, not 65,"),
+        ("distance", 4, 8, 16, {}, "gradients of a distance bias need as many queries as keys"),
+        ("distance", 4, 4, 16, {"causal": False}, "needs 7 numbers, from distance -3 on, and FIRE"),
+        ("piecewise-linear", 2, 4, 16, {"causal": False}, "FIRE's as many queries as keys: use de"),
+    ],
+)
+def test_unsupported_arguments_are_refused(kind, T, S, D, options, message):
+    """The table of a bidirectional distance bias is a causal one."""
+    inputs = to_float32(make_inputs(kind, T, S, D, B=options.get("B", 2)))
+    causal = options.get("causal", True)
+    inputs = {name: x.requires_grad_(causal) for name, x in inputs.items()}
     with pytest.raises(InputError, match=message):
-        run_kernels(kind, to_float32(make_inputs(kind, T, 4, 16)), causal=False)
+        run_kernels(kind, inputs, causal=causal)
 
 
-def test_unsupported_arguments_are_refused():
-    with pytest.raises(InputError, match="head dimensions from 16 to 128, not 8: use dense"):
-        run_kernels("none", make_inputs("none", 4, 4, 8))
+def test_unsupported_dtypes_and_networks_are_refused():
     with pytest.raises(InputError, match="does not support torch.float64: use dense"):
         run_kernels("none", make_inputs("none", 4, 4, 16))
-    with pytest.raises(InputError, match="5 queries but only 4 keys: pass a key for each query"):
-        run_kernels("none", to_float32(make_inputs("none", 5, 4, 16)))
-    message = "at most 65,535 heads of all sequences together, not 65,536"
-    with pytest.raises(InputError, match=message):
-        run_kernels("none", to_float32(make_inputs("none", 1, 1, 16, B=32768, H=2)))
-    inputs = to_float32(make_inputs("distance", 4, 8, 16))
-    inputs = {name: x.requires_grad_() for name, x in inputs.items()}
-    message = "gradients of a distance bias need as many queries as keys: use dense"
-    with pytest.raises(InputError, match=message):
-        run_kernels("distance", inputs)
-
-
-def test_too_many_pieces_are_refused():
     q = torch.zeros(1, 1, 4, 16, device=DEVICE)
     pieces = torch.zeros(1, 3, 2048, device=DEVICE)
     bias = Bias("piecewise-linear", g=q[..., 0], table=q[0, ..., 0], pieces=pieces)

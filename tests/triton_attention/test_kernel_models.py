@@ -3,8 +3,6 @@
 import json
 import re
 
-from runtime import loading
-
 import pytest
 import torch
 from conftest import ENCODINGS, evaluation
@@ -20,8 +18,6 @@ import eval_extrapolation
 import pe_spec
 import train_gpt
 import triton_attention
-from benchmarking.attention_cases import attention_cases, read_validation_text
-from benchmarking.setting import Setting
 from evaluation.layer_checks import supports_bidirectional
 
 SUPPORTED = [
@@ -108,26 +104,3 @@ def test_programs_log_the_skipped_fraction(data_dir, tmp_path, capsys, small_til
     assert all(0 < fraction < 1 for fraction in entries["triton"]["left_out"])
     assert "left_out" not in entries["dense"]
     assert abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
-
-
-def test_benchmark_of_a_run(data_dir, tmp_path, monkeypatch, small_tiles):  # noqa: F811
-    """bench.py compares the paths of a GPU: tiles are skipped, and the gradients agree."""
-    train_gpt.main([*TRAIN_FLAGS, "--data", str(data_dir), "--out_dir", str(tmp_path)])
-    monkeypatch.setattr(Setting, "paths", lambda *_: {"": "sdpa", " triton": "triton"})
-    setting = Setting("quickstart", 1, 384, torch.device(DEVICE), torch.float32, False)
-    trained = loading.load_model(tmp_path, setting.device)
-    setting.layers, biases = read_validation_text(setting, *trained)
-    assert 0 < biases["left_out"][0] < 1
-    grads, grad = [], torch.autograd.grad
-
-    def spy(*arguments, **options):
-        grads.append(grad(*arguments, **options))
-        return grads[-1]
-
-    monkeypatch.setattr(torch.autograd, "grad", spy)
-    benchmark_cases = attention_cases(setting, DECAYING)
-    for name in (DECAYING, f"{DECAYING} triton"):
-        benchmark_cases[name].prepare()()
-    # The gradients of each layer's input and projection.
-    for (_, exact), (_, actual) in zip(grads[:2], grads[2:], strict=True):
-        assert_close(actual, exact, rtol=1e-3, atol=1e-4)
