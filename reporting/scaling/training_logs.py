@@ -19,8 +19,6 @@ from errors import InputError
 from reporting.formatting import MISSING, Folder, Table, format_number
 from reporting.loss_plots import describe_run, read_settings
 
-METRIC = "Training logs"
-
 
 @dataclass
 class Config:
@@ -37,60 +35,42 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no runs given: python -m reporting.scaling.training_logs runs/NAME ...")
     out = Folder(config.out_dir)
-    runs = [read_run(Path(run)) for run in config.runs]
-    runs = add_runs(out.path / "training_logs.json", runs)
-    table = Table.from_rows([table_row(run) for run in runs])
-    print(out.add_text("training_logs.md", table.markdown()))
+    path = out.path / "training_logs.json"
+    known = read_json(path, "remove it, or use another --out_dir")["runs"] if path.exists() else []
+    runs = {(run["run"], run["lr"]): run for run in [*known, *map(read_run, config.runs)]}
+    write_json(path, {"metric": "Training logs", "runs": [*runs.values()]})
+    print(
+        out.add_text(
+            "training_logs.md", Table.from_rows([*map(table_row, runs.values())]).markdown()
+        )
+    )
     out.write()
-    print(f"wrote {out.path / 'training_logs.json'}")
+    print(f"wrote {path}")
 
 
-def read_run(run: Path) -> dict:
+def read_run(folder: str) -> dict:
     """Return what the log of a run holds. Raises InputError if it has no log."""
+    run = Path(folder)
     if not (run / run_folder.LOG).exists():
         raise InputError(f"{run} has no {run_folder.LOG}: use the folder of a run")
     settings = read_settings(run / run_folder.CONFIG, "train again, or remove the run")
     entries = run_folder.read_log(run)
     speeds = [entry["tokens_per_second"] for entry in entries if entry["kind"] == "train"]
-    validations = [entry for entry in entries if entry["kind"] == "val"]
-    last = validations[-1] if validations else {}
-    return describe_run(run) | {
-        "lr": settings["lr"],
-        "step": last.get("step"),
-        "loss": last.get("loss"),
-        "tokens_per_second": statistics.median(speeds) if speeds else None,
-        "slope": last.get("slope"),
-        "window": last.get("window"),
-    }
-
-
-def add_runs(path: Path, runs: list[dict]) -> list[dict]:
-    """Add runs to the record at `path`, in place of those of the same name and rate; return all.
-
-    Raises InputError if the file is not such a record.
-    """
-    known = []
-    if path.exists():
-        remedy = "remove it, or use another --out_dir"
-        record = read_json(path, remedy)
-        if not isinstance(record, dict) or record.get("metric") != METRIC:
-            raise InputError(f"{path} is not a record of {METRIC}: {remedy}")
-        known = record["runs"]
-    merged = {(run["run"], run["lr"]): run for run in [*known, *runs]}
-    write_json(path, {"metric": METRIC, "runs": [*merged.values()]})
-    return [*merged.values()]
+    last = ([entry for entry in entries if entry["kind"] == "val"] or [{}])[-1]
+    found = {name: last.get(name) for name in ("step", "loss", "slope", "window")}
+    speed = statistics.median(speeds) if speeds else None
+    return describe_run(run) | {"lr": settings["lr"], "tokens_per_second": speed} | found
 
 
 def table_row(run: dict) -> dict[str, str]:
     """Return the row of a run in the table."""
     speed = run["tokens_per_second"]
-    windows = ", ".join(f"{window:,.0f}" for window in run["window"] or [])
     return {
         "run": run["run"],
         "peak learning rate": f"{run['lr']:g}",
         "validation loss": format_number(run["loss"]),
         "tokens/s": f"{speed:,.0f}" if speed else MISSING,
-        "window by layer": windows or MISSING,
+        "window by layer": ", ".join(f"{n:,.0f}" for n in run["window"] or []) or MISSING,
     }
 
 

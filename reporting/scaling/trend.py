@@ -1,13 +1,12 @@
 """Trend of the claims over model size: a measured ratio per rung, a verdict, and a fitted line.
 
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
-    trends = [measure(claim, rungs) for claim in CLAIMS]
-    table(trends, rungs).markdown(), trends[0].verdict
+    table([measure(claim, rungs) for claim in CLAIMS], rungs).markdown()
 
 A rung is all records of one network, training length and text. Each claim is a ratio that is 1 if
-there is no effect; its distance from 1 is |ln ratio|. Intervals are 95% intervals, paired over the
-text and over the seeds that both models have (evaluation/intervals.py), as those of the verdicts on
-the papers' claims. The far multiple is 16 times the training length, or 15 if 16 is not recorded.
+there is no effect; its distance from 1 is |ln ratio|. Intervals are those of the verdicts on the
+papers' claims (evaluation/intervals.py). Far is 16 times the training length, or 15 if 16 is not
+recorded.
 
 Verdict, from the rungs with the fewest and the most parameters that have an interval:
 
@@ -20,22 +19,18 @@ Verdict, from the rungs with the fewest and the most parameters that have an int
 
 The rule was fixed before any record of the rungs 2 to 4 existed, except for a first interval that
 includes 1: until seed 1 of rung 2 was known, the sign of its estimate decided. No verdict changed.
+The interval of a single seed covers the text only: the verdict has the note "one seed".
 
-The interval of a single seed covers the text only. A verdict from one has the note "one seed",
-because two seeds of a model may differ by more than that; it is preliminary.
-
-With three rungs or more, a line of ln ratio against ln parameters is fitted by least squares.
-It predicts the ratio at GPT-2 small and medium, with a 95% prediction interval.
-Three points leave one degree of freedom: t is 12.7, and the interval is wide.
+With three rungs or more, a line of ln ratio against ln parameters is fitted by least squares. It
+predicts the ratio at GPT-2 small and medium, with a 95% prediction interval. Three points leave one
+degree of freedom: t is 12.7, and the interval is wide.
 """
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from runtime.files import read_json_values
 
 from errors import InputError
 from evaluation import intervals
@@ -71,8 +66,9 @@ class Rung:
 
     @property
     def label(self) -> str:
-        first = self.records[0]
-        return f"{_short(self.parameters)}, {first['data']['dataset']}, {first['block_size']:,}"
+        first, millions = self.records[0], self.parameters / 1e6
+        size = f"{millions:.{1 if millions < 10 else 0}f}M"
+        return f"{size}, {first['data']['dataset']}, {first['block_size']:,}"
 
     def columns(self, metric: Metric) -> list[list[Column]]:
         """Return the columns of a metric, one list for each protocol, that with most lengths first.
@@ -115,15 +111,13 @@ class Claim:
         return next((ratio for ratio in ratios if ratio is not None), None)
 
     def _measure(self, columns: list[Column]) -> Interval | None:
-        column = _find(columns, self.pe)
+        column, other = _find(columns, self.pe), _find(columns, self.other)
         if column is None:
             return None
-        if self.metric is PERPLEXITY:
-            return self._perplexity_ratio(column, _find(columns, self.other))
-        measure = receptive_field if self.metric is RECEPTIVE_FIELD else passage_ratio
-        return measure(column, self.at * column.trained_at)
-
-    def _perplexity_ratio(self, column: Column, other: Column | None) -> Interval | None:
+        if self.metric is RECALL:
+            return passage_ratio(column, self.at * column.trained_at)
+        if self.metric is RECEPTIVE_FIELD:
+            return receptive_field(column, self.at * column.trained_at)
         if other is None:
             return None
         for far in FAR_MULTIPLES:
@@ -136,21 +130,14 @@ class Claim:
 
 @dataclass
 class Trend:
-    """A claim's ratios: one for each rung, in the order of the rungs; None: not measured."""
+    """A claim's ratios: (parameters, ratio) of each rung, in their order; None: not measured."""
 
     claim: Claim
-    parameters: list[float]
-    ratios: list[Interval | None]
-
-    @property
-    def verdict(self) -> str:
-        ratios = [ratio for ratio in self.ratios if ratio is not None and ratio.low is not None]
-        return judge(ratios)
+    ratios: list[tuple[float, Interval | None]]
 
     def points(self) -> list[tuple[float, Interval]]:
         """Return (parameters, ratio) of the rungs that have one."""
-        pairs = zip(self.parameters, self.ratios, strict=True)
-        return [(parameters, ratio) for parameters, ratio in pairs if ratio is not None]
+        return [(parameters, ratio) for parameters, ratio in self.ratios if ratio is not None]
 
     def prediction(self, parameters: float) -> Interval | None:
         """Return the ratio that the line predicts; None for fewer than three sizes."""
@@ -163,29 +150,24 @@ class Trend:
 
 
 def judge(ratios: Sequence[Interval]) -> str:
-    """Return the verdict on ratios with intervals, from the smallest to the largest rung."""
+    """Return the verdict on ratios, from the smallest to the largest rung."""
+    ratios = [ratio for ratio in ratios if ratio.low is not None]
     if len(ratios) < 2:
         return UNDECIDED
     first, last = ratios[0], ratios[-1]
-    assert last.low is not None and last.high is not None
-    if first.below(last.low) or first.above(last.high):
+    ends = [(ratio.low or 0, ratio.high or math.inf) for ratio in (first, last)]
+    if first.below(ends[1][0]) or first.above(ends[1][1]):
         includes_1 = not first.above(1) and not first.below(1)
         is_above = first.estimate > 1
         is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
         verdict = GROWS if includes_1 or is_further else SHRINKS
         if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
             verdict += f", {SIGN}"
-    elif _is_narrow(first) and _is_narrow(last):
+    elif all(low > 0 and high <= MAX_WIDTH * low for low, high in ends):
         verdict = CONSTANT
     else:
         return UNDECIDED
     return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
-
-
-def _is_narrow(ratio: Interval) -> bool:
-    if ratio.low is None or ratio.high is None:
-        return False
-    return ratio.low > 0 and ratio.high <= MAX_WIDTH * ratio.low
 
 
 def passage_ratio(column: Column, distance: int) -> Interval | None:
@@ -226,26 +208,13 @@ CLAIMS = (
 def read_records(paths: Sequence[str]) -> list[dict]:
     """Return the records of perplexity, recall and receptive fields in files and folders.
 
-    A folder stands for its JSON files or, if it has none, for those of its subfolders. Raises
+    A folder stands for its files of records or, if it has none, for those of its subfolders. Raises
     InputError if a path does not exist, or a record is corrupt.
     """
-    remedy = "evaluate the run again, or remove the file"
-    files, problems = [], []
-    for path in map(Path, paths):
-        if path.is_dir():
-            files += _json_files(path.glob("*")) or _json_files(path.glob("*/*"))
-        elif path.exists():
-            files.append(path)
-        else:
-            problems.append(f"{path} does not exist: pass records, or folders of records")
-    if problems:
-        raise InputError(*problems)
-    records = []
-    for file in files:
-        for source, record in read_json_values(file, remedy).items():
-            if metrics.metric_of(record) in (PERPLEXITY, RECALL, RECEPTIVE_FIELD):
-                metrics.check_record(source, record, remedy)
-                records.append(record)
+    files = [file for path in map(Path, paths) for file in _files(path)]
+    records = metrics.read_records(files, "pass records, or folders of records").values()
+    known = (PERPLEXITY, RECALL, RECEPTIVE_FIELD)
+    records = [record for record in records if metrics.metric_of(record) in known]
     if not records:
         raise InputError(
             "no records of perplexity, recall or receptive fields found: "
@@ -254,8 +223,13 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     return records
 
 
-def _json_files(paths: Iterable[Path]) -> list[Path]:
-    return sorted(path for path in paths if path.suffix in (".json", ".jsonl"))
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    names = ("records.jsonl", "*eval_*.json")
+    return sorted(file for name in names for file in path.glob(name)) or sorted(
+        file for name in names for file in path.glob(f"*/{name}")
+    )
 
 
 def make_rungs(records: list[dict]) -> list[Rung]:
@@ -288,17 +262,17 @@ def _without_dropped_text(record: dict) -> dict:
 
 def measure(claim: Claim, rungs: Sequence[Rung]) -> Trend:
     """Return the trend of a claim."""
-    parameters = [rung.parameters for rung in rungs]
-    return Trend(claim, parameters, [claim.measure(rung) for rung in rungs])
+    return Trend(claim, [(rung.parameters, claim.measure(rung)) for rung in rungs])
 
 
 def table(trends: Sequence[Trend], rungs: Sequence[Rung]) -> Table:
     """Return the table: a row for each claim, a column for each rung, verdict, predictions."""
     rows = [["claim", "ratio", *(rung.label for rung in rungs), "verdict", *PREDICTED]]
     for trend in trends:
-        predicted = [trend.prediction(parameters) for parameters in PREDICTED.values()]
-        names = [trend.claim.text, trend.claim.ratio]
-        rows.append([*names, *map(_cell, trend.ratios), trend.verdict, *map(_cell, predicted)])
+        measured = [_cell(ratio) for _, ratio in trend.ratios]
+        predicted = [_cell(trend.prediction(parameters)) for parameters in PREDICTED.values()]
+        verdict = judge([ratio for _, ratio in trend.points()])
+        rows.append([trend.claim.text, trend.claim.ratio, *measured, verdict, *predicted])
     return Table(rows)
 
 
@@ -326,9 +300,3 @@ def plot(trends: Sequence[Trend], file) -> None:
 
 def _cell(ratio: Interval | None) -> str:
     return MISSING if ratio is None else printed_interval(ratio)
-
-
-def _short(parameters: float) -> str:
-    """Return a number of parameters in millions: "0.8M", "45M"."""
-    millions = parameters / 1e6
-    return f"{millions:.{1 if millions < 10 else 0}f}M"

@@ -19,9 +19,10 @@ def record(pe, losses, parameters, seed=1, **changes):
     return test_report.record(pe, perplexities, seed=seed) | setting | changes
 
 
-def trends_of(records):
-    rungs = trend.make_rungs(records)
-    return {claim.text: trend.measure(claim, rungs) for claim in trend.CLAIMS}
+def ratios_of(records):
+    """Return {claim: ratio} of records of one rung."""
+    (rung,) = trend.make_rungs(records)
+    return {claim.text: claim.measure(rung) for claim in trend.CLAIMS}
 
 
 def numbers(interval):
@@ -37,21 +38,19 @@ def test_perplexity_ratio_and_its_interval_over_seeds():
         record("alibi", {1: 1.0, 16: 1.3}, 90, seed=2),
         record("rope", {1: 1.3}, 80, seed=2),
     ]
-    found = trends_of(records)
-    (ratio,) = found["cable is below alibi"].ratios
+    found = ratios_of(records)
+    ratio = found["cable is below alibi"]
     width = 12.7062 * math.sqrt(0.005) / math.sqrt(2)
     assert numbers(ratio) == pytest.approx([math.exp(-0.15 + w) for w in (0, -width, width)])
-    (ratio,) = found["cable is below rope"].ratios  # the seed that both have
+    ratio = found["cable is below rope"]  # the seed that both have
     assert numbers(ratio) == pytest.approx([math.exp(-0.2)] * 3) and ratio.seeds == 1
-    assert found["g helps"].ratios == [None]
-    assert found["cable is below alibi"].parameters == [90]  # the median
+    assert found["g helps"] is None
+    assert trend.make_rungs(records)[0].parameters == 90  # the median
 
 
 def test_far_is_15_times_where_16_is_not_recorded():
-    (ratio,) = trends_of([record("cable", {1: 1.0, 15: 1.25}, 100)])[
-        "cable gains from longer context"
-    ].ratios
-    assert ratio.estimate == pytest.approx(math.exp(0.25))
+    found = ratios_of([record("cable", {1: 1.0, 15: 1.25}, 100)])
+    assert found["cable gains from longer context"].estimate == pytest.approx(math.exp(0.25))
 
 
 def test_records_are_compared_at_lengths_that_dropped_no_text():
@@ -62,11 +61,10 @@ def test_records_are_compared_at_lengths_that_dropped_no_text():
     first = record("cable", {1: 1.0, 15: 5.0, 16: 1.1}, 100, protocol=dropped)
     first["lengths"][str(15 * first["block_size"])]["tokens"] -= 1
     second = record("alibi", {1: 1.0, 15: 1.0, 16: 1.3}, 90, protocol=counted)
-    (ratio,) = trends_of([first, second])["cable is below alibi"].ratios
+    ratio = ratios_of([first, second])["cable is below alibi"]
     assert ratio.estimate == pytest.approx(math.exp(-0.2))
     del first["lengths"][str(16 * first["block_size"])]
-    (ratio,) = trends_of([first])["cable gains from longer context"].ratios
-    assert ratio is None
+    assert ratios_of([first])["cable gains from longer context"] is None
 
 
 def test_ratio_is_of_the_protocol_with_most_lengths():
@@ -80,7 +78,7 @@ def test_ratio_is_of_the_protocol_with_most_lengths():
         for pe, factor in (("rope", 1), ("cable", cable))
     ]
     for order in (records, records[::-1]):
-        (ratio,) = trends_of(order)["cable is below rope"].ratios
+        ratio = ratios_of(order)["cable is below rope"]
         assert ratio.estimate == pytest.approx(math.exp(0.9 - 1.0))
 
 
@@ -94,11 +92,11 @@ def test_recall_and_receptive_field_by_hand():
         record("fox", {}, 1, metric="Receptive field", lengths={"1024": field})
         | {"protocol": {"windows": 2, "span": 1024, "held": 0.99}},
     ]
-    found = trends_of(records)
-    (ratio,) = found["flat perplexity is forgetting (1: no recall)"].ratios
+    found = ratios_of(records)
+    ratio = found["flat perplexity is forgetting (1: no recall)"]
     width = 12.7062 * 0.04 / 0.8
     assert numbers(ratio) == pytest.approx([0.8 * math.exp(w) for w in (0, -width, width)])
-    (ratio,) = found["fox has a short window"].ratios
+    ratio = found["fox has a short window"]
     width = 12.7062 * 10 / 256
     assert numbers(ratio) == pytest.approx([0.5, 0.5 - width, 0.5 + width])
 
@@ -134,58 +132,46 @@ def test_verdict_compares_the_first_and_the_last_rung(first, last, verdict):
 def test_one_rung_or_no_interval_decides_nothing():
     assert trend.judge([interval(0.9, 0.91)]) == trend.judge([]) == "not decided"
     assert trend.judge([Interval(0.1, -0.1, 0.3, 3)] * 2) == "not decided"
-    ratios = [interval(0.9, 0.91), Interval(0.8), None]
-    assert trend.Trend(trend.CLAIMS[0], [1, 2, 3], ratios).verdict == "not decided"
+    assert trend.judge([interval(0.9, 0.91), Interval(0.8)]) == "not decided"
 
 
 def test_line_predicts_from_three_sizes_only():
     """ln ratio: 0, -0.1 and -0.2 at 1e6, 1e7 and 1e8 parameters, so -0.3 at 1e9."""
-    ratios = [Interval(math.exp(value)) for value in (0, -0.1, -0.2)]
-    found = trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e8], ratios)
-    assert numbers(found.prediction(1e9)) == pytest.approx([math.exp(-0.3)] * 3)
-    assert trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e7], ratios).prediction(1e9) is None
-    ratios[1] = None
-    assert trend.Trend(trend.CLAIMS[0], [1e6, 1e7, 1e8], ratios).prediction(1e9) is None
+
+    def prediction(sizes, *ratios):
+        return trend.Trend(trend.CLAIMS[0], [*zip(sizes, ratios, strict=True)]).prediction(1e9)
+
+    first, second, third = (Interval(math.exp(value)) for value in (0, -0.1, -0.2))
+    predicted = prediction((1e6, 1e7, 1e8), first, second, third)
+    assert numbers(predicted) == pytest.approx([math.exp(-0.3)] * 3)
+    assert prediction((1e6, 1e7, 1e7), first, second, third) is None
+    assert prediction((1e6, 1e7, 1e8), first, None, third) is None
 
 
 def test_trend_without_records_is_refused(tmp_path):
     with pytest.raises(InputError, match="no records of perplexity, recall or receptive fields"):
         trend.read_records([str(tmp_path)])
-    with pytest.raises(InputError, match="nowhere does not exist: pass records"):
+    with pytest.raises(InputError, match="nowhere.*: pass records, or folders"):
         trend.read_records(["nowhere"])
 
 
-def test_training_logs_are_recorded(tmp_path, capsys):
-    run = tmp_path / "cable"
-    run.mkdir()
-    (run / "config.yaml").write_text("pe: cable\nsize: tiny\nseed: 2\nlr: 0.002\n")
-    entries = [{"kind": "train", "step": n, "loss": 3.0, "tokens_per_second": n} for n in (1, 2, 9)]
-    for step, loss in ((1, 4.0), (2, 3.5)):
-        window = [10.0 * step, 5.0]
-        entries.append(
-            {"kind": "val", "step": step, "loss": loss, "slope": [1.0], "window": window}
-        )
-    (run / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    training_logs.main([str(run), "--out_dir", str(tmp_path)])
-    (found,) = json.loads((tmp_path / "training_logs.json").read_text())["runs"]
-    expected = {"run": "cable", "seed": 2, "lr": 0.002, "step": 2, "loss": 3.5}
-    expected |= {"tokens_per_second": 2, "window": [20.0, 5.0]}
-    assert expected.items() <= found.items()
-    assert "20, 5 |" in (tmp_path / "training_logs.md").read_text()
-    with pytest.raises(InputError, match="has no log.jsonl"):
-        training_logs.main([str(tmp_path)])
-
-
-def test_training_logs_keep_other_runs(tmp_path):
-    out = ["--out_dir", str(tmp_path)]
+def test_training_logs_are_recorded_next_to_those_of_other_runs(tmp_path):
     for name, lr, loss in (("a/cable", 0.1, 4.0), ("b/cable", 0.2, 3.0), ("a/cable", 0.1, 2.0)):
         run = tmp_path / name
         run.mkdir(parents=True, exist_ok=True)
-        (run / "config.yaml").write_text(f"pe: cable\nsize: tiny\nseed: 1\nlr: {lr}\n")
-        (run / "log.jsonl").write_text(f'{{"kind": "val", "step": 1, "loss": {loss}}}\n')
-        training_logs.main([str(run), *out])
-    runs = json.loads((tmp_path / "training_logs.json").read_text())["runs"]
-    assert [(run["lr"], run["loss"]) for run in runs] == [(0.1, 2.0), (0.2, 3.0)]
-    (tmp_path / "training_logs.json").write_text('{"metric": "Perplexity"}')
-    with pytest.raises(InputError, match="is not a record of Training logs: remove it"):
-        training_logs.main([str(run), *out])
+        (run / "config.yaml").write_text(f"pe: cable\nsize: tiny\nseed: 2\nlr: {lr}\n")
+        entries = [
+            {"kind": "train", "step": n, "loss": 3.0, "tokens_per_second": n} for n in (1, 2, 9)
+        ]
+        entries += [
+            {"kind": "val", "step": n, "loss": n * loss, "window": [10 * n, 5]} for n in (1, 2)
+        ]
+        (run / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+        training_logs.main([str(run), "--out_dir", str(tmp_path)])
+    first, second = json.loads((tmp_path / "training_logs.json").read_text())["runs"]
+    expected = {"run": "cable", "seed": 2, "lr": 0.1, "step": 2, "loss": 4.0}
+    assert (expected | {"tokens_per_second": 2, "window": [20, 5]}).items() <= first.items()
+    assert (second["lr"], second["loss"]) == (0.2, 6.0)
+    assert "20, 5 |" in (tmp_path / "training_logs.md").read_text()
+    with pytest.raises(InputError, match="has no log.jsonl"):
+        training_logs.main([str(tmp_path)])
