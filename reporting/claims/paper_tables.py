@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from evaluation.intervals import Interval
 from evaluation.significance import BETTER, WORSE
 from reporting.claims import catalog
 from reporting.claims.speed import Pair, entry_of, find_pairs, is_size_of, on_device, speed_ratio
@@ -23,28 +22,24 @@ def paper_comparison(
 ) -> tuple[Table, str] | None:
     """Return a table of our numbers and a paper's, with its caption; None if nothing overlaps.
 
-    marks: of our numbers. The paper's ± and marks are printed where it has them.
-
-    With the paper's model size, training length, data set, tokenizer (GPT-2's) and, if it states
-    one, protocol, the table has both numbers and their relative difference. Otherwise it has both
-    relative to the training length, at equal multiples of it; in a table of several training
-    lengths, relative to its shortest context.
+    marks: of our numbers. With the paper's model size, training length, data set, tokenizer
+    (GPT-2's) and, if it states one, protocol, the table has both numbers and their relative
+    difference. Otherwise it has both relative to the training length, at equal multiples of it; in
+    a table of several training lengths, relative to its shortest context.
     """
     columns = [column for column in columns if paper.covers(column.pe)]
-    if not columns:
+    records = [record for column in columns for record in column.records]
+    if not records:
         return None
     source = f"{paper.source} ({paper.dataset}, {paper.size}"
-    records = [record for column in columns for record in column.records]
     if all(_same_setting(record, paper) for record in records):
-        x_name = "context"
-        rows = _absolute_rows(columns, paper, marks or {})
+        x_name, make_rows = "context", _absolute_rows
         caption = f"{paper.metric} here and in {source}), and the relative difference."
     else:
-        base, x_name = "the training length", "training lengths"
+        base, x_name, make_rows = "the training length", "training lengths", _relative_rows
         if paper.trained_at is None:
             base = "the shortest context"
             x_name = f"multiples of {base}"
-        rows = _relative_rows(columns, paper, marks or {})
         lengths = sorted({paper.training_length(column.pe) for column in columns})
         trained_at = " and ".join(f"{length:,}" for length in lengths)
         differing = ", text or vocabulary"
@@ -57,48 +52,42 @@ def paper_comparison(
             f"{trained_at} tokens of context). Absolute values are not "
             f"comparable, because model size, training length{differing} differ."
         )
+    rows = [row for rows in make_rows(columns, paper, marks or {}) for row in rows]
     if paper.marks:
         caption += f" Marks of the paper's numbers: {EXPLAINED_MARKS}."
     if all(cell == MISSING for row in rows for cell in row[2:]):
         return None
-    header = [x_name, "", *(column.label for column in columns)]
-    return Table([header, *rows]), caption
+    return Table([[x_name, "", *(column.label for column in columns)], *rows]), caption
 
 
 def _same_setting(record: dict, paper: PaperTable) -> bool:
-    data = record["data"]
     return (
         record["size"] == paper.size
         and record["block_size"] == paper.training_length(record["pe"])
-        and data["dataset"] == paper.dataset
-        and data.get("tokenizer", "gpt2") == "gpt2"
+        and record["data"]["dataset"] == paper.dataset
+        and record["data"].get("tokenizer", "gpt2") == "gpt2"
         and paper.has_protocol_of(record)
     )
 
 
-def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
-    rows = []
+def _absolute_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> Iterator[list]:
     for context in paper.contexts():
         ours = printed_row([column.values(context) for column in columns], best=None)
         if not paper.marks:  # the table has no deviations
             ours = [format_number(column.mean(context)) for column in columns]
         texts = [marks.get((column.label, context), "") for column in columns]
-        differences = []
-        for column in columns:
-            ratio = _ratio(column.mean(context), paper.value(column.pe, context))
-            differences.append(f"{ratio - 1:+.1%}" if ratio else MISSING)
-        rows += [
+        pairs = [(column.mean(context), paper.value(column.pe, context)) for column in columns]
+        ratios = [_ratio(*pair) for pair in pairs]
+        yield [
             [f"{context:,}", "ours", *map(marked, ours, texts)],
             ["", "paper", *(paper.printed(column.pe, context) for column in columns)],
-            ["", "difference", *differences],
+            ["", "difference", *(f"{ratio - 1:+.1%}" if ratio else MISSING for ratio in ratios)],
         ]
-    return rows
 
 
-def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> list[list[str]]:
+def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> Iterator[list]:
     base = paper.trained_at or paper.contexts()[0]
     scale = columns[0].trained_at / paper.training_length(columns[0].pe)
-    rows = []
     for context in paper.contexts():
         length = context * scale
         ours, theirs = [], []
@@ -107,8 +96,7 @@ def _relative_rows(columns: list[Column], paper: PaperTable, marks: Marks) -> li
             ours.append(marked(format_number(ratio), marks.get((column.label, length), "")))
             ratio = _ratio(paper.value(column.pe, context), paper.value(column.pe, base))
             theirs.append(marked(format_number(ratio), paper.mark(column.pe, context)))
-        rows += [[f"{context / base:g}", "ours", *ours], ["", "paper", *theirs]]
-    return rows
+        yield [[f"{context / base:g}", "ours", *ours], ["", "paper", *theirs]]
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:
@@ -156,20 +144,15 @@ def paper_speeds(
     does not state, or that was not measured, are shown next to each measured context.
     """
     source = (printed.paper, printed.where)
-    sizes = [
-        claim.size for claim in catalog.load()["speed"] if (claim.paper, claim.where) == source
-    ]
-    if not is_size_of(sizes[0] if sizes else None, result):
+    rows = [claim for claim in catalog.load()["speed"] if (claim.paper, claim.where) == source]
+    if rows and not is_size_of(rows[0].size, result):
         return None
     cells = [["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]]
+    measured = [int(context) for context in result["contexts"]]
     for name, printed_at, pe, other, value in printed.speed_ratios():
-        if name != benchmark:
-            continue
-        measured = [int(context) for context in result["contexts"]]
         for context in [printed_at] if printed_at in measured else measured:
-            entry = entry_of(result, context, pe)
-            other_entry = entry_of(result, context, other)
-            if entry and other_entry:
+            entry, other_entry = (entry_of(result, context, each) for each in (pe, other))
+            if name == benchmark and entry and other_entry:
                 ratio = printed_interval(speed_ratio(entry, other_entry))
                 at = f"{printed_at:,}" if printed_at else MISSING
                 cells.append([name, f"{context:,}", pe, other, ratio, f"{value:.3f}", at])
@@ -186,8 +169,7 @@ def training_length_table(
 ) -> tuple[Table, str] | None:
     """Return a table that compares runs of different training length, with its caption.
 
-    None if columns hold no pair of a claim (training_lengths.find_pairs). printed: the paper's
-    differences.
+    None if columns hold no pair of a claim (find_pairs). printed: the paper's differences.
     """
     pairs = find_pairs(columns, speeds)
     if not pairs:
@@ -206,43 +188,38 @@ def training_length_table(
 
 def _training_length_rows(pair: Pair, printed: PaperStatements | None) -> Iterator[list[str]]:
     """Yield the rows of a pair: perplexity and, if there is a benchmark, memory and time."""
-    labels = [f"{column.pe}, {column.trained_at:,}" for column in pair.columns]
     lengths = (pair.claim.trained_at, pair.claim.other_trained_at)
-
-    def row(quantity: str, values: list[str], difference: str, interval: str = MISSING):
-        key = quantity.partition(" ")[0]
-        ours, other = pair.columns
-        paper = printed and printed.difference(key, ours.pe, other.pe, lengths)
-        runs = [cell for both in zip(labels, values, strict=True) for cell in both]
-        return [quantity, *runs, difference, interval, paper or MISSING]
-
+    ours, other = pair.columns
     means = [statistics.mean(column.values(pair.length)) for column in pair.columns]
-    ratios = pair.ratios()
-    change = [means[1] * (value - 1) for value in _known(ratios["perplexity"])]
-    printed_means = [format_number(mean) for mean in means]
-    yield row(f"perplexity at {pair.length:,}", printed_means, *_spread(change, "{:+.2f}"))
-    if not pair.speed:
-        return
     megabytes = [f"{entry['memory'] / 1e6:,.1f}" for entry in pair.entries]
-    yield row("memory (MB)", megabytes, f"{ratios['memory'].estimate - 1:+.1%}")
-    times = [
+    microseconds = [
         f"{1e6 * np.exp(np.mean(np.log(entry['seconds']))) / entry['tokens']:,.1f}"
         for entry in pair.entries
     ]
-    change = [value - 1 for value in _known(ratios["time per token"])]
-    yield row("time per token (µs)", times, *_spread(change, "{:+.1%}"))
+    shown = {  # printed values, and the difference of a ratio
+        "perplexity": (
+            f"perplexity at {pair.length:,}",
+            [*map(format_number, means)],
+            lambda ratio: f"{means[1] * (ratio - 1):+.2f}",
+        ),
+        "memory": ("memory (MB)", megabytes, _percent),
+        "time per token": ("time per token (µs)", microseconds, _percent),
+    }
+    for quantity, ratio in pair.ratios().items():
+        name, values, show = shown[quantity]
+        runs = []
+        for column, value in zip(pair.columns, values, strict=True):
+            runs += [f"{column.pe}, {column.trained_at:,}", value]
+        spread = MISSING
+        if quantity != "memory" and ratio.low is not None:
+            spread = f"{show(ratio.low)} to {show(ratio.high)}"
+        key = quantity.partition(" ")[0]
+        paper = printed and printed.difference(key, ours.pe, other.pe, lengths)
+        yield [name, *runs, show(ratio.estimate), spread, paper or MISSING]
 
 
-def _known(interval: Interval) -> list[float]:
-    """Return the estimate and, if there is an interval, its ends."""
-    ends = [end for end in (interval.low, interval.high) if end is not None]
-    return [interval.estimate, *ends]
-
-
-def _spread(values: list[float], number_format: str) -> list[str]:
-    """Return an estimate and its interval, a dash if it has none, as texts."""
-    estimate, *ends = map(number_format.format, values)
-    return [estimate, " to ".join(ends) or MISSING]
+def _percent(ratio: float) -> str:
+    return f"{ratio - 1:+.1%}"
 
 
 def _speed_note(result: dict) -> str:
@@ -251,6 +228,4 @@ def _speed_note(result: dict) -> str:
         f"{result['model']} model, {result['dtype']}, {result['device']}); geometric means of "
         f"{result['repeats']} rounds, with an interval over rounds."
     )
-    if on_device(result):
-        note += " On a CPU; the paper measured GPUs."
-    return note
+    return note + (" On a CPU; the paper measured GPUs." if on_device(result) else "")
