@@ -67,31 +67,34 @@ class PaperTable(Source):
     lengths: dict[str, int] = field(default_factory=dict)
     """{encoding: training length in tokens} where trained_at is None"""
 
-    @property
-    def other_names(self) -> dict[str, str]:
-        """{encoding: its name in the table} of encodings with another name there."""
-        return {} if self.paper == SANDWICH else CABLE_NAMES
+    def _name(self, pe: str) -> str:
+        return pe if self.paper == SANDWICH else CABLE_NAMES.get(pe, pe)
+
+    def encodings(self) -> set[str]:
+        """Return the encodings that the paper names without doubt."""
+        doubtful = () if self.paper == SANDWICH else CABLE_NAMES.values()
+        return {*self.numbers}.difference(doubtful)
 
     def training_length(self, pe: str) -> int:
         """Return the training length of an encoding in tokens."""
-        return self.trained_at or self.lengths[self.other_names.get(pe, pe)]
+        return self.trained_at or self.lengths[self._name(pe)]
 
     def covers(self, pe: str) -> bool:
         """Return whether the table has numbers of this encoding."""
-        return self.other_names.get(pe, pe) in self.numbers
+        return self._name(pe) in self.numbers
 
     def value(self, pe: str, context: int) -> float | None:
         """Return a number of the table, or None if it has none."""
-        return self.numbers.get(self.other_names.get(pe, pe), {}).get(context)
+        return self.numbers.get(self._name(pe), {}).get(context)
 
     def printed(self, pe: str, context: int) -> str:
         """Return a number as printed, with ± and mark; a dash if the table has none."""
-        text = self.texts.get(self.other_names.get(pe, pe), {}).get(context)
+        text = self.texts.get(self._name(pe), {}).get(context)
         return MISSING if text is None else text + self.mark(pe, context)
 
     def mark(self, pe: str, context: int) -> str:
         """Return a dagger, an asterisk or ""."""
-        return self.marks.get(self.other_names.get(pe, pe), {}).get(context, "")
+        return self.marks.get(self._name(pe), {}).get(context, "")
 
     def contexts(self) -> list[int]:
         """Return the contexts of the table, ascending."""
@@ -100,12 +103,6 @@ class PaperTable(Source):
 
 # Measures of PaperStatements. Reports do not compare records with those on receptive fields.
 SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Speed", "Training lengths", "Receptive fields"
-# Ratio of speeds of what a paper's text says of an encoding relative to another.
-SPEED_RATIOS = {
-    "overhead in percent": lambda value: 1 / (1 + value / 100),
-    "percent fewer tokens per second": lambda value: 1 - value / 100,
-    "times slower": lambda value: 1 / value,
-}
 
 
 @dataclass
@@ -121,43 +118,47 @@ class PaperStatements(Source):
 
         A context of None is not stated.
         """
-        rates = {}
-        for row in self.rows:
-            if row["quantity"] == "tokens per second":
-                rates[row["benchmark"], row["context"], row["encoding"]] = float(row["value"])
+        rates = {
+            (row["benchmark"], row["context"], row["encoding"]): float(row["value"])
+            for row in self.rows
+            if row["quantity"] == "tokens per second"
+        }
         ratios = []
         for row in self.rows:
-            other = row["relative_to"]
+            value, other = float(row["value"]), row["relative_to"]
             if not other:
                 continue
-            if row["quantity"] in SPEED_RATIOS:
-                ratio = SPEED_RATIOS[row["quantity"]](float(row["value"]))
-            else:
-                ratio = float(row["value"]) / rates[row["benchmark"], row["context"], other]
+            if row["quantity"] == "tokens per second":
+                ratio = value / rates[row["benchmark"], row["context"], other]
+            elif row["quantity"] == "times slower":
+                ratio = 1 / value
+            elif row["quantity"] == "overhead in percent":
+                ratio = 1 / (1 + value / 100)
+            else:  # percent fewer tokens per second
+                ratio = 1 - value / 100
             context = int(row["context"]) if row["context"] else None
             ratios.append((row["benchmark"], context, row["encoding"], other, ratio))
         return ratios
 
     def difference(self, quantity: str, encoding: str, baseline: str, lengths: tuple) -> str | None:
-        """Return the difference between runs of two training lengths as printed, or None.
+        """Return the printed difference between runs of two training lengths, in tokens, or None.
 
-        quantity: perplexity, memory or time; lengths: of encoding and of baseline, in tokens.
+        quantity: perplexity, memory or time.
         """
-        asked = (quantity, encoding, baseline, *map(str, lengths))
+        asked = [quantity, encoding, baseline, *map(str, lengths)]
         keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
-        for row in self.rows:
-            if tuple(row[key] for key in keys) == asked:
-                printed = row["difference"]
-                return printed or (
-                    f"{float(row['encoding_value']) - float(row['baseline_value']):+.2f}"
-                )
-        return None
+        found = [row["difference"] for row in self.rows if [row[key] for key in keys] == asked]
+        return found[0] if found else None
 
 
 def index() -> dict[str, dict[str, str]]:
     """Return {file: its row in results/paper/index.csv}."""
-    with open(FOLDER / "index.csv", newline="") as file:
-        return {row["file"]: row for row in csv.DictReader(file)}
+    return {row["file"]: row for row in _read(FOLDER / "index.csv")}
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def load(path: str | Path) -> PaperTable | PaperStatements:
@@ -165,42 +166,31 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
 
     Raises InputError for other files.
     """
-    path = Path(path)
-    files = index()
+    path, files = Path(path), index()
     if path.name not in files or not path.is_file():
         choices = ", ".join(str(FOLDER / name) for name in files)
         raise InputError(f"{path} is not a table of a paper: use one of {choices}")
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    entry = files[path.name]
-    if entry["measure"] in (SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS):
-        return PaperStatements(entry["what"], entry["measure"], rows)
-    numbers, texts, marks = {}, {}, {}
-    for name in rows[0]:
-        if name == "context_length":
-            continue
+    rows, entry = _read(path), files[path.name]
+    source, measure = entry["what"], entry["measure"]
+    if measure in (SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS):
+        return PaperStatements(source, measure, rows)
+    lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per column
+    trained_at = lengths[0] if len(lengths) == 1 else None
+    table = PaperTable(source, measure, entry["dataset"], entry["size"], trained_at, {})
+    for name in list(rows[0])[1:]:
         pe, _, kind = name.partition(" ")
         cells = {int(row["context_length"]): row[name] for row in rows if row[name]}
         if kind == "mark":
-            marks[pe] = cells
+            table.marks[pe] = cells
         elif kind == "std":
             for context, text in cells.items():
-                texts[pe][context] += f" ± {text}"
+                table.texts[pe][context] += f" ± {text}"
         else:
-            numbers[pe] = {context: float(text) for context, text in cells.items()}
-            texts[pe] = cells
-    lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per column
-    return PaperTable(
-        source=entry["what"],
-        metric=entry["measure"],
-        dataset=entry["dataset"],
-        size=entry["size"],
-        trained_at=lengths[0] if len(lengths) == 1 else None,
-        numbers=numbers,
-        texts=texts,
-        marks=marks,
-        lengths=dict(zip(numbers, lengths, strict=True)) if len(lengths) > 1 else {},
-    )
+            table.numbers[pe] = {context: float(text) for context, text in cells.items()}
+            table.texts[pe] = cells
+    if trained_at is None:
+        table.lengths = dict(zip(table.numbers, lengths, strict=True))
+    return table
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:
@@ -209,14 +199,9 @@ def generalization() -> dict[tuple[str, str], dict[str, float]]:
     {(size, encoding): {column: value}}: hellaswag_acc in percent, and perplexities. The paper's
     "cable" is `cable-v1` here.
     """
-    with open(FOLDER / GENERALIZATION, newline="") as file:
-        rows = list(csv.DictReader(file))
     numbers = {}
-    for row in rows:
-        pe = "cable-v1" if row["encoding"] == "cable" else row["encoding"]
-        columns = [name for name in row if name not in ("model", "encoding")]
-        numbers[row["model"], pe] = {name: float(row[name]) for name in columns}
-    for size in ("small", "medium"):
-        for ours, theirs in CABLE_NAMES.items():
-            numbers[size, ours] = numbers[size, theirs]
+    for row in _read(FOLDER / GENERALIZATION):
+        size, pe = row.pop("model"), row.pop("encoding")
+        names = {"cable": ["cable-v1"], "t5": ["t5", "t5-clip"]}.get(pe, [pe])
+        numbers |= {(size, name): {key: float(row[key]) for key in row} for name in names}
     return numbers

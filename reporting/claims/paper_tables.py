@@ -196,12 +196,12 @@ def _training_length_rows(pair: Pair, printed: PaperStatements | None) -> Iterat
         f"{1e6 * np.exp(np.mean(np.log(entry['seconds']))) / entry['tokens']:,.1f}"
         for entry in pair.entries
     ]
+
+    def change(ratio) -> str:
+        return f"{means[1] * (ratio - 1):+.2f}"
+
     shown = {  # printed values, and the difference of a ratio
-        "perplexity": (
-            f"perplexity at {pair.length:,}",
-            [*map(format_number, means)],
-            lambda ratio: f"{means[1] * (ratio - 1):+.2f}",
-        ),
+        "perplexity": (f"perplexity at {pair.length:,}", [*map(format_number, means)], change),
         "memory": ("memory (MB)", megabytes, _percent),
         "time per token": ("time per token (µs)", microseconds, _percent),
     }
@@ -218,7 +218,7 @@ def _training_length_rows(pair: Pair, printed: PaperStatements | None) -> Iterat
         yield [name, *runs, show(ratio.estimate), spread, paper or MISSING]
 
 
-def _percent(ratio: float) -> str:
+def _percent(ratio) -> str:
     return f"{ratio - 1:+.1%}"
 
 

@@ -94,7 +94,7 @@ class _Model:
                     self.columns.setdefault((pe, length / trained_at), column)
         self.claimed = {*self.encodings}
         if printed:
-            for pe in {*printed.numbers} - {*printed.other_names.values()}:
+            for pe in printed.encodings():
                 self.claimed.update(_claimed_names(pe, trained_at))
 
     def is_of(self, claim: Claim) -> bool:
