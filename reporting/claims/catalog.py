@@ -63,6 +63,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     what: str = ""
     digits: int = 3
     counts: bool = False
+    shown: str = ""
+    """another encoding to show instead of the least favorable one; `what` names it"""
     # What it is compared with.
     others: list[str] = []
     not_compared: list[str] = []

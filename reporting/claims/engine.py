@@ -47,12 +47,15 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict:
     outcomes = [judge_bound(each, claim.relation, claim.bound) for each in measured.values()]
     verdict.outcome, counts = combine(outcomes)
     worst = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
+    if claim.shown:
+        worst = (claim.shown, "")
     # The numbers of bytes are exact.
     text = f"{measured[worst].estimate:.3f}"
     if claim.quantity != "memory":
         text = printed_interval(measured[worst], claim.digits)
     verdict.measured = claim.what + text
-    if any(worst) and not (claim.counts and len(measured) == 1):
+    is_named = claim.shown or (claim.counts and len(measured) == 1)
+    if any(worst) and not is_named:
         verdict.measured += f", {' '.join(filter(None, worst))}"
     if len(measured) > 1 and (claim.counts or verdict.outcome != HOLDS):
         verdict.measured += f"; {counts}"

@@ -8,15 +8,8 @@ from evaluation import intervals
 from evaluation.intervals import MAX_SEGMENTS, Interval
 from reporting.claims import catalog
 from reporting.claims.catalog import Claim
-from reporting.claims.engine import ALONE, CLAIMED_AS, Measured, judge
-from reporting.claims.verdicts import (
-    HOLDS,
-    Verdict,
-    combine,
-    has_verdicts,
-    judge_bound,
-    printed_interval,
-)
+from reporting.claims.engine import ALONE, CLAIMED_AS, Measured, decide, judge
+from reporting.claims.verdicts import Verdict, has_verdicts
 from reporting.columns import Column, all_lengths, entry_pairs
 from reporting.tables import ACCURACIES, FINAL, last, losses_by_encoding, values_on_other_data
 
@@ -119,45 +112,44 @@ def judge_generalization(records: list[dict]) -> list[Verdict]:
         for measure in values_on_other_data(record):
             by_encoding = groups.setdefault((measure, record["size"]), {})
             by_encoding.setdefault(pe, []).append(record)
+    first, *rows = catalog.load()["other_data"]  # the others are the same on other measures
+    by_best = {row.best: row for row in rows}
     verdicts = []
     for measure, size in sorted(groups, key=lambda key: (key[0] not in ACCURACIES, key)):
-        verdicts += _judge_best(measure, size, groups[measure, size])
+        best = f"lowest perplexity on {measure}"
+        if measure in ACCURACIES:
+            best = f"highest {measure}"
+        claim = by_best.get(best, first).but(prefix=f"{size}: ", best=best)
+        found = _best(claim, measure, groups[measure, size])
+        verdicts += [decide(*measured) for measured in found]
     return verdicts
 
 
-def _judge_best(measure: str, size: str, by_encoding: dict[str, list[dict]]) -> list[Verdict]:
-    """Return the verdict on a measure; [] without the encoding of the claim, or without others."""
-    is_accuracy = measure in ACCURACIES
-    best = f"highest {measure}" if is_accuracy else f"lowest perplexity on {measure}"
-    first, *rows = catalog.load()["other_data"]  # the others are the same on other measures
-    claim = {row.best: row for row in rows}.get(best, first)
+def _best(claim: Claim, measure: str, by_encoding: dict[str, list[dict]]) -> Measured:
+    """Compare an encoding with the others on a measure, and show the next best."""
     others = [pe for pe in claim.others if pe in by_encoding]
     if claim.encoding not in by_encoding or not others:
-        return []
+        return
+    is_accuracy = measure in ACCURACIES
     means = {
         pe: statistics.mean(values_on_other_data(record)[measure] for record in records)
         for pe, records in by_encoding.items()
     }
     next_best = (max if is_accuracy else min)(others, key=lambda pe: means[pe])
+    what = f"{means[claim.encoding]:.2f}, next {next_best} {means[next_best]:.2f}, "
     compared = {}
     for pe in others:
         pairs = _by_seed(by_encoding[claim.encoding], by_encoding[pe])
         if is_accuracy:
             values = [[_percent_and_error(record, measure) for record in pair] for pair in pairs]
-            compared[pe] = intervals.unpaired_difference([(ours, other) for ours, other in values])
+            difference = intervals.unpaired_difference([(ours, other) for ours, other in values])
+            compared[pe, ""] = difference
         else:
-            compared[pe] = _perplexity_ratio(pairs)
-    bound, what, digits = (0, "difference", 2) if is_accuracy else (1, "ratio", 3)
-    outcome, counts = combine([judge_bound(each, ">", bound) for each in compared.values()])
-    verdict = claim.but(prefix=f"{size}: ", best=best).unmeasured()
-    verdict.outcome = outcome
-    verdict.measured = (
-        f"{means[claim.encoding]:.2f}, next {next_best} {means[next_best]:.2f}, {what} "
-        f"{printed_interval(compared[next_best], digits)}"
-    )
-    if outcome != HOLDS and len(compared) > 1:
-        verdict.measured += f"; {counts}"
-    return [verdict]
+            compared[pe, ""] = _perplexity_ratio(pairs)
+    claim = claim.but(others=others, shown=next_best, what=f"{what}ratio ")
+    if is_accuracy:
+        claim = claim.but(bound=0, digits=2, what=f"{what}difference ")
+    yield claim, compared
 
 
 def _by_seed(ours: list[dict], theirs: list[dict]) -> list[tuple[dict, dict]]:
