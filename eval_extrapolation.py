@@ -50,7 +50,13 @@ from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation.bias_statistics import Layer, layers
 from evaluation.records import perplexity, shards_for_run
-from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, run_evaluation
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    Plan,
+    TextEvaluationConfig,
+    evaluation_ranks,
+    run_evaluation,
+)
 from model import GPT
 from reporting import metrics
 from text_data.data_loader import (
@@ -130,8 +136,9 @@ class ExtrapolationPlan(Plan):
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
     options = {"skip_tolerance": config.skip_tolerance, "causal": None}
-    records = run_evaluation(config, plan, measure, config.dtype, **options)
-    print(f"\n{metrics.summary(records)}")
+    with evaluation_ranks(config, config.dtype) as ranks:
+        records = run_evaluation(config, plan, measure, ranks, **options)
+        print(f"\n{metrics.summary(records)}")
 
 
 def plan(run: str, config: Config) -> ExtrapolationPlan:
@@ -343,8 +350,9 @@ def sum_losses(
         by_shape.setdefault((window.length, window.counted), []).append(number)
     sums = np.zeros(len(windows))
     position_sums, position_counts = np.zeros(length), np.zeros(length)
+    rank, world_size = plan.processes.rank, plan.processes.world_size
     with tqdm(
-        total=sum(window.counted for window in windows),
+        total=sum(window.counted for window in windows) // world_size,
         desc=f"{plan.label} at {length:,}",
         unit="token",
         unit_scale=True,
@@ -352,7 +360,8 @@ def sum_losses(
     ) as bar:
         for (inputs_per_window, counted), numbers in sorted(by_shape.items()):
             per_batch = max(1, BATCH_TOKENS // inputs_per_window)
-            for batch in np.array_split(numbers, -(-len(numbers) // per_batch)):
+            batches = np.array_split(numbers, -(-len(numbers) // per_batch))
+            for batch in batches[rank::world_size]:
                 starts = [windows[number][:2] for number in batch]
                 inputs, targets, positions = read_batch(plan, starts, inputs_per_window, counted)
                 masked_positions = None if model.config.causal else positions.to(device)
@@ -368,6 +377,8 @@ def sum_losses(
                 np.add.at(position_sums, positions.numpy(), losses)
                 np.add.at(position_counts, positions.numpy(), 1)
                 bar.update(losses.size)
+    for array in (sums, position_sums, position_counts):
+        plan.processes.sum(torch.from_numpy(array))  # in place
     return sums, bin_positions(position_sums, position_counts)
 
 

@@ -22,6 +22,7 @@ from typing import Literal
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
+from runtime.distributed import Processes
 from runtime.loading import load_model, run_tokenizer
 from runtime.provenance import provenance
 
@@ -32,7 +33,13 @@ from tqdm import tqdm
 
 from errors import InputError
 from evaluation import records
-from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, supports
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    EvaluationConfig,
+    evaluation_ranks,
+    interleave,
+    supports,
+)
 from model import GPT, cross_entropies
 from reporting.columns import in_order
 from reporting.metrics import ACCURACY
@@ -59,12 +66,12 @@ class Config(EvaluationConfig):
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    device, dtype = devices.select_device(config.device, config.dtype)
-    for run in config.runs:
-        load_checkpoint(run, causal=True, weights=False)  # raises before anything is downloaded
-    examples = load_examples(config.source)
-    results = in_order([evaluate(run, examples, config, device, dtype) for run in config.runs])
-    print(f"\n{ACCURACY.table(results).markdown()}\n{ACCURACY.caption(results)}")
+    with evaluation_ranks(config, config.dtype) as ranks:
+        for run in config.runs:
+            load_checkpoint(run, causal=True, weights=False)  # raises before a download
+        examples = load_examples(config.source)
+        results = in_order([evaluate(run, examples, config, *ranks) for run in config.runs])
+        print(f"\n{ACCURACY.table(results).markdown()}\n{ACCURACY.caption(results)}")
 
 
 def load_examples(source: str | None) -> list[dict]:
@@ -99,7 +106,12 @@ def preprocess(text: str) -> str:
 
 
 def evaluate(
-    run: str, examples: list[dict], config: Config, device: torch.device, dtype: torch.dtype
+    run: str,
+    examples: list[dict],
+    config: Config,
+    processes: Processes,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> dict:
     """Return the record of one run over the first config.max_examples examples.
 
@@ -132,11 +144,17 @@ def evaluate(
     }
     header = records.make_header(run, identity)
     scores = (records.existing_record(path, identity) or {}).get("log_likelihoods", [])
+    scores = processes.gather(scores)[0]
     if len(scores) >= len(chosen):
         print(f"{run} is already evaluated")
-    for number in tqdm(range(len(scores), len(chosen)), Path(run).name, disable=None):
-        scores.append(log_likelihoods(model, pairs[number], tokenizer.vocab_size, device, dtype))
-        if len(scores) % BLOCK == 0 or len(scores) == len(chosen):
+    for start in tqdm(range(len(scores), len(chosen), BLOCK), Path(run).name, disable=None):
+        own = range(start, min(start + BLOCK, len(chosen)))[processes.rank :: processes.world_size]
+        found = [
+            log_likelihoods(model, pairs[number], tokenizer.vocab_size, device, dtype)
+            for number in own
+        ]
+        scores += interleave(processes.gather(found))
+        if processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
             records.write_record(run, path, {**record, "provenance": provenance(device)})
     print(f"record: {path}")

@@ -41,7 +41,14 @@ import torch
 
 from errors import InputError
 from evaluation.records import shards_for_run
-from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, batches, run_evaluation
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    Plan,
+    TextEvaluationConfig,
+    evaluation_ranks,
+    measure_batches,
+    run_evaluation,
+)
 from model import GPT
 from reporting import metrics
 from text_data import recall_task
@@ -91,19 +98,19 @@ class TaskPlan(Plan):
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    on_task = {run: is_trained_on_task(run) for run in config.runs}
-    records = []
-    text_runs = [run for run in config.runs if not on_task[run]]
-    if text_runs:
-        text_config = replace(config, runs=text_runs)
-        records += run_evaluation(text_config, plan, measure, config.dtype)
-    task_runs = [run for run in config.runs if on_task[run]]
-    for task, filler in itertools.product(recall_task.TASKS, recall_task.FILLERS):
-        if task_runs:
-            task_config = replace(config, runs=task_runs)
-            plan_run = partial(plan_task, task=task, filler=filler)
-            records += run_evaluation(task_config, plan_run, measure_accuracy, config.dtype)
-    print(f"\n{metrics.summary(records)}")
+    with evaluation_ranks(config, config.dtype) as ranks:
+        on_task = {run: is_trained_on_task(run) for run in config.runs}
+        records = []
+        text_runs = [run for run in config.runs if not on_task[run]]
+        if text_runs:
+            records += run_evaluation(replace(config, runs=text_runs), plan, measure, ranks)
+        task_runs = [run for run in config.runs if on_task[run]]
+        for task, filler in itertools.product(recall_task.TASKS, recall_task.FILLERS):
+            if task_runs:
+                task_config = replace(config, runs=task_runs)
+                plan_run = partial(plan_task, task=task, filler=filler)
+                records += run_evaluation(task_config, plan_run, measure_accuracy, ranks)
+        print(f"\n{metrics.summary(records)}")
 
 
 def is_trained_on_task(run: str) -> bool:
@@ -179,13 +186,15 @@ def measure(
     """
     trials = len(plan.numbers)
     targets = plan.passage // 2
-    losses = []
-    label = f"{plan.label} at distance {distance:,}"
-    for batch in batches(np.arange(trials), 2 * (distance + plan.passage), label, "trial"):
+
+    def batch_losses(batch: np.ndarray) -> np.ndarray:
         tokens = trial_sequences(plan, batch, distance).to(device)
         with devices.autocast(device, dtype):
             token_losses = model.losses(tokens[:, :-1], tokens[:, -targets:])  # (2n, targets)
-        losses.append(token_losses.double().mean(1).view(2, -1).cpu().numpy())
+        return token_losses.double().mean(1).view(2, -1).cpu().numpy()
+
+    label, size = f"{plan.label} at distance {distance:,}", 2 * (distance + plan.passage)
+    losses = measure_batches(plan, batch_losses, np.arange(trials), size, label, "trial")
     baseline, repeated = np.concatenate(losses, 1)  # (trials,) each
     saved = baseline - repeated
     perplexity_ratio = math.exp(-saved.mean())
@@ -272,13 +281,16 @@ def measure_accuracy(
     """Return the accuracy at one distance in percent, and its standard error over trials."""
     trials = len(plan.numbers)
     label = f"{plan.label}, {plan.task.name}, {plan.filler}, at distance {distance:,}"
-    fractions = []
-    for batch in batches(np.arange(trials), distance + plan.task.tokens, label, "trial"):
+
+    def batch_fractions(batch: np.ndarray) -> np.ndarray:
         tokens, positions = (x.to(device) for x in task_sequences(plan, batch, distance))
         targets = tokens.gather(1, positions + 1)
         with devices.autocast(device, dtype):
             correct = is_correct(model, tokens[:, :-1], targets, positions)
-        fractions.append(correct.double().mean(1).cpu().numpy())
+        return correct.double().mean(1).cpu().numpy()
+
+    size = distance + plan.task.tokens
+    fractions = measure_batches(plan, batch_fractions, np.arange(trials), size, label, "trial")
     percent = 100 * np.concatenate(fractions)  # (trials,)
     return {
         "accuracy": float(percent.mean()),

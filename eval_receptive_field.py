@@ -36,7 +36,14 @@ from torch import Tensor
 
 from errors import InputError
 from evaluation.records import shards_for_run
-from evaluation.runner import RUNS_ARGUMENT, Plan, TextEvaluationConfig, batches, run_evaluation
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    Plan,
+    TextEvaluationConfig,
+    evaluation_ranks,
+    measure_batches,
+    run_evaluation,
+)
 from model import GPT
 from reporting import metrics
 from text_data.data_loader import Windows, evenly_spaced
@@ -67,8 +74,9 @@ class ReceptiveFieldPlan(Plan):
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    records = run_evaluation(config, plan, measure, "float32")
-    print(f"\n{metrics.summary(records)}")
+    with evaluation_ranks(config, "float32") as ranks:
+        records = run_evaluation(config, plan, measure, ranks)
+        print(f"\n{metrics.summary(records)}")
 
 
 def plan(run: str, config: Config) -> ReceptiveFieldPlan:
@@ -127,11 +135,15 @@ def measure(
     """
     model.requires_grad_(False)
     model.activation_checkpointing = True  # memory of one layer, however long the text
-    curves = []  # of each batch (windows, length): fraction of the last 1, 2, ... tokens
-    for batch in batches(plan.numbers, length, f"{plan.label} at {length:,}", "window"):
+
+    def batch_curves(batch: np.ndarray) -> np.ndarray:
+        """Return (windows, length): the fractions of the last 1, 2, ... tokens."""
         inputs, targets = (x[:, -length:].to(device) for x in plan.windows.batch(batch))
         fractions = gradient_fractions(model, inputs, targets[:, -1])
-        curves.append(fractions.flip(1).cumsum(1).cpu().numpy())
+        return fractions.flip(1).cumsum(1).cpu().numpy()
+
+    label = f"{plan.label} at {length:,}"
+    curves = measure_batches(plan, batch_curves, plan.numbers, length, label, "window")
     cumulative = np.concatenate(curves)
     fields = (cumulative <= FIELD_FRACTION).sum(1) + 1
     points = curve_points(length)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.checkpoints import run_folder_of, trained_steps, training_settings
+from runtime.distributed import Processes
 from runtime.files import locked, write_json
 from runtime.provenance import provenance
 from runtime.schema import find_mismatch
@@ -106,31 +107,41 @@ def update_record(
     lengths: list[int],
     measure: Callable[[int], dict | None],
     device: torch.device,
+    processes: Processes | None = None,
     **facts,
 ) -> dict:
     """Add the missing lengths to the record at `path`; return the record with only `lengths` in it.
 
     measure: computes the results at one length; None where the model does not support the length.
+    processes: all ranks measure, the first one writes; None: this process alone.
     facts: further values of the record's provenance.
     The file is written after each length, so that an interrupted evaluation resumes there. Results
     of other lengths that the file holds then are kept, also those that another evaluation has added
     meanwhile. Raises InputError if results contain NaN or Inf.
     """
     header = make_header(run, identity)
-    known = _known_results(path, identity)
+    processes = processes or Processes()
+    known = {}
+    processes.run_on_all_ranks(lambda: known.update(_known_results(path, identity)))
+    known = processes.gather(known)[0]
     if all(str(length) in known for length in lengths):
         print(f"{run} is already evaluated")
     for length in lengths:
-        known |= _known_results(path, identity)
-        if str(length) in known:
+        if processes.rank == 0:
+            known |= _known_results(path, identity)
+        if processes.any(str(length) in known):
             continue
-        known[str(length)] = measure(length)
+        result = measure(length)
+        if processes.rank:
+            continue
+        known[str(length)] = result
         origin = {**provenance(device), **facts}
         with locked(path):
             known |= _known_results(path, identity)
             results = dict(sorted(known.items(), key=lambda item: int(item[0])))
             write_record(run, path, {**header, "lengths": results, "provenance": origin})
     print(f"record: {path}")
+    known = processes.gather(known)[0]
     requested = {str(length): known[str(length)] for length in lengths}
     return {**header, "lengths": requested}
 

@@ -7,18 +7,22 @@ A program defines its config, a plan of what to measure on one run, and the meas
     def plan(run: str, config: Config) -> Plan: ...
     def measure(model, plan, length, device, dtype) -> dict: ...
 
-    records = run_evaluation(config, plan, measure, config.dtype)
+    with evaluation_ranks(config, config.dtype) as ranks:
+        records = run_evaluation(config, plan, measure, ranks)
 
 All runs are planned before anything is computed, so that invalid input costs no computing time.
-Each run gets one record (records.py), which is written after each length.
+Each run gets one record (records.py), which is written after each length. Under torchrun every rank
+measures its part of the windows, and rank 0 writes.
 """
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runtime import devices
+from runtime import devices, distributed
 from runtime.loading import load_model
 
 import numpy as np
@@ -31,6 +35,7 @@ from model import GPT
 from text_data.data_loader import BATCH_TOKENS
 from text_data.shards import Shards
 
+Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
 RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
 
 
@@ -77,6 +82,7 @@ class Plan:
     identity: dict  # further entries of the record's identity
     record_name: list[str]  # words of the record's file name, after "eval"
     extra_inputs: int = 0  # input tokens of a forward pass in addition to the length
+    processes: distributed.Processes = field(default_factory=distributed.Processes)
 
     @property
     def label(self) -> str:
@@ -88,21 +94,30 @@ def run_evaluation(
     config: EvaluationConfig,
     plan_run: Callable[..., Plan],
     measure: Callable[..., dict],
-    dtype: str,
+    ranks: Ranks,
     **load_options,
 ) -> list[dict]:
     """Evaluate every run of the config; return the records with the planned lengths.
 
     plan_run(run, config): returns the run's Plan. Raises InputError if the run cannot be evaluated.
     measure(model, plan, length, device, dtype): returns the record's entry for one length.
-    dtype: of matrix products, as select_device takes it. load_options: passed to load_model.
+    ranks: of evaluation_ranks. load_options: passed to load_model.
     """
-    device, torch_dtype = devices.select_device(config.device, dtype)
+    processes, device, dtype = ranks
     plans = [plan_run(run, config) for run in config.runs]
+    for plan in plans:
+        plan.processes = processes
     return [
-        _evaluate(plan, measure, config.attention, device, torch_dtype, load_options)
-        for plan in plans
+        _evaluate(plan, measure, config.attention, device, dtype, load_options) for plan in plans
     ]
+
+
+@contextlib.contextmanager
+def evaluation_ranks(config: EvaluationConfig, dtype: str) -> Iterator[Ranks]:
+    """Yield torchrun's ranks or this process alone, its device, and the dtype of products."""
+    with distributed.process_group() as processes:
+        local_rank = processes.local_rank if processes.world_size > 1 else None
+        yield processes, *devices.select_device(config.device, dtype, local_rank)
 
 
 def _evaluate(
@@ -128,16 +143,32 @@ def _evaluate(
         return measure(model, plan, length, device, dtype)
 
     path = record_path(plan.run, "eval", *plan.record_name)
-    return update_record(plan.run, path, identity, plan.lengths, measure_length, device)
+    return update_record(
+        plan.run, path, identity, plan.lengths, measure_length, device, plan.processes
+    )
 
 
-def batches(items: np.ndarray, tokens: int, label: str, unit: str) -> Iterator[np.ndarray]:
-    """Yield the items in batches of at most BATCH_TOKENS, with a progress bar; tokens: per item."""
-    count = -(-len(items) // max(1, BATCH_TOKENS // tokens))
-    with tqdm(total=len(items), desc=label, unit=unit, disable=None) as bar:
-        for batch in np.array_split(items, count):
-            yield batch
+def measure_batches(
+    plan: Plan, measure: Callable, items: np.ndarray, tokens: int, label: str, unit: str
+) -> list:
+    """Return measure(batch) of all batches of the items, computed on all ranks, in order.
+
+    tokens: per item; a batch has at most BATCH_TOKENS. label, unit: of the progress bar.
+    """
+    batches = np.array_split(items, -(-len(items) // max(1, BATCH_TOKENS // tokens)))
+    own = batches[plan.processes.rank :: plan.processes.world_size]
+    results = []
+    with tqdm(total=sum(map(len, own)), desc=label, unit=unit, disable=None) as bar:
+        for batch in own:
+            results.append(measure(batch))
             bar.update(len(batch))
+    return interleave(plan.processes.gather(results))
+
+
+def interleave(parts: list[list]) -> list:
+    """Return the values of all ranks in order; parts: rank r has values r, r + world size, ..."""
+    rounds = itertools.zip_longest(*parts)
+    return [value for each in rounds for value in each][: sum(map(len, parts))]
 
 
 def supports(model: GPT, inputs: int) -> bool:

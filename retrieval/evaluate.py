@@ -140,7 +140,9 @@ def evaluate(
 
     path = Path(run) / f"eval_retrieval_{task.name}_{split}.json"
     facts = {"data_revision": task.revision} if task.revision else {}
-    return update_record(run, path, identity, run_plan.lengths, measure_supported, device, **facts)
+    return update_record(
+        run, path, identity, run_plan.lengths, measure_supported, device, None, **facts
+    )
 
 
 def measure(run: str, model, task: tasks.Task, length: int) -> dict:

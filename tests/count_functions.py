@@ -3,8 +3,8 @@
     python tests/count_functions.py             # how many, in how many files
     python tests/count_functions.py --names     # which
 
-Functions with a name: no lambdas or generator expressions. The step is the first one of `cable` with
-configs/smoke.yaml and starts the thread of the data loader; the evaluation has one length.
+Functions with a name: no lambdas or generator expressions. The step is the first one of `cable`
+with configs/smoke.yaml and starts the thread of the data loader; the evaluation has one length.
 """
 
 import contextlib

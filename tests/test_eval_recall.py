@@ -6,6 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 from runtime import loading
+from runtime.distributed import Processes
 
 import numpy as np
 import pytest
@@ -31,7 +32,9 @@ def windows(tmp_path):
 
 
 def make_plan(windows, numbers, passage=8):
-    return SimpleNamespace(windows=windows, numbers=numbers, passage=passage, label="test")
+    return SimpleNamespace(
+        windows=windows, numbers=numbers, passage=passage, label="test", processes=Processes()
+    )
 
 
 def test_two_sequences_differ_only_in_the_first_passage(windows):
@@ -144,6 +147,7 @@ def task_plan(windows, task, filler, trials=60):
         filler=filler,
         shortest=32,
         label="test",
+        processes=Processes(),
     )
 
 

@@ -4,6 +4,8 @@ import json
 import math
 from types import SimpleNamespace
 
+from runtime.distributed import Processes
+
 import numpy as np
 import pytest
 import torch
@@ -90,7 +92,9 @@ def test_field_and_curve_of_known_gradient_fractions(windows, monkeypatch):
 
     monkeypatch.setattr(eval_receptive_field, "gradient_fractions", known_fractions)
     model = SimpleNamespace(requires_grad_=lambda requires_grad: None)
-    plan = SimpleNamespace(windows=windows, numbers=np.arange(20), label="test")
+    plan = SimpleNamespace(
+        windows=windows, numbers=np.arange(20), label="test", processes=Processes()
+    )
     entry = eval_receptive_field.measure(model, plan, 8, torch.device("cpu"), torch.float32)
     assert entry["receptive_field"] == 4.5
     assert entry["receptive_field_se"] == pytest.approx(3.5 * math.sqrt(20 / 19) / math.sqrt(20))
