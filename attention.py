@@ -171,11 +171,10 @@ def attend(
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
 
-    scale: factor of q k^T. path: what `resolve_path` returned, for whole texts without padding; for
-    other calls, and for inference, what `select_path` returned. mask_spec: default: the encoding's.
-    packed_qkv: (B, T, 3 C), of which q, k and v are views, except for cached tokens of k and v. The
-    Triton kernels return one gradient for it, which saves a copy. If k and v have another dtype
-    than q, it is that of the arithmetic (KV cache on a CPU).
+    scale: factor of q k^T. path: from `resolve_path` for whole texts without padding, else from
+    `select_path`. mask_spec: default: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
+    are views, except for cached tokens; the Triton kernels return one gradient for it.
+    If k and v have another dtype than q, it is that of the arithmetic (KV cache on a CPU).
     A window_size below the encoding's and a tensor as query_offset are for use without gradients.
     """
     if k.dtype != q.dtype:
@@ -244,19 +243,11 @@ def _masked(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
 
 def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None):
     """Compute attention by the fused kernel, the bias as extra columns."""
-    if bias_inputs.encoding.bias is None:
-        return sdpa(q, k, v, scale, mask_spec, backend)
-    factors = factors_of(bias_inputs)
-    return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal, backend)
-
-
-def factors_of(bias_inputs: BiasInputs) -> Iterable[tuple[Tensor, Tensor | None]]:
-    """Return the pairs (u, w) whose products add up to the bias; none without a bias."""
     encoding, q_features, k_features = bias_inputs
     if encoding.bias is None:
-        return []
-    assert encoding.factors is not None, "the encoding has no factors"
-    return encoding.factors(q_features, k_features)
+        return sdpa(q, k, v, scale, mask_spec, backend)
+    factors = encoding.factors(q_features, k_features)
+    return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal, backend)
 
 
 def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
@@ -355,9 +346,8 @@ def bias_matrix(
 
     -> (B|1, H|1, T, S), dtype of the features, future keys included.
 
-    A bias that depends on the distance alone is computed once per distance, or read from `table`
-    (H, distances), which holds all distances in ascending order. Its gradient is summed along the
-    diagonals by unfold.
+    A bias of the distance is computed once per distance, or read from `table` (H, all distances,
+    ascending). Its gradient is summed along the diagonals by unfold.
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
@@ -464,8 +454,7 @@ def expand_columns(x: Tensor, *shape: int) -> Tensor:
 def _columns(u, w, dtype, parts) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of columns in `dtype` whose products add up to u * w.
 
-    Three parts each give the precision of float32, two nearly so. Gradients flow through the
-    leading parts alone, whose partners add up to the whole other factor.
+    Gradients flow through the leading parts alone, whose partners add up to the other factor.
     """
     u_parts = _split(u, dtype, parts)
     if w is None:

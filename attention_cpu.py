@@ -33,7 +33,8 @@ def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
     """Compute attention by `batched_products`; arguments as in `attention.attend`."""
-    factors = attention.factors_of(bias_inputs)
+    encoding, q_features, k_features = bias_inputs
+    factors = [] if encoding.bias is None else encoding.factors(q_features, k_features)
     return batched_products(q, k, v, factors, scale, mask_spec.causal)
 
 
@@ -42,9 +43,8 @@ def batched_products(
 ) -> Tensor:
     """Compute attention by batched matrix products, with the bias sum_r u_r[i] w_r[j].
 
-    q, k, v (B, H, T, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py. Logits and softmax
-    are float32, as are the columns of the bias and their gradients; a term that is constant along a
-    row cancels and is dropped.
+    q, k, v (B, H, T, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py. Logits, softmax and
+    bias are float32; a term that is constant along a row cancels and is dropped.
     """
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -64,9 +64,8 @@ def batched_products(
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
     """Return softmax(q k^T * scale + u w^T) v, and the weights that backward needs.
 
-    q, k, v (N, T, D) and u, w (N, T, R), float32 or float64, for N texts and heads -> (N, T, D) and
-    the weights of all blocks in one row, empty without gradients. An operator of its own, because
-    torch.compile would unroll the blocks.
+    q, k, v (N, T, D) and u, w (N, T, R) -> (N, T, D) and the weights of all blocks in one row, empty
+    without gradients. An operator, because torch.compile would unroll the blocks.
     """
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
     with torch.autocast("cpu", enabled=False):

@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from runtime import cli, plugins
 from runtime.checkpoints import run_folder_of, training_settings
@@ -32,16 +33,8 @@ import torch
 import yaml
 
 from errors import InputError
-from hf_interop.exported_code import (
-    DECODER_CLASSES,
-    ENCODER_CLASSES,
-    MODULES,
-    check_plugin,
-    flat_name,
-    modules_with,
-    required_packages,
-    write_modules,
-)
+from hf_interop import exported_code
+from hf_interop.exported_code import DECODER_CLASSES, ENCODER_CLASSES, MODULES, flat_name
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 from pe_spec import PeSpec
@@ -84,32 +77,31 @@ HELLASWAG = "Rowan/hellaswag"
 HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})})
 
 
-@dataclass
-class ExportKind:
-    """What differs between exported decoders and encoders; example and note are for the README."""
+class ExportKind(NamedTuple):
+    """What differs between exported decoders and encoders."""
 
     auto_class: str
     classes: dict[str, str]  # auto_map: class of transformers -> class of hf_interop/modeling.py
-    example: str
+    example: str  # for the README, like the note
     note: str
 
 
 DECODER = ExportKind(
-    auto_class="AutoModelForCausalLM",
-    classes=DECODER_CLASSES,
-    example="""\
+    "AutoModelForCausalLM",
+    DECODER_CLASSES,
+    """\
 # In training, every document began with this token.
 inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
-    note="`generate` uses transformers' KV cache; a padded batch is read again for every token.",
+    "`generate` uses transformers' KV cache; a padded batch is read again for every token.",
 )
 ENCODER = ExportKind(
-    auto_class="AutoModelForMaskedLM",
-    classes=ENCODER_CLASSES,
-    example="""\
+    "AutoModelForMaskedLM",
+    ENCODER_CLASSES,
+    """\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
-    note="`AutoModel` returns the hidden states of the last layer, for embeddings of texts.",
+    "`AutoModel` returns the hidden states of the last layer, for embeddings of texts.",
 )
 
 
@@ -141,7 +133,7 @@ def main(argv=None):
     check_encoding(trained.config.encodings)
     exported = plugins.plugins_of(trained.config.encodings)
     for plugin in exported:
-        check_plugin(plugin, modules_with(exported))
+        exported_code.check_plugin(plugin, exported_code.modules_with(exported))
     model = build_hf_model(trained, checkpoint, tokenizer)
     sha256 = checkpoint["sha256"]
     records = evaluation_records(run, sha256)
@@ -376,7 +368,7 @@ def describe_plugin(plugin: plugins.Plugin) -> str:
         f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
         f"{plugin.path.name} (SHA-256 {plugin.sha256})."
     )
-    if packages := required_packages(plugin):
+    if packages := exported_code.required_packages(plugin):
         text += f" It needs further packages: `pip install {' '.join(packages)}`."
     return f"{text}\n"
 
@@ -390,7 +382,7 @@ def write_folder(out: Path, model, tokenizer, readme: str, exported: list[plugin
         model.save_pretrained(folder)
         has_mask = not model.model.config.causal
         build_tokenizer(tokenizer, has_mask=has_mask).save_pretrained(folder)
-        write_modules(folder, exported)
+        exported_code.write_modules(folder, exported)
         (folder / "README.md").write_text(readme, encoding="utf-8")
         set_default_permissions(folder)
 

@@ -40,23 +40,14 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config,
-        argv,
-        __doc__,
-        positional=("model", "name on the hub, folder of transformers, or file"),
-    )
+    positional = ("model", "name on the hub, folder of transformers, or file")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
-    given = {
-        name: value
-        for name in ("block_size", "attn_scale")
-        if (value := getattr(config, name)) is not None
-    }
-    if problems := [
-        f"{name} is {value:g}: it must be above 0" for name, value in given.items() if value <= 0
-    ]:
-        raise InputError(*problems)
+    given = {"block_size": config.block_size, "attn_scale": config.attn_scale}
+    given = {name: value for name, value in given.items() if value is not None}
+    if wrong := [name for name, value in given.items() if value <= 0]:
+        raise InputError(*(f"{name} is {given[name]:g}: it must be above 0" for name in wrong))
     if config.file and Path(config.model[0]).exists():
         raise InputError(
             f"{config.model[0]} is a local path, and --file names a file on the hub: remove --file"
@@ -79,15 +70,8 @@ def main(argv=None):
     if revision:
         run.config["revision"] = revision
     run.start(torch.device("cpu"))
-    run.save(
-        model=model.state_dict(),
-        optimizer={},
-        scaler={},
-        step=0,
-        sampler={},
-        rng=[],
-        gpt=dataclasses.asdict(model.config),
-    )
+    unused = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": []}
+    run.save(model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused)
     run.finish()
     print(f"{config.out_dir}: {model.describe()}")
 

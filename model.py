@@ -310,8 +310,7 @@ class GPT(nn.Module):
         """Return cross-entropies in nats (B, t) float32 of targets (B, t), without all logits.
 
         The targets are those of the last t of tokens (B, T), or of masked_positions (B, t).
-        cache_window: no token attends to another this far back or further; memory is then
-        independent of T.
+        cache_window: no token attends to one this far back; memory is then independent of T.
         """
         if masked_positions is not None:
             return self._cross_entropies(_select(self.hidden(tokens), masked_positions), targets)
@@ -346,8 +345,8 @@ class GPT(nn.Module):
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
         """Return the FLOPs of a training step per token, 6 N + 12 L C T (PaLM, appendix B).
 
-        N counts all parameters, the tied embedding once. predicted: the number of tokens in a
-        context that have logits, if not all do; only this fraction of the embedding counts.
+        N counts the tied embedding once. predicted: the number of tokens in a context that have
+        logits, if not all do; only this fraction of the embedding counts.
         """
         c = self.config
         unused = 0 if predicted is None else (1 - predicted / context) * c.vocab_size * c.n_embd

@@ -57,8 +57,7 @@ def build(
 ) -> ModuleList[Encoding]:
     """Return the encodings of a model, one per layer; layers share equal parts of scope "model".
 
-    spec: a --pe string, or what `parse` returned. causal: True for a decoder, False for an encoder.
-    Raises InputError like `parse`, and for what does not fit the model.
+    causal: False for an encoder. Raises InputError like `parse`, and for what does not fit.
     """
     if isinstance(spec, str):
         spec = parse(spec, causal)

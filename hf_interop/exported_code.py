@@ -152,17 +152,12 @@ def required_packages(plugin: Plugin) -> list[str]:
 
     The names are those that pip installs (pillow for PIL); that of the module if it is unknown.
     """
-    names = [
-        name
-        for node in _imports(importlib.util.decode_source(plugin.source))
-        for name in _imported_names(node)
-    ]
+    nodes = _imports(importlib.util.decode_source(plugin.source))
+    names = [name for node in nodes for name in _imported_names(node)]
     modules = {name.partition(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}
+    modules = {name for name in modules if not _is_of_repository(name)}
     distributions = importlib.metadata.packages_distributions()
-    packages = {
-        min(distributions.get(name, [name])) for name in modules if not _is_of_repository(name)
-    }
-    return sorted(packages)
+    return sorted({min(distributions.get(name, [name])) for name in modules})
 
 
 def modules_with(exported: list[Plugin]) -> list[str]:

@@ -46,11 +46,9 @@ torch.set_flush_denormal(True)
 
 
 class PosencConfig(PreTrainedConfig):
-    """The fields of GPTConfig, stored in config.json.
+    """The fields of GPTConfig, and those that export_hf.py adds, stored in config.json.
 
-    Exports add max_position_embeddings, if the encoding supports a limited number of positions,
-    plugin (file name -> SHA-256), if plugins define the encoding, and training: settings, text and
-    step of the exported run. Saving a model adds weights_sha256 (file name -> SHA-256).
+    Saving a model adds weights_sha256 (file name -> SHA-256).
     """
 
     model_type = "posenc-gpt"
@@ -108,11 +106,7 @@ class PosencPreTrained(PreTrainedModel):
             self.config.save_pretrained(save_directory)
 
     def _init_weights(self, module):
-        """Compute an encoding's buffers again.
-
-        transformers builds the model on the meta device before loading, and non-persistent buffers
-        are in no file. Parameters keep the values that GPT gave them.
-        """
+        """Compute an encoding's buffers again: no file has them, and they were on meta."""
         c = self.model.config
         fresh = pe_spec.build(c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
         for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
@@ -237,8 +231,7 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if a file of weights has another SHA-256 than its config.json says.
 
-    name_or_path: a folder, or a repository of the hub. arguments: of from_pretrained. Models that
-    transformers' push_to_hub has uploaded have no SHA-256.
+    arguments: of from_pretrained. Models that transformers' push_to_hub has uploaded have none.
     """
     location = {name: arguments[name] for name in (*LOCATION, "token") if name in arguments}
     try:
@@ -272,10 +265,9 @@ def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:
 
 
 def pad_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Move padding on the left to the right.
+    """Move padding on the left to the right; return the tokens and the index (B, T) to undo it.
 
-    Returns the tokens (B, T), and an index (B, T) that gathers results back into the original
-    order. Raises ValueError for padding between tokens.
+    Raises ValueError for padding between tokens.
     """
     length = input_ids.size(1)
     steps = torch.arange(length, device=input_ids.device)
@@ -298,8 +290,8 @@ class CacheAdapter(Cache):
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    The encoding's per-token features are stored as additional columns of the keys, so that
-    everything that transformers does to a cache (beam search, cropping) applies to them too.
+    The encoding's per-token features are additional columns of the keys, so that everything that
+    transformers does to a cache (beam search, cropping) applies to them too.
     """
 
     def __init__(self, cache, layer: int):

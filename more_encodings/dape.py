@@ -37,8 +37,8 @@ class DAPE(Encoding):
 class DAPEv2(DAPE):
     """`dape` whose f is two convolutions along the keys, each over three of them.
 
-    Unlike the published code, the hidden layer of masked keys is zero, too. Otherwise a row would
-    depend on a future key, which is not available during generation.
+    Unlike in the published code, the hidden layer of masked keys is zero, too: no row depends on a
+    future key.
     Source: Zheng et al. 2024b (DAPE V2)
     """
 

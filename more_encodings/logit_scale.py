@@ -1,7 +1,6 @@
 """Logits scaled by the logarithm of the number of keys: SSMax and log n.
 
-Softmax over more keys is flatter. A factor that grows with their number n keeps it as sharp. n
-counts the tokens up to the query, within the sliding window of a combination such as
+n counts the tokens up to the query, within the sliding window of a combination such as
 `window+ssmax`; the window of a KV cache in an evaluation does not count.
 """
 

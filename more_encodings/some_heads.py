@@ -61,8 +61,7 @@ class SomeHeads(Encoding):
     ) -> Encoding:
         """Return the encoding on some of `heads` heads; make(n) returns an instance of n heads.
 
-        Fixed numbers per head, which are buffers, are those of the first of all heads. RoPE and its
-        variants rotate the other heads by 0 themselves.
+        Buffers are those of the first of all heads. RoPE rotates the other heads by 0 itself.
         """
         count = options.get("heads") or max(1, heads * options["heads_percent"] // 100)
         if count > heads:

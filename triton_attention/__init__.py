@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import attention
+from attention import BiasInputs
 from errors import InputError
 from posenc import Encoding
 
@@ -61,7 +62,7 @@ def check(encoding: Encoding) -> None:
     load()
 
 
-def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
+def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
     interface = load()
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))

@@ -30,15 +30,12 @@ KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
 class Bias:
     """The bias of all heads. All tensors are float32; gradients flow to all but the ends of pieces.
 
-    kind: one of KINDS.
-    s_i: (B or 1, H or 1, T), S of the queries, for decays.
-    g: (B or 1, H or 1, T or 1), for decays and piecewise-linear.
-    s_j: (B or 1, H or 1, S), S of the keys, for decays.
-    table: (H or 1, N), for distance and piecewise-linear. If causal, N >= S and the entries are for
+    s_i: (B|1, H|1, T), S of the queries, and s_j: (B|1, H|1, S), S of the keys, for decays.
+    g: (B|1, H|1, T|1), for decays and piecewise-linear.
+    table: (H|1, N), for distance and piecewise-linear. If causal, N >= S and the entries are for
         distances from 0 on; else N = 2 S - 1 and they are for distances from -(S - 1) on.
     pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending ends of the pieces,
-        filled up with infinity; slopes; intercepts. f_h is continuous, so no gradient flows to the
-        ends.
+        filled up with infinity; slopes; intercepts.
 
     For piecewise-linear, g and the table are not negative, g never increases with the position, and
     the table never decreases with |d| and is the same for d and -d.

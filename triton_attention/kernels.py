@@ -12,15 +12,10 @@ and stores y and lse. The backward kernels recompute the weights p_ij = exp(z_ij
 
 Nothing has the shape (T, T), and nothing is accumulated with atomics, so results are deterministic.
 
-Choices that make the inner loops short, because a GPU spends its time there:
-
-- Tiles in which every query attends to every key run first, in a loop without masks.
-- Sums along rows stay within a thread until the loop ends.
-- Exponentials and logarithms have base 2, the only base that the hardware has; constant factors are
-  combined. LSE and all biases in the kernels are in base 2 too.
-- A column's tile is transposed, (N, M), so that its products stay in registers.
-- The corners of a tile bound which pieces of a piecewise-linear bias it needs.
-- Numbers without a gradient, such as ALiBi's slopes, cost no time.
+To keep the inner loops short, tiles in which every query attends to every key run first, in a loop
+without masks; exponentials, logarithms, LSE and biases have base 2, as the hardware; a column's
+tile is transposed, (N, M), so that its products stay in registers; and numbers without a gradient,
+such as ALiBi's slopes, cost no time.
 
 Exact gradients of a row's logits sum to zero, so in a causal decay bias S_i gets no gradient from
 its row.

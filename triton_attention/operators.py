@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from triton.runtime.errors import OutOfResources
 
 from errors import InputError
+from operators.elementary import register
 from triton_attention import kernels, tile_sizes
 from triton_attention.bias import KINDS
 
@@ -32,22 +33,7 @@ MAX_PIECES = 1_024  # what kernels._find_piece bisects
 SEQUENCES = 8
 
 
-@torch.library.custom_op("posenc::attention", mutates_args=())
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    s_i: Tensor,
-    g: Tensor,
-    s_j: Tensor,
-    table: Tensor,
-    pieces: Tensor,
-    kept: Tensor,
-    kind: int,
-    scale: float,
-    causal: bool,
-    window_size: int,
-) -> tuple[Tensor, Tensor]:
+def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size):
     """Return the output (B, H, T, D) and the log-sum-exp (B, H, T) in base 2."""
     q, k, v = _unpack(q, k, v)
     inputs = q, k, v, s_i, g, s_j, table, pieces
@@ -62,41 +48,19 @@ def _attention(
     return y, lse
 
 
-@_attention.register_fake
 def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size):
     q, _, _ = _unpack(q, k, v)
     return _empty_heads_last(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("posenc::attention_backward", mutates_args=())
-def _attention_backward(
-    dy: Tensor,
-    y: Tensor,
-    lse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    s_i: Tensor,
-    g: Tensor,
-    s_j: Tensor,
-    table: Tensor,
-    pieces: Tensor,
-    kept: Tensor,
-    kind: int,
-    scale: float,
-    causal: bool,
-    window_size: int,
-    s_learns: bool,
-    g_learns: bool,
-    table_learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _attention_backward(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     """Return the gradients of q, k, v, s_i, g, s_j, table and pieces.
 
     Those that do not exist are empty. Gradients of s_i, g and s_j have their expanded shapes.
-    s_learns, g_learns, table_learns: whether S, g, and table or pieces need gradients.
+    settings end with s_learns, g_learns and table_learns: whether S, g, and table or pieces need
+    gradients.
     """
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    settings = kind, scale, causal, window_size, s_learns, g_learns, table_learns
     grads = _attention_backward_fake(dy, y, lse, *inputs, kept, *settings)
     with _device_of(q):
         _launch_backward(grads, dy, y, lse, (*_unpack(q, k, v), *inputs[3:]), kept, settings)
@@ -164,7 +128,6 @@ def _launch_distances(
         d_pieces[:, 1:] = piece_sums.sum((0, 2))
 
 
-@_attention_backward.register_fake
 def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     kind, _, causal, _, s_learns, g_learns, table_learns = settings
     # The condition of kernels.attention_backward_rows, which fills ds_i if it is not empty.
@@ -199,7 +162,17 @@ def _backward(ctx, dy, _):
     return *(x if x.numel() else None for x in grads), None, None, None, None, None
 
 
-_attention.register_autograd(_backward, setup_context=_save)
+INPUTS = "Tensor q, Tensor k, Tensor v, Tensor s_i, Tensor g, Tensor s_j, Tensor table, "
+INPUTS += "Tensor pieces, Tensor kept, SymInt kind, float scale, bool causal, SymInt window_size"
+register(
+    "attention_backward",
+    f"(Tensor dy, Tensor y, Tensor lse, {INPUTS}, bool s_learns, bool g_learns, bool table_learns) "
+    f"-> ({', '.join(8 * ['Tensor'])})",
+    _attention_backward,
+    _attention_backward_fake,
+)
+schema = f"({INPUTS}) -> (Tensor, Tensor)"
+register("attention", schema, _attention, _attention_fake, _backward, _save)
 
 
 def _unpack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
