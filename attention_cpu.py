@@ -64,7 +64,7 @@ def batched_products(
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
     """Return softmax(q k^T * scale + u w^T) v, and the weights that backward needs.
 
-    q, k, v (N, T, D) and u, w (N, T, R) -> (N, T, D) and the weights of all blocks in one row, empty
+    q, k, v (N, T, D) and u, w (N, T, R) -> (N, T, D) and the weights of all blocks in a row, empty
     without gradients. An operator, because torch.compile would unroll the blocks.
     """
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)

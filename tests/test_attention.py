@@ -106,25 +106,6 @@ def test_dense_gradients_match_finite_differences(monkeypatch):
     assert torch.autograd.gradcheck(attend, inputs)
 
 
-def test_gpu_chunks_are_few_enough_to_compile():
-    """Size small with 32 sequences of 1,024 tokens: 2 to 4 chunks that cover all queries."""
-
-    class Shape:
-        is_cuda, shape = True, (32, 12, 1024, 64)
-
-        def size(self, n):
-            return self.shape[n]
-
-        def __getitem__(self, where):
-            return where[2].stop - where[2].start
-
-    x = Shape()
-    bias_inputs = BiasInputs(posenc.NoPE(12, 768, 1024), (), ())
-    chunks = attention._chunks(x, x, x, bias_inputs, attention.MaskSpec())
-    rows = [queries for (queries, *_), _ in chunks]
-    assert 1 < len(rows) < 5 and sum(rows) == 1024
-
-
 def test_dense_keeps_no_logits_for_backward(monkeypatch):
     """Backward recomputes each chunk, so no tensor of the size of all logits is saved."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)

@@ -281,14 +281,11 @@ def test_options_are_constructor_keywords():
         ("fire:depth=3", "fire has no option 'depth': choose from width threshold"),
         ("cable:k=3", "cable has no option 'k': choose from heads heads_percent"),
         ("cable:heads=0", "heads is '0': it must be an integer of at least 1"),
-        ("alibi-shift:heads=-1", "heads is '-1': it must be an integer of at least 1"),
         ("cable:heads=5", "cable: heads is 5, but the model has 4 heads: use at most 4"),
         ("cable:heads_percent=101", "cable: heads_percent is 101: use 1 to 100"),
         ("cable:heads=1,heads_percent=9", "heads and heads_percent exclude each other"),
         ("transformer-xl:heads=1", "transformer-xl has no option 'heads': it has none"),
-        ("window:heads=1", "window has no option 'heads': choose from w"),
         ("rope@1_nope", "'rope@1_nope' is no pattern of layers: join encodings with counts of 1"),
-        ("rope@0", "is no pattern of layers"),
         ("rope@1__nope@1", "unknown positional encoding '_nope'"),
         ("rope@1_nope@1", "the pattern rope@1_nope@1 has 2 layers, but the model has 1"),
         (
@@ -298,11 +295,6 @@ def test_options_are_constructor_keywords():
         ),
         ("ssmax+logn", "ssmax and logn cannot be combined, both act on rotate: choose one of them"),
         (
-            "t5-clip:k=many",
-            "t5-clip: k is 'many': it must be an integer of at least 1 and at most 9 digits, "
-            "as in t5-clip:k=8",
-        ),
-        (
             "alibi-shift:shift=-9",
             "shift is '-9': it must be an integer of at least -8 and at most 9 digits, "
             "as in alibi-shift:shift=8",
@@ -310,15 +302,9 @@ def test_options_are_constructor_keywords():
         ("yarn:ramp=linear", "yarn: ramp is 'linear': use paper or released"),
         ("yarn:factor=released", "factor is 'released': it must be an integer of at least 1"),
         ("yarn:ramp=released,base=1", "use a base of at least 2"),
-        ("sandwich:dimension=1", "at least 2"),
-        ("window:w=1-", "w is '1-'"),
         (
             "dape+kerple+dapev2",
             "dape and dapev2 cannot be combined, both act on logits_transform: choose one of them",
-        ),
-        (
-            "learnable+sinusoidal",
-            "learnable and sinusoidal cannot be combined, both act on embed: choose one of them",
         ),
     ],
 )

@@ -18,7 +18,6 @@ from kernel_cases import (
 )
 from torch.testing import assert_close
 
-import attention
 from triton_attention import tile_sizes, tile_skipping
 from triton_attention.bias import Bias
 
@@ -37,23 +36,6 @@ def find_kept(kind, inputs, tolerance, causal=True):
     if not causal:
         skipped = skipped | (position >= limits[1])
     return kept, (reference(kind, inputs, causal=causal)[1] * skipped).sum(-1)
-
-
-def test_can_skip_is_asked_before_tiles_are_searched(monkeypatch):
-    """A log-decay skips nothing at the default tolerance, so no time is spent searching."""
-    searched = []
-    search = tile_skipping.kept_tiles
-
-    def spy(*arguments):
-        searched.append(arguments[2])
-        return search(*arguments)
-
-    monkeypatch.setattr(tile_skipping, "kept_tiles", spy)
-    for kind in ("decay", "log-decay"):
-        inputs = to_float32(make_inputs(kind, 40, 40, 16))
-        for tolerance in (0.0, attention.SKIP_TOLERANCE, 0.1):
-            run_kernels(kind, inputs, skip_tolerance=tolerance)
-    assert searched == ["decay", "decay", "log-decay"]
 
 
 @pytest.mark.parametrize("causal", [True, False])
