@@ -19,8 +19,8 @@ Other modules add paths with `register_path`: attention_cpu adds "batched", trit
 "triton", and triton_attention.flex "flex".
 
 Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
-is therefore split into two bf16 parts that add up to its float32 value, and each product of parts
-except the smallest gets its own columns. A term that is constant along a row (w = 1) cancels in the
+is therefore split into two bf16 parts, and each product of parts except the smallest gets its own
+columns. A term that is constant along a row (w = 1) cancels in the
 softmax. It is kept in training, because the gradients of a row's logits do not sum to exactly zero.
 Without gradients it is dropped, and its columns hold a third part, which long texts need.
 
@@ -117,11 +117,7 @@ class Path:
 
 
 def make_mask_spec(
-    encoding: Encoding,
-    window_size: int | None = None,
-    lengths: Tensor | None = None,
-    query_offset: int | Tensor | None = None,
-    skip_tolerance: float = SKIP_TOLERANCE,
+    encoding, window_size=None, lengths=None, query_offset=None, skip_tolerance=SKIP_TOLERANCE
 ) -> MaskSpec:
     """Return the mask specification of an encoding, further limited to `window_size` tokens."""
     sizes = [size for size in (encoding.window_size, window_size) if size is not None]
@@ -211,8 +207,10 @@ def select_path(
         return DENSE
     if inference and encoding.bias is not None:
         shared = all(feature.size(0) == 1 for feature in q_features + k_features)
-        shared_on_cpu = q.device.type == "cpu" and shared
-        if shared_on_cpu if path.name == DENSE.name else q.size(2) == 1:
+        is_small = q.size(2) == 1
+        if path.name == DENSE.name:
+            is_small = shared and q.device.type == "cpu"
+        if is_small:
             return MASKED
     return path
 
@@ -336,11 +334,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def bias_matrix(
-    bias_inputs: BiasInputs,
-    heads: int,
-    queries: int,
-    query_offset: int | Tensor = 0,
-    table: Tensor | None = None,
+    bias_inputs: BiasInputs, heads: int, queries: int, query_offset: int | Tensor = 0, table=None
 ) -> Tensor:
     """Return the bias of `queries` tokens, the first of which has the index `query_offset`.
 

@@ -150,7 +150,7 @@ def check_out_dir(out: Path) -> None:
 
 
 def check_encoding(encodings: PeSpec) -> None:
-    """Raise InputError if a class of a parsed encoding is in a module that is not exported."""
+    """Raise InputError if a class of an encoding is in a module that is not exported."""
     for cls, _ in encodings:
         if cls.__module__ not in MODULES and cls.__module__ not in plugins.LOADED:
             raise InputError(
@@ -242,10 +242,7 @@ def format_readme(name: str, model, checkpoint: dict, sha256: str, records, expo
 
 
 def evaluation_records(run: str, sha256: str) -> list[dict]:
-    """Return the records of perplexity and HellaSwag accuracy of a checkpoint, by file name.
-
-    sha256: of the checkpoint's file. Raises InputError if a record is corrupt.
-    """
+    """Return the records of perplexity and HellaSwag accuracy of the checkpoint with this hash."""
     records = []
     for path in sorted(run_folder_of(run).glob("eval_*.json")):
         record = read_json(path, "remove it, and evaluate again")

@@ -31,9 +31,9 @@ class LayerCache:
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k and v (B, H, T, D) and features (B|1, H|1, T); return those of all S tokens.
 
-        S counts all tokens so far, or with a window these T tokens and the window - 1 tokens before
-        them. With fixed shapes T is 1 and S is the capacity, including unused space. On a CPU the
-        result for T = 1 is float32 without a window.
+        S counts all tokens so far, or with a window these T tokens and the window - 1 before them.
+        With fixed shapes T is 1 and S is the capacity. On a CPU the result for T = 1 is float32
+        without a window.
         """
         new = [k, v, *(feature[..., None] for feature in k_features)]
         all_k, all_v, *all_features = self.store(new)

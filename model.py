@@ -223,11 +223,7 @@ class GPT(nn.Module):
                 module.bias.zero_()
 
     def forward(
-        self,
-        tokens: Tensor,
-        targets: Tensor | None = None,
-        masked_positions: Tensor | None = None,
-        cache: Cache | None = None,
+        self, tokens: Tensor, targets=None, masked_positions=None, cache: Cache | None = None
     ) -> Tensor:
         """Return logits (B, T, V) of tokens (B, T) int64, or the loss if there are targets.
 
@@ -304,7 +300,7 @@ class GPT(nn.Module):
         self,
         tokens: Tensor,
         targets: Tensor,
-        masked_positions: Tensor | None = None,
+        masked_positions=None,
         cache_window: int | None = None,
     ) -> Tensor:
         """Return cross-entropies in nats (B, t) float32 of targets (B, t), without all logits.

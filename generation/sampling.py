@@ -119,10 +119,7 @@ class StepResult:
 
 
 def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:
-    """Read tokens (B, T) int64 into the cache; return the logits of the next token, (B, V).
-
-    decode: the compiled step of one token, used once the cache holds the prompt.
-    """
+    """Read tokens (B, T) int64 into the cache; return the next token's logits (B, V)."""
     if decode is not None and cache.length > 0:
         if cache.position is None:
             cache.fix_shapes()
@@ -135,7 +132,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
 def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
     """Return one token for each row of logits (B, V) float32: (B,) int64, on their device.
 
-    Temperature applies first, then top_k, then top_p to the probability that top_k leaves.
+    Temperature applies first, then top_k, then top_p to what top_k leaves.
     """
     if config.temperature == 0:
         return logits.argmax(-1)

@@ -61,8 +61,7 @@ def flat_name(module: str) -> str:
 def flatten_imports(source: str, modules: Collection[str]) -> str:
     """Return a module's source with imports of `modules` as relative imports from a flat folder.
 
-    transformers finds the files to copy by lines of the form "from .x import y", so an import of a
-    whole module becomes two lines.
+    transformers copies the files of lines "from .x import y": an import of a module becomes two.
     """
     lines = source.split("\n")
     nodes = [node for node in _imports(source) if _changes(node, modules)]
@@ -120,11 +119,9 @@ def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
         if _changes(node, modules):
             if before.strip() or (after and not after.startswith(b"#")):
                 problems.append(f"{place} has other code next to an import: use two lines")
-            by_full_name = isinstance(node, ast.Import) and any(
-                alias.name in modules and "." in alias.name and not alias.asname
-                for alias in node.names
-            )
-            if by_full_name:
+            unnamed = [alias.name for alias in node.names if not alias.asname]
+            full_names = [name for name in unnamed if name in modules and "." in name]
+            if isinstance(node, ast.Import) and full_names:
                 problems.append(
                     f"{place} imports a module by its full name, which an export cannot contain: "
                     "use `from PACKAGE import MODULE`"
@@ -148,10 +145,7 @@ def _is_of_repository(name: str) -> bool:
 
 
 def required_packages(plugin: Plugin) -> list[str]:
-    """Return the packages that a plugin imports, without torch and the standard library.
-
-    The names are those that pip installs (pillow for PIL); that of the module if it is unknown.
-    """
+    """Return the packages that a plugin imports by pip's names (pillow for PIL), without torch."""
     nodes = _imports(importlib.util.decode_source(plugin.source))
     names = [name for node in nodes for name in _imported_names(node)]
     modules = {name.partition(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}

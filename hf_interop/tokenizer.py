@@ -16,11 +16,9 @@ MASK = "<|mask|>"
 
 
 def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
-    """Return a tokenizer of transformers with the tokens of one of ours.
+    """Return a tokenizer of transformers with the tokens of one of ours; it adds none to a text.
 
-    In a text, <|endoftext|> and <|mask|> are special tokens. Nothing else is added to a text.
-    has_mask: add <|mask|>, with the number after the last token of the vocabulary, as
-    text_data/data_loader.py uses it.
+    has_mask: add <|mask|>, with the number after the last token, as text_data/data_loader.py does.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return _from_files(tokenizer, has_mask)
@@ -58,9 +56,8 @@ def _fast_tokenizer(backend, tokenizer: Tokenizer, end: str, has_mask: bool):
 def _backend_of(encoding):
     """Return a tokenizers.Tokenizer with the tokens of a tiktoken.Encoding.
 
-    tiktoken merges the adjacent pair whose result has the lowest rank, whatever its two parts are,
-    and takes a word that is a token as it is. Every way to divide a token into two others is a
-    merge here.
+    tiktoken merges the adjacent pair whose result has the lowest rank, whatever its two parts are:
+    every way to divide a token into two others is a merge here.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -96,7 +93,6 @@ def _backend_of(encoding):
 def _oniguruma(pattern: str) -> str:
     """Return a regular expression of tiktoken in the syntax of `tokenizers`.
 
-    There, {1,3}+ is a repetition of {1,3}, not a possessive quantifier. Without the +, it matches
-    the same as in tiktoken, because it ends its alternative. (?s) is (?m).
+    There, {1,3}+ is not possessive, and needs not be where it ends its alternative. (?s) is (?m).
     """
     return re.sub(r"(\{\d+,\d*\})\+", r"\1", pattern).replace("(?s)", "(?m)")

@@ -13,8 +13,6 @@ from posenc import Encoding, Sinusoidal
 class SHAPE(Sinusoidal):
     """`sinusoidal` at pos + s during training, s in 0..`shift` drawn for each sequence.
 
-    The network learns to use differences of positions, and is trained on positions beyond its
-    training length.
     Source: Kiyono et al. 2021 (SHAPE)
     """
 

@@ -9,8 +9,7 @@ from posenc import ALiBi, DistanceBias, angles
 class Sandwich(DistanceBias):
     """(sum_n cos(d / 10000^(2n/D')) - D'/2) / h, n < D'/2, h = 8m/H for head m = 1..H.
 
-    Inner products of sinusoidal embeddings of dimension D' (option `dimension`), shifted to 0 at
-    d = 0.
+    Products of sinusoidal embeddings of dimension D' (option `dimension`), shifted to 0 at d = 0.
     Source: Chi et al. 2023 (Sandwich), eq. 6
     """
 

@@ -13,8 +13,7 @@ from posenc import Encoding, RoPE
 class SomeHeads(Encoding):
     """An encoding on the first `count` heads, as in `cable:heads=2`; no effect on the other heads.
 
-    encoding: with the parameters of `count` heads. The other heads are not rotated, and their bias
-    is 0. Features per head are padded with zeros.
+    encoding: with the parameters of `count` heads. Features per head are padded with zeros.
     """
 
     shared_options = ("heads", "heads_percent")

@@ -3,9 +3,8 @@
     import triton_attention.flex  # registers the path
 
 PyTorch's FlexAttention compiles a kernel for the encoding's own formula (`Encoding.bias`), forward
-and backward, on GPUs. On a CPU it has no backward pass. It does not fit calls without gradients:
-FlexAttention that is not compiled would hold all logits, and it would be compiled again for each
-length.
+and, on GPUs, backward. It does not fit calls without gradients: not compiled, it would hold all
+logits, and it would be compiled again for each length.
 """
 
 import functools

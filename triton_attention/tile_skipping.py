@@ -19,19 +19,14 @@ from triton_attention.bias import Bias
 
 
 def can_skip(kind: str, tolerance: float) -> bool:
-    """Return whether it pays to look for tiles to skip.
-
-    At the default tolerance a log-decay is too slow for any tile to be negligible.
-    """
+    """Return whether to look for tiles to skip; not for a log-decay at the default tolerance."""
     if kind == "decay":
         return tolerance > 0
     return kind == "log-decay" and tolerance > SKIP_TOLERANCE
 
 
 @torch.no_grad()
-def skipped_fraction(
-    q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float
-) -> float:
+def skipped_fraction(q, k, bias: Bias, scale: float, causal: bool, skip_tolerance) -> float:
     """Return the fraction of tiles in the mask that `fused_attention` skips; arguments as there."""
     (B, H, T, D), S = q.shape, k.size(2)
     if not can_skip(bias.kind, skip_tolerance):
@@ -90,8 +85,8 @@ def kept_tiles(q, k, kind, s_i, g, s_j, scale, causal: bool, tolerance: float) -
         max_bias = torch.where(max_difference < 0, min_g, max_g) * max_difference
         if kind == "log-decay":
             max_bias = -max_bias.clamp(max=0).square().log1p()
-        # Upper bound on the weight of a tile as a fraction of the row's sum. A tile that holds the
-        # key of one of its queries has at least N, so neither side is skipped past the diagonal.
+        # Upper bound on the weight of a tile as a fraction of the row's sum. It is at least N in a
+        # tile with the key of one of its queries: no side is skipped past the diagonal.
         weight = N * (max_q_norm * max_k_norm * scale + max_bias - min_own).exp()
         kept.append(_count_kept(weight, tolerance_per_side, causal))
     return torch.cat(kept, -1)
