@@ -9,6 +9,7 @@ training steps are measured with the same number of sequences; time is per token
 trainings have the same number of tokens.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,25 +129,27 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
 
     columns: of perplexity; speeds: results of the benchmark train of bench.py.
     """
-    pairs = find_pairs(columns, speeds)
-    return [verdict for pair in pairs for verdict in judge(["shorter_training"], _costs, pair)]
+    return judge(["shorter_training"], _costs, columns, speeds)
 
 
-def _costs(claim: Claim, pair: Pair) -> Measured:
-    if _runs_of(claim) == _runs_of(pair.claim):
+def _costs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Measured:
+    for pair in _pairs_of(claim, columns, speeds):
         lengths = [column.trained_at for column in pair.columns]
-        claim = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
+        found = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
         if pair.speed and claim.quantity != "perplexity":
-            claim = claim.but(prefix=on_device(pair.speed))
-        yield claim, {ALONE: pair.ratios().get(claim.quantity)}
-
-
-def _runs_of(claim: Claim) -> tuple:
-    return claim.encoding, claim.trained_at, claim.others, claim.other_trained_at
+            found = found.but(prefix=on_device(pair.speed))
+        yield found, {ALONE: pair.ratios().get(claim.quantity)}
 
 
 def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
-    """Return the pairs of runs of claims in columns, at the paper's lengths or a scale of them.
+    """Return the pairs of runs of all claims."""
+    claims = catalog.load()["shorter_training"]
+    claims = [claim for claim in claims if claim.quantity == "perplexity"]
+    return [pair for claim in claims for pair in _pairs_of(claim, columns, speeds)]
+
+
+def _pairs_of(claim: Claim, columns: list[Column], speeds: list[dict]) -> Iterator[Pair]:
+    """Yield the pairs of runs of a claim in columns, at the paper's lengths or a scale of them.
 
     At the paper's lengths they have its size and data set; at a scale, as in the scripts at
     SCALE=small, any size but those that the claim is not about. Of several columns the first
@@ -156,24 +159,19 @@ def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
     for column in reversed(columns):
         by_run[column.pe, column.trained_at, column.records[0].get("size")] = column
     sizes = dict.fromkeys(size for _, _, size in by_run)
-    pairs = []
-    for claim in catalog.load()["shorter_training"]:
-        for scale in SCALES if claim.quantity == "perplexity" else ():
-            for size in [claim.size] if scale == 1 else sizes:
-                ours = by_run.get((claim.encoding, claim.trained_at // scale, size))
-                other = by_run.get((*claim.others, claim.other_trained_at // scale, size))
-                if not (ours and other) or size in claim.except_sizes:
-                    continue
-                if scale == 1 and dataset_of(ours.records[0]) != claim.dataset:
-                    continue
-                if ours.values(other.trained_at) and other.values(other.trained_at):
-                    pairs.append(Pair(claim, (ours, other), *_find_costs((ours, other), speeds)))
-    return pairs
-
-
-def _find_costs(columns: tuple[Column, Column], speeds: list[dict]) -> tuple:
-    for result in speeds:
-        entries = [entry_of(result, column.trained_at, column.pe) for column in columns]
-        if "objective" not in result and all(entries):
-            return result, (*entries,)
-    return ()
+    speeds = [result for result in speeds if "objective" not in result]
+    for scale in SCALES:
+        for size in [claim.size] if scale == 1 else sizes:
+            ours = by_run.get((claim.encoding, claim.trained_at // scale, size))
+            other = by_run.get((*claim.others, claim.other_trained_at // scale, size))
+            if not (ours and other) or size in claim.except_sizes:
+                continue
+            if scale == 1 and dataset_of(ours.records[0]) != claim.dataset:
+                continue
+            if ours.values(other.trained_at) and other.values(other.trained_at):
+                pair = Pair(claim, (ours, other))
+                for result in reversed(speeds):
+                    entries = [entry_of(result, each.trained_at, each.pe) for each in pair.columns]
+                    if all(entries):
+                        pair.speed, pair.entries = result, tuple(filter(None, entries))
+                yield pair
