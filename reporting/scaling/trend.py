@@ -18,12 +18,10 @@ Verdict, from the rungs with the fewest and the most parameters that have an int
 - not decided: everything else, also with fewer than two rungs.
 
 The rule was fixed before any record of the rungs 2 to 4 existed, except for a first interval that
-includes 1: until seed 1 of rung 2 was known, the sign of its estimate decided. No verdict changed.
-The interval of a single seed covers the text only: the verdict has the note "one seed".
+includes 1. The interval of a single seed covers the text only: the verdict has the note "one seed".
 
 With three rungs or more, a line of ln ratio against ln parameters is fitted by least squares. It
-predicts the ratio at GPT-2 small and medium, with a 95% prediction interval. Three points leave one
-degree of freedom: t is 12.7, and the interval is wide.
+predicts the ratio at GPT-2 small and medium, with a 95% prediction interval.
 """
 
 import math
@@ -73,7 +71,7 @@ class Rung:
     def columns(self, metric: Metric) -> list[list[Column]]:
         """Return the columns of a metric, one list for each protocol, that with most lengths first.
 
-        So all ratios of perplexity are of one text if a run has a second record of other lengths.
+        So all ratios of perplexity are of one text.
         """
         records = [record for record in self.records if metrics.metric_of(record) is metric]
         groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
@@ -208,8 +206,7 @@ CLAIMS = (
 def read_records(paths: Sequence[str]) -> list[dict]:
     """Return the records of perplexity, recall and receptive fields in files and folders.
 
-    A folder stands for its files of records or, if it has none, for those of its subfolders. Raises
-    InputError if a path does not exist, or a record is corrupt.
+    A folder stands for its files of records or, if it has none, for those of its subfolders.
     """
     files = [file for path in map(Path, paths) for file in _files(path)]
     records = metrics.read_records(files, "pass records, or folders of records").values()
@@ -247,10 +244,7 @@ def make_rungs(records: list[dict]) -> list[Rung]:
 
 
 def _without_dropped_text(record: dict) -> dict:
-    """Return a record without the lengths whose windows left out the ends of the text.
-
-    At the other lengths, it has the text of records that count these ends in shorter windows.
-    """
+    """Return a record without the lengths whose windows left out the ends of the text."""
     protocol = record["protocol"]
     if protocol.get("remainder") != "dropped":
         return record
@@ -289,10 +283,7 @@ def caption(rungs: Sequence[Rung]) -> str:
 
 
 def plot(trends: Sequence[Trend], file) -> None:
-    """Plot the ratios of the claims with at least two rungs against parameters.
-
-    If none has two, all claims are plotted.
-    """
+    """Plot the ratios of the claims with at least two rungs, or of all if none has two."""
     points = {trend.claim.text: trend.points() for trend in trends if trend.points()}
     longer = {text: line for text, line in points.items() if len(line) > 1}
     figures.by_parameters(longer or points, file)
