@@ -2,8 +2,6 @@
 
     python run_experiment.py --name table2 --data fineweb-edu --train fineweb-edu_small \\
         --block_size 512 --encodings cable kerple --perplexity 512,1024,2048
-    bash scripts/table1_fineweb.sh --dry_run               # print the commands and their cost
-    bash scripts/table1_fineweb.sh --encodings cable       # one encoding; later without the flag
     bash scripts/table1_fineweb.sh --scale small --seeds 1 2 3 -- --attn_scale 1
 
 A script in scripts/ calls this program once per stage. Flags after its name replace the script's;
@@ -24,7 +22,6 @@ written whenever a run has been evaluated. Failed jobs are listed at the end.
     {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}    TEXT at this scale, else nothing
 """
 
-import contextlib
 import math
 import re
 import shlex
@@ -39,16 +36,10 @@ import yaml
 
 import pe_spec
 from errors import InputError
-from text_data.shards import Shards
+from text_data.named_data import prepare_command
 from training import cost, settings
 from training.scheduler import Job, Scheduler
 
-PREPARE = {  # data set: (program and flags, split to evaluate on)
-    "fineweb-edu": (["prepare_fineweb.py"], "val"),
-    "fineweb": (["prepare_fineweb.py", "--dataset", "HuggingFaceFW/fineweb"], "val"),
-    "wikitext103": (["prepare_wikitext.py"], "test"),
-    "stdlib": (["prepare_text.py"], "val"),
-}
 # Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
 NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Programs that do not resume: they are done if their output exists.
@@ -286,29 +277,9 @@ class Experiment:
 
     def prepare(self, name: str) -> Data:
         """Return a data set; one that exists is used as it is. Raises InputError for others."""
-        if name not in PREPARE:
-            if not [*Path(name).glob("*_val_*.bin")]:
-                known = ", ".join(PREPARE)
-                raise InputError(f"--data {name} has no shards: use {known}, or a folder of shards")
-            return Data(name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", [])
-        name = "stdlib" if self.config.scale == "smoke" else name
-        (program, *flags), split = PREPARE[name]
-        folder = f"data/{name}"
-        if self.config.scale == "small" and name != "stdlib":
-            folder += "-bytes"
-            flags += ["--tokenizer", "bytes"]
-        elif name == self.config.data:
-            flags += shlex.split(self.config.prepare_flags)
-            for tokenizer in dict(cli.split_flags(flags)).get("tokenizer", []):
-                folder += f"-{tokenizer.replace(':', '')}"
-        if name == "fineweb" or (name == "fineweb-edu" and self.config.scale == "small"):
-            flags += ["--shards", "2"]
-        words = [program, *flags, "--out_dir", folder]
-        with contextlib.suppress(InputError):
-            for each in ("train", split):
-                Shards(folder, each, "never")
-            return Data(folder, split, [])
-        return Data(folder, split, [self.add(f"prepare {name}", words, [])])
+        flags = shlex.split(self.config.prepare_flags if name == self.config.data else "")
+        folder, split, words = prepare_command(name, self.config.scale, flags)
+        return Data(folder, split, [self.add(f"prepare {name}", words, [])] if words else [])
 
     def train(self, name, data: Data, block_size: int, pe: str, seed: int, report: Job) -> None:
         """Add the trainings of one encoding and seed, and what follows each."""
@@ -359,7 +330,10 @@ class Experiment:
             (config.perplexity, f"{perplexity} --max_tokens {tokens} --lengths"),
             (config.same_targets, f"{perplexity} {same_targets} --lengths"),
             (config.recall, f"eval_recall.py {recall} --distances"),
-            (config.receptive_field, f"eval_receptive_field.py --windows {windows} --lengths"),
+            (
+                config.receptive_field,
+                f"eval_receptive_field.py --windows {windows} --lengths",
+            ),
         ]
         for text in [self.prepare(name) for name in config.evaluate_on] or [data]:
             for lengths, command in evaluations:

@@ -1,5 +1,10 @@
-# Activate .venv if it exists and no environment is active: source scripts/activate.sh
+# Start of an experiment script: source "$(dirname "$0")/activate.sh"
+#
+# Stops at the first error, goes to the repository's root, and activates .venv if there is one and no
+# other environment is active.
 
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then
     source .venv/bin/activate
 fi

@@ -5,14 +5,11 @@
 #     bash scripts/all_tables.sh --scale small                             # 0.8M parameters
 #     bash scripts/all_tables.sh --scale smoke --encodings cable rope      # does every script run?
 #
-# Runs the experiments in this folder whose header starts with the name of a paper, with these flags.
-# Not authors_checkpoint.sh, which needs a file. Finished steps are skipped, so that scripts share
-# trainings and a second run resumes. After a failure the next script starts; scripts that failed are
+# Runs the experiments whose header starts with the name of a paper, with these flags. Scripts share
+# trainings, and a second run resumes. After a failure the next script starts; those that failed are
 # listed at the end. The index of the claims is runs/claims.md.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 failed=()
 for script in $(grep -lE '^# (CABLE|Sandwich)' scripts/*.sh); do
     echo "== $script"

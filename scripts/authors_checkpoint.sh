@@ -15,9 +15,7 @@
 # at seven lengths, and HellaSwag: less than one H100 hour for medium. Disk: about 1 GB of data, 1.4
 # GB of weights.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 common=(--name authors_checkpoint --data wikitext103 --pretrained "${1:?pass a file, as shown in this script}"
     --encodings cable-v1 --perplexity 512,1024,2048,4096,8192,15360,16384)
 python run_experiment.py "${common[@]}" --paper cable_v1_section5.1_wikitext-103_tiny_trained-at-1024 "${@:2}"

@@ -8,8 +8,7 @@
 #
 # Cost: one CPU core for --minutes. Exit status 1 if anything was lost.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
+source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt requirements-retrieval.txt requirements-dev.txt
 export CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HOME=$(mktemp -d)
 export PYTHONPATH=".:tests${PYTHONPATH:+:$PYTHONPATH}"

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # CABLE, figures 4 and 8 to 15: biases of every head in the last layer.
 #
-#     bash scripts/figure4_8-15.sh
-#
 # GPT-2 small trained on FineWeb-Edu-10B at 512 tokens; biases on 512 tokens of validation text.
 # With DAPEv2 the plot shows the sum of bias and correction; for RoPE, which has no bias, the
 # logits.
@@ -11,9 +9,7 @@
 # cable and kerple, with and without DAPEv2, are shared with table2_dapev2.sh. Disk: 20 GB of
 # data, 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name figure4_8-15 --data fineweb-edu --train fineweb-edu_small --block_size 512 \
     --encodings cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5-clip rope --commands \
     "plot.py biases {run} --data {data} --tokens {scaled:512} {plugins} --out {out}/{name}.png" "$@"

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # CABLE, version 1, table 1: HellaSwag, and perplexity on FineWeb and WikiText-103.
 #
-#     bash scripts/generalization.sh
-#
 # GPT-2 medium and small, trained on FineWeb-Edu-10B and evaluated at 1,024 tokens. The raw variants of
 # WikiText-103 and WikiText-2 have the same test text. The paper does not say whether it reports acc or
 # acc_norm: the table has both. `cable` (version 3) is in the table, but has no claim of version 1.
@@ -13,9 +11,7 @@
 # small is shared with v1_figure1_4.sh, and that of size medium is not shared (v1_headline.sh trains
 # at 512 tokens). Disk: 21 GB of data, 8.5 and 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name generalization --data fineweb-edu \
     --train fineweb-edu_medium fineweb-edu_small --encodings cable cable-v1 alibi t5 t5-clip rope sinusoidal \
     --evaluate_on fineweb wikitext103 --perplexity 1024 --hellaswag hub --paper cable_v1_table1_generalization "$@"

@@ -17,9 +17,7 @@
 # Rung 3: three trainings of 130, three evaluations of 75. Rung 4 (computed): 20 trainings, 9.6 days of
 # one H100.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 rung=${1:?pass the number of a rung, as in: bash scripts/ladder.sh 2}
 best=rope:heads_percent=75+alibi:heads_percent=75
 lengths=512,1024,2048,4096,8192,15360 distances=256,1024,4096,15360

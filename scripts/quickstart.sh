@@ -7,11 +7,9 @@
 #     bash scripts/quickstart.sh --runs runs/slow -- --lr 1e-3                     # flags of train_gpt.py
 #
 # Cost: 2.05M tokens per encoding (0.8M parameters), about 7 minutes on two CPU cores in all; the table
-# grows with every evaluated encoding. Finished steps are skipped, interrupted ones are resumed.
-# --dry_run prints the commands and the cost, --help the flags.
+# grows with every evaluated encoding. --dry_run prints the commands and the cost, --help the flags.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
+source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt
 python run_experiment.py --name quickstart --fixed --data stdlib --train quickstart \
     --encodings cable alibi rope sinusoidal --perplexity 1x,2x,4x,8x,16x --eval_tokens 131072 --commands \

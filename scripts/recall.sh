@@ -10,9 +10,7 @@
 # Cost: ten trainings of GPT-2 small on FineWeb-Edu, six of them shared with table4.sh: 60 hours
 # of one H100 at 40% MFU.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name recall --data fineweb-edu --train fineweb-edu_small \
     --encodings cable k-cable alibi kerple fox t5 rope rope+cable nope sinusoidal \
     --recall 256,512,1024,2048,4096,8192,16384 "$@"

@@ -10,9 +10,7 @@
 # Cost: two trainings of GPT-2 small on FineWeb-Edu and six fine-tunings of 5%: 16 hours of one H100
 # at 40% MFU. 19 evaluations of the 0.1B validation tokens at six lengths: 3 hours.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 common="--data fineweb-edu --train fineweb-edu_small --perplexity 512,1024,2048,4096,8192,16384"
 finetune="--steps {full:950}{reduced:50} --lr {full:6e-5 --min_lr 6e-6}{reduced:8e-4}"
 finetune+=" --warmup_steps {full:20}{reduced:5}"

@@ -4,18 +4,14 @@
 #     bash scripts/sandwich_section6.sh --data data/arxiv --runs runs/arxiv
 #
 # Plots the bias of 8,192 tokens with a fitted logarithm. Trains GPT-2 small at 512 tokens with five
-# dimensions of the sinusoidal embeddings (section 6.1). The text names only the best,
-# 128; we did not read the legend of figure 10.
-# Compares the training speed and memory of t5 and kerple with sandwich (section 6.2), which needs
-# an idle machine.
-# Without --data: FineWeb-Edu.
+# dimensions of the sinusoidal embeddings (section 6.1). The text names only the best, 128; we did not
+# read the legend of figure 10. Compares the training speed and memory of t5 and kerple with sandwich
+# (section 6.2), which needs an idle machine. Without --data: FineWeb-Edu.
 #
 # Cost: 5 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 2.5
 # hours in all. Disk: 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name sandwich_section6 --data fineweb-edu --train sandwich_small --block_size 512 \
     --encodings sandwich sandwich:dimension=32 sandwich:dimension=64 sandwich:dimension=256 \
     sandwich:dimension=512 --same_targets 512,1024,2048,4096,8192 --commands \

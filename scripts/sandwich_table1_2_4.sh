@@ -11,9 +11,7 @@
 # Cost: 19 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 9
 # hours in all. Disk: 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 common="--data fineweb-edu --train sandwich_small"
 python run_experiment.py --name sandwich_table1_2_4 $common --block_size 512 \
     --encodings alibi-shift:shift=\{shift:{-3,0,2,4,6,8}\} alibi-equal:h=\{shift:{0,2,4,6,8}\} \

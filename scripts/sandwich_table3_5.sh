@@ -10,9 +10,7 @@
 # Cost: 8 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 4 hours
 # per seed. Disk: 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 common="--data fineweb-edu --train sandwich_small --block_size 512"
 python run_experiment.py --name sandwich_table3_5 $common --encodings sandwich sandwich-smoothed alibi \
     "{reduced:alibi-shift:shift={shift:0}}" sinusoidal rope kerple t5 --same_targets 512,1024,2048,4096,8192 \

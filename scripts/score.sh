@@ -11,12 +11,10 @@
 # (default: results/scores) and prints the card (docs/scores.md), which needs the scores of rope and
 # cable there. The recall task has two layers: patterns of more fail there and have no trained recall.
 #
-# Cost: 10 to 30 minutes per encoding on two CPU cores. Finished steps are skipped, interrupted ones
-# are resumed. GPUs are not used, so that scores of all machines have the same budget.
+# Cost: 10 to 30 minutes per encoding on two CPU cores. GPUs are not used, so that scores of all
+# machines have the same budget.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 export CUDA_VISIBLE_DEVICES=
 common="--fixed --data stdlib --seeds 1 2 3 --encodings rope cable"
 python run_experiment.py --name scores/text $common --train quickstart --perplexity 1x,2x,4x,8x,16x \

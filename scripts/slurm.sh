@@ -17,7 +17,6 @@
 # Slurm sends SIGTERM; the job saves a checkpoint after the current step and exits. Submitted again, or
 # requeued, it resumes. Pass partition and account to sbatch, or add them here.
 
-set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?use sbatch to start this script}"
 source scripts/activate.sh
 

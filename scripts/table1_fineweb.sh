@@ -13,9 +13,7 @@
 # at six lengths: 7.3e17 FLOPs, half an hour of one H100 per encoding. Disk: 20 GB of data, 8.5 GB
 # per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name table1_fineweb --data fineweb-edu --train fineweb-edu_medium \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table1_fineweb-edu-10b_medium "$@"

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # CABLE, table 3, figures 6 and 7: encoders and retrieval of long documents.
 #
-#     bash scripts/table3.sh
-#
 # Encoders of BERT-base size are trained by masked language modeling on FineWeb-Edu at 512 tokens
 # and fine-tuned on MS MARCO; nDCG@10 on MLDR with documents cut at 512 to 16,384 tokens. Figures
 # 6 and 7 are the losses of both trainings. At smaller scales, triplets and task are made
@@ -12,9 +10,7 @@
 # evaluation of the 0.1B validation tokens at six lengths (2.3e17 FLOPs, 0.2 hours), fine-tuning and encoding 200,000 documents six times (not estimated). Disk: 20 GB of data, 3 GB
 # per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 train=(--data fineweb-edu --train fineweb-edu_bert --train_flags "--objective mlm" --block_size 512
     --encodings cable alibi rope learnable sinusoidal)
 python run_experiment.py --name table3/masked "${train[@]}" --perplexity 512,1024,2048,4096,8192,16384 \

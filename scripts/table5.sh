@@ -1,17 +1,13 @@
 #!/usr/bin/env bash
 # CABLE, table 5: GPT-2 medium (3,000 steps) and small (5,000) on WikiText-103.
 #
-#     bash scripts/table5.sh
-#
 # Trained at 1,024 tokens; perplexity at 512 to 15,360 tokens.
 #
 # Cost per encoding (ten): 0.39B and 0.66B tokens, 9.6e17 and 5.6e17 FLOPs, 40 and 24 minutes of
 # one H100 at 40% MFU; all together 11 hours of one H100, 1.3 hours of eight. Disk: 0.3 GB of
 # data, 8.5 and 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name table5 --data wikitext103 --train wikitext103_medium wikitext103_small \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table5_wikitext-103_{network} "$@"

@@ -8,8 +8,7 @@
 # Cost: about 11 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
 # printed.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
+source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt requirements-retrieval.txt requirements-dev.txt
 if [ $# = 0 ]; then
     python -m ruff check .

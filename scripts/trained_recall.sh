@@ -9,11 +9,9 @@
 # times that length (eval_recall.py), with random symbols and with text as filler.
 #
 # Cost: 9.8M tokens per training (0.1M parameters), under five minutes of one CPU core, and two
-# minutes for its evaluation. Finished steps are skipped, interrupted ones are resumed.
+# minutes for its evaluation.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name recall --fixed --data stdlib --train recall --encodings \
     rope t5 alibi kerple fox sandwich cable k-cable nope rope+cable learnable sinusoidal \
     --recall 1x,4x,16x "$@"

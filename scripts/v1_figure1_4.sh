@@ -1,19 +1,14 @@
 #!/usr/bin/env bash
 # CABLE, version 1, figures 1 and 4: perplexity of GPT-2 small on FineWeb-Edu-10B; speed and memory.
 #
-#     bash scripts/v1_figure1_4.sh
-#
 # Figure 1: trained at 1,024 tokens, evaluated at up to 16,384. Figure 4 and section 5.2: training at
-# 512 to 2,048 tokens with 16 sequences (section 4.2), and generation, of GPT-2 medium on one GPU. The
-# paper prints neither size: docs/differences.md has the reasons for both.
+# 512 to 2,048 tokens with 16 sequences (section 4.2), and generation, of GPT-2 medium on one GPU.
 #
 # Cost per encoding (six): 9.96B tokens, 8.5e18 FLOPs, 6 hours of one H100 at 40% MFU; all together
 # 36 hours, 5 hours of eight. Five trainings are shared with table4.sh, all with generalization.sh.
 # Half an hour for figure 4. Disk: 20 GB of data, 3 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 encodings="cable-v1 alibi t5 t5-clip rope sinusoidal"
 python run_experiment.py --name v1_figure1_4/figure1 --data fineweb-edu --train fineweb-edu_small \
     --encodings $encodings --perplexity 512,1024,2048,4096,8192,16384 "$@"

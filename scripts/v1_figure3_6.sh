@@ -1,17 +1,13 @@
 #!/usr/bin/env bash
 # CABLE, version 1, figures 3 and 6: GPT-2 tiny on WikiText-103, with K-Cable.
 #
-#     bash scripts/v1_figure3_6.sh
-#
 # 5,000 steps of 131,072 tokens, trained at 1,024 and at 512 tokens. The paper has a batch
 # of 128 and 524,288 tokens per step; 131,072 is 128 sequences of 1,024, used at every length.
 #
 # Cost per encoding (seven) and length: 0.66B tokens, 2.0e17 FLOPs, 8 minutes of one H100 at 40%
 # MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 common="--data wikitext103 --train wikitext103_tiny --encodings cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1"
 common+=" --perplexity 512,1024,2048,4096,8192,16384"
 paper=cable_v1_section5.1_wikitext-103_tiny_trained-at

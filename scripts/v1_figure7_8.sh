@@ -1,17 +1,13 @@
 #!/usr/bin/env bash
 # CABLE, version 1, figures 7 and 8: bias matrices of cable-v1 and alibi.
 #
-#     bash scripts/v1_figure7_8.sh
-#
 # Means over heads on 512 tokens, and every head of every layer on four tokens. Uses the trainings
 # of v1_figure3_6.sh at 512 tokens.
 #
 # Cost per training (two): 0.66B tokens, 1.9e17 FLOPs, 8 minutes of one H100 at 40% MFU. Disk: 0.3
 # GB of data, 1.1 GB per run.
 
-set -euo pipefail
-cd "$(dirname "$0")/.."
-source scripts/activate.sh
+source "$(dirname "$0")/activate.sh"
 python run_experiment.py --name v1_figure7_8 --data wikitext103 --train wikitext103_tiny --block_size 512 \
     --train_flags "{full:--steps 5000}" --encodings cable-v1 alibi --commands \
     "plot.py biases {run} --data {data} --tokens {scaled:512} --mean {plugins} --out {out}/{name}-figure7.png" \
