@@ -7,7 +7,7 @@ The content of `checkpoint_0001000.pt`, written after step 1,000:
 
     format      version of this format
     model       state_dict of the network
-    optimizer   state_dict of AdamW
+    optimizer   state_dict of the optimizer
     scaler      state_dict of the gradient scaler; empty unless training uses float16
     step        optimizer steps taken
     sampler     position in the training data
@@ -119,6 +119,10 @@ MAY_BE_OVERRIDDEN = {
     "seed",
     "plugin",
 }
+
+
+# Settings that older checkpoints do not have, with their values.
+LATER_SETTINGS = {"optimizer": "adamw"}
 
 
 class CorruptCheckpoint(InputError):
@@ -376,7 +380,10 @@ def trained_steps(checkpoint: dict) -> int | None:
 def training_settings(checkpoint: dict) -> dict:
     """Return the settings that define what a run learns, without those of single runs.
 
-    Encoding, plugins, seed and initial weights are not among them.
+    Encoding, plugins, seed and initial weights are not among them, nor settings with the value that
+    older checkpoints imply.
     """
     excluded = MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
-    return {name: value for name, value in checkpoint["config"].items() if name not in excluded}
+    items = checkpoint["config"].items()
+    later = LATER_SETTINGS.items()
+    return {name: x for name, x in items if name not in excluded and (name, x) not in later}

@@ -41,6 +41,7 @@ from runtime.checkpoints import (
     CONTENT,
     FILE_NAME,
     FORMAT,
+    LATER_SETTINGS,
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
     CorruptCheckpoint,
@@ -70,7 +71,7 @@ class Run:
 
     config: the run's settings. data: {"sha256", "tokenizer"} of the training data. keep: how many
     checkpoints are kept. logger: of training/loggers.py, or None. is_writer: False on every rank
-    except one; the others write nothing.
+    except one; the others write nothing. files: of the tokenizer, copied into the folder.
 
     init_steps: in the "init_steps" of a checkpoint's config, unless it is None; trained_steps of
     the --init_from source (checkpoints.py).
@@ -87,13 +88,14 @@ class Run:
         keep: int = 1,
         logger=None,
         is_writer: bool = True,
+        files: dict[str, bytes] | None = None,
     ):
         self.folder = Path(folder)
         self.config = config
         self.data = data
         self.keep = keep
         self.is_writer = is_writer
-        self.files: dict[str, bytes] = {}  # the tokenizer's, copied into the folder by `start`
+        self.files = files or {}
         self.logger = logger if is_writer else None
         self.step = -1  # of the checkpoint that training resumes from
         self.init_steps: int | None = None
@@ -124,7 +126,7 @@ class Run:
                 f"start a new run with --init_from {self.folder} and another --out_dir"
             )
         self.step = checkpoint["step"]
-        old = checkpoint["config"]
+        old = LATER_SETTINGS | checkpoint["config"]
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
@@ -193,12 +195,22 @@ class Run:
             lines.append(f"from step {change['step']}: {', '.join(settings)}")
         return lines
 
-    def start(self, device: torch.device, **facts) -> None:
+    def start(
+        self,
+        device: torch.device,
+        found: dict | None = None,
+        init_steps: int | None = None,
+        **facts,
+    ) -> None:
         """Lock the folder, write the config, and open the log with a "start" record.
 
-        facts: further values of that record. Raises InputError if another process trains in the
-        folder, or if it cannot be written.
+        found: values of settings that are "auto"; init_steps: see the class; facts: further values
+        of that record. Raises InputError if another process trains in the folder, or if it cannot
+        be written.
         """
+        self.config |= found or {}
+        if init_steps is not None:
+            self.init_steps = init_steps
         steps = map(named_step, list_checkpoints(self.folder))
         self.saved_steps = [step for step in steps if step <= self.step]
         if not self.is_writer:

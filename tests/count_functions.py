@@ -3,8 +3,8 @@
     python tests/count_functions.py             # how many, in how many files
     python tests/count_functions.py --names     # which
 
-Functions with a name: no lambdas or generator expressions. The step is the first one of `cable`
-with configs/smoke.yaml and starts the thread of the data loader; the evaluation has one length.
+The step is the first one of `cable` with configs/smoke.yaml; it starts the data loader's thread.
+Functions have a name: no lambdas or generator expressions.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import prepare_text  # noqa: E402
 import train_gpt  # noqa: E402
 
 
-def called(function, *arguments) -> list[str]:
-    """Return "file: name" of the repository's functions that a call executes."""
+def called(function, *arguments) -> tuple[list[str], object]:
+    """Return "file: name" of the repository's functions that a call executes, and its result."""
     codes = set()
 
     def note(frame, event, argument):
@@ -31,25 +31,31 @@ def called(function, *arguments) -> list[str]:
 
     threading.setprofile(note)  # of threads that start meanwhile
     sys.setprofile(note)
-    function(*arguments)
+    result = function(*arguments)
     sys.setprofile(None)
     threading.setprofile(None)
-    codes -= {called.__code__}
+    codes.discard(called.__code__)
     named = [code for code in codes if not code.co_name.startswith("<")]
     own = [code for code in named if Path(code.co_filename).is_relative_to(ROOT)]
-    return sorted(f"{code.co_filename[len(str(ROOT)) + 1 :]}: {code.co_qualname}" for code in own)
+    names = {f"{code.co_filename[len(str(ROOT)) + 1 :]}: {code.co_qualname}" for code in own}
+    return sorted(names), result
 
 
 def main():
     found, train_step = {}, train_gpt.Trainer.train_step
-    train_gpt.Trainer.train_step = lambda trainer: found.update(step=called(train_step, trainer))
+
+    def counted_step(trainer):
+        found["step"], step = called(train_step, trainer)
+        return step
+
+    train_gpt.Trainer.train_step = counted_step
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         text, data, run = (f"{folder}/{name}" for name in ("text.txt", "data", "run"))
         Path(text).write_text("".join(f"line {n} of {n * n}\n" for n in range(2000)))
         prepare_text.main([text, "--out_dir", data])
         flags = ["--config", f"{ROOT}/configs/smoke.yaml", "--pe", "cable", "--steps", "1"]
         train_gpt.main([*flags, "--data", data, "--out_dir", run])
-        found["evaluation"] = called(eval_extrapolation.main, [run, "--lengths", "64"])
+        found["evaluation"], _ = called(eval_extrapolation.main, [run, "--lengths", "64"])
     for name, functions in found.items():
         files = {function.partition(":")[0] for function in functions}
         print(f"{name}: {len(functions)} functions in {len(files)} files")

@@ -18,8 +18,6 @@ IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
 EXCEPTIONS = {
     ("evaluation.records", "reporting.metrics"),
     ("runtime.loading", "text_data.tokenizer"),
-    ("training.metrics", "evaluation.records"),
-    ("training.settings", "reporting.encoding_table"),
 }
 
 

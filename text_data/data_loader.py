@@ -233,6 +233,16 @@ def prefetch(batches, device: torch.device, depth: int = 2):
                 future.cancel()
 
 
+def rank_share(numbers: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, int]:
+    """Return a rank's part of the numbers, of the same length on all ranks, and how many count.
+
+    The last ranks may have fewer than others; their parts end with padding, which does not count.
+    """
+    size = -(-len(numbers) // world_size)
+    own = numbers[rank * size : (rank + 1) * size]
+    return np.append(own, np.repeat(numbers[:1], size - len(own))), len(own)
+
+
 def evenly_spaced(total: int, count: int) -> np.ndarray:
     """Return min(count, total) of the numbers 0 .. total - 1, evenly spaced, as int64."""
     return np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)

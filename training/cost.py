@@ -7,7 +7,6 @@ Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
 """
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from runtime import cli, devices
 import torch
 
 from attention import resolve_paths
-from errors import InputError
 from model import GPT, GPTConfig
 from text_data import recall_task
 from text_data.data_loader import masked_count
@@ -84,24 +82,6 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         vocab_size=vocab_size,
         checkpoint_gb=12 * parameters / 1e9,
     )
-
-
-def check_memory(config: GPTConfig, device: torch.device) -> None:
-    """Raise InputError if a network cannot be trained, because this machine has too little memory.
-
-    The machine needs the float32 weights, and to train on the CPU gradients and AdamW's moments.
-    """
-    with torch.device("meta"):
-        model = GPT(config)
-    weights = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
-    needed = weights * (16 if device.type == "cpu" else 4)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise InputError(
-            f"{config.n_layer} layers of dimension {config.n_embd} with {config.pe} have "
-            f"{weights:,} weights and need {needed / 1e9:,.0f} GB, but this machine has "
-            f"{memory / 1e9:,.0f} GB of memory: use smaller settings"
-        )
 
 
 def describe_cost(config) -> str:

@@ -3,19 +3,16 @@
     logger = make_logger("tensorboard")              # None for "none"
     logger.start(folder, run_id, config, step=-1)    # step: of the checkpoint to resume from
     logger.log({"train/loss": 2.5}, step=10)
-    image = draw(logger, bias_plots.picture, model, tokens)  # None if it fails
     logger.log_image("biases", image, step=10)       # (height, width, 3) uint8
     logger.finish()
 
 A run keeps its own log in any case (runtime/run_folder.py).
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from errors import InputError
 
@@ -35,22 +32,6 @@ def make_logger(name: Name, wandb_project: str | None = None):
     if name == "tensorboard":
         return TensorBoardLogger()
     return None
-
-
-def draw(logger, picture: Callable, *arguments) -> np.ndarray | None:
-    """Return picture(*arguments), or None if that fails: training continues without pictures.
-
-    The first failure prints a note; later calls for this logger draw nothing.
-    """
-    if getattr(logger, "cannot_draw", False):
-        return None
-    try:
-        return picture(*arguments)
-    except Exception as error:  # of a plugin's encoding or of Matplotlib
-        logger.cannot_draw = True
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        tqdm.write(f"note: the logger gets no pictures, because drawing one failed ({reason})")
-        return None
 
 
 class WandbLogger:

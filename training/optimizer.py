@@ -1,20 +1,50 @@
-"""AdamW and one optimizer step, shared by training and the benchmarks.
+"""Optimizers by name, and one optimizer step, shared by training and the benchmarks.
 
-    optimizer = make_optimizer(model)
+    optimizer = make_optimizer(model)  # AdamW with the default settings of train_gpt.py
     scaler = make_grad_scaler(device, dtype)
     scaler.scale(loss).backward()
     norm = optimizer_step(model, optimizer, scaler)
 
-A model provides `parameters()`, `parameter_groups(weight_decay)` and `clamp_parameters_()`. The
-defaults are those of `train_gpt.py`'s settings; a test compares them.
+`--optimizer NAME` takes a function that is registered here:
+
+    @register("sgd")
+    def sgd(model, lr, betas, weight_decay):
+        groups = model.parameter_groups(weight_decay)
+        return torch.optim.SGD(groups, lr=lr, momentum=betas[0])
+
+It returns any torch.optim.Optimizer. The schedule multiplies the "lr" that each of its groups has
+by one factor. A resumed run is bit-exact if everything that changes is in the optimizer's `state`.
+A model provides `parameters()`, `parameter_groups(weight_decay)` and `clamp_parameters_()`.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from errors import InputError
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {}
+
+
+def register(name: str) -> Callable:
+    """Return a decorator that adds an optimizer under this name."""
+
+    def add(function):
+        OPTIMIZERS[name] = function
+        return function
+
+    return add
+
+
+@register("adamw")
+def adamw(
+    model, lr: float, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return a fused AdamW that decays matrices and embeddings only."""
+    groups = model.parameter_groups(weight_decay)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
 
 
 def make_optimizer(
@@ -22,10 +52,10 @@ def make_optimizer(
     lr: float = 6e-4,
     betas: tuple[float, float] = (0.9, 0.95),
     weight_decay: float = 0.1,
-) -> torch.optim.AdamW:
-    """Return a fused AdamW that decays matrices and embeddings only."""
-    groups = model.parameter_groups(weight_decay)
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
+    name: str = "adamw",
+) -> torch.optim.Optimizer:
+    """Return the optimizer of this name; the defaults are those of train_gpt.py."""
+    return OPTIMIZERS[name](model, lr, betas, weight_decay)
 
 
 def restore_optimizer(
@@ -41,7 +71,8 @@ def restore_optimizer(
     ]
     try:
         optimizer.load_state_dict(checkpoint["optimizer"])
-        _check_states(optimizer)
+        if isinstance(optimizer, torch.optim.AdamW):
+            _check_moments(optimizer)
         if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
             scaler.load_state_dict(checkpoint["scaler"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -54,16 +85,13 @@ def restore_optimizer(
         group.update(settings)
 
 
-def _check_states(optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError unless the moments have the shapes of the parameters."""
+def _check_moments(optimizer: torch.optim.AdamW) -> None:
+    """Raise ValueError unless AdamW's moments have the shapes of the parameters."""
     for parameter, state in optimizer.state.items():
         shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
-        if state.keys() != shapes.keys():
-            raise ValueError("it has other values than AdamW's")
         for name, shape in shapes.items():
             value = state[name]
-            is_float = isinstance(value, Tensor) and value.is_floating_point()
-            if not is_float or value.shape != shape:
+            if value.shape != shape or not value.is_floating_point():
                 raise ValueError(f"its {name} is not a tensor of shape {tuple(shape)}")
 
 

@@ -6,6 +6,7 @@ problems = check(config)            # one line per problem
 
 import dataclasses
 import inspect
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -24,13 +25,12 @@ import torch
 import posenc
 from attention import SKIP_TOLERANCE
 from errors import InputError
-from model import GPTConfig
-from reporting import encoding_table
+from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
 from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
 from training import attention_path, loggers
-from training.attention_path import CPU_PATHS
+from training.optimizer import OPTIMIZERS
 
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
 COMBINATIONS = """\
@@ -102,10 +102,12 @@ class Config:
     """final learning rate"""
     warmup_steps: int = cli.limited(750, 0)
     """steps of linear warmup; cosine decay follows"""
+    optimizer: str = "adamw"
+    """name of the optimizer (training/optimizer.py)"""
     beta1: float = 0.9
-    """AdamW's first beta"""
+    """first beta of the optimizer"""
     beta2: float = 0.95
-    """AdamW's second beta"""
+    """second beta of the optimizer"""
     weight_decay: float = cli.limited(0.1, 0)
     """weight decay of matrices and embeddings"""
     grad_clip: float = cli.limited(1.0, 0)
@@ -205,6 +207,13 @@ def make_windows(config, shards: Shards) -> Windows:
     return Windows(shards, config.block_size)
 
 
+def open_data(config) -> tuple[Windows, Windows]:
+    """Return the windows of the training and of the validation data."""
+    train = Shards(config.data, "train", config.verify_data, run=config.out_dir)
+    val = Shards(config.data, "val", config.verify_data)
+    return make_windows(config, train), make_windows(config, val)
+
+
 def recorded(config) -> dict:
     """Return the settings that a run's config.yaml and checkpoints contain."""
     values = dataclasses.asdict(config)
@@ -226,10 +235,29 @@ def check_device(config, device: torch.device) -> None:
     if device.type == "cpu" and config.micro_batch == "auto":
         problems.append("micro_batch auto measures the memory of a GPU: pass a number")
     # The triton path itself checks whether Triton's interpreter is on.
-    if device.type == "cpu" and config.attention not in {"auto", "triton", *CPU_PATHS}:
+    has_path = config.attention in {"auto", "triton", *attention_path.CPU_PATHS}
+    if device.type == "cpu" and not has_path:
         problems.append(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
     if problems:
         raise InputError(*problems)
+
+
+def check_memory(config: GPTConfig, device: torch.device) -> None:
+    """Raise InputError if a network cannot be trained, because this machine has too little memory.
+
+    The machine needs the float32 weights, and to train on the CPU gradients and AdamW's moments.
+    """
+    with torch.device("meta"):
+        model = GPT(config)
+    weights = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+    needed = weights * (16 if device.type == "cpu" else 4)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise InputError(
+            f"{config.n_layer} layers of dimension {config.n_embd} with {config.pe} have "
+            f"{weights:,} weights and need {needed / 1e9:,.0f} GB, but this machine has "
+            f"{memory / 1e9:,.0f} GB of memory: use smaller settings"
+        )
 
 
 def overridden(config) -> set[str]:
@@ -266,6 +294,8 @@ def check(config) -> list[str]:
     problems += check_override(config)
     if config.min_lr > config.lr >= 0:
         problems.append(f"min_lr {config.min_lr:g} is above lr {config.lr:g}: use a lower --min_lr")
+    if config.optimizer not in OPTIMIZERS:
+        problems.append(cli.unknown("optimizer", config.optimizer, OPTIMIZERS))
     for name in ("beta1", "beta2"):
         value = getattr(config, name)
         if not 0 <= value < 1:
@@ -299,8 +329,19 @@ def describe_encodings() -> str:
     for cls in dict.fromkeys(posenc.ENCODINGS.values()):
         lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
         rows.append((", ".join(cls.names), lines[0] if lines else "(no docstring)"))
-        if options := ", ".join(encoding_table.options(cls)):
-            rows.append(("", f"    options: {options.replace('`', '')}"))
+        if described := ", ".join(options(cls)):
+            rows.append(("", f"    options: {described.replace('`', '')}"))
     width = max(len(names) for names, _ in rows)
     lines = [f"{names:{width}}  {text}" for names, text in rows]
     return "\n".join([*lines, "", COMBINATIONS])
+
+
+def options(cls: type[posenc.Encoding]) -> list[str]:
+    """Return the options with their defaults; a default that depends on the model is left out."""
+    found = []
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            default = "" if parameter.default is None else f"={parameter.default}"
+            others = [w for w in cls.option_words.get(parameter.name, ()) if w != parameter.default]
+            found.append(f"`{parameter.name}{default}`" + "".join(f" or `{w}`" for w in others))
+    return found

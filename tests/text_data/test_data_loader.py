@@ -164,3 +164,13 @@ def test_prefetch_reads_ahead_and_stops_when_closed():
     loader.close()
     assert len(read) == 3
     assert set(threading.enumerate()) <= earlier_threads
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
+def test_ranks_share_numbers_in_parts_of_one_length(world_size):
+    """The parts without their padding are all numbers, in order."""
+    numbers = np.arange(10, 17)
+    shares = [data_loader.rank_share(numbers, rank, world_size) for rank in range(world_size)]
+    assert len({len(part) for part, _ in shares}) == 1
+    assert np.array_equal(np.concatenate([part[:count] for part, count in shares]), numbers)
+    assert all(set(part) <= set(numbers) for part, _ in shares)

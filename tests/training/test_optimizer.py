@@ -1,12 +1,18 @@
-"""Tests of the shared AdamW and optimizer step: defaults, clipping, clamping, float16."""
+"""Tests of optimizers and of their step: defaults, clipping, float16, one that is registered."""
 
 import inspect
+import shutil
+
+from runtime import checkpoints
 
 import pytest
 import torch
+from conftest import TINY, log_of
+from in_process import digest
 from torch import nn
 
-from train_gpt import Config
+import train_gpt
+from training import optimizer as optimizers
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 
@@ -35,7 +41,7 @@ def step(loss_factor, dtype=torch.float32, **options):
 
 
 def test_defaults_equal_training():
-    config = Config()
+    config = train_gpt.Config()
     defaults = {
         name: parameter.default
         for function in (make_optimizer, optimizer_step)
@@ -60,3 +66,49 @@ def test_overflow_in_float16_leaves_the_parameters_unchanged():
     model, norm = step(float("inf"), torch.float16)
     assert not norm.isfinite()
     assert model.x.item() == 0.5
+
+
+def test_registered_optimizer_trains_and_resumes_bit_by_bit(
+    data_dir, tmp_path, refused, monkeypatch
+):
+    """The schedule multiplies the rates of its groups; another optimizer is refused."""
+    monkeypatch.setattr(optimizers, "OPTIMIZERS", dict(optimizers.OPTIMIZERS))
+    monkeypatch.setattr("training.settings.OPTIMIZERS", optimizers.OPTIMIZERS)
+    rates = []
+
+    @optimizers.register("test-momentum")
+    def momentum(model, lr, betas, weight_decay):
+        groups = model.parameter_groups(weight_decay)
+        groups[1]["lr"] = 3 * lr
+        optimizer = torch.optim.SGD(groups, lr=lr, momentum=betas[0])
+        optimizer.register_step_pre_hook(
+            lambda *_: rates.append([group["lr"] for group in optimizer.param_groups])
+        )
+        return optimizer
+
+    flags = [*TINY, "--data", str(data_dir), "--keep_checkpoints", "3", "--out_dir"]
+    name = ["--optimizer", "test-momentum"]
+    train_gpt.main([*flags, str(tmp_path / "whole"), *name])
+    assert [rate[1] for rate in rates] == pytest.approx([3 * rate[0] for rate in rates])
+    config = checkpoints.load_checkpoint(tmp_path / "whole")["config"]
+    assert config["optimizer"] == "test-momentum"
+    expected = [train_gpt.learning_rate(step, train_gpt.Config(**config)) for step in range(6)]
+    assert [rate[0] for rate in rates] == expected
+    parts = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for step in (4, 6):
+        (parts / f"checkpoint_{step:07}.pt").unlink()
+    (line,) = refused(train_gpt.main, *flags, parts, "--resume")
+    assert "was trained with optimizer test-momentum, not adamw: use the same" in line
+    train_gpt.main([*flags, str(parts), *name, "--resume"])
+    whole, resumed = (checkpoints.load_checkpoint(tmp_path / run) for run in ("whole", "parts"))
+    for key in ("model", "optimizer", "sampler"):
+        assert digest(whole[key]) == digest(resumed[key])
+    assert checkpoints.training_settings(whole)["optimizer"] == "test-momentum"
+    assert log_of(parts)[-1]["loss"] == log_of(tmp_path / "whole")[-1]["loss"]
+
+
+def test_checkpoints_without_the_setting_are_of_adamw(trained):
+    checkpoint = checkpoints.load_checkpoint(trained("nope"))
+    settings = checkpoints.training_settings(checkpoint)
+    assert checkpoint["config"].pop("optimizer") == "adamw"
+    assert checkpoints.training_settings(checkpoint) == settings
