@@ -10,13 +10,13 @@ import subprocess
 import sys
 from unittest import mock
 
-from runtime import checkpoints, cli, devices, loading
+from runtime import checkpoints, cli, devices, distributed, loading
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, TINY, log_of, program, save_checkpoint
+from conftest import ROOT, TINY, contents, log_of, program, save_checkpoint
 from in_process import digest
 
 import posenc
@@ -166,27 +166,26 @@ def test_activation_checkpointing_applies_to_each_layer(flags, count, train, mon
     assert len(blocks) == count
 
 
-def test_run_resumes_in_another_dtype(data_dir, tmp_path):
-    """float16 scales losses, and finds no scale in a checkpoint of float32."""
-    flags = flags_of(data_dir, tmp_path / "run")
-    stopped = program_interrupted_after_save(2, *flags)
-    assert stopped.returncode == 130, stopped.stderr
-    train_gpt.main([*flags, "--dtype", "float16", "--resume"])
-    checkpoint = checkpoints.load_checkpoint(tmp_path / "run")
-    assert checkpoint["step"] == 6
-    assert checkpoint["scaler"]["scale"] >= 2**10
+def resumable_copy(run, copy, *steps):
+    """Copy a run, as if it was interrupted before it saved the checkpoints of these steps."""
+    shutil.copytree(run, copy)
+    for step in steps:
+        (copy / f"checkpoint_{step:07d}.pt").unlink()
+    return copy
 
 
-def test_loss_scale_is_restored_on_resume(data_dir, tmp_path, train):
-    whole = checkpoints.load_checkpoint(train("whole", "--dtype", "float16"))
-    flags = [*flags_of(data_dir, tmp_path / "parts"), "--dtype", "float16"]
-    stopped = program_interrupted_after_save(2, *flags)
-    assert stopped.returncode == 130, stopped.stderr
-    train_gpt.main([*flags, "--resume"])
-    parts = checkpoints.load_checkpoint(tmp_path / "parts")
+def test_loss_scale_is_restored_on_resume(trained, train, tmp_path):
+    """A checkpoint of float32 has none: float16 then starts with its own."""
+    keep = ["--keep_checkpoints", 3, "--dtype", "float16"]
+    run = train("whole", *keep)
+    resumable_copy(run, tmp_path / "parts", 4, 6)
+    resumable_copy(trained("nope"), tmp_path / "other", 6)
+    whole, parts = map(checkpoints.load_checkpoint, (run, train("parts", *keep, "--resume")))
     assert whole["scaler"] == parts["scaler"]
     assert 0 < whole["scaler"]["_growth_tracker"] <= 6
     assert digest(whole["model"]) == digest(parts["model"])
+    other = train("other", "--pe", "nope", "--dtype", "float16", "--resume")
+    assert checkpoints.load_checkpoint(other)["scaler"]["scale"] >= 2**10
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -344,7 +343,7 @@ def test_another_encoding_keeps_what_both_have(
 
 
 def test_init_from_provides_what_is_not_given(trained, data_dir, tmp_path):
-    """Network, block_size, encoding and objective; flags and --config replace them."""
+    """Network, block_size, encoding, objective and data; flags and --config replace them."""
     source = str(trained("rope+cable"))
     flags = ["--init_from", source]
 
@@ -364,6 +363,13 @@ def test_init_from_provides_what_is_not_given(trained, data_dir, tmp_path):
     assert (config.size, config.n_layer, config.block_size) == ("tiny", None, 16)
     assert (config.pe, config.objective) == ("alibi", "mlm")
     assert parse("--config", f"{source}/config.yaml").pe == "rope+cable"
+    assert parse().data == str(data_dir)
+    assert parse("--data", "data/other").data == "data/other"
+    moved = shutil.copytree(source, tmp_path / "moved")
+    checkpoint = checkpoints.load_checkpoint(moved)
+    checkpoint["config"]["data"] = str(tmp_path / "removed")
+    save_checkpoint(checkpoint, checkpoints.checkpoint_path(moved))
+    assert parse("--init_from", str(moved)).data == Config.data
 
 
 def test_run_started_from_another_resumes_without_it(trained, tmp_path, capsys):
@@ -377,20 +383,6 @@ def test_run_started_from_another_resumes_without_it(trained, tmp_path, capsys):
     capsys.readouterr()
     train_gpt.main([*flags, "--resume"])
     assert "2 layers x 16, 2 heads, 0.01M parameters; alibi" in capsys.readouterr().out
-
-
-def test_init_from_provides_its_data_if_the_folder_exists(trained, data_dir, tmp_path):
-    source = shutil.copytree(trained("rope"), tmp_path / "source")
-
-    def parse(*more):
-        return cli.parse(Config, ["--init_from", str(source), *more], "", inherit=settings.inherit)
-
-    assert parse().data == str(data_dir)
-    assert parse("--data", "data/other").data == "data/other"
-    checkpoint = checkpoints.load_checkpoint(source)
-    checkpoint["config"]["data"] = str(tmp_path / "removed")
-    save_checkpoint(checkpoint, checkpoints.checkpoint_path(source))
-    assert parse().data == Config.data
 
 
 def test_init_from_accepts_a_table_with_its_old_length(trained, train):
@@ -483,56 +475,58 @@ def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
     assert "cable:heads=2" in combinations and "rope@3_nope@1" in combinations
 
 
-@pytest.mark.parametrize("limit, expected", [(100, 12), (5, 4), (1, 1)])
-def test_micro_batch_auto_is_the_largest_that_fits(limit, expected, monkeypatch):
-    """The largest divisor of a rank's 12 sequences; the minimum over all ranks."""
-    forward = train_gpt.GPT.forward
-
-    def small_memory(self, tokens, targets):
-        if len(tokens) > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, tokens, targets)
-
-    monkeypatch.setattr(train_gpt.GPT, "forward", small_memory)
+@pytest.fixture
+def find_micro_batch(monkeypatch):
+    """A function that calls `find_micro_batch` on a device with memory for `limit` sequences."""
     config = GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
-    model = train_gpt.GPT(config)
-    processes = train_gpt.distributed.Processes()
-    arguments = (model, 12, torch.device("cpu"), torch.float32, processes)
-    assert devices.find_micro_batch(*arguments) == expected
+    model, forward = GPT(config), GPT.forward
+
+    def find(limit, sequences, world_size=1, others=(), observe=lambda model, tokens: None):
+        def small_memory(self, tokens, targets):
+            if len(tokens) > limit:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            observe(self, tokens)
+            return forward(self, tokens, targets)
+
+        monkeypatch.setattr(GPT, "forward", small_memory)
+        processes = distributed.Processes(world_size=world_size)
+        processes.gather = lambda value: [value, *others]
+        where = torch.device("cpu"), torch.float32, processes
+        return devices.find_micro_batch(model, sequences, *where), model
+
+    return find
+
+
+@pytest.mark.parametrize("limit, expected", [(100, 12), (5, 4), (1, 1)])
+def test_micro_batch_auto_is_the_largest_that_fits(limit, expected, find_micro_batch):
+    """The largest divisor of a rank's 12 sequences; the minimum over all ranks."""
+    found, model = find_micro_batch(limit, 12)
+    assert found == expected
     assert all(parameter.grad is None for parameter in model.parameters())
-    monkeypatch.setattr(train_gpt.distributed.Processes, "gather", lambda self, value: [value, 0])
     with pytest.raises(InputError, match="not one sequence of 8 tokens fits into the GPU"):
-        devices.find_micro_batch(*arguments)
+        find_micro_batch(limit, 12, others=[0])
 
 
 @pytest.mark.parametrize("world_size, sequences, copies", [(1, 2, 2), (1, 4, 3), (8, 4, 4)])
-def test_micro_batch_auto_reserves_memory(world_size, sequences, copies, monkeypatch):
+def test_micro_batch_auto_reserves_memory(
+    world_size, sequences, copies, find_micro_batch, monkeypatch
+):
     """A micro-batch of 2 runs next to two moments, gradients to add to, and DDP's buckets."""
-    forward = train_gpt.GPT.forward
-    empty = torch.empty
-    reserved, totals = [], []
+    empty, reserved, totals = torch.empty, [], []
 
-    def counting_forward(self, tokens, targets):
-        if len(tokens) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+    def observe(model, tokens):
         if len(tokens) == 2:
-            grads = [p.grad.numel() for p in self.parameters() if p.grad is not None]
+            grads = [p.grad.numel() for p in model.parameters() if p.grad is not None]
             totals.append(sum(reserved) + sum(grads))
         reserved.clear()
-        return forward(self, tokens, targets)
 
     def counting_empty(*sizes, **options):
-        reserved.append(math.prod(sizes))
+        reserved[:] = [math.prod(sizes)]  # of the attempt: those that do not fit are freed
         return empty(*sizes, **options)
 
-    config = GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
-    model = train_gpt.GPT(config)
-    monkeypatch.setattr(train_gpt.GPT, "forward", counting_forward)
     monkeypatch.setattr(devices.torch, "empty", counting_empty)
-    processes = train_gpt.distributed.Processes(world_size=world_size)
-    monkeypatch.setattr(train_gpt.distributed.Processes, "gather", lambda self, value: [value])
-    arguments = (model, sequences, torch.device("cpu"), torch.float32, processes)
-    assert devices.find_micro_batch(*arguments) == 2
+    found, model = find_micro_batch(2, sequences, world_size, observe=observe)
+    assert found == 2
     assert totals == [copies * model.parameter_count()]
 
 
@@ -653,9 +647,7 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
     text = (run / "config.yaml").read_text()
     assert text.startswith(f"# {change}\n") and yaml.safe_load(text)["steps"] == 12
 
-    parts = shutil.copytree(run, tmp_path / "parts")
-    for step in (10, 12):
-        (parts / f"checkpoint_{step:07d}.pt").unlink()
+    parts = resumable_copy(run, tmp_path / "parts", 10, 12)
     train("parts", *flags, "--resume", "--steps", 12)
     assert "from step 8\n" in capsys.readouterr().out
     whole, resumed = checkpoint_of(run, 12), checkpoint_of(parts, 12)
@@ -744,12 +736,10 @@ LONG = shlex.split("--steps 8 --block_size 64 --tokens_per_step 4096 --micro_bat
 
 
 def test_resumed_run_equals_an_uninterrupted_one(data_dir, tmp_path):
-    """In new processes; cape draws random numbers at every step."""
+    """The parts in processes of their own; cape draws random numbers at every step."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = [*LONG, "--pe", "cape+cable"]
-    done = program("train_gpt.py", *flags_of(data_dir, whole), *flags)
-    assert done.returncode == 0, done.stderr
-
+    train_gpt.main([*flags_of(data_dir, whole), *flags])
     # after step 4, in the second epoch
     stopped = program_interrupted_after_save(2, *flags_of(data_dir, parts), *flags)
     assert stopped.returncode == 130
@@ -795,10 +785,6 @@ cli.run(train_gpt.main)
         capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_resume_of_a_finished_run_changes_nothing(trained, data_dir, capsys):
@@ -925,16 +911,8 @@ def test_resume_with_other_settings_is_refused(resume_lines, copied_run):
         "trained with n_layer 2, not 3: use the same, or another --out_dir",
         "trained with pe cable, not alibi: use the same, or another --out_dir",
     ]
-    for flag, value in (
-        ("lr", 1),
-        ("seed", 2),
-        ("tokens_per_step", 128),
-        ("warmup_steps", 3),
-        ("beta2", 0.9),
-        ("grad_clip", 2),
-        ("weight_decay", 0),
-        ("block_size", 8),
-    ):
+    values = {"lr": 1, "seed": 2, "tokens_per_step": 128, "beta2": 0.9, "grad_clip": 2}
+    for flag, value in values.items():
         assert f"was trained with {flag}" in resume_lines("--resume", f"--{flag}", value)[0]
     assert contents(copied_run) == before
 

@@ -41,3 +41,15 @@ def test_first_step_of_a_process_is_not_timed(step_metrics):
 def test_first_step_is_timed_if_its_line_has_no_other(step_metrics):
     assert log(step_metrics, 60.0)["ms"] == 60_000
     assert log(step_metrics, 1.0)["ms"] == 1000
+
+
+@torch.no_grad()
+def test_padding_of_a_batch_does_not_count():
+    """`count` rows do; a rank may have none."""
+    model = GPT(GPTConfig("quickstart", "nope", 64, 8, n_layer=1, n_embd=16)).eval()
+    tokens = torch.randint(64, (3, 9))
+    logits = model(tokens[:, :-1])
+    losses = torch.nn.functional.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").sum(1)
+    for count in range(4):
+        sums = metrics.validation_sums(model, None, count, tokens[:, :-1], tokens[:, 1:])
+        assert sums.tolist() == pytest.approx([losses[:count].sum().item(), 0])
