@@ -1,6 +1,7 @@
 """Layout of the repository: names at the root, import directions and the size of packages."""
 
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -76,3 +77,11 @@ def test_root_names_differ_from_other_packages():
     assert not names & {"kernels", "triton_kernels", "datasets", "evaluate", "distributed"}
     ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open() if line.strip()}
     assert not (PACKAGES | {path.stem for path in ROOT.glob("*.py")}) & ignored
+
+
+def test_training_loads_neither_measuring_nor_printing():
+    code = "import sys, train_gpt; print(*(name.partition('.')[0] for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
+    loaded = {part for part in done.stdout.split() if part in RANKS}
+    assert loaded >= {"model", "training"}
+    assert not {part for part in loaded if RANKS[part] > RANKS["training"]}

@@ -131,10 +131,7 @@ def _is_encoding(name: str) -> bool:
 
 
 def _locate(name: str, pe: str) -> tuple[int, int, str]:
-    """Return layer, part and the rest of a parameter's name in a checkpoint.
-
-    The names are posenc.LAYER.REST, or posenc.LAYER.parts.PART.REST if the layer has several parts.
-    """
+    """Return LAYER, PART, REST of the name posenc.LAYER.REST or posenc.LAYER.parts.PART.REST."""
     _, layer, rest = name.split(".", 2)
     if len(_parts(pe, int(layer))) == 1:
         return int(layer), 0, rest
