@@ -1,14 +1,16 @@
-"""Line plots: metrics against context length, losses against steps; every line labeled at its end.
+"""Line plots: metrics against context length, losses against steps; and a scatter plot of scores.
 
 Plot functions take the data and a binary file, to which they write a PNG.
 """
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from errors import InputError
 from evaluation.intervals import Interval
@@ -22,36 +24,23 @@ CLOSE = 1.15  # lines below this multiple of the lowest value at every context g
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
 MAX_DRAWN = 1e12  # larger perplexities, also infinite ones, are only in the table
-COLORS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#7a5195",
-    "#666666",
-    "#000000",
+COLORS = (  # of lines in turn; then they are dashed
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"),
+    *("#56b4e9", "#7a5195", "#666666", "#000000"),
 )
+DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
 FLOOR = 0.01  # percent of recall: lower values, also negative ones, are drawn here
 WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
-MARKED_CONTEXTS = [4**power for power in range(12)]
-# Ticks of a logarithmic axis, times powers of ten: the first list that gives at least three.
-TICK_STEPS = (
-    (1, 1.5, 2, 3, 4, 5, 7),
-    (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
-    *([n / parts for n in range(parts, 10 * parts)] for parts in (2, 5, 10, 20, 50, 100)),
-)
 
 
 @dataclass
 class Line:
-    """A labeled line of a plot."""
+    """A labeled line of a plot. A line without points is not drawn, but has a color."""
 
     label: str
     points: Points
-    errors: list[float] | None = None
-    """half the height of the error bar at each point"""
+    errors: list[tuple[float, float]] | None = None
+    """lengths of the error bar below and above each point; NaN: no bar"""
 
 
 def by_length(
@@ -71,81 +60,62 @@ def by_length(
     panels = [lines]
     if close_up:
         close = _close_to_lowest(lines, lengths)
-        count = sum(1 for line in close if line.points)
-        if MIN_CLOSE_LINES <= count < len(lines):
+        if MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
             panels.append(close)
-    with _panels(file, len(panels), len(lines)) as all_axes:
-        for axes, panel in zip(all_axes, panels, strict=True):
-            _draw_lines(axes, panel, lengths, y_label, x_label, y_scale=y_scale)
-            _mark_training_lengths(axes, columns)
+    labels = [y_label] * len(panels)
+    line_plot(file, panels, x_label, labels, y_scale=y_scale, trained_at=_trained_at(columns))
 
 
 def _line(column: Column, lengths: list[int]) -> Line:
-    points: Points = []
-    errors = []
+    line = Line(column.label, [], [])
     for length in lengths:
         mean = column.mean(length)
         if mean is not None and mean <= MAX_DRAWN:
-            points.append((length, mean))
-            errors.append(standard_deviation(column.values(length)) or 0)
-    return Line(column.label, points, errors)
+            line.points.append((length, mean))
+            line.errors.append((standard_deviation(column.values(length)) or math.nan,) * 2)
+    return line
 
 
 def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
     """Return the lines, without points where they are not close to the lowest at every length."""
     lowest = {}
-    for line in lines:
-        for length, value in line.points:
-            lowest[length] = min(value, lowest.get(length, value))
+    for x, y in (point for line in lines for point in line.points):
+        lowest[x] = min(y, lowest.get(x, y))
     close = []
     for line in lines:
+        is_close = all(y < CLOSE * lowest[x] for x, y in line.points)
         is_complete = len(line.points) == len(lengths)
-        is_close = all(value < CLOSE * lowest[length] for length, value in line.points)
-        close.append(line if is_complete and is_close else Line(line.label, []))
+        close.append(line if is_close and is_complete else Line(line.label, []))
     return close
 
 
 def by_position(columns: list[Column], file) -> None:
     """Plot the perplexity of each column against the position in its longest window.
 
-    Seeds are averaged. Positions are averaged over half powers of two, because the further out
-    they are, the less neighbors differ. A label names the longest window if it is shorter than
-    the other columns', because its text differs.
+    Seeds are averaged. Positions are averaged over half powers of two. A label names the longest
+    window if it is shorter than the other columns', because its text differs.
     """
-    longest = {column.label: _longest_length(column.records) for column in columns}
+    longest = {column.label: max(map(_longest_length, column.records)) for column in columns}
     lines = []
     for column in columns:
         length = longest[column.label]
-        if length == 0:
-            continue
-        label = column.label
-        if length < max(longest.values()):
-            label += f" ({length:,})"
-        lines.append(Line(label, _perplexity_by_position(column.records)))
-    positions = [position for line in lines for position, _ in line.points]
-    low = min(positions, default=1)
-    high = max(positions, default=1)
-    marked = [context for context in MARKED_CONTEXTS if low <= context <= high]
+        if length:
+            suffix = f" ({length:,})" if length < max(longest.values()) else ""
+            lines.append(Line(column.label + suffix, _perplexity_by_position(column.records)))
     is_encoder = "objective" in columns[0].records[0]
     x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
-    ticks = marked or sorted({round(low), round(high)})
-    with _line_plot(file, lines, ticks, "perplexity", x_label) as axes:
-        _mark_training_lengths(axes, columns)
+    line_plot(file, [lines], x_label, ["perplexity"], trained_at=_trained_at(columns))
 
 
-def _longest_length(records: list[dict]) -> int:
-    """Return the longest length with an entry in any record, or 0."""
-    lengths = [0]
-    for record in records:
-        lengths += [int(length) for length, entry in record["lengths"].items() if entry]
-    return max(lengths)
+def _longest_length(record: dict) -> int:
+    return max((int(length) for length, entry in record["lengths"].items() if entry), default=0)
 
 
 def _perplexity_by_position(records: list[dict]) -> Points:
     """Return (position, perplexity) over the longest windows of a column's records."""
     groups = {}  # half power of two -> [(tokens, middle position, mean loss)] of its stretches
     for record in records:
-        length = _longest_length([record])
+        length = _longest_length(record)
         curve = record["lengths"][str(length)]["by_position"]
         for number, loss in enumerate(curve["loss"]):
             if loss is None:  # no token of the stretch was masked
@@ -157,11 +127,10 @@ def _perplexity_by_position(records: list[dict]) -> Points:
             groups.setdefault(group, []).append((size, middle, loss))
     points = []
     for _, stretches in sorted(groups.items()):
-        total = sum(size for size, _, _ in stretches)
-        position = sum(size * middle for size, middle, _ in stretches) / total
-        loss = sum(size * loss for size, _, loss in stretches) / total
+        sizes, middles, losses = zip(*stretches, strict=True)
+        loss = float(np.average(losses, weights=sizes))
         if loss <= math.log(MAX_DRAWN):
-            points.append((position, math.exp(loss)))
+            points.append((float(np.average(middles, weights=sizes)), math.exp(loss)))
     return points
 
 
@@ -172,38 +141,27 @@ def cumulative_gradient(columns: list[Column], file) -> None:
     """
     lines = []
     for column in columns:
-        points = _gradient_further_back(column.records)
-        visible = [(n, fraction) for n, fraction in points if fraction >= MIN_FRACTION]
-        lines.append(Line(column.label, visible))
-    last = max((line.points[-1][0] for line in lines if line.points), default=1)
-    ticks = [context for context in MARKED_CONTEXTS if context <= last]
-    held = columns[0].records[0]["protocol"]["held"]
-    labels = ("fraction of the gradient further back", "tokens back")
-    with _line_plot(file, lines, ticks, *labels, marker="", legend=True) as axes:
-        axes.axhline(1 - held, color="0.6", linestyle=":", linewidth=1.2)
-        _mark_training_lengths(axes, columns)
+        points = gradient_further_back(column.records)
+        lines.append(Line(column.label, [point for point in points if point[1] >= MIN_FRACTION]))
+    level = 1 - columns[0].records[0]["protocol"]["held"]
+    style = {"marker": "", "level": level, "trained_at": _trained_at(columns)}
+    line_plot(file, [lines], "tokens back", ["fraction of the gradient further back"], **style)
 
 
-def _gradient_further_back(records: list[dict]) -> Points:
+def gradient_further_back(records: list[dict]) -> Points:
     """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds.
 
     The result has the n that all seeds have.
     """
-    curves = {}  # context -> curves of the seeds
-    for record in records:
-        for length, entry in record["lengths"].items():
-            if entry:
-                curves.setdefault(int(length), []).append(entry["cumulative"])
-    if not curves:
-        return []
-    longest = []  # for each seed {n: fraction of the last n tokens}
-    for curve in curves[max(curves)]:
-        longest.append(dict(zip(curve["tokens"], curve["share"], strict=True)))
-    points = []
-    for n in longest[0]:
-        if all(n in curve for curve in longest):
-            points.append((n, 1 - statistics.mean(curve[n] for curve in longest)))
-    return points
+    longest = str(max(map(_longest_length, records)))
+    entries = [record["lengths"].get(longest) for record in records]
+    curves = [entry["cumulative"] for entry in entries if entry]
+    shares = [dict(zip(curve["tokens"], curve["share"], strict=True)) for curve in curves]
+    return [
+        (n, 1 - statistics.mean(share[n] for share in shares))
+        for n in (shares[0] if shares else ())
+        if all(n in share for share in shares)
+    ]
 
 
 def speeds(result: dict, file) -> None:
@@ -211,47 +169,47 @@ def speeds(result: dict, file) -> None:
 
     The dense path is only in the table.
     """
-    contexts = sorted(map(int, result["contexts"]))
-    names = set()
-    for entries in result["contexts"].values():
-        names |= {name for name, entry in entries.items() if entry and not name.endswith(" dense")}
-    names = sorted(names, key=speed_sort_key)
-    with _panels(file, 2, len(names)) as all_axes:
-        for axes, column in zip(all_axes, ("tokens/s", "memory (MB)"), strict=True):
-            value_of, _ = SPEED_COLUMNS[column]
-            lines = []
-            for name in names:
-                entries = [
-                    (context, result["contexts"][str(context)].get(name)) for context in contexts
-                ]
-                points: Points = [(context, value_of(entry)) for context, entry in entries if entry]
-                lines.append(Line(name, points))
-            _draw_lines(axes, lines, contexts, column, "context (tokens)")
+    contexts = sorted(result["contexts"].items(), key=lambda item: int(item[0]))
+    names = {name for _, entries in contexts for name, entry in entries.items() if entry}
+    names = sorted((n for n in names if not n.endswith(" dense")), key=speed_sort_key)
+    labels = ["tokens/s", "memory (MB)"]
+    panels = []
+    for value_of, _ in map(SPEED_COLUMNS.get, labels):
+        lines = []
+        for name in names:
+            entries = [(int(context), by_name.get(name)) for context, by_name in contexts]
+            lines.append(Line(name, [(x, value_of(entry)) for x, entry in entries if entry]))
+        panels.append(lines)
+    line_plot(file, panels, "context (tokens)", labels)
 
 
 def growth(record: dict, file) -> None:
     """Plot seconds per token of `bench.py growth` against context, with the fitted exponents."""
     lines = []
-    contexts = set()
     for name, entries in record["growth"]["lengths"].items():
         points = seconds_per_token(entries)
         exponent = growth_exponent(points)
         label = name if exponent is None else f"{name}: exponent {exponent.estimate:.2f}"
         lines.append(Line(label, [(context, 1e6 * seconds) for context, seconds in points]))
-        contexts |= {context for context, _ in points}
-    labels = ("microseconds per token", "context (tokens)")
-    with _line_plot(file, lines, sorted(contexts), *labels):
-        pass
+    line_plot(file, [lines], "context (tokens)", ["microseconds per token"])
 
 
 def losses(lines: list[tuple[str, Points]], file) -> None:
     """Plot losses against steps; lines: (label, [(step, loss)])."""
-    last = max(points[-1][0] for _, points in lines)
-    ticks = [last * n // 5 for n in range(1, 6)]
-    drawn = [Line(label, points) for label, points in lines]
     style = {"y_scale": "linear", "x_scale": "linear", "marker": ""}
-    with _line_plot(file, drawn, ticks, "loss (nats)", "steps", **style):
-        pass
+    line_plot(file, [[Line(*line) for line in lines]], "steps", ["loss (nats)"], **style)
+
+
+def by_parameters(lines: dict[str, list[tuple[float, Interval]]], file) -> None:
+    """Plot lines of (parameters, ratio) with intervals as error bars, on logarithmic axes.
+
+    lines: by label, none of them empty.
+    """
+    drawn = []
+    for label, points in lines.items():
+        errors = [_error_bar(ratio, ratio.estimate) for _, ratio in points]
+        drawn.append(Line(label, [(x, ratio.estimate) for x, ratio in points], errors))
+    line_plot(file, [drawn], "parameters", ["ratio (1: no effect)"], level=1, x_base=10)
 
 
 def scatter(
@@ -268,111 +226,116 @@ def scatter(
     order of the points' heights. highlighted: labels in bold.
     """
     limit = WIDEST * min(x.estimate for _, x, _ in points)
-    drawn = []  # (y, x, label, color) as drawn
-    with _panels(file, 1, len(points)) as (axes,):
+    points = sorted(points, key=lambda point: (max(point[2].estimate, FLOOR), point[1].estimate))
+    with _figure(file, 1, len(points)) as (axes,):
         for number, (label, x, y) in enumerate(points):
-            color = COLORS[number % len(COLORS)]
-            marker = "o"
+            color, marker = COLORS[number % len(COLORS)], "o"
+            at = min(x.estimate, limit), max(y.estimate, FLOOR)
+            weight = "bold" if label in highlighted else "normal"
             if x.estimate > limit:
                 label, marker = f"{label} ({x.estimate:,.3g})", ">"
             if y.estimate < FLOOR:
                 marker = "v"
-            drawn_x = min(x.estimate, limit)
-            drawn_y = max(y.estimate, FLOOR)
-            bars = _error_bars(y, drawn_y, lowest=FLOOR), _error_bars(x, drawn_x, highest=limit)
+            bars = {
+                "xerr": _error_bar(x, at[0], highest=limit),
+                "yerr": _error_bar(y, at[1], FLOOR),
+            }
+            bars = {name: np.reshape(bar, (2, 1)) for name, bar in bars.items()}
             style = {"fmt": marker, "color": color, "markersize": 5, "elinewidth": 0.8}
-            axes.errorbar(drawn_x, drawn_y, *bars, capsize=2, **style)
-            drawn.append((drawn_y, drawn_x, label, color))
+            axes.errorbar(*at, **bars, capsize=2, **style)
+            arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)}
+            axes.annotate(
+                label,
+                at,
+                (1.03, (number + 0.5) / len(points)),
+                textcoords="axes fraction",
+                va="center",
+                color=color,
+                fontsize=9,
+                fontweight=weight,
+                arrowprops=arrow,
+            )
         axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
         axes.set_ylim(bottom=0.8 * FLOOR)
-        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-            ticks = _log_ticks(*limits)
-            axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
-        _set_style(axes, grid="both")
-        _label_points(axes, sorted(drawn), highlighted)
+        _set_ticks(axes.xaxis)
+        _set_ticks(axes.yaxis)
+        axes.grid(color="0.92")
 
 
-def by_parameters(lines: dict[str, list[tuple[float, Interval]]], file) -> None:
-    """Plot lines of (parameters, ratio) with intervals as error bars, on logarithmic axes.
-
-    lines: by label, none of them empty.
-    """
-    sizes = sorted({x for points in lines.values() for x, _ in points})
-    drawn = [
-        Line(label, [(x, ratio.estimate) for x, ratio in points]) for label, points in lines.items()
-    ]
-    labels = ("ratio (1: no effect)", "parameters")
-    with _line_plot(file, drawn, sizes, *labels, marker="") as axes:
-        for number, points in enumerate(lines.values()):
-            style = {"color": COLORS[number % len(COLORS)], "fmt": "o", "capsize": 2}
-            for x, ratio in points:
-                bars = _error_bars(ratio, ratio.estimate)
-                axes.errorbar(x, ratio.estimate, bars, markersize=4, elinewidth=1, **style)
-        axes.set_xlim(sizes[0] / 1.5, 1.5 * sizes[-1])
-        axes.set_xticks(sizes, [f"{size / 1e6:,.3g}M" for size in sizes])
-        axes.axhline(1, color="0.6", linestyle=":", linewidth=1.2)
-
-
-def _error_bars(
+def _error_bar(
     interval: Interval, drawn: float, lowest: float = 0, highest: float = math.inf
-) -> list[list[float]] | None:
-    """Return the lengths of the bars below and above a point, within limits; None: no bars."""
+) -> tuple[float, float]:
+    """Return the lengths of the bar below and above a point, within limits; NaN: no bar."""
     if interval.low is None or interval.high is None:
-        return None
+        return math.nan, math.nan
     low = min(max(interval.low, lowest), drawn)
     high = max(min(interval.high, highest), drawn)
-    return [[drawn - low], [high - drawn]]
+    return drawn - low, high - drawn
 
 
-def _label_points(axes, drawn: list[tuple], highlighted: tuple[str, ...]) -> None:
-    """Label points at the right of the axes; drawn: ascending (y, x, label, color)."""
-    pixels = _pixels(axes, [(x, y) for y, x, *_ in drawn])
-    bottom = axes.transAxes.transform((0, 0))[1]
-    scale = 72 / axes.figure.dpi
-    heights = [(height - bottom) * scale for height in pixels]
-    for (y, x, label, color), height in zip(drawn, spread(heights, gap=11), strict=True):
-        is_bold = label.split(" ")[0] in highlighted
-        where = {"xytext": (1.03, height), "textcoords": ("axes fraction", "axes points")}
-        _label_by_line(axes, (x, y), label, color, is_bold, {"linewidth": 0.5, "alpha": 0.5}, where)
+def _trained_at(columns: list[Column]) -> set[int]:
+    return {column.trained_at for column in columns}
 
 
-def _pixels(axes, points: Sequence[tuple]) -> list[float]:
-    """Return the heights of points above the bottom of the figure, in pixels."""
-    axes.figure.canvas.draw()
-    return [axes.transData.transform(point)[1] for point in points]
-
-
-def _label_by_line(
-    axes, point: tuple, label: str, color: str, bold: bool, line: dict, where: dict
+def line_plot(
+    file,
+    panels: list[list[Line]],
+    x_label: str,
+    y_labels: list[str],
+    y_scale: str = "log",
+    x_scale: str = "log",
+    x_base: int = 2,
+    marker: str = "o",
+    level: float | None = None,
+    trained_at: Iterable[float] = (),
 ) -> None:
-    """Write a label next to a point and connect both by a line."""
-    style = {"arrowstyle": "-", "color": color, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
-    axes.annotate(
-        label,
-        point,
-        va="center",
-        color=color,
-        fontsize=9,
-        fontweight="bold" if bold else None,
-        annotation_clip=False,
-        arrowprops=style | line,
-        **where,
-    )
+    """Draw panels of lines; the legend is in the order of the lines' ends.
+
+    level, trained_at: dotted lines at this height and at these training lengths.
+    """
+    with _figure(file, len(panels), len(panels[0])) as all_axes:
+        for axes, lines, y_label in zip(all_axes, panels, y_labels, strict=True):
+            handles = {}  # by the height of their ends
+            for number, line in enumerate(lines):
+                if line.points:
+                    style = {
+                        "color": COLORS[number % len(COLORS)],
+                        "linestyle": "-" if number < len(COLORS) else "--",
+                        "label": line.label,
+                    }
+                    errors = np.transpose(line.errors) if line.errors else None
+                    x, y = zip(*line.points, strict=True)
+                    bars = {"yerr": errors, "elinewidth": 1, "capsize": 2}
+                    drawn = axes.errorbar(x, y, marker=marker, markersize=4, **bars, **style)
+                    handles[y[-1], number] = drawn
+            axes.set(xscale=x_scale, yscale=y_scale, xlabel=x_label, ylabel=y_label)
+            _set_ticks(axes.xaxis, x_base)
+            _set_ticks(axes.yaxis)
+            axes.grid(axis="y", color="0.92")
+            if level is not None:
+                axes.axhline(level, **DOTTED)
+            for length in trained_at:
+                axes.axvline(length, **DOTTED)
+                style = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
+                style |= {"xytext": (4, -4), "va": "top", "fontsize": 8, "color": "0.4"}
+                axes.annotate("training length", (length, 1), **style)
+            ordered = [handles[end] for end in sorted(handles, reverse=True)]
+            axes.legend(handles=ordered, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
-def _mark_training_lengths(axes, columns: list[Column]) -> None:
-    for length in {column.trained_at for column in columns}:
-        axes.axvline(length, color="0.6", linestyle=":", linewidth=1.2)
-        axes.annotate(
-            "training length",
-            (length, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, -4),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-            color="0.4",
-        )
+def _set_ticks(axis, base: int = 10) -> None:
+    """Set round numbers: powers of the base and what is between them where the axis is short."""
+    from matplotlib import ticker
+
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log":
+        is_short = high < 20 * low and base == 10
+        wide = ticker.LogLocator(base, subs=(1, 2, 5) if base == 10 else (1,), numticks=10)
+        axis.set_major_locator(ticker.MaxNLocator(8) if is_short else wide)
+        axis.set_minor_locator(ticker.NullLocator())
+    is_large = base == 10 and high >= 1e5
+    plain = ticker.StrMethodFormatter("{x:,.10g}")
+    axis.set_major_formatter(ticker.EngFormatter(sep="") if is_large else plain)
 
 
 def new_figure(width: float, height: float):
@@ -399,135 +362,12 @@ def check_png(path: str) -> None:
 
 
 @contextmanager
-def _panels(file, panels: int, lines: int) -> Iterator:
-    """Yield the axes of panels side by side, high enough for the labels of so many lines.
-
-    Writes the figure to `file` when the block ends.
-    """
+def _figure(file, panels: int, lines: int) -> Iterator:
+    """Yield the axes of panels side by side, high enough for the labels of so many lines."""
     import matplotlib
 
-    with matplotlib.rc_context({"text.parse_math": False}):  # labels may contain dollar signs
-        figure = new_figure(7.5 * panels, max(4.5, 0.36 * lines))
+    settings = {"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(settings):  # labels may contain dollar signs
+        figure = new_figure(7.5 * panels, max(4.5, 0.25 * lines))
         yield figure.subplots(1, panels, squeeze=False)[0]
         figure.savefig(file, format="png", dpi=160)
-
-
-@contextmanager
-def _line_plot(file, lines: list[Line], *arguments, **style) -> Iterator:
-    """Yield the axes of a plot of lines to add to; arguments of `_draw_lines`."""
-    with _panels(file, 1, len(lines)) as (axes,):
-        _draw_lines(axes, lines, *arguments, **style)
-        yield axes
-
-
-def _set_style(axes, grid: str) -> None:
-    axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis=grid, color="0.92")
-
-
-def _draw_lines(
-    axes,
-    lines: list[Line],
-    x_ticks: Sequence[float],
-    y_label: str,
-    x_label: str,
-    y_scale: str = "log",
-    x_scale: str = "log",
-    marker: str = "o",
-    legend: bool = False,
-) -> None:
-    """Draw lines with labels at their ends.
-
-    A line without points is skipped; the others keep their colors. legend: in the lower left, in
-    place of labels, for lines whose ends are far apart.
-    """
-    ends = []  # (x, y, label, color) of the last points
-    for number, line in enumerate(lines):
-        if not line.points:
-            continue
-        color = COLORS[number % len(COLORS)]
-        x, y = zip(*line.points, strict=True)
-        axes.plot(
-            x,
-            y,
-            color=color,
-            linestyle="-" if number < len(COLORS) else "--",
-            marker=marker,
-            markersize=4,
-            linewidth=1.6,
-            label=line.label,
-        )
-        if line.errors and any(line.errors):
-            axes.errorbar(x, y, yerr=line.errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
-        ends.append((x[-1], y[-1], line.label, color))
-    axes.set(xscale=x_scale, yscale=y_scale, xlabel=x_label, ylabel=y_label)
-    if x_scale == "log":
-        axes.set_xticks(x_ticks, tick_labels(x_ticks))
-    else:
-        axes.set_xticks(x_ticks, [f"{tick:,}" for tick in x_ticks])
-    if y_scale == "log":
-        ticks = _log_ticks(*axes.get_ylim())
-        axes.set_yticks(ticks, [f"{tick:,.10g}" for tick in ticks])
-    axes.margins(y=0.1)
-    _set_style(axes, grid="y")
-    if legend:
-        axes.legend(loc="lower left", fontsize=8, frameon=False)
-    else:
-        _label_ends(axes, ends, x_ticks[0])
-
-
-def _label_ends(axes, ends: list[tuple], first_tick: float) -> None:
-    """Label the last points: next to them at the right end of the plot, above them elsewhere."""
-    last = max((x for x, *_ in ends), default=None)
-    for x, y, label, color in ends:
-        if x < last:
-            offset = {"xytext": (5, 6)} if x == first_tick else {"xytext": (0, 7), "ha": "right"}
-            axes.annotate(
-                label, (x, y), **offset, textcoords="offset points", color=color, fontsize=9
-            )
-    group = sorted((y, label, color) for x, y, label, color in ends if x == last)
-    pixels = _pixels(axes, [(last, y) for y, *_ in group])
-    heights = [height * 72 / axes.figure.dpi for height in pixels]
-    offset = 20 if len(group) > 1 else 7
-    for (y, label, color), height, moved in zip(group, heights, spread(heights, 11), strict=True):
-        where = {"xytext": (offset, moved - height), "textcoords": "offset points"}
-        _label_by_line(axes, (last, y), label, color, label == "cable", {"linewidth": 0.6}, where)
-
-
-def tick_labels(contexts: Sequence[float]) -> list[str]:
-    """Return labels of a logarithmic axis, empty where the next label would overlap.
-
-    contexts: ascending.
-    """
-    min_ratio = (contexts[-1] / contexts[0]) ** 0.07
-    labels = []
-    for context, following in zip(contexts, [*contexts[1:], math.inf], strict=True):
-        labels.append(f"{context:,}" if following / context >= min_ratio else "")
-    return labels
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers from low to high, at least three unless the axis is very short."""
-    for steps in TICK_STEPS:
-        ticks = []
-        for power in range(-3, 12):
-            ticks += [step * 10**power for step in steps if low <= step * 10**power <= high]
-        if len(ticks) >= 3:
-            break
-    return ticks
-
-
-def spread(heights: list[float], gap: float) -> list[float]:
-    """Return ascending heights, moved as little as needed until they are `gap` apart (to 1%).
-
-    Both heights of an overlapping pair move by the same amount.
-    """
-    moved = list(heights)
-    for _ in range(1000):
-        for i in range(len(moved) - 1):
-            overlap = gap - (moved[i + 1] - moved[i])
-            if overlap > 0.01 * gap:
-                moved[i] -= overlap / 2
-                moved[i + 1] += overlap / 2
-    return moved

@@ -116,7 +116,7 @@ def test_curves_of_older_and_newer_records_are_averaged():
     for tokens, share in curves:
         entry = {"cumulative": {"tokens": tokens, "share": share}}
         records.append({"lengths": {"4": entry}})
-    points = figures._gradient_further_back(records)
+    points = figures.gradient_further_back(records)
     assert points == [(1, pytest.approx(0.4)), (2, pytest.approx(0.3)), (4, 0)]
 
 

@@ -1,6 +1,6 @@
-"""Plots: which lines are drawn, labels that do not overlap, round numbers on every axis."""
+"""Plots: which lines are drawn, with which labels and values; error bars; round numbers on axes."""
 
-from functools import partial
+import math
 
 import pytest
 from test_report import record
@@ -10,47 +10,47 @@ from reporting import figures
 from reporting.columns import make_columns
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Panels and arguments of every plot of lines, which are drawn, too."""
+    calls, line_plot = [], figures.line_plot
+
+    def note(file, panels, x_label, y_labels, **style):
+        calls.append((panels, x_label, y_labels))
+        line_plot(file, panels, x_label, y_labels, **style)
+
+    monkeypatch.setattr(figures, "line_plot", note)
+    return calls
+
+
 def columns_of(records):
     return make_columns(records, "perplexity")
 
 
-def test_overlapping_labels_are_spread_around_their_lines():
-    assert figures.spread([0, 20, 40], gap=10) == [0, 20, 40]
-    assert figures.spread([0, 0], gap=10) == [-5, 5]
-    heights = figures.spread([0, 1, 2, 3, 50], gap=10)
-    assert all(b - a > 9.8 for a, b in zip(heights, heights[1:], strict=False))
-    assert sum(heights[:4]) / 4 == pytest.approx(1.5, abs=0.5)
+def labels_of(panel):
+    return [line.label for line in panel if line.points]
 
 
 @pytest.mark.parametrize(
-    "low, high, ticks",
+    "low, high, labels",
     [
-        (3.9, 24, [4, 5, 7, 10, 15, 20]),
-        (0.11, 1.1, [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1]),
-        (190, 222, [190, 200, 210, 220]),
-        (9_990, 12_600, [10_000, 11_000, 12_000]),
-        (1_010, 1_090, [1_020, 1_040, 1_060, 1_080]),
-        (5.03, 13.2, [6, 7, 8, 9, 10, 12]),
+        (4, 24, {"6", "12", "24"}),
+        (0.01, 1, {"0.01", "0.05", "1"}),
+        (9_990, 12_600, {"10,000", "12,000"}),
+        (1e6, 6e7, {"1M", "5M", "10M"}),
     ],
 )
-def test_ticks_are_round_numbers(low, high, ticks):
-    assert figures._log_ticks(low, high) == pytest.approx(ticks)
+def test_ticks_are_round_numbers(low, high, labels):
+    axes = figures.new_figure(7, 4).subplots()
+    axes.plot([1, 2], [low, high])
+    axes.set_yscale("log")
+    figures._set_ticks(axes.yaxis)
+    axes.figure.canvas.draw()
+    assert labels <= {text.get_text() for text in axes.get_yticklabels()}
 
 
-def test_tick_labels_do_not_overlap():
-    assert figures.tick_labels([512, 1024, 2048]) == ["512", "1,024", "2,048"]
-    assert figures.tick_labels([128, 256, 2048, 3840, 4096]) == ["128", "256", "2,048", "", "4,096"]
-
-
-def test_close_up_has_the_lines_near_the_lowest(monkeypatch, tmp_path):
+def test_close_up_has_the_lines_near_the_lowest(drawn, tmp_path):
     """Three of five lines: rope's perplexity rises, and learnable has no second length."""
-    drawn = []
-
-    def draw(axes, lines, *_, **__):
-        drawn.append([line.label for line in lines if line.points])
-
-    monkeypatch.setattr(figures, "_draw_lines", draw)
-    by_length = partial(figures.by_length, y_label="perplexity", close_up=True)
     records = [
         record("cable", {256: 4.0, 512: 4.0}),
         record("alibi", {256: 4.2, 512: 4.5}),
@@ -58,39 +58,44 @@ def test_close_up_has_the_lines_near_the_lowest(monkeypatch, tmp_path):
         record("learnable", {256: 4.0, 512: None}),
         record("fox", {256: 4.0, 512: 4.1}),
     ]
-    by_length(columns_of(records), tmp_path / "all.png")
-    assert drawn == [["cable", "alibi", "rope", "learnable", "fox"], ["cable", "alibi", "fox"]]
-    by_length(columns_of(records[:4]), tmp_path / "two.png")
-    by_length(columns_of([*records[:2], records[4]]), tmp_path / "all.png")
-    assert drawn[2:] == [["cable", "alibi", "rope", "learnable"], ["cable", "alibi", "fox"]]
+    for chosen in (records, records[:4], [*records[:2], records[4]]):
+        path = tmp_path / "plot.png"
+        figures.by_length(columns_of(chosen), path, "perplexity", close_up=True)
+    (wide, close), (two,), (all_close,) = [panels for panels, *_ in drawn]
+    assert labels_of(wide) == ["cable", "alibi", "rope", "learnable", "fox"]
+    assert labels_of(close) == ["cable", "alibi", "fox"] == labels_of(all_close)
+    assert labels_of(two) == ["cable", "alibi", "rope", "learnable"]
+    assert wide[1].points == [(256, 4.2), (512, 4.5)] and wide[3].points == [(256, 4.0)]
 
 
-def test_error_bars_of_a_scatter_plot_end_at_its_limits():
+def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
+    """4.0 and 4.2 in two seeds; one seed and infinity at the other lengths."""
+    values = {256: 4.0, 512: 3.0, 1024: math.inf}
+    records = [record("cable", values, seed=1), record("cable", {256: 4.2, 1024: 5.0}, seed=2)]
+    figures.by_length(columns_of(records), tmp_path / "plot.png", "perplexity")
+    ((line,),), *_ = drawn[0]
+    assert line.points == [(256, pytest.approx(4.1))]
+    assert line.errors == [(pytest.approx(0.1414, abs=1e-4),) * 2]
+    figures.by_length(columns_of(records[:1]), tmp_path / "plot.png", "perplexity")
+    ((line,),), *_ = drawn[1]
+    assert [x for x, _ in line.points] == [256, 512]
+    assert all(map(math.isnan, line.errors[0]))
+
+
+def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
     interval = Interval(3.0, -1.0, 9.0)
-    assert figures._error_bars(interval, 3.0) == [[3.0], [6.0]]
-    assert figures._error_bars(interval, 3.0, lowest=2.0, highest=4.0) == [[1.0], [1.0]]
-    assert figures._error_bars(interval, 4.0, highest=4.0) == [[4.0], [0.0]]  # drawn at the edge
-    assert figures._error_bars(Interval(3.0), 3.0) is None
-
-
-def test_scatter_draws_points_beyond_its_limits(tmp_path):
+    assert figures._error_bar(interval, 3.0) == (3.0, 6.0)
+    assert figures._error_bar(interval, 3.0, lowest=2.0, highest=4.0) == (1.0, 1.0)
+    assert figures._error_bar(interval, 4.0, highest=4.0) == (4.0, 0.0)  # drawn at the edge
+    assert all(map(math.isnan, figures._error_bar(Interval(3.0), 3.0)))
     points = [("cable", Interval(4.0, 4.0, 4.0), Interval(-0.1, -0.2, 0.1))]
     points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
-    with open(tmp_path / "plot.png", "wb") as file:
-        figures.scatter(points, file, "x", "y", ("cable",))
+    figures.scatter(points, tmp_path / "plot.png", "x", "y", ("cable",))
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_perplexity_by_position(monkeypatch, tmp_path):
+def test_perplexity_by_position(drawn, tmp_path):
     """A label names a shorter window. A curve may have one position. Encoders read both sides."""
-    drawn = []
-    draw = figures._draw_lines
-
-    def draw_and_note(axes, lines, ticks, y_label, x_label):
-        drawn.append(([line.label for line in lines], ticks, x_label))
-        draw(axes, lines, ticks, y_label, x_label)
-
-    monkeypatch.setattr(figures, "_draw_lines", draw_and_note)
 
     def with_last_position(pe, lengths):
         entry = record(pe, dict.fromkeys(lengths, 4.0))
@@ -102,7 +107,9 @@ def test_perplexity_by_position(monkeypatch, tmp_path):
     cable = with_last_position("cable", [256, 511])
     learnable = with_last_position("learnable", [256])
     figures.by_position(columns_of([cable, learnable]), tmp_path / "a.png")
-    assert drawn == [(["cable", "learnable (256)"], [256], "tokens before the prediction")]
     figures.by_position(columns_of([cable | {"objective": "mlm"}]), tmp_path / "b.png")
-    assert drawn[1:] == [(["cable"], [511], "position in the window (tokens)")]
-    assert (tmp_path / "b.png").stat().st_size
+    ((first,), x_label, _), ((second,), other_x_label, _) = drawn
+    assert labels_of(first) == ["cable", "learnable (256)"] and labels_of(second) == ["cable"]
+    assert first[0].points == [(511, pytest.approx(math.e))]
+    assert x_label == "tokens before the prediction"
+    assert other_x_label == "position in the window (tokens)"
