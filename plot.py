@@ -12,12 +12,12 @@ import sys
 from runtime import cli
 
 from errors import InputError
-from reporting import bias_plots, distance_plots, loss_plots
+from reporting.plots import biases, distances, losses
 
 PLOTS = {
-    "biases": bias_plots.main,
-    "distances": distance_plots.main,
-    "losses": loss_plots.main,
+    "biases": biases.main,
+    "distances": distances.main,
+    "losses": losses.main,
 }
 
 

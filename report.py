@@ -39,6 +39,11 @@ fails, not decided or not measured, with links to the tables.
 
 writes trend.md and trend.png: the size of the claims' effects by number of parameters, from the
 records in folders (reporting/scaling/trend.py has the claims and the rule of the verdicts).
+
+    python report.py --all --check
+
+makes every committed table and plot (results/reports.yaml), and compares; without --check it
+writes them.
 """
 
 import csv
@@ -52,7 +57,7 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.significance import explain_marks
-from reporting import claims, metrics, paper, tables
+from reporting import claims, metrics, paper, reports, tables
 from reporting.claims import index, paper_tables
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.formatting import Folder, Table, escape_markdown
@@ -85,6 +90,10 @@ class Config:
     """write the index page of claims; the arguments are folders of reports"""
     trend: bool = False
     """write the trend of the claims over model sizes; the arguments are records or their folders"""
+    all: bool = False
+    """make every committed table and plot (results/reports.yaml)"""
+    check: bool = False
+    """with --all: compare with the committed files, and write nothing"""
     verdicts: bool = True
     """judge the papers' claims; false for functional tests"""
 
@@ -94,8 +103,10 @@ def main(argv=None):
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
     out = Report(config.out_dir, config.verdicts)
-    if config.index and config.trend:
-        raise InputError("--index and --trend are two reports: use one of them")
+    if config.index + config.trend + config.all > 1:
+        raise InputError("--index, --trend and --all are three reports: use one of them")
+    if config.all:
+        return reports.make_all(config.check)
     if config.index and not config.records:
         raise InputError("no folders given: python report.py --index results --out_dir results")
     if config.index:

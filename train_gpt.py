@@ -219,10 +219,10 @@ class Trainer:
 
     def draw_biases(self, tokens: Tensor):
         """Return a picture for the logger, or None: training continues without pictures."""
-        from reporting import bias_plots
+        from reporting.plots import biases
 
         try:
-            return bias_plots.picture(self.model, tokens)
+            return biases.picture(self.model, tokens)
         except Exception as error:  # of a plugin's encoding or of Matplotlib
             self.can_draw = False
             reason = " ".join(f"{type(error).__name__}: {error}".split())

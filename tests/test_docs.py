@@ -27,11 +27,9 @@ sys.path.insert(0, str(ROOT))
 from runtime import cli, plugins  # noqa: E402
 
 import posenc  # noqa: E402
-import report  # noqa: E402
 from errors import InputError  # noqa: E402
-from reporting.claims import index  # noqa: E402
+from reporting import reports  # noqa: E402
 from reporting.metrics import read_records  # noqa: E402
-from scores import table as score_table  # noqa: E402
 
 RESULTS = ROOT / "results"
 FAULTS = ROOT / "tests" / "faults" / "__main__.py"
@@ -421,75 +419,6 @@ def test_printed_output_is_current(page):
         assert shown == printed_by(command)
 
 
-def folders_of_tables() -> list[str]:
-    """Return the folders of results/ whose tables and verdicts report.py makes of records."""
-    names = ("scores", "summary", "settings", "trend", "faults", "claims", "training_logs")
-    folders = {path.parent.relative_to(RESULTS) for path in GENERATED if path.stem not in names}
-    # Verdicts of these are not committed.
-    others = ("ladder/ladder_2", "ladder/ladder_3", "rope_extended/recalibrated")
-    return sorted({str(folder) for folder in folders}.difference(others))
-
-
-FOLDERS = folders_of_tables()
-PAPERS = {  # --paper of a folder
-    "encoders/retrieval": "cable_table3_mldr_ndcg10_bert",
-    "reproduction": "cable_table1_wikitext-103_tiny",
-    "reproduction/rows": "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512",
-    "v1_headline/abstract": "cable_v1_training-lengths",
-    "v1_headline/section5.4": "cable_v1_training-lengths",
-    "sandwich/encodings": "sandwich_table3_arxiv",
-    "sandwich/cache": "sandwich_table5_arxiv",
-    "sandwich/speed": "sandwich_section6.2_speed",
-    "bench/figure3_tiny": "cable_section5.3_speed",
-}
-OTHER_RECORDS = {  # where a folder has no records.jsonl, or needs those of other folders
-    "reproduction/rows": "reproduction/rows/records.jsonl reproduction/records.jsonl:cable "
-    "reproduction/records.jsonl:kerple",
-    "sandwich/speed": "sandwich/speed/train.json",
-    "bench/growth": "bench/growth.json",
-    "bench/h100": "bench/h100/train-small.json",
-    "bench/figure3": "bench/figure3.json",
-}
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_committed_tables_equal_the_report(folder, tmp_path):
-    """report.py writes the committed tables from the committed records."""
-    records = OTHER_RECORDS.get(folder, f"{folder}/records.jsonl").split()
-    flags = [str(RESULTS / path) for path in records]
-    if folder in PAPERS:
-        flags += ["--paper", str(RESULTS / "paper" / f"{PAPERS[folder]}.csv")]
-    report.main([*flags, "--out_dir", str(tmp_path)])
-    for path in (RESULTS / folder).glob("*.md"):
-        assert (tmp_path / path.name).read_text() == path.read_text()
-    written, committed = tmp_path / index.FILE, RESULTS / folder / index.FILE
-    assert written.exists() == committed.exists()
-    if written.exists():
-        assert written.read_text() == committed.read_text()
-
-
-def test_committed_scores_equal_their_table(tmp_path):
-    """docs/scores.md has the command."""
-    score_table.main([*map(str, RESULTS.glob("scores/*.json*")), "--out_dir", str(tmp_path)])
-    for name in ("scores.md", "summary.md"):
-        assert (tmp_path / name).read_text() == (RESULTS / "scores" / name).read_text()
-    confirmation = RESULTS / "extrapolate_and_remember" / "confirmation"
-    score_table.main([f"{confirmation}/records.jsonl", "--out_dir", str(tmp_path)])
-    assert (tmp_path / "scores.md").read_text() == (confirmation / "scores.md").read_text()
-    other = RESULTS / "extrapolate_and_remember" / "settings"
-    paths = map(str, sorted(other.glob("*/records.jsonl")))
-    score_table.main(["--settings", "true", *paths, "--out_dir", str(tmp_path)])
-    assert (tmp_path / "settings.md").read_text() == (other / "settings.md").read_text()
-
-
-def test_committed_trend_equals_the_report(tmp_path):
-    """docs/scaling.md has the command."""
-    folders = [RESULTS / name for name in ("reproduction", "recall", "receptive_field", "ladder")]
-    report.main(["--trend", "true", *map(str, folders), "--out_dir", str(tmp_path)])
-    made = (tmp_path / "trend.md").read_text()
-    assert made == (RESULTS / "ladder" / "trend.md").read_text()
-
-
 def test_speed_of_generation_is_that_of_the_records():
     """Of performance.md, section Generation: the ratios to transformers."""
     page = (ROOT / "docs" / "performance.md").read_text()
@@ -530,18 +459,14 @@ def test_growth_over_the_last_16_targets():
         assert printed == [f"{growth:.4f}" for growth in growths]
 
 
-def test_index_of_claims_is_current():
-    page = index.claims_page(index.read_verdicts([str(RESULTS)]), RESULTS)
-    made = "python report.py --index results --out_dir results"
-    assert (RESULTS / "claims.md").read_text() == page, f"verdicts changed: run {made}"
+MADE = [file for row in reports.read_rows() for file in reports.files_of(row)]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_every_generated_table_is_shown_in_a_page(folder):
+@pytest.mark.parametrize("file", [file for file in MADE if file.suffix == ".md"], ids=str)
+def test_every_generated_table_is_shown_in_a_page(file):
     """A page has the table or its path; so does the index of claims."""
     pages = "\n".join(page.read_text() for page in [*PAGES, RESULTS / "claims.md"])
-    for path in (RESULTS / folder).glob("*.md"):
-        assert paragraphs(path, 1, 1) in pages or str(path.relative_to(RESULTS)) in pages
+    assert paragraphs(ROOT / file, 1, 1) in pages or str(file.relative_to("results")) in pages
 
 
 def refresh() -> None:

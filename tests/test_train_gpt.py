@@ -451,7 +451,7 @@ def test_a_picture_that_fails_does_not_end_the_training(train, capsys, monkeypat
         calls.append(arguments)
         raise RuntimeError("no\nfont")
 
-    monkeypatch.setattr("reporting.bias_plots.picture", fail)
+    monkeypatch.setattr("reporting.plots.biases.picture", fail)
     run = train("run", "--logger", "tensorboard")
     assert [record["step"] for record in records_of(run, "val")] == [3, 6]
     assert len(calls) == 1

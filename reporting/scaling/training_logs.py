@@ -17,7 +17,7 @@ from runtime.files import read_json, write_json
 
 from errors import InputError
 from reporting.formatting import MISSING, Folder, Table, format_number
-from reporting.loss_plots import describe_run, read_settings
+from reporting.plots.losses import describe_run, read_settings
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from reporting import bias_plots
+from reporting.plots import biases
 
 PNG = b"\x89PNG"
 
@@ -17,7 +17,7 @@ PNG = b"\x89PNG"
 )
 def test_a_png_is_written(flags, trained, tmp_path):
     run, *others = str(trained(flags[0])), *flags[1:]
-    bias_plots.main([run, *others, "--text", "a = b", "--out", str(tmp_path / "out.png")])
+    biases.main([run, *others, "--text", "a = b", "--out", str(tmp_path / "out.png")])
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)
 
 
@@ -28,13 +28,13 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
     def note(matrices, decay, labels, title, file):
         plotted.update(matrices=matrices, decay=decay, labels=labels)
 
-    monkeypatch.setattr(bias_plots, "plot", note)
+    monkeypatch.setattr(biases, "plot", note)
     run, out = str(trained("alibi")), ("--out", str(tmp_path / "a.png"))
-    bias_plots.main([run, "--tokens", "6", *out])
+    biases.main([run, "--tokens", "6", *out])
     assert plotted["matrices"].shape[1:] == (6, 6)
     assert len(plotted["labels"]) == 6 and plotted["decay"] is not None
     mean = np.mean(plotted["matrices"], 0)
-    bias_plots.main([run, "--tokens", "65", "--mean", *out])
+    biases.main([run, "--tokens", "65", "--mean", *out])
     assert plotted["matrices"].shape == (1, 65, 65)
     assert plotted["labels"] is None and plotted["decay"] is None
     # ALiBi is linear in the distance, which is at most 64.
@@ -44,11 +44,11 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
 
 def test_picture_is_small_and_says_what_it_shows(trained, monkeypatch):
     titles = []
-    draw = bias_plots.draw
-    monkeypatch.setattr(bias_plots, "draw", lambda *a: titles.append(a[3]) or draw(*a))
+    draw = biases.draw
+    monkeypatch.setattr(biases, "draw", lambda *a: titles.append(a[3]) or draw(*a))
     for pe, has_picture in (("rope", False), ("cope", True), ("cable", True)):
         model, _ = loading.load_model(trained(pe), torch.device("cpu"))
-        image = bias_plots.picture(model, torch.arange(16)[None])
+        image = biases.picture(model, torch.arange(16)[None])
         assert (image is not None) == has_picture
     assert titles == [
         "bias added to the attention scores: cope, layer 1",
@@ -59,13 +59,13 @@ def test_picture_is_small_and_says_what_it_shows(trained, monkeypatch):
 
 
 def test_dollar_signs_are_not_formulas(tmp_path):
-    bias_plots.plot(np.zeros((1, 3, 3)), None, ["a", "$$", "\\$ $"], "title", tmp_path / "out.png")
+    biases.plot(np.zeros((1, 3, 3)), None, ["a", "$$", "\\$ $"], "title", tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)
 
 
 def test_errors(refused, trained, tmp_path):
     def error(*flags):
-        return refused(bias_plots.main, *flags)[0]
+        return refused(biases.main, *flags)[0]
 
     assert "expected one run" in error()
     message = error(trained("cable"), "--layer", 2)

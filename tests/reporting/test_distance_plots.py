@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reporting import distance_plots
+from reporting.plots import distances
 
 # The curve that the Sandwich paper prints in figure 9: a log(1 + d) + b.
 PRINTED = (-0.825, -0.8)
@@ -25,41 +25,41 @@ def least_squares(bias):
 @pytest.mark.parametrize("dimension", [32, 128])
 def test_last_row_is_equation_6(dimension):
     """The last of 12 heads has h = 8."""
-    row = distance_plots.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, -1)
+    row = distances.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, -1)
     np.testing.assert_allclose(row, sandwich_by_eq_6(300, dimension), atol=2e-5)
-    sixth = distance_plots.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, 5)
+    sixth = distances.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, 5)
     np.testing.assert_allclose(sixth, 2 * row, atol=2e-5)  # h = 4
 
 
 def test_last_row_of_alibi_is_linear():
     """Heads of GPT-2 small: the slopes are those of 8 heads, then every second one of 16."""
-    row = distance_plots.bias_by_distance("alibi", 100, 12, 8)
+    row = distances.bias_by_distance("alibi", 100, 12, 8)
     np.testing.assert_allclose(row, -np.arange(100) * 2**-0.5, rtol=1e-6)
 
 
 def test_bias_of_some_heads():
-    row = distance_plots.bias_by_distance("alibi-shift:shift=-2,heads=2", 100, 4, 1)
+    row = distances.bias_by_distance("alibi-shift:shift=-2,heads=2", 100, 4, 1)
     np.testing.assert_allclose(row, -np.arange(100) / 4)
-    assert not distance_plots.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
+    assert not distances.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
 
 
 def test_fit_is_the_least_squares_line():
     bias = sandwich_by_eq_6(200)
-    np.testing.assert_allclose(distance_plots.fit_logarithm(bias), least_squares(bias))
+    np.testing.assert_allclose(distances.fit_logarithm(bias), least_squares(bias))
 
 
 def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys, monkeypatch):
     drawn = {}
-    plot = distance_plots.plot
+    plot = distances.plot
 
     def note(rows, fitted, file):
         drawn.update(rows=rows, fitted=fitted)
         plot(rows, fitted, file)
 
-    monkeypatch.setattr(distance_plots, "plot", note)
+    monkeypatch.setattr(distances, "plot", note)
     out = tmp_path / "figure9.png"
     flags = ["--context", "8192", "--fit", "8192", "--out", str(out)]
-    distance_plots.main(["sandwich", "sandwich-smoothed", *flags])
+    distances.main(["sandwich", "sandwich-smoothed", *flags])
     a, b = least_squares(sandwich_by_eq_6(8192))
     assert f"sandwich: {a:.3f} log(1 + d) {b:.3f}, fitted to" in capsys.readouterr().out
     np.testing.assert_allclose(drawn["fitted"], (a, b), rtol=1e-4)
@@ -83,4 +83,4 @@ def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_invalid_settings_are_refused(flags, message, refused):
-    assert message in "\n".join(refused(distance_plots.main, *flags))
+    assert message in "\n".join(refused(distances.main, *flags))

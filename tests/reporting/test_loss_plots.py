@@ -8,7 +8,8 @@ import pytest
 from conftest import log_of
 
 import report
-from reporting import figures, loss_plots
+from reporting import figures
+from reporting.plots import losses
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def finetuned(tmp_path):
 def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, plotted):
     tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
     out = ("--out", str(tmp_path / "a.png"))
-    loss_plots.main([str(trained("alibi")), str(tuned), "--from_step", "2", *out])
+    losses.main([str(trained("alibi")), str(tuned), "--from_step", "2", *out])
     logged = [entry for entry in log_of(trained("alibi")) if entry["kind"] == "train"]
     assert plotted == {
         "alibi": [(entry["step"], entry["loss"]) for entry in logged],
@@ -51,13 +52,13 @@ def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, plotted):
     assert len(plotted["alibi"]) == 3
     assert not (tmp_path / "a.json").exists()  # pretraining and fine-tuning are not comparable
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    loss_plots.main([str(trained("alibi")), "--kind", "val", *out])
+    losses.main([str(trained("alibi")), "--kind", "val", *out])
     assert [step for step, _ in plotted["alibi"]] == [3, 6]
 
 
 def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_path, capsys):
     out = tmp_path / "a.png"
-    loss_plots.main([str(trained("alibi")), "--from_step", "4", "--out", str(out)])
+    losses.main([str(trained("alibi")), "--from_step", "4", "--out", str(out)])
     assert f"record: {tmp_path / 'a.json'}" in capsys.readouterr().out
     (run,) = json.loads((tmp_path / "a.json").read_text())["runs"]
     assert (run["run"], run["pe"], run["objective"], run["seed"]) == ("alibi", "alibi", "clm", 1)
@@ -69,7 +70,7 @@ def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_pa
     record = json.loads((tuned / "finetune.json").read_text()) | {"settings": {"seed": 2}}
     (tuned / "finetune.json").write_text(json.dumps(record))
     (tuned / "config.json").write_text(json.dumps({"pe": "cable", "size": "bert"}))
-    loss_plots.main([str(tuned), "--out", str(out)])
+    losses.main([str(tuned), "--out", str(out)])
     report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "losses.md").read_text()
     assert "|    cable |      2.000 |     2.450 |     1 |" in text
@@ -80,7 +81,7 @@ def test_errors(refused, trained, finetuned, tmp_path):
     out = ("--out", tmp_path / "a.png")
 
     def error(*flags):
-        return refused(loss_plots.main, *flags)[0]
+        return refused(losses.main, *flags)[0]
 
     assert "no runs given" in error()
     assert "is not a PNG file" in error(trained("alibi"), "--out", tmp_path / "a.pdf")
@@ -108,7 +109,7 @@ def test_errors(refused, trained, finetuned, tmp_path):
 def test_a_damaged_record_of_a_fine_tuning_is_named(content, problem, finetuned, refused):
     tuned = finetuned([])
     (tuned / "finetune.json").write_text(content)
-    (line,) = refused(loss_plots.main, tuned, "--out", tuned / "a.png")
+    (line,) = refused(losses.main, tuned, "--out", tuned / "a.png")
     assert re.search(f"finetune.json: {problem}.*: fine-tune again", line)
 
 
@@ -116,6 +117,6 @@ def test_a_log_with_nan_is_named(trained, refused, tmp_path):
     run = shutil.copytree(trained("alibi"), tmp_path / "alibi")
     with open(run / "log.jsonl", "a") as file:
         file.write('{"kind": "train", "step": 7, "loss": NaN}\n')
-    (line,) = refused(loss_plots.main, run, "--out", tmp_path / "a.png")
+    (line,) = refused(losses.main, run, "--out", tmp_path / "a.png")
     assert re.search("log.jsonl: expected float .* at loss: train again, or remove the run$", line)
     assert not (tmp_path / "a.png").exists()

@@ -1,0 +1,1 @@
+"""Programs of plot.py, one module each."""

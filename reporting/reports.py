@@ -1,0 +1,84 @@
+"""Committed tables and plots: results/reports.yaml has the command that makes each one.
+
+Commands run in this process, in a folder with a copy of results/.
+"""
+
+import contextlib
+import glob
+import importlib
+import io
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def read_rows() -> list[dict]:
+    """Return the rows: "command", "files" and, of rows that cannot be made again, "needs"."""
+    return yaml.safe_load((ROOT / "results" / "reports.yaml").read_text(encoding="utf-8"))
+
+
+def files_of(row: dict) -> list[Path]:
+    """Return the committed files of a row, relative to the repository."""
+    words = shlex.split(row["command"])
+    if "--out_dir" in words:
+        folder = Path(words[words.index("--out_dir") + 1])
+    else:
+        folder = Path(words[words.index("--out") + 1]).parent
+    return [folder / name for name in row["files"]]
+
+
+def make(row: dict, root: Path) -> list[Path]:
+    """Run the command of a row in a folder that has a copy of results/.
+
+    Returns the files that differ from the committed ones; of plots: that are missing.
+    """
+    folder = root / files_of(row)[0].parent
+    others = {*folder.iterdir()}
+    for file in files_of(row):
+        (root / file).unlink(missing_ok=True)
+    _, *words = shlex.split(row["command"])
+    if words[0] == "-m":
+        del words[0]
+    program = importlib.import_module(words.pop(0).removesuffix(".py"))
+    with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()):
+        program.main([path for word in words for path in sorted(glob.glob(word)) or [word]])
+    for file in {*folder.iterdir()} - others:
+        file.unlink()  # not committed
+    return [file for file in files_of(row) if not _is_equal(root / file, ROOT / file)]
+
+
+def _is_equal(made: Path, committed: Path) -> bool:
+    """Return whether two files are equal; plots depend on the version of Matplotlib."""
+    if not (made.is_file() and committed.is_file()):
+        return False
+    return made.suffix == ".png" or made.read_bytes() == committed.read_bytes()
+
+
+def make_all(check: bool) -> None:
+    """Make the files of all rows. check: compare them with the committed ones, and write nothing.
+
+    Raises InputError if some differ.
+    """
+    differing = []
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        shutil.copytree(ROOT / "results", root / "results")
+        for row in read_rows():
+            names = ", ".join(map(str, files_of(row)))
+            if "needs" in row:
+                print(f"skipped, needs {row['needs']}: {names}")
+                continue
+            differing += make(row, root)
+            for file in () if check else files_of(row):
+                shutil.copyfile(root / file, ROOT / file)
+            print(f"{'compared' if check else 'wrote'} {names}")
+    if check and differing:
+        names = ", ".join(map(str, differing))
+        raise InputError(f"not what the records give: {names}: python report.py --all true")
