@@ -23,7 +23,7 @@ from typing import Literal
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
 from runtime.distributed import Processes
-from runtime.loading import load_model, run_tokenizer
+from runtime.loading import load_model
 from runtime.provenance import provenance
 
 import numpy as np
@@ -44,6 +44,7 @@ from model import GPT, cross_entropies
 from reporting.columns import in_order
 from reporting.metrics import ACCURACY
 from text_data import text_sources
+from text_data.tokenizer import run_tokenizer
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
 BLOCK = 256  # examples between two writes of the record

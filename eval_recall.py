@@ -33,7 +33,8 @@ from functools import partial
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint, run_folder_of
+from runtime.checkpoints import load_checkpoint
+from runtime.files import run_folder_of
 from runtime.run_folder import read_log
 
 import numpy as np

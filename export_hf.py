@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime import cli, plugins
-from runtime.checkpoints import run_folder_of, training_settings
-from runtime.files import atomic_folder, read_json, set_default_permissions
-from runtime.loading import load_model, run_tokenizer
+from runtime.checkpoints import training_settings
+from runtime.files import atomic_folder, read_json, run_folder_of, set_default_permissions
+from runtime.loading import load_model
 from runtime.schema import Text, fields, find_mismatch
 
 import torch
@@ -41,6 +41,7 @@ from pe_spec import PeSpec
 from reporting import metrics
 from reporting.columns import group_by_protocol, make_columns
 from text_data.shards import read_meta
+from text_data.tokenizer import run_tokenizer
 
 HERE = Path(__file__).parent
 README = """# {name}

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.loading import load_model, prepare_generation, run_tokenizer
+from runtime.loading import load_model, prepare_generation
 
 import torch
 
 from errors import InputError
 from generation.sampling import SamplingConfig, generate
 from model import GPT
-from text_data.tokenizer import Tokenizer
+from text_data.tokenizer import Tokenizer, run_tokenizer
 
 
 @dataclass

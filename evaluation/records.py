@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoints import run_folder_of, trained_steps, training_settings
+from runtime.checkpoints import trained_steps, training_settings
 from runtime.distributed import Processes
-from runtime.files import locked, write_json
+from runtime.files import locked, run_folder_of, write_json
 from runtime.provenance import provenance
 from runtime.schema import find_mismatch
 

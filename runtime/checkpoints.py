@@ -171,11 +171,6 @@ def checkpoint_path(run: str | Path) -> Path:
     raise InputError(f"{run} {problem}: train first, or pass the folder of a run")
 
 
-def run_folder_of(run: str | Path) -> Path:
-    """Return the folder of a run, also for the path of one of its checkpoints."""
-    return Path(run) if os.path.isdir(run) else Path(run).parent
-
-
 def load_checkpoint(
     run: str | Path,
     causal: bool | None = None,

@@ -245,3 +245,8 @@ def _json_value(line: bytes):
         return json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
+
+
+def run_folder_of(run: str | Path) -> Path:
+    """Return the folder of a run, also for the path of one of its checkpoints."""
+    return Path(run) if os.path.isdir(run) else Path(run).parent

@@ -1,13 +1,12 @@
 """Models from checkpoints.
 
 model, checkpoint = load_model("runs/cable", device)
-tokenizer = run_tokenizer("runs/cable", checkpoint)
 prepare_generation(model, dtype)
 """
 
 from pathlib import Path
 
-from runtime.checkpoints import load_checkpoint, run_folder_of
+from runtime.checkpoints import load_checkpoint
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from attention import SKIP_TOLERANCE, resolve_paths
 from errors import InputError
 from model import GPT, GPTConfig
-from text_data.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
 
 def load_model(
@@ -106,19 +104,6 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
             module.weight.data = module.weight.data.T.contiguous().T
         if isinstance(module, nn.Linear) and not compile and can_pack(module.weight):
             model.h.set_submodule(name, PackedLinear(module))
-
-
-def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
-    """Return the tokenizer of a run, from the run's folder or from its training data.
-
-    checkpoint: the content of the checkpoint. Raises InputError as `load_tokenizer` does.
-    """
-    name = checkpoint["data"]["tokenizer"]
-    folder = run_folder_of(run)
-    data = checkpoint["config"].get("data")
-    if data and not (folder / TOKENIZER_FILE).exists():
-        folder = data
-    return load_tokenizer(name, folder)
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:

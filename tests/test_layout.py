@@ -18,7 +18,6 @@ IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
 # Imports that have yet to be removed.
 EXCEPTIONS = {
     ("evaluation.records", "reporting.metrics"),
-    ("runtime.loading", "text_data.tokenizer"),
 }
 
 

@@ -4,7 +4,7 @@
     tokenizer.encode("<|endoftext|> is plain text here")  # list of token ids
     decoder = tokenizer.incremental_decoder()             # of generated tokens, one at a time
 
-`runtime.loading.run_tokenizer` returns the tokenizer of a trained model.
+`run_tokenizer` returns the tokenizer of a trained model.
 
 A tokenizer is identified by its name, which data sets and checkpoints store: bytes, gpt2,
 cl100k_base, hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, so data sets that
@@ -18,7 +18,7 @@ import itertools
 import json
 from pathlib import Path
 
-from runtime.files import read_json, read_json_lines
+from runtime.files import read_json, read_json_lines, run_folder_of
 from runtime.schema import Text, fields
 
 import numpy as np
@@ -422,3 +422,16 @@ def _read_files(folder: Path) -> dict[str, bytes]:
         read_json(folder / file, COPY_FILES)
         files[file] = (folder / file).read_bytes()
     return files
+
+
+def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
+    """Return the tokenizer of a run, from the run's folder or from its training data.
+
+    checkpoint: the content of the checkpoint. Raises InputError as `load_tokenizer` does.
+    """
+    name = checkpoint["data"]["tokenizer"]
+    folder = run_folder_of(run)
+    data = checkpoint["config"].get("data")
+    if data and not (folder / TOKENIZER_FILE).exists():
+        folder = data
+    return load_tokenizer(name, folder)

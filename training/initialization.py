@@ -7,7 +7,7 @@ import operator
 from pathlib import Path
 
 from runtime import plugins
-from runtime.checkpoints import run_folder_of
+from runtime.files import run_folder_of
 from runtime.loading import load_weights
 
 import pe_spec

@@ -17,8 +17,8 @@ from runtime.checkpoints import (
     list_checkpoints,
     load_checkpoint,
     load_newest_intact,
-    run_folder_of,
 )
+from runtime.files import run_folder_of
 
 import torch
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from runtime import cli, devices
 from runtime.files import atomic
-from runtime.loading import load_model, run_tokenizer
+from runtime.loading import load_model
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import shards_for_run
 from reporting import figures
+from text_data.tokenizer import run_tokenizer
 
 MAX_LABELED_TOKENS = 64
 # Of the picture that a training run logs at each validation: small and fast to draw.
