@@ -187,10 +187,15 @@ def load(path: str | Path) -> PaperTable | PaperStatements:
                 table.texts[pe][context] += f" ± {text}"
         else:
             table.numbers[pe] = {context: float(text) for context, text in cells.items()}
-            table.texts[pe] = cells
+            table.texts[pe] = {context: with_commas(text) for context, text in cells.items()}
     if trained_at is None:
         table.lengths = dict(zip(table.numbers, lengths, strict=True))
     return table
+
+
+def with_commas(text: str) -> str:
+    """Return a printed number with its own decimals and our thousands separators."""
+    return f"{float(text):,.{len(text.partition('.')[2])}f}"
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:

@@ -63,6 +63,12 @@ def test_deviations_and_marks(row):
     assert table.printed(pe, int(context)) == text
 
 
+def test_printed_numbers_have_thousands_separators():
+    table = paper.load(paper.FOLDER / "cable_table1_fineweb-edu-10b_medium.csv")
+    assert table.printed("sinusoidal", 4096) == "1,058.84"
+    assert table.printed("fire", 4096) == "101.98"
+
+
 def test_every_table_of_the_index_loads():
     names = [line.split(",")[0] for line in (paper.FOLDER / "index.csv").read_text().splitlines()]
     assert sorted([*names[1:], "index.csv"]) == sorted(p.name for p in paper.FOLDER.glob("*.csv"))
