@@ -395,8 +395,8 @@ def benchmark_preparation(config: Config) -> dict:
     assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
-        load = text_sources.load_arguments([source])
-        texts = [text for _, text in text_sources.read_rows(str(source), config.text_column, load)]
+        rows = text_sources.read_rows(str(source), config.text_column, [source])
+        texts = [text for _, text in rows]
         if not texts:
             raise InputError(f"{source} holds no rows: pass another --source")
 
@@ -406,9 +406,9 @@ def benchmark_preparation(config: Config) -> dict:
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), content)
             writer = shards.ShardWriter(meta, "train", 10**8)
             rows = text_sources.read_rows(
-                str(source), config.text_column, load, on_state=writer.save_source_state
+                str(source), config.text_column, [source], on_state=writer.save_source_state
             )
-            documents = ((writer, n, text_sources.split_text(text)) for n, text in rows)
+            documents = ((writer, number, text) for number, text in rows)
             tokenization.tokenize_documents(documents, tokenizer, [writer])
             return meta
 

@@ -31,7 +31,7 @@ from runtime.files import atomic
 import numpy as np
 
 from errors import InputError
-from text_data import foreign_shards, hub, shard_format, shards, text_sources, tokenization
+from text_data import hub, shard_format, shards, text_sources, tokenization
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
@@ -78,69 +78,44 @@ def main(argv=None):
 
 def tokenize_rows(config: Config) -> None:
     """Write the rows of --source, or of the data set on the hub, as shards."""
+    data_set = None
     if config.source:
         files = text_sources.find_files([config.source])
-        formats = {text_sources.table_format(path) for path in files}
-        if len(formats) > 1 or None in formats:
+        if len({text_sources.table_format(path) for path in files} | {None}) != 2:
             raise InputError(
                 f"{config.source}: its files are of several or unknown kinds: "
                 "pass only .jsonl or only .parquet"
             )
-        load_options = text_sources.load_arguments(files)
         source = {"files": text_sources.fingerprint(files)}
         name = config.source
         remedy = "repair or remove the file"
     else:
-        dataset = config.dataset or DATASET
-        load_options = {"path": dataset, "name": config.name, "split": "train"}
-        source = {"dataset": dataset, "name": config.name}
-        source |= {"revision": config.revision} if config.revision else {}
-        name = f"{dataset} ({config.name})"
         remedy = "use another --dataset or --name, or pass local files as --source"
-    pinned = {}  # the commit that a tokenizer was trained on
+        dataset = config.dataset or DATASET
+        data_set = hub.PinnedDataset(dataset, config.name, config.revision, remedy)
+        files = functools.partial(data_set.files, "train")
+        source = data_set.source
+        name = data_set.name
 
-    def training_texts():
-        if not config.source:
-            load_options.update(hub.pin_dataset(pinned, dataset, config.revision, remedy))
-
-        def read_texts():
-            rows = text_sources.read_rows(name, config.text_column, load_options, remedy=remedy)
-            return (text for _, text in rows)
-
-        return texts_after_val(read_texts, config.shard_tokens)
-
-    tokenizer, meta = tokenization.start_preparation(
+    read_rows = functools.partial(
+        text_sources.read_rows, name, config.text_column, files, remedy=remedy
+    )
+    preparation = tokenization.Preparation(
+        config,
         config.out_dir,
-        config.tokenizer,
-        config.shard_tokens,
         {**source, "text_column": config.text_column},
-        training_texts,
+        lambda: texts_after_val(lambda: (text for _, text in read_rows()), config.shard_tokens),
+        data_set,
     )
-    meta.content = {**pinned, **meta.content}
-    writer = shards.ShardWriter(
-        meta, "val", config.shard_tokens, later_split="train", max_shards=config.shards
-    )
+    writer = preparation.writer("val", later_split="train", max_shards=config.shards)
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
         # A full last shard: the preparation ended at --shards, not at the end of the text.
-        meta.content["complete"] = False
-    if not config.source and not meta.content["complete"]:
-        load_options |= hub.pin_dataset(meta.content, dataset, config.revision, remedy)
-    rows = text_sources.read_rows(
-        name,
-        config.text_column,
-        load_options,
-        resume_from=writer.source_states[-1] if writer.source_states else (0, None),
-        on_state=writer.save_source_state,
-        remedy=remedy,
-    )
-    documents = (
-        (writer, number, text_sources.split_text(text))
-        for number, text in rows
-        if number >= writer.start[0]
-    )
-    remedy = "pass more text or a smaller --shard_tokens"
-    tokenization.write_shards(meta, [writer], documents, tokenizer, remedy)
+        preparation.meta.content["complete"] = False
+    start = writer.source_states[-1] if writer.source_states else (0, (0, 0))
+    rows = read_rows(resume_from=start, on_state=writer.save_source_state)
+    documents = ((writer, number, text) for number, text in rows)
+    preparation.write(documents, "pass more text or a smaller --shard_tokens")
 
 
 def texts_after_val(read_texts, shard_tokens: int):
@@ -182,7 +157,7 @@ def download_shards(config: Config) -> None:
     description = {
         "dataset": folder.resolve().name,
         "tokenizer": "gpt2",
-        "vocab_size": foreign_shards.GPT2_VOCABULARY,
+        "vocab_size": shard_format.GPT2_VOCABULARY,
         "source": {"pretokenized": repository},
     }
     if config.revision:
@@ -200,8 +175,8 @@ def download_shards(config: Config) -> None:
     info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
     meta.content["revision"] = info.sha
     paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
-    matches = [match for match in map(foreign_shards.SHARD_NAME.fullmatch, paths) if match]
-    matches = [match for match in matches if match["split"] in ("val", "train")]
+    matches = [match for match in map(shard_format.SHARD_NAME.fullmatch, paths) if match]
+    matches = [match for match in matches if match["index"] and match["split"] != "test"]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     if {match["split"] for match in matches[: config.shards]} != {"val", "train"}:
         raise InputError(
@@ -247,7 +222,7 @@ def copy_shard(downloaded: Path, path: Path) -> dict:
             file.write(block)
     return {
         "file": path.name,
-        "documents": int(np.count_nonzero(tokens == foreign_shards.GPT2_VOCABULARY - 1)),
+        "documents": int(np.count_nonzero(tokens == shard_format.GPT2_VOCABULARY - 1)),
         "tokens": len(tokens),
         "sha256": digest.hexdigest(),
     }

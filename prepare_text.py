@@ -77,18 +77,12 @@ def main(argv=None):
         documents = split_documents(train_files, val_files, config)
         return (text for split, pieces in documents if split == "train" for text in pieces)
 
-    tokenizer, meta = tokenization.start_preparation(
-        config.out_dir, config.tokenizer, config.shard_tokens, source, training_texts
-    )
-    writers = {
-        split: shards.ShardWriter(meta, split, config.shard_tokens) for split in ("train", "val")
-    }
+    preparation = tokenization.Preparation(config, config.out_dir, source, training_texts)
+    writers = {split: preparation.writer(split) for split in ("train", "val")}
+    documents = split_documents(train_files, val_files, config)
     files = train_files + val_files
-    tokenization.write_shards(
-        meta,
-        list(writers.values()),
-        read_documents(train_files, val_files, config, writers),
-        tokenizer,
+    preparation.write(
+        ((writers[split], number, pieces) for number, (split, pieces) in enumerate(documents)),
         remedy="pass more sources, pass some as --val, or use a lower --val_every",
         total=None if has_tables(files) else len(files),
     )
@@ -140,18 +134,6 @@ def not_text(path: Path) -> str | None:
     return "not text (it has NUL bytes): leave it out" if b"\0" in head else None
 
 
-def read_documents(train_files, val_files, config, writers):
-    """Yield (writer, number, pieces of text) of every document that is not in a finished shard.
-
-    The order and the numbers are the same on every run.
-    """
-    first_number = min(writer.start[0] for writer in writers.values())
-    documents = split_documents(train_files, val_files, config)
-    for number, (split, pieces) in enumerate(documents):
-        if number >= first_number:
-            yield writers[split], number, pieces
-
-
 def split_documents(train_files, val_files, config):
     """Yield (split, pieces of text) of every document."""
     number = 0
@@ -176,8 +158,7 @@ def split_documents(train_files, val_files, config):
 def documents_of(path: Path, text_column: str):
     """Yield the pieces of each document in a file: a row of a table, or the whole text."""
     if text_sources.table_format(path):
-        load_options = text_sources.load_arguments([path])
-        for _, text in text_sources.read_rows(str(path), text_column, load_options):
+        for _, text in text_sources.read_rows(str(path), text_column, [path]):
             yield text_sources.split_text(text)
     else:
         yield read_text(path, 0, path.stat().st_size)

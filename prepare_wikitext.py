@@ -13,6 +13,7 @@ out.
 If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
 """
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from errors import InputError
 from text_data import hub, shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
-HUB_REMEDY = "use another --size or --variant, or pass local files as --source"
 # The names that files and the hub use -> the name of the split.
 SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}
 TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
@@ -56,44 +56,39 @@ def main(argv=None):
     out_dir = config.out_dir or f"data/wikitext{config.size}{suffix}"
     if config.verify:
         return shards.verify(out_dir)
+    data_set = None
     if config.source:
         files = find_splits(Path(config.source))
-        tables = {split: text_sources.load_arguments(paths) for split, paths in files.items()}
         source = {split: text_sources.fingerprint(paths) for split, paths in files.items()}
+        remedy = "repair the file, or use another --size or --variant"
     else:
+        remedy = "use another --size or --variant, or pass local files as --source"
         name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
-        tables = {
-            SPLITS[split]: {"path": HUB, "name": name, "split": split}
+        data_set = hub.PinnedDataset(HUB, name, config.revision, remedy)
+        source = data_set.source
+        files = {
+            SPLITS[split]: functools.partial(data_set.files, split)
             for split in ("train", "validation", "test")
         }
-        source = {"dataset": HUB, "name": name}
-        source |= {"revision": config.revision} if config.revision else {}
-    pinned = {}  # the commit that a tokenizer was trained on
 
-    def training_texts():
-        if not config.source:
-            tables["train"].update(hub.pin_dataset(pinned, HUB, config.revision, HUB_REMEDY))
-        return read_articles(tables, "train") if "train" in tables else []
+    def read_split(split):
+        name = data_set.name if data_set else f"{config.source} ({split})"
+        return read_articles(name, files[split], remedy, "name the column of lines text")
 
-    tokenizer, meta = tokenization.start_preparation(
+    preparation = tokenization.Preparation(
+        config,
         out_dir,
-        config.tokenizer,
-        config.shard_tokens,
         {**source, "variant": config.variant},
-        training_texts,
+        lambda: read_split("train") if "train" in files else [],
+        data_set,
     )
-    meta.content = {**pinned, **meta.content}
-    if not config.source and not meta.content["complete"]:
-        commit = hub.pin_dataset(meta.content, HUB, config.revision, HUB_REMEDY)
-        tables = {split: options | commit for split, options in tables.items()}
-    writers = {split: shards.ShardWriter(meta, split, config.shard_tokens) for split in tables}
-    tokenization.write_shards(
-        meta,
-        list(writers.values()),
-        read_documents(tables, writers),
-        tokenizer,
-        remedy="add text to its file, or remove the file",
+    writers = {split: preparation.writer(split) for split in files}
+    documents = (
+        (writer, number, text)
+        for split, writer in writers.items()
+        for number, text in enumerate(read_split(split))
     )
+    preparation.write(documents, "add text to its file, or remove the file")
 
 
 def find_splits(folder: Path) -> dict[str, list[Path]]:
@@ -136,27 +131,9 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     return files
 
 
-def read_documents(tables: dict[str, dict], writers: dict[str, shards.ShardWriter]):
-    """Yield (writer, number, pieces of text) of every article that is not in a finished shard."""
-    for split in tables:
-        writer = writers[split]
-        for number, text in enumerate(read_articles(tables, split)):
-            if number >= writer.start[0]:
-                yield writer, number, text_sources.split_text(text)
-
-
-def read_articles(tables: dict[str, dict], split: str):
-    """Yield the text of every article of a split."""
-    load_options = tables[split]
-    if "data_files" in load_options:
-        name = " ".join(load_options["data_files"])
-        remedy = "repair the file, or use another --size or --variant"
-    else:
-        name = f"{HUB} ({load_options['name']})"
-        remedy = HUB_REMEDY
-    rows = text_sources.read_rows(
-        name, "text", load_options, remedy=remedy, column_remedy="name the column of lines text"
-    )
+def read_articles(name: str, files, remedy: str, column_remedy: str):
+    """Yield the text of every article of a split; arguments as `text_sources.read_rows`."""
+    rows = text_sources.read_rows(name, "text", files, remedy=remedy, column_remedy=column_remedy)
     yield from articles(text for _, text in rows)
 
 

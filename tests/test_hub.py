@@ -294,10 +294,10 @@ def test_wikitext_keeps_its_revision(hub, tmp_path, monkeypatch):
     before = file.read_bytes()
     read_articles = prepare_wikitext.read_articles
 
-    def change_and_read(tables, split):
-        if split == "val":
+    def change_and_read(name, files, *remedies):
+        if files.args == ("validation",):
             hub_examples.write_parquet(file, {"text": ["", " = Changed = \n", "", " New . \n"]})
-        yield from read_articles(tables, split)
+        yield from read_articles(name, files, *remedies)
 
     monkeypatch.setattr(prepare_wikitext, "read_articles", change_and_read)
     try:
@@ -457,7 +457,7 @@ def test_missing_and_protected_repositories(hub, tmp_path, refusal, monkeypatch)
     (settings.parent / "train-0.jsonl").rename(settings.parent / "test-0.jsonl")
     (settings.parent / "train-1.jsonl").unlink()
     line = error(*protected)
-    assert "Bad split: train. Available splits: ['test']" in line
+    assert "no split train, only test" in line
     assert "has no shards *_val_000000.bin" in error(
         *protected, "--pretokenized", "--tokenizer", "gpt2", "--name", "sample-10BT"
     )

@@ -1,7 +1,7 @@
 """Access to the Hugging Face hub: timeouts, retries, pinned commits and errors of one line.
 
-    load_options = pin_dataset(meta.content, "HuggingFaceFW/fineweb-edu", None, remedy)
-    rows = with_retries(lambda: datasets.load_dataset(**load_options), "fineweb-edu")
+    data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
+    file = open_file(data_set.files("train")[0])
     paths, commit = download_model("gpt2", lambda names: ["config.json", ...], remedy)
 
 The clients of Hugging Face repeat the requests of files and of lists of files by themselves. They
@@ -25,6 +25,8 @@ WAITS = (1, 2, 4, 8, 16)  # seconds before each repetition
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes
 RESUME = "run the same command to resume"
 LOG_IN = "log in with `hf auth login`"
+
+FORMATS = ("json", "parquet")  # of files in data sets
 
 T = TypeVar("T")
 
@@ -133,18 +135,53 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
         )
 
 
-def pin_dataset(content: dict, repository: str, revision: str | None, remedy: str) -> dict:
-    """Return the arguments of load_dataset for a data set at one commit.
+class PinnedDataset:
+    """A data set on the hub at one commit, or in a local folder with the same layout.
 
-    content: of meta.json. Its "revision" is the commit; a new preparation, which has none, gets
-    the commit that `revision` names, or the newest. A local folder has no commit.
-    Raises InputError as `find_dataset` does.
+    content: of meta.json. Its "revision" is the commit; without one, `pin` stores the commit that
+    `revision` names, or the newest. source: what identifies the data set in meta.json.
     """
-    if Path(repository).is_dir():
-        return {"path": repository}
-    revision = content.get("revision") or revision
-    content["revision"] = find_dataset(repository, revision, remedy).sha
-    return {"path": repository, "revision": content["revision"]}
+
+    def __init__(self, repository: str, config_name: str, revision: str | None, remedy: str):
+        self.repository = repository
+        self.config_name = config_name
+        self.revision = revision
+        self.remedy = remedy
+        self.name = f"{repository} ({config_name})"
+        self.source = {"dataset": repository, "name": config_name}
+        self.source |= {"revision": revision} if revision else {}
+        self.content = {}
+
+    def pin(self) -> None:
+        """Raises InputError as `find_dataset` does."""
+        if "revision" not in self.content and not Path(self.repository).is_dir():
+            found = find_dataset(self.repository, self.revision, self.remedy)
+            self.content["revision"] = found.sha
+
+    def files(self, split: str) -> list[str]:
+        """Return paths or URLs of a split's files, for `open_file`."""
+        import datasets
+
+        self.pin()
+        builder = with_retries(
+            lambda: datasets.load_dataset_builder(
+                self.repository, self.config_name, revision=self.content.get("revision")
+            ),
+            self.name,
+        )
+        splits = builder.config.data_files or {}
+        if split not in splits:
+            raise ValueError(f"no split {split}, only {' '.join(map(str, splits))}")
+        if type(builder).__module__.rpartition(".")[2] not in FORMATS:
+            raise ValueError(f"its files are not {' or '.join(FORMATS)}")
+        return list(map(str, splits[split]))
+
+
+def open_file(path: str):
+    """Return a file of `PinnedDataset.files`, whose reads are repeated after temporary errors."""
+    from datasets.utils.file_utils import xopen
+
+    return with_retries(lambda: xopen(path, "rb"), path)
 
 
 def load_table(options: dict, revision: str | None = None):
@@ -220,6 +257,14 @@ def input_errors(name: str, remedy: str):
         if problem := _explain(error):
             raise InputError(f"{name} {problem}; or {remedy}") from None
         raise
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """Return the types of what the hub's clients raise, besides those of Python."""
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.errors import EntryNotFoundError
+
+    return DatasetsError, EntryNotFoundError, http_library().HTTPError
 
 
 def is_offline() -> bool:

@@ -1,16 +1,29 @@
-"""Format of a shard file: its header, its tokens, and checks of both.
+"""Format of token shards: header, tokens, checks, and shards that other programs wrote.
 
 A shard has 256 int32 header words and then tokens, all little-endian. The header words are the
 magic number 20240520, the version, the number of tokens, and zeros. The tokens are uint16 in
 version 1 and uint32 in version 2, which is used for vocabularies above 65,536. llm.c and
 modded-nanogpt read version 1 and refuse other versions.
 
-Files without a header are nanoGPT's: uint16 tokens only. The magic number read as two uint16
-tokens is 55432 and 308; GPT-2 has no token 55432, so its tokens are never taken for a header.
+Foreign shards are GPT-2 tokens without meta.json:
+
+| files | written by |
+| --- | --- |
+| `fineweb_val_000000.bin`, `fineweb_train_000001.bin` | llm.c, modded-nanogpt |
+| `tiny_shakespeare_val.bin`, `tiny_shakespeare_train.bin` | llm.c |
+| `val.bin`, `train.bin` | nanoGPT |
+
+nanoGPT's have no header: uint16 tokens only. Only files with exactly its names are read so. The
+magic number read as two uint16 tokens is 55432 and 308; GPT-2 has no token 55432, so its tokens are
+never taken for a header. nanoGPT's character-level data is recognized by its meta.pkl, which is
+never opened.
 """
 
+import functools
 import hashlib
 import os
+import re
+import struct
 import weakref
 from pathlib import Path
 
@@ -21,9 +34,15 @@ from errors import InputError
 MAGIC = 20240520
 LLAMA_MAGIC = 20240801  # llm.c's shards of Llama tokens
 TOKEN_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}  # by version
-HEADER_WORDS = 256
-HEADER_BYTES = 4 * HEADER_WORDS
+HEADER_BYTES = 4 * 256
 READ_BYTES = 1 << 24  # read at a time to hash or copy a shard
+GPT2_VOCABULARY = 50257
+SHARD_NAME = re.compile(r"(?:.+_)?(?P<split>train|val|test)(?:_(?P<index>\d+))?\.bin")
+HEADERLESS_NAMES = ("train.bin", "val.bin")
+HASH_BYTES = 1 << 20  # hashed of each foreign file, because there is no meta.json with hashes
+BLOCK_TOKENS = 1 << 23  # checked at a time
+MIN_WIDE_TOKENS = 16  # shorter files are too short to look like int32 or int64
+REMEDY = "prepare the text with prepare_text.py"
 
 
 def version_for(vocab_size: int) -> int:
@@ -31,17 +50,8 @@ def version_for(vocab_size: int) -> int:
     return 1 if vocab_size <= 1 << 16 else 2
 
 
-def make_header(version: int, tokens: int) -> np.ndarray:
-    """Return the header words of a shard, (256,) int32."""
-    header = np.zeros(HEADER_WORDS, dtype="<i4")
-    header[:3] = MAGIC, version, tokens
-    return header
-
-
-def has_header(path: Path) -> bool:
-    """Return whether a file starts with a magic number of llm.c, including that of Llama tokens."""
-    with open(path, "rb") as file:
-        return _starts_with_magic(file.read(4))
+def make_header(version: int, tokens: int) -> bytes:
+    return struct.pack("<3i", MAGIC, version, tokens).ljust(HEADER_BYTES, b"\0")
 
 
 def _starts_with_magic(content: bytes) -> bool:
@@ -109,15 +119,18 @@ def check_shard(
     header.
     """
     try:
-        size = path.stat().st_size
         with open(path, "rb") as file:
             header = file.read(HEADER_BYTES)
-            if headerless and not _starts_with_magic(header):
-                problem = _check_headerless(size)
-            else:
-                problem = _check_header(header, size, tokens, version)
+            size = os.fstat(file.fileno()).st_size
+            problem = _check_header(header, size, tokens, version, headerless)
             if not problem and sha256:
-                problem = _check_hash(header, file, sha256)
+                digest = hashlib.sha256(header)
+                while block := file.read(READ_BYTES):
+                    digest.update(block)
+                if digest.hexdigest() != sha256:
+                    problem = (
+                        "has been changed since it was written (its SHA-256 differs from meta.json)"
+                    )
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again to write missing shards"]
     except OSError as error:
@@ -127,49 +140,140 @@ def check_shard(
     return [f"{path} {problem}"] if problem else []
 
 
-def _check_headerless(size: int) -> str | None:
-    """Return what is wrong with a file of `size` bytes of uint16 tokens, or None."""
-    if not size:
-        return "is empty: remove it"
-    if size % 2:
-        return f"has {size} bytes, an odd number, so it does not hold uint16 tokens: remove it"
-    return None
-
-
 def _check_header(
-    header_bytes: bytes, size: int, tokens: int | None, version: int | None
+    header: bytes, size: int, tokens: int | None, version: int | None, headerless: bool
 ) -> str | None:
-    """Return what is wrong with the header of a shard of `size` bytes, or None.
+    """Return what is wrong with a shard of `size` bytes, or None; arguments as `check_shard`."""
+    magic, found, count = struct.unpack_from("<3i", header.ljust(HEADER_BYTES, b"\0"))
+    versions = [*TOKEN_TYPES] if version is None else [version]
+    item = TOKEN_TYPES.get(found, TOKEN_TYPES[1]).itemsize
+    held = max(0, size - HEADER_BYTES) // item
+    in_meta = "" if tokens is None else f", meta.json {tokens}"
+    checks = [
+        (
+            magic == LLAMA_MAGIC,
+            f"is llm.c's shard of Llama tokens (magic number {magic}, version {found}), "
+            "which is not supported: prepare the text with prepare_text.py",
+        ),
+        (
+            len(header) < HEADER_BYTES or magic != MAGIC,
+            f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)",
+        ),
+        (
+            found not in versions,
+            f"is a shard of version {found}, not {' or '.join(map(str, versions))}",
+        ),
+        (not count, "is empty"),
+        (
+            size != HEADER_BYTES + item * count or tokens not in (None, count),
+            f"holds {held} tokens, its header says {count}{in_meta}",
+        ),
+    ]
+    if headerless and not _starts_with_magic(header):
+        odd = f"has {size} bytes, an odd number, so it does not hold uint16 tokens: remove it"
+        checks = [(not size, "is empty: remove it"), (size % 2, odd)]
+    return next((problem for is_wrong, problem in checks if is_wrong), None)
 
-    tokens, version: those of meta.json; None: unknown.
+
+def find_foreign(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split in a folder of foreign shards, sorted by name."""
+    splits = {}
+    for path in sorted(folder.glob("*.bin")):
+        if match := SHARD_NAME.fullmatch(path.name):
+            splits.setdefault(match["split"], []).append(path)
+    return splits
+
+
+@functools.cache  # so that the message is printed once per process and folder
+def describe_foreign(folder: Path) -> dict:
+    """Return the content of meta.json for a folder of foreign shards.
+
+    Each file's "sha256" covers its name, size, header and first MB, which are quick to read.
+    Raises InputError if the names are ambiguous, or if the files cannot be GPT-2 tokens.
     """
-    words = header_bytes[: len(header_bytes) // 4 * 4]
-    header = np.frombuffer(words, dtype="<i4")
-    if len(header) >= 2 and header[0] == LLAMA_MAGIC:
-        return (
-            f"is llm.c's shard of Llama tokens (magic number {LLAMA_MAGIC}, version {header[1]}), "
-            "which is not supported: prepare the text with prepare_text.py"
+    found = find_foreign(folder)
+    if not found:
+        raise InputError(
+            f"{folder} has no meta.json, and its .bin files have unknown names: rename them to "
+            "NAME_train_000001.bin or NAME_train.bin (with val likewise), or prepare the text "
+            "with prepare_text.py"
         )
-    if len(header) < HEADER_WORDS or header[0] != MAGIC:
-        return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
-    expected = [*TOKEN_TYPES] if version is None else [version]
-    if header[1] not in expected:
-        return f"is a shard of version {header[1]}, not {' or '.join(map(str, expected))}"
-    if not header[2]:
-        return "is empty"
-    item = TOKEN_TYPES[int(header[1])].itemsize
-    if size != HEADER_BYTES + item * int(header[2]) or tokens not in (None, header[2]):
-        in_meta = "" if tokens is None else f", meta.json {tokens}"
-        held = max(0, size - HEADER_BYTES) // item
-        return f"holds {held} tokens, its header says {header[2]}{in_meta}"
-    return None
+    for split, paths in found.items():
+        names = [path.name for path in paths]
+        if len(paths) > 1 and not all(path.stem[-1].isdigit() for path in paths):
+            raise InputError(
+                f"{folder} has shards of several data sets for {split} ({' '.join(names)}): "
+                "move each data set to its own folder"
+            )
+    entries = {split: [_describe_file(path) for path in paths] for split, paths in found.items()}
+    if (folder / "meta.pkl").exists() and any(
+        (folder / name).exists() for name in HEADERLESS_NAMES
+    ):
+        text = folder / "input.txt"
+        remedy = f"use {text}" if text.exists() else "use its text"
+        raise InputError(
+            f"{folder} holds nanoGPT's character-level tokens (meta.pkl), not GPT-2's: "
+            f"{REMEDY} ({remedy})"
+        )
+    print(
+        f"{folder} has no meta.json: its shards are read as GPT-2 tokens (vocabulary "
+        f"{GPT2_VOCABULARY}) without verification; the data's hash in records covers names, "
+        "headers, sizes and the first MB of each file"
+    )
+    return {
+        "dataset": folder.resolve().name,
+        "tokenizer": "gpt2",
+        "vocab_size": GPT2_VOCABULARY,
+        "complete": True,
+        "splits": {split: {"shards": files} for split, files in entries.items()},
+    }
 
 
-def _check_hash(header: bytes, file, sha256: str) -> str | None:
-    """Return what is wrong if the header and the rest of a shard's file differ from their hash."""
-    digest = hashlib.sha256(header)
-    while block := file.read(READ_BYTES):
-        digest.update(block)
-    if digest.hexdigest() == sha256:
-        return None
-    return "has been changed since it was written (its SHA-256 differs from meta.json)"
+def _describe_file(path: Path) -> dict:
+    """Return the entry of meta.json for a file. Raises InputError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEADER_BYTES + HASH_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
+        ) from None
+    tokens = int.from_bytes(head[8:12], "little") if _starts_with_magic(head) else size // 2
+    digest = hashlib.sha256(f"{path.name} {size} ".encode() + head)
+    return {"file": path.name, "tokens": tokens, "sha256": digest.hexdigest()}
+
+
+def check_foreign(paths: list[Path], all_tokens: bool = False) -> list[str]:
+    """Return the problems of foreign shards, one line each.
+
+    Checks headers and sizes, and that GPT-2 has the tokens: all of them, or those of the first MB.
+    """
+    problems = []
+    for path in paths:
+        found = check_shard(path, version=1, headerless=path.name in HEADERLESS_NAMES)
+        problems += found or _check_tokens(path, all_tokens)
+    return problems
+
+
+def _check_tokens(path: Path, all_tokens: bool) -> list[str]:
+    """Return a line about the first token that GPT-2 does not have, or an empty list.
+
+    A headerless file of int32 or int64 is reported as such: every second uint16 in it is 0.
+    """
+    tokens = TokenFile(path)
+    head = tokens[: HASH_BYTES // 2]
+    if not tokens.offset and len(head) >= MIN_WIDE_TOKENS and not head[1::2].any():
+        return [
+            f"{path} looks like int32 or int64, not uint16: write it with tokens.astype(np.uint16)"
+        ]
+    last = len(tokens) if all_tokens else len(head)
+    for start in range(0, last, BLOCK_TOKENS):
+        block = tokens[start : min(start + BLOCK_TOKENS, last)]
+        if block.max(initial=0) >= GPT2_VOCABULARY:
+            bad = int((block >= GPT2_VOCABULARY).argmax())
+            return [
+                f"{path} is not GPT-2 tokens (token {block[bad]} at offset {start + bad} is "
+                f"outside the vocabulary of {GPT2_VOCABULARY}): {REMEDY}"
+            ]
+    return []

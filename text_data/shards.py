@@ -5,20 +5,19 @@
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
 
-Shard: header and tokens, uint16 or, for vocabularies above 65,536, uint32 (shard_format.py). Every
-document starts with <|endoftext|>. Folders of llm.c's, modded-nanogpt's and nanoGPT's shards are
-read as they are (foreign_shards.py).
+Every document starts with <|endoftext|>. The format of a shard is in shard_format.py; folders of
+llm.c's, modded-nanogpt's and nanoGPT's shards are read as they are.
 
 meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared from), complete, and
 splits. Each split has its number of documents and tokens, and per shard: file, documents, tokens,
 sha256, next (the document and the token in it that follow the shard), and for streamed sources
-mark (a position in the source from which the next shard can be read).
+mark (the document, file and row from which the next shard can be read).
 """
 
 import contextlib
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from runtime.files import atomic, read_json, write_json
 from runtime.schema import Count, Name, Text, fields, find_mismatch
@@ -27,11 +26,12 @@ import msgspec
 import numpy as np
 
 from errors import InputError
-from text_data import foreign_shards
 from text_data.shard_format import (
     TOKEN_TYPES,
     TokenFile,
+    check_foreign,
     check_shard,
+    describe_foreign,
     make_header,
     version_for,
 )
@@ -42,7 +42,7 @@ AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
 VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
 # Schema of meta.json. Names become parts of file names.
 SHARD = {"file": Name, "documents": Count, "tokens": Count, "sha256": Text}
-POSITIONS = {"next?": tuple[Count, Count], "mark?": tuple[Count, Any]}
+POSITIONS = {"next?": tuple[Count, Count], "mark?": tuple[Count, tuple[Count, Count]]}
 SPLIT = {"documents": Count, "tokens": Count, "shards": list[fields(SHARD | POSITIONS)]}
 SCHEMA = fields(
     {
@@ -60,11 +60,8 @@ SCHEMA = fields(
 class ShardWriter:
     """Write the shards of a split, each atomically, and resume an interrupted preparation.
 
-    meta: the `Meta` of the data set.
-    split: the split of the first shard.
-    shard_tokens: tokens per shard; the last one may have fewer.
-    later_split: the split of all later shards; None: `split`.
-    max_shards: stop after this many shards; None: no limit.
+    split: of the first shard. shard_tokens: per shard; the last one may have fewer.
+    later_split: the split of all later shards; None: `split`. max_shards: stop after this many.
 
     Documents must come in the same order on every run. `start` is (document, offset of a token in
     it) of the first token that is not in a finished shard. `add` skips all tokens before it, so a
@@ -86,7 +83,7 @@ class ShardWriter:
         self.splits = (split, later_split or split)
         self.shards = self._finished_shards()
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
-        # [document, state] pairs: the source can be read from `document` on, given `state`.
+        # (document, state) pairs: the source can be read from `document` on, given `state`.
         self.source_states = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
         self.version = version_for(meta.content["vocab_size"])
         self.buffer = np.empty(shard_tokens, dtype=TOKEN_TYPES[self.version])
@@ -126,7 +123,7 @@ class ShardWriter:
         The next shard stores the latest pair it can use, and a resumed writer has it in
         `source_states`.
         """
-        self.source_states.append([document, state])
+        self.source_states.append((document, state))
 
     def add(self, document: int, offset: int, tokens: np.ndarray) -> None:
         """Append the tokens of a document, given its number, from its token `offset` on."""
@@ -160,9 +157,9 @@ class ShardWriter:
         header = make_header(self.version, self.buffered)
         digest = hashlib.sha256()
         with atomic(path) as file:
-            for part in (header, self.buffer[: self.buffered]):
-                digest.update(part.data)
-                file.write(part.data)
+            for part in (header, self.buffer[: self.buffered].data):
+                digest.update(part)
+                file.write(part)
         entry = {
             "file": file_name,
             "documents": self.documents_started,
@@ -246,9 +243,6 @@ class Shards:
 
     verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
     "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
-
-    A folder of shards without meta.json is read as GPT-2 tokens (foreign_shards.py).
-
     run: folder of the run that the data is for; its tokenizer is named if the data does not exist.
 
     Attributes: tokens (one TokenFile per shard), paths, total (number of tokens),
@@ -267,44 +261,39 @@ class Shards:
     ):
         self.folder = Path(folder)
         self.split = split
-        self.meta, is_foreign = _read_meta(folder, verify, run)
+        self.meta = _find_meta(self.folder, verify, run)
         splits = self.meta["splits"]
         self.vocab_size = self.meta["vocab_size"]
         self.tokenizer = self.meta["tokenizer"]
         entries = splits[split]["shards"] if split in splits else []
-        hashes = [entry["sha256"] for entry in entries]
-        self.sha256 = hashlib.sha256("".join(hashes).encode()).hexdigest()
+        hashes = "".join(entry["sha256"] for entry in entries)
+        self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
         self.paths = [self.folder / entry["file"] for entry in entries]
-        counts = [entry["tokens"] for entry in entries]
         if not self.meta["complete"]:
             raise InputError(
                 f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
         if not entries:
             remedy = f"choose one of {' '.join(splits)}"
-            if is_foreign:
+            if is_foreign(self.folder):
                 remedy += f", or name a file {split}.bin or NAME_{split}_000001.bin"
             raise InputError(f"{folder} has no split '{split}': {remedy}")
-        if is_foreign:
-            problems = foreign_shards.check_foreign(self.paths)
-        else:
-            problems = self._check(counts, hashes, verify)
-        if problems:
+        if problems := self._check(entries, verify):
             raise InputError(*problems)
         self.tokens = [TokenFile(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
 
-    def _check(self, counts: list[int], hashes: list[str], verify: str) -> list[str]:
-        """Return the problems of the shards, one line each.
-
-        counts, hashes: tokens and SHA-256 per shard in meta.json.
-        """
+    def _check(self, entries: list[dict], verify: str) -> list[str]:
+        """Return the problems of the shards, one line each. entries: theirs in meta.json."""
+        if is_foreign(self.folder):
+            return check_foreign(self.paths)
         version = version_for(self.vocab_size)
-        small = TOKEN_TYPES[version].itemsize * sum(counts) <= AUTO_VERIFY_BYTES
-        compare_hashes = verify == "always" or (verify == "auto" and small)
+        size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
+        compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
         problems = []
-        for path, tokens, sha256 in zip(self.paths, counts, hashes, strict=True):
-            problems += check_shard(path, tokens, sha256 if compare_hashes else None, version)
+        for path, entry in zip(self.paths, entries, strict=True):
+            sha256 = entry["sha256"] if compare_hashes else None
+            problems += check_shard(path, entry["tokens"], sha256, version)
         return problems
 
     @property
@@ -340,51 +329,39 @@ def read_meta(folder: str | Path, remedy: str) -> dict:
     return read_json(Path(folder) / META, remedy, SCHEMA)
 
 
-def _read_meta(folder: str | Path, verify: str, run: str | Path | None) -> tuple[dict, bool]:
-    """Return the content of a data set's meta.json, and whether it was made for foreign shards.
+def _find_meta(folder: Path, verify: str, run: str | Path | None) -> dict:
+    """Return the content of a data set's meta.json, or what describes its foreign shards.
 
-    run: as for `Shards`. Raises InputError if the folder does not exist or has no shards, or if
+    Arguments as `Shards`. Raises InputError if the folder does not exist or has no shards, or if
     there is no meta.json to verify with.
     """
-    path = Path(folder)
-    if path.is_file():
+    if folder.is_file():
         raise InputError(f"data {folder} is a file: pass the folder that holds it")
-    if not path.is_dir():
+    if not folder.is_dir():
         own_tokenizer = run is not None and (Path(run) / TOKENIZER_FILE).is_file()
         option = f", with --tokenizer {run}" if own_tokenizer else ""
         raise InputError(
             f"data folder {folder} does not exist: create it with prepare_text.py, "
             f"prepare_fineweb.py or prepare_wikitext.py{option}"
         )
-    if not (path / META).exists() and not any(path.glob("*.bin")):
+    if is_foreign(folder):
+        if verify == "always":
+            raise InputError(
+                f"{folder} has no {META} with hashes to compare its shards with: use the shards "
+                "without verification, or fetch them with prepare_fineweb.py --pretokenized"
+            )
+        return describe_foreign(folder)
+    if not (folder / META).exists():
         raise InputError(
             f"{folder} has no shards (train.bin, NAME_train_*.bin or {META}): prepare texts with "
             "prepare_text.py"
         )
-    if not is_foreign(path):
-        return read_meta(path, f"prepare {folder} again"), False
-    if verify == "always":
-        raise InputError(
-            f"{folder} has no {META} with hashes to compare its shards with: use the shards "
-            "without verification, or fetch them with prepare_fineweb.py --pretokenized"
-        )
-    return foreign_shards.describe_foreign(path), True
+    return read_meta(folder, f"prepare {folder} again")
 
 
 def is_foreign(folder: Path) -> bool:
-    """Return whether a folder holds shards without meta.json.
-
-    Raises InputError if the names of its .bin files are unknown.
-    """
-    if (folder / META).exists() or not any(folder.glob("*.bin")):
-        return False
-    if not foreign_shards.find_foreign(folder):
-        raise InputError(
-            f"{folder} has no {META}, and its .bin files have unknown names: rename them to "
-            "NAME_train_000001.bin or NAME_train.bin (with val likewise), or prepare the text "
-            "with prepare_text.py"
-        )
-    return True
+    """Return whether a folder holds shards without meta.json."""
+    return not (folder / META).exists() and any(folder.glob("*.bin"))
 
 
 def verify(folder: str | Path) -> None:
@@ -393,31 +370,24 @@ def verify(folder: str | Path) -> None:
     Foreign shards have no hashes: their headers, sizes and all token ids are checked. Raises
     InputError with one line per problem.
     """
-    if Path(folder).is_dir() and is_foreign(Path(folder)):
-        return _verify_foreign(Path(folder))
-    meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
-    problems = []
-    shards = 0
-    tokens = 0
-    for split in meta["splits"] or ["train"]:
-        try:
-            checked = Shards(folder, split, "always")
-            shards += len(checked.paths)
-            tokens += checked.total
-        except InputError as error:
-            problems += error.problems
+    folder = Path(folder)
+    if is_foreign(folder):
+        splits = describe_foreign(folder)["splits"]
+        paths = [folder / entry["file"] for split in splits.values() for entry in split["shards"]]
+        problems = check_foreign(paths, all_tokens=True)
+        found = (
+            "headers and sizes are consistent and GPT-2 has all tokens; "
+            f"without {META} there are no hashes to compare"
+        )
+    else:
+        paths, problems, found = [], [], "all match their hashes"
+        meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
+        for split in meta["splits"] or ["train"]:
+            try:
+                paths += Shards(folder, split, "always").paths
+            except InputError as error:
+                problems += error.problems
     if problems:
         raise InputError(*dict.fromkeys(problems))
-    print(f"{folder}: {shards} shards, {tokens:,} tokens, all match their hashes")
-
-
-def _verify_foreign(folder: Path) -> None:
-    splits = foreign_shards.describe_foreign(folder)["splits"]
-    paths = [folder / entry["file"] for split in splits.values() for entry in split["shards"]]
-    if problems := foreign_shards.check_foreign(paths, all_tokens=True):
-        raise InputError(*problems)
     tokens = sum(len(TokenFile(path)) for path in paths)
-    print(
-        f"{folder}: {len(paths)} shards, {tokens:,} tokens, headers and sizes are consistent and "
-        f"GPT-2 has all tokens; without {META} there are no hashes to compare"
-    )
+    print(f"{folder}: {len(paths)} shards, {tokens:,} tokens, {found}")

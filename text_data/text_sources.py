@@ -1,7 +1,7 @@
 """Text sources: find files and read documents from text, tables and the Hugging Face hub.
 
     files = find_files(["crawl/"])  # .jsonl and .parquet files, also compressed
-    for number, text in read_rows("crawl/", "text", load_arguments(files)):
+    for number, text in read_rows("crawl/", "text", files):
         ...
 
 Every order is fixed, so that an interrupted preparation resumes with the same documents.
@@ -9,13 +9,17 @@ Every order is fixed, so that an interrupted preparation resumes with the same d
 
 import glob
 import hashlib
-import logging
+import io
+import json
 import lzma
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from errors import InputError
 from text_data import hub
@@ -23,12 +27,14 @@ from text_data import hub
 # Characters of text tokenized at a time. This bounds memory, and keeps tiktoken's regular
 # expression fast on text without line breaks.
 PIECE_CHARACTERS = 1 << 20
-ROWS_PER_READ = 256  # rows of a table read at a time; a stream can be resumed at every multiple
+ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at every multiple
 EMPTY = "empty"  # why a file without content is skipped
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 # Suffix -> the builder of `datasets` that reads it.
 TABLES = {".jsonl": "json", ".parquet": "parquet"}
+JSON_LINES = {".jsonl", ".json", ".ndjson"}
+READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
@@ -167,23 +173,6 @@ def split_text(text: str):
         yield text[start : start + PIECE_CHARACTERS]
 
 
-def load_arguments(files: list[Path]) -> dict:
-    """Return the arguments of datasets.load_dataset for local files of one kind.
-
-    The files are tables, or plain text with one row per line.
-    """
-    builder = table_format(files[0]) or "text"
-    arguments = {
-        "path": builder,
-        "data_files": [glob.escape(str(path)) for path in files],
-        "split": "train",
-    }
-    if builder == "json":
-        # `datasets` reads the first chunk twice, the first time before it returns any row.
-        arguments["chunksize"] = PIECE_CHARACTERS
-    return arguments
-
-
 def load_table(path: str | None, hub_table: dict, flag: str, revision: str | None = None):
     """Return a table (datasets.Dataset), its name for messages, and its commit on the hub or None.
 
@@ -193,7 +182,8 @@ def load_table(path: str | None, hub_table: dict, flag: str, revision: str | Non
     import datasets
 
     datasets.disable_progress_bars()
-    if path is not None and not (Path(path).is_file() and table_format(Path(path))):
+    builder = table_format(Path(path)) if path else None
+    if path is not None and not (builder and Path(path).is_file()):
         raise InputError(
             f"{flag} {path} is not a .jsonl or .parquet file: "
             f"use one, or remove {flag} to load {hub_table['path']} from the hub"
@@ -201,10 +191,11 @@ def load_table(path: str | None, hub_table: dict, flag: str, revision: str | Non
     name = path or hub_table["path"]
     remedy = f"repair it, or use another {flag}" if path else f"pass a file as {flag}"
     with raise_input_errors(name, remedy, is_local=path is not None):
-        if path is None:
+        if path is None or builder is None:
             rows, commit = hub.load_table(hub_table, revision)
         else:
-            rows, commit = datasets.load_dataset(**load_arguments([Path(path)])), None
+            files = [glob.escape(path)]
+            rows, commit = datasets.load_dataset(builder, data_files=files, split="train"), None
     if not len(rows):
         raise InputError(f"{name} has no rows: use another {flag}")
     return rows, name, commit
@@ -213,55 +204,115 @@ def load_table(path: str | None, hub_table: dict, flag: str, revision: str | Non
 def read_rows(
     name: str,
     column: str,
-    load_options: dict,
-    resume_from=(0, None),
+    files: Sequence[str | Path] | Callable[[], list[str]],
+    resume_from: tuple[int, tuple[int, int]] = (0, (0, 0)),
     on_state=lambda number, state: None,
     remedy="repair the file, or leave it out",
     column_remedy=None,
 ) -> Iterator[tuple[int, str]]:
-    """Yield (number, text) of each row of a local or streamed table.
+    """Yield (number, text) of each row of local files, or of files on the hub.
 
-    name: of the table, for messages.
-    column: the column that holds the text.
-    load_options: the arguments of datasets.load_dataset.
-    on_state: called from time to time with (number of the next row, a state in JSON).
-    resume_from: such a pair. Reading continues there: files before the one that contains the row
-    are not read again. A state saved by another version of `datasets` is not used, and reading
-    starts at the first row.
-    remedy: what to do about an error. column_remedy: what to do if there is no such column; None:
-    choose another --text_column.
+    name: of all files together, for messages. column: the column that holds the text; others are
+    not decoded. files: a function returns those on the hub.
+    on_state: called from time to time with (number of the next row, (its file, its row there)).
+    resume_from: such a pair. Reading continues there: earlier files are not read again.
+    column_remedy: what to do if there is no such column; None: choose another --text_column.
 
-    Raises InputError if the table cannot be fetched or read, or has no text in `column`.
+    Raises InputError if a file cannot be fetched or read, or for a row without text in `column`.
     """
-    import datasets
-
-    datasets.disable_progress_bars()
-    for handler in logging.getLogger("datasets").handlers:
-        handler.addFilter(_below_error)  # errors are raised as InputError, in one line
-    number, state = resume_from
-    if not state or state["datasets"] != datasets.__version__:
-        number = 0
-        state = None
-    with raise_input_errors(name, remedy, is_local="data_files" in load_options):
-        table = hub.with_retries(
-            lambda: datasets.load_dataset(**load_options, streaming=True), name
-        ).with_format("arrow")
-        if state:
-            table.load_state_dict(state["stream"])
-        for chunk in table.iter(ROWS_PER_READ):
-            has_column = column in chunk.column_names
-            texts: list = chunk[column].to_pylist() if has_column else [None]
-            if not all(isinstance(text, str) for text in texts):
-                names = " ".join(chunk.column_names)
-                choose = column_remedy or f"choose --text_column from {names}"
-                raise InputError(f"{name}: no text in column '{column}': {choose}")
-            yield from enumerate(texts, number)
-            number += len(texts)
-            on_state(number, {"datasets": datasets.__version__, "stream": table.state_dict()})
+    is_local = not callable(files)
+    number, (first_file, first_row) = resume_from
+    is_empty = number == 0
+    with raise_input_errors(name, remedy, is_local):
+        paths = files() if callable(files) else files
+    for index, path in enumerate(paths[first_file:], first_file):
+        with raise_input_errors(str(path) if is_local else name, remedy, is_local):
+            rows = _read_file(path, column, first_row, column_remedy or "choose --text_column")
+            for row, text in rows:
+                if number % ROWS_PER_READ == 0:
+                    on_state(number, (index, row))
+                yield number, text
+                number += 1
+                is_empty = False
+        first_row = 0
+    if is_empty:
+        raise InputError(f"{name} has no rows: {remedy}")
 
 
-def _below_error(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR
+def _read_file(path, column: str, first: int, remedy: str) -> Iterator[tuple[int, str]]:
+    """Yield (row, text) of a parquet file, or of the lines of another file, from a row on."""
+    suffixes = Path(path).suffixes[-2:]
+    with _open(path) as file:
+        if ".parquet" in suffixes:
+            rows = _read_parquet(file, column, first)
+        elif JSON_LINES.isdisjoint(suffixes):
+            lines = enumerate(io.TextIOWrapper(file, encoding="utf-8"))
+            rows = ((row, line.rstrip("\n"), [column]) for row, line in lines if row >= first)
+        else:
+            rows = _read_json_lines(file, column, first)
+        for row, text, columns in rows:
+            if column not in columns:
+                choose = f"{remedy} from {' '.join(columns)}" if columns else "write objects"
+                raise InputError(f"{path}, row {row + 1}: no text in column '{column}': {choose}")
+            if not isinstance(text, str):
+                raise InputError(
+                    f"{path}, row {row + 1}: column '{column}' holds {json.dumps(text)[:50]}, not "
+                    "text: write a string, or remove the row"
+                )
+            yield row, text
+
+
+def _read_json_lines(file, column: str, first: int):
+    """Yield (row, value, columns) of the lines from `first` on; blank lines are left out."""
+    row_type: Any = msgspec.defstruct("Row", [("text", str)], rename={"text": column})
+    decoder = msgspec.json.Decoder(row_type)  # checks the syntax of other columns only
+    for row, line in enumerate(file):
+        if row < first or line.isspace():
+            continue
+        try:
+            yield row, decoder.decode(line).text, [column]
+        except msgspec.DecodeError:
+            try:
+                value = json.loads(line)  # also reads NaN
+                str(value.get(column) if isinstance(value, dict) else "").encode()
+            except ValueError:
+                raise ValueError(f"line {row + 1} is not JSON in UTF-8") from None
+            columns = value if isinstance(value, dict) else {}
+            yield row, columns.get(column), [*columns]
+
+
+def _read_parquet(file, column: str, first: int):
+    """Yield (row, value, columns) of the rows from `first` on."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.ParquetFile(file)
+    columns = table.schema_arrow.names
+    if column not in columns:
+        yield 0, None, columns
+    row = 0
+    for group in range(table.num_row_groups):
+        group_rows = table.metadata.row_group(group).num_rows
+        if row + group_rows <= first:
+            row += group_rows
+            continue
+        for batch in table.iter_batches(ROWS_PER_READ, [group], [column]):
+            for value in batch.column(0).to_pylist():
+                if row >= first:
+                    yield row, value, columns
+                row += 1
+
+
+@contextmanager
+def _open(path: str | Path) -> Iterator[Any]:
+    """Open a local file, or one on the hub, for reading bytes; decompress it."""
+    import fsspec.compression
+    import fsspec.utils
+
+    compression = fsspec.utils.infer_compression(str(path))
+    with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
+        if compression:
+            file = fsspec.compression.compr[compression](file, mode="rb")
+        yield file
 
 
 @contextmanager
@@ -271,29 +322,13 @@ def raise_input_errors(name: str, remedy: str, is_local: bool):
     Like hub.input_errors, it replaces what `datasets` and huggingface_hub raise inside the block,
     and also the errors of local files. is_local: whether the hub is not accessed.
     """
-    from datasets.exceptions import DatasetsError
-    from huggingface_hub.errors import EntryNotFoundError
-
     try:
         with nullcontext() if is_local else hub.input_errors(name, remedy):
             yield
     except InputError:
         raise
-    except StopIteration:  # raised for a file without rows
-        raise InputError(f"{name} has no rows: {remedy}") from None
-    except (
-        DatasetsError,
-        hub.http_library().HTTPError,
-        EntryNotFoundError,
-        ValueError,
-        OSError,
-        EOFError,
-        lzma.LZMAError,
-        zlib.error,
-    ) as error:
-        cause = _one_line(error.__cause__ or error)
+    except Exception as error:
+        if not isinstance(error, (*READ_ERRORS, *hub.client_errors())):
+            raise
+        cause = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
         raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,13 +1,11 @@
 """Tokenization: turn documents into token shards, on all cores and in order.
 
-    source = {"files": text_sources.fingerprint(files)}
-    tokenizer, meta = start_preparation("data/mine", "gpt2", 10**8, source)
-    writer = shards.ShardWriter(meta, "train", 10**8)
+    preparation = Preparation(settings, "data/mine", source)
+    writer = preparation.writer("train")
     rows = text_sources.read_rows(...)
-    documents = ((writer, number, text_sources.split_text(text)) for number, text in rows)
-    write_shards(meta, [writer], documents, tokenizer, remedy="pass more text")
+    preparation.write(((writer, number, text) for number, text in rows), "pass more text")
 
-A document is (writer of its split, its number in that writer's source, pieces of its text).
+A document is (writer of its split, its number in that writer's source, its text or its pieces).
 """
 
 import os
@@ -25,7 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from errors import InputError
-from text_data import shards
+from text_data import hub, shards, text_sources
 from text_data.shard_format import TOKEN_TYPES, version_for
 from text_data.tokenizer import (
     TOKENIZER_FILE,
@@ -53,63 +51,72 @@ class Settings:
     """only compare the shards in out_dir with their hashes"""
 
 
-def start_preparation(
-    out_dir: str,
-    choice: str,
-    shard_tokens: int,
-    source: dict,
-    texts: Callable[[], Iterable[str]] = tuple,
-) -> tuple[Tokenizer, shards.Meta]:
-    """Return the tokenizer and the `Meta` of a new or resumed preparation.
+class Preparation:
+    """A new or resumed preparation: its tokenizer, `Meta` and writers. Nothing is written yet.
 
-    choice: --tokenizer. source: what the tokens are prepared from, JSON. texts: a function that
-    returns the training text, to train a tokenizer on. A resumed preparation uses the tokenizer
-    that is stored in out_dir. Nothing is written yet.
+    source: what the tokens are prepared from, JSON. texts: a function that returns the training
+    text, to train a tokenizer on. data_set: on the hub, whose commit meta.json records. A resumed
+    preparation uses the tokenizer that is stored in out_dir.
     Raises InputError if out_dir holds something else.
     """
-    dataset = Path(out_dir).resolve().name
-    source = {**source, "shard_tokens": shard_tokens}
-    # Raises InputError before a tokenizer is trained.
-    existing = shards.Meta(out_dir, {"dataset": dataset, "source": source}).content
-    stored = existing.get("tokenizer", "")
-    if is_choice(choice, stored) and (Path(out_dir) / TOKENIZER_FILE).exists():
-        tokenizer = load_tokenizer(stored, out_dir)
-    else:
-        if stored and choice.startswith("bpe:") and not is_choice(choice, stored):
-            shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
-        tokenizer = make_tokenizer(choice, texts)
-    description = {
-        "dataset": dataset,
-        "tokenizer": tokenizer.name,
-        "vocab_size": tokenizer.vocab_size,
-        "source": source,
-    }
-    return tokenizer, shards.Meta(out_dir, description, tokenizer.files)
 
+    def __init__(
+        self,
+        settings: Settings,
+        out_dir: str,
+        source: dict,
+        texts: Callable[[], Iterable[str]] = tuple,
+        data_set: hub.PinnedDataset | None = None,
+    ):
+        choice = settings.tokenizer
+        self.shard_tokens = settings.shard_tokens
+        self.data_set = data_set
+        self.writers = []
+        description = {
+            "dataset": Path(out_dir).resolve().name,
+            "source": {**source, "shard_tokens": settings.shard_tokens},
+        }
+        # Raises InputError before a tokenizer is trained.
+        stored = shards.Meta(out_dir, description).content.get("tokenizer", "")
+        if is_choice(choice, stored) and (Path(out_dir) / TOKENIZER_FILE).exists():
+            self.tokenizer = load_tokenizer(stored, out_dir)
+        else:
+            if stored and choice.startswith("bpe:") and not is_choice(choice, stored):
+                shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
+            self.tokenizer = make_tokenizer(choice, texts)
+        description |= {
+            "tokenizer": self.tokenizer.name,
+            "vocab_size": self.tokenizer.vocab_size,
+        }
+        self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
+        if data_set:  # a tokenizer was trained on its commit
+            self.meta.content = {**data_set.content, **self.meta.content}
+            data_set.content = self.meta.content
 
-def write_shards(
-    meta: shards.Meta,
-    writers: list[shards.ShardWriter],
-    documents,
-    tokenizer,
-    remedy: str,
-    total: int | None = None,
-) -> None:
-    """Write the missing shards and print a summary.
+    def writer(self, split: str, **options) -> shards.ShardWriter:
+        """Return a new `ShardWriter` of this data set."""
+        self.writers.append(shards.ShardWriter(self.meta, split, self.shard_tokens, **options))
+        return self.writers[-1]
 
-    total: number of documents for the progress bar, if known.
-    Raises InputError, with `remedy`, if a split gets no text; everything written is removed then.
-    """
-    if meta.content["complete"]:
-        print(f"{meta.folder} is already prepared: {summarize(meta)}")
-        return
-    print(describe_vocabulary(tokenizer))
-    with preparing(meta):
-        tokenize_documents(documents, tokenizer, writers, total)
-        for split, record in meta.content["splits"].items():
-            if not record["shards"]:
-                meta.remove()
-                raise InputError(f"no text is left for the split '{split}': {remedy}")
+    def write(self, documents, remedy: str, total: int | None = None) -> None:
+        """Write the missing shards and print a summary.
+
+        total: number of documents for the progress bar, if known. Raises InputError, with
+        `remedy`, if a split gets no text; everything written is removed then.
+        """
+        meta = self.meta
+        if meta.content["complete"]:
+            print(f"{meta.folder} is already prepared: {summarize(meta)}")
+            return
+        if self.data_set:
+            self.data_set.pin()
+        print(describe_vocabulary(self.tokenizer))
+        with preparing(meta):
+            tokenize_documents(documents, self.tokenizer, self.writers, total)
+            for split, record in meta.content["splits"].items():
+                if not record["shards"]:
+                    meta.remove()
+                    raise InputError(f"no text is left for the split '{split}': {remedy}")
 
 
 @contextmanager
@@ -164,7 +171,10 @@ def tokenize_documents(
         tqdm(total=total, unit=" documents", desc="prepare", disable=None) as bar,
     ):
         queue = _TokenizationQueue(tokenizer, pool, bar)
-        for writer, number, pieces in documents:
+        for writer, number, text in documents:
+            if number < writer.start[0]:
+                continue  # in a finished shard
+            pieces = text_sources.split_text(text) if isinstance(text, str) else text
             for text in pieces:
                 queue.add(writer, number, text)
                 if len(queue.waiting) > 4 * workers:

@@ -25,7 +25,7 @@ import numpy as np
 
 from errors import InputError
 from text_data import hub
-from text_data.foreign_shards import describe_foreign, find_foreign
+from text_data.shard_format import find_foreign
 
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILE = "tokenizer.json"
@@ -242,7 +242,7 @@ def _name_in_folder(folder: Path) -> str:
     if (folder / "log.jsonl").is_file():
         return _name_in_run(folder)
     if find_foreign(folder):
-        return describe_foreign(folder)["tokenizer"]
+        return "gpt2"
     raise InputError(
         f"{folder} is a folder without shards, and not that of a run: pass the folder of a data "
         f"set or run, or hf:{folder} for a tokenizer of Hugging Face"

@@ -10,7 +10,7 @@ import pytest
 
 import prepare_text
 from errors import InputError
-from text_data import data_loader, foreign_shards, shards
+from text_data import data_loader, shard_format, shards
 
 TOKENS = [50256, *range(1, 50_000, 7)]
 
@@ -26,7 +26,7 @@ def write_nano_gpt(path, tokens=TOKENS):
 
 @pytest.fixture(autouse=True)
 def forget_messages():
-    foreign_shards.describe_foreign.cache_clear()
+    shard_format.describe_foreign.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_gpt2_has_no_token_that_looks_like_the_header():
 
 
 def problems_of(folder, split="train"):
-    foreign_shards.describe_foreign.cache_clear()
+    shard_format.describe_foreign.cache_clear()
     with pytest.raises(InputError) as error:
         shards.Shards(folder, split)
     return error.value.problems

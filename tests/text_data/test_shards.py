@@ -156,17 +156,13 @@ def test_each_shard_has_the_source_state_to_resume_from(tmp_path):
     writer = shards.ShardWriter(meta, "train", 60)
     for number in range(8):
         if number % 4 == 0:  # states are saved before the tokens come: the source is read ahead
-            writer.save_source_state(number, f"state {number}")
-            writer.save_source_state(number + 2, f"state {number + 2}")
+            writer.save_source_state(number, (0, number))
+            writer.save_source_state(number + 2, (0, number + 2))
         writer.add(number, 0, np.arange(25))
     writer.close()
-    assert [entry["mark"] for entry in meta.content["splits"]["train"]["shards"]] == [
-        [2, "state 2"],
-        [4, "state 4"],
-        [6, "state 6"],
-        [6, "state 6"],
-    ]
-    assert shards.ShardWriter(meta, "train", 60).source_states == [[6, "state 6"]]
+    marks = [entry["mark"] for entry in meta.content["splits"]["train"]["shards"]]
+    assert marks == [(n, (0, n)) for n in (2, 4, 6, 6)]
+    assert shards.ShardWriter(meta, "train", 60).source_states == [(6, (0, 6))]
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
