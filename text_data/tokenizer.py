@@ -59,10 +59,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, tokens: list[int], errors: str = "replace") -> str:
-        """Return the text of tokens.
-
-        errors: replace incomplete characters by U+FFFD, or ignore them.
-        """
+        """Return the text of tokens. errors: replace incomplete characters by U+FFFD, or ignore."""
         raise NotImplementedError
 
     def incremental_decoder(self):
@@ -103,30 +100,33 @@ class TiktokenTokenizer(Tokenizer):
 class HuggingFaceTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's library `tokenizers`, from its files.
 
-    name: with its hash. files: the contents of tokenizer.json and tokenizer_config.json.
+    description: the name without its hash. files: the contents of tokenizer.json and
+    tokenizer_config.json.
     """
 
-    def __init__(self, name: str, files: dict[str, bytes]):
+    def __init__(self, description: str, files: dict[str, bytes]):
         import tokenizers
 
-        self.name = name
+        digest = hashlib.sha256(files[TOKENIZER_FILE] + files[SETTINGS_FILE]).hexdigest()
+        self.name = f"{description}@{digest[:HASH_DIGITS]}"
         self.files = files
         self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
         end = json.loads(files[SETTINGS_FILE])["eos_token"]
-        eot = self.backend.token_to_id(end)
-        if eot is None:
-            raise InputError(f"tokenizer {name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}")
-        self.eot = eot
+        self.eot = self.backend.token_to_id(end)
+        if self.eot is None:
+            raise InputError(
+                f"tokenizer {self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}"
+            )
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
     def from_backend(cls, description: str, backend, end: str = END_OF_TEXT):
         """Return the tokenizer of a tokenizers.Tokenizer.
 
-        description: the name without its hash. end: the token at the start of each document; added
-        if it does not exist. Whatever changes the tokens of a text from call to call, or adds
-        tokens to it (BOS, EOS, padding, truncation, dropout), is removed.
+        end: the token at the start of each document; added if it does not exist. Whatever changes
+        the tokens of a text from call to call, or adds tokens to it (BOS, EOS, padding, truncation,
+        dropout), is removed.
         """
         backend.add_special_tokens([end])
         content = json.loads(backend.to_str())
@@ -134,23 +134,27 @@ class HuggingFaceTokenizer(Tokenizer):
         if "dropout" in content["model"]:
             content["model"]["dropout"] = None
         backend = type(backend).from_str(json.dumps(content))
+        settings = {  # with which AutoTokenizer loads the folder
+            "name_or_path": description,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": end,
+            "eos_token": end,
+            "pad_token": end,
+            "clean_up_tokenization_spaces": False,
+        }
         files = {
             TOKENIZER_FILE: backend.to_str(pretty=True).encode(),
-            SETTINGS_FILE: _settings(description, end),
+            SETTINGS_FILE: json.dumps(settings, indent=1).encode() + b"\n",
         }
-        return cls(f"{description}@{_files_hash(files)}", files)
+        return cls(description, files)
 
     def encode_batch(self, texts):
         encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
     def decode(self, tokens, errors="replace"):
-        """Return the text of tokens.
-
-        errors: with ignore, U+FFFD is removed at both ends, where the library writes it for
-        incomplete characters. A U+FFFD that the text itself has there is removed, too, because
-        nothing distinguishes it; one inside the text is kept.
-        """
+        # The library writes U+FFFD for incomplete characters; nothing distinguishes those from
+        # U+FFFD of the text itself.
         text = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text.strip("\ufffd") if errors == "ignore" else text
 
@@ -172,35 +176,49 @@ class HuggingFaceTokenizer(Tokenizer):
         return decode_next
 
 
-def _settings(description: str, end: str) -> bytes:
-    """Return the content of tokenizer_config.json, with which AutoTokenizer loads the folder."""
-    settings = {
-        "name_or_path": description,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end,
-        "eos_token": end,
-        "pad_token": end,
-        "clean_up_tokenization_spaces": False,
-    }
-    return json.dumps(settings, indent=1).encode() + b"\n"
-
-
-def _files_hash(files: dict[str, bytes]) -> str:
-    digest = hashlib.sha256(files[TOKENIZER_FILE] + files[SETTINGS_FILE])
-    return digest.hexdigest()[:HASH_DIGITS]
-
-
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer `name`, as data sets and checkpoints store it.
 
     folder: has tokenizer.json, for a name with a hash. Raises InputError for an unknown name, a
     missing or changed tokenizer.json, and a vocabulary that is neither cached nor reachable.
     """
+    import tiktoken
+
     if "@" in name:
-        return _load_files(name, Path(folder or "."))
+        folder = Path(folder or ".")
+        tokenizer = HuggingFaceTokenizer(name.rpartition("@")[0], _read_files(folder))
+        if tokenizer.name != name:
+            raise InputError(
+                f"{folder / TOKENIZER_FILE} has been changed, it is not the tokenizer {name}: "
+                f"{COPY_FILES}"
+            )
+        return tokenizer
     if name == "bytes":
-        return TiktokenTokenizer(_bytes_encoding())
-    return TiktokenTokenizer(_tiktoken_encoding(name))
+        ranks = {bytes([byte]): byte for byte in range(256)}
+        encoding = tiktoken.Encoding(
+            name, pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={END_OF_TEXT: 256}
+        )
+        return TiktokenTokenizer(encoding)
+    if name not in _names():
+        raise InputError(
+            f"unknown tokenizer '{name}': choose {', '.join(_names())}, bpe:N, "
+            "hf:NAME_OR_FOLDER or the folder of a data set or run"
+        )
+    try:
+        return TiktokenTokenizer(tiktoken.get_encoding(name))
+    except OSError as error:  # the errors of `requests` are OSErrors
+        raise InputError(
+            f"the {name} vocabulary could not be fetched ({type(error).__name__}): connect to the "
+            "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
+            "--tokenizer bytes"
+        ) from None
+
+
+def _names() -> list[str]:
+    """Return the names of tokenizers that need no files: bytes, and tiktoken's encodings."""
+    import tiktoken
+
+    return ["bytes", *sorted(tiktoken.list_encoding_names())]
 
 
 def make_tokenizer(choice: str, texts) -> Tokenizer:
@@ -211,15 +229,12 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
     """
     kind, colon, rest = choice.partition(":")
     if kind == "bpe" and colon:
-        size = check_bpe(choice)
-        pieces = _first_characters(texts(), BPE_CHARACTERS)
-        first = next(pieces, None)
-        if first is None:
+        if not rest.isdecimal() or int(rest) < MIN_BPE_VOCABULARY:
             raise InputError(
-                f"tokenizer {choice}: there is no training text: use another tokenizer"
+                f"tokenizer {choice}: pass bpe:N with a vocabulary of N >= {MIN_BPE_VOCABULARY} "
+                "tokens"
             )
-        print(f"training a tokenizer of {size:,} tokens on the text")
-        return train_bpe(size, itertools.chain([first], pieces))
+        return train_bpe(int(rest), texts())
     if kind == "hf" and colon:
         return _from_hugging_face(rest)
     folder = Path(choice)
@@ -228,7 +243,7 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
         description = json.loads(files[SETTINGS_FILE]).get("name_or_path", "")
         if not description.startswith(("bpe:", "hf:")):
             raise InputError(f"{choice} is not the folder of a data set or run: pass hf:{choice}")
-        return HuggingFaceTokenizer(f"{description}@{_files_hash(files)}", files)
+        return HuggingFaceTokenizer(description, files)
     if folder.is_dir() and choice not in _names():
         return load_tokenizer(_name_in_folder(folder), folder)
     return load_tokenizer(choice)
@@ -239,8 +254,16 @@ def _name_in_folder(folder: Path) -> str:
     if (folder / "meta.json").is_file():
         remedy = f"prepare {folder} again"
         return read_json(folder / "meta.json", remedy, fields({"tokenizer": Text}))["tokenizer"]
-    if (folder / "log.jsonl").is_file():
-        return _name_in_run(folder)
+    log = folder / "log.jsonl"
+    if log.is_file():
+        for _, record in read_json_lines(log):
+            is_start = isinstance(record, dict) and record.get("kind") == "start"
+            if is_start and isinstance(record.get("tokenizer"), str):
+                return record["tokenizer"]
+        raise InputError(
+            f"{log} does not name the tokenizer of the run: pass the name (bytes, gpt2, ...), or "
+            "the folder of its data"
+        )
     if find_foreign(folder):
         return "gpt2"
     raise InputError(
@@ -249,82 +272,29 @@ def _name_in_folder(folder: Path) -> str:
     )
 
 
-def _name_in_run(folder: Path) -> str:
-    """Return the name of a run's tokenizer, from its log."""
-    for _, record in read_json_lines(folder / "log.jsonl"):
-        is_start = isinstance(record, dict) and record.get("kind") == "start"
-        if is_start and isinstance(record.get("tokenizer"), str):
-            return record["tokenizer"]
-    raise InputError(
-        f"{folder / 'log.jsonl'} does not name the tokenizer of the run: pass the name (bytes, "
-        "gpt2, ...), or the folder of its data"
-    )
-
-
-def check_bpe(choice: str) -> int:
-    """Return N of bpe:N. Raises InputError unless it is a possible vocabulary size."""
-    size = choice.partition(":")[2]
-    if not size.isdecimal() or int(size) < MIN_BPE_VOCABULARY:
-        raise InputError(
-            f"tokenizer {choice}: pass bpe:N with a vocabulary of N >= {MIN_BPE_VOCABULARY} tokens"
-        )
-    return int(size)
-
-
 def is_choice(choice: str, name: str) -> bool:
     """Return whether the tokenizer `name` of a data set can be the one that `choice` made."""
     kind, _, rest = choice.partition(":")
     if kind == "hf":
         choice = f"hf:{_short_name(rest)}"
-    return name == choice or name.rpartition("@")[0] == choice
-
-
-def _names() -> list[str]:
-    """Return the names of tokenizers that need no files: bytes, and tiktoken's encodings."""
-    import tiktoken
-
-    return ["bytes", *sorted(tiktoken.list_encoding_names())]
-
-
-def _bytes_encoding():
-    """Return a tiktoken.Encoding whose 256 tokens are the bytes of UTF-8; needs no download."""
-    import tiktoken
-
-    return tiktoken.Encoding(
-        "bytes",
-        pat_str=r"(?s).",
-        mergeable_ranks={bytes([i]): i for i in range(256)},
-        special_tokens={END_OF_TEXT: 256},
-    )
-
-
-def _tiktoken_encoding(name: str):
-    import tiktoken
-
-    if name not in _names():
-        raise InputError(
-            f"unknown tokenizer '{name}': choose {', '.join(_names())}, bpe:N, "
-            "hf:NAME_OR_FOLDER or the folder of a data set or run"
-        )
-    try:
-        encoding = tiktoken.get_encoding(name)
-    except OSError as error:  # the errors of `requests` are OSErrors
-        raise InputError(
-            f"the {name} vocabulary could not be fetched ({type(error).__name__}): connect to the "
-            "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
-            "--tokenizer bytes"
-        ) from None
-    return encoding
+    return choice in (name, name.rpartition("@")[0])
 
 
 def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """Return a byte-level BPE with this vocabulary, trained on an iterable of texts.
 
     It splits text into words as GPT-2 does. The last token is <|endoftext|>. The same text gives
-    the same tokenizer. A short text may give fewer tokens.
+    the same tokenizer. A short text may give fewer tokens. Raises InputError if there is no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    pieces = _first_characters(texts, BPE_CHARACTERS)
+    first = next(pieces, None)
+    if first is None:
+        raise InputError(
+            f"tokenizer bpe:{vocab_size}: there is no training text: use another tokenizer"
+        )
+    print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -333,7 +303,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator(itertools.chain([first], pieces), trainer)
     tokenizer = HuggingFaceTokenizer.from_backend(f"bpe:{vocab_size}", backend)
     if tokenizer.vocab_size < vocab_size:
         print(f"note: the text gives a vocabulary of only {tokenizer.vocab_size:,} tokens")
@@ -356,63 +326,43 @@ def _short_name(source: str) -> str:
 
 
 def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer in a folder or tokenizer.json, or of a model on the hub."""
-    import tokenizers
-    import transformers  # noqa: F401, before the errors of a file or a model
+    """Return the tokenizer in a folder or tokenizer.json, or of a model on the hub.
 
+    Documents start with <|endoftext|> if it exists, otherwise with EOS, otherwise with BOS.
+    """
+    import transformers  # its import is not one of the errors of a model
+
+    transformers.utils.logging.set_verbosity_error()  # errors are raised as InputError
     description = f"hf:{_short_name(source)}"
-    path = Path(source) / TOKENIZER_FILE if Path(source).is_dir() else Path(source)
     try:
         if Path(source).is_file():
-            backend, end = tokenizers.Tokenizer.from_file(str(path)), None
+            loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
-            backend, end = _load_auto_tokenizer(source)
-    except InputError:
-        raise
+            loaded = hub.with_retries(
+                lambda: transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False),
+                source,
+            )
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
             f"tokenizer hf:{source} cannot be loaded ({reason}): pass a folder with "
             "tokenizer.json, or the name of a model on the hub and connect to the network"
         ) from None
-    tokenizer = HuggingFaceTokenizer.from_backend(description, backend, end or END_OF_TEXT)
+    backend = getattr(loaded, "backend_tokenizer", None)
+    if backend is None:
+        raise InputError(
+            f"tokenizer hf:{source} has no fast version (tokenizer.json): pass another tokenizer"
+        )
+    end = END_OF_TEXT
+    if backend.token_to_id(end) is None:
+        end = loaded.eos_token or loaded.bos_token or end
+    tokenizer = HuggingFaceTokenizer.from_backend(description, backend, end)
     if tokenizer.decode(tokenizer.encode(SAMPLE)) != SAMPLE:
         print(
             f"note: the tokenizer {description} does not restore every text: upper case, white "
             "space or rare characters are lost"
         )
     return tokenizer
-
-
-def _load_auto_tokenizer(source: str) -> tuple:
-    """Return what AutoTokenizer loads: its tokenizers.Tokenizer, and the end-of-text token.
-
-    That is <|endoftext|> if it exists, otherwise the token for EOS, otherwise that for BOS,
-    otherwise None.
-    """
-    from transformers import AutoTokenizer, utils
-
-    utils.logging.set_verbosity_error()  # errors are raised as InputError, in one line
-    tokenizer = hub.with_retries(
-        lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False), source
-    )
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise InputError(
-            f"tokenizer hf:{source} has no fast version (tokenizer.json): pass another tokenizer"
-        )
-    if backend.token_to_id(END_OF_TEXT) is not None:
-        return backend, END_OF_TEXT
-    return backend, tokenizer.eos_token or tokenizer.bos_token
-
-
-def _load_files(name: str, folder: Path) -> HuggingFaceTokenizer:
-    """Return the tokenizer that is stored in a folder, whose name ends with its hash."""
-    files = _read_files(folder)
-    if _files_hash(files) != name.rpartition("@")[2]:
-        path = folder / TOKENIZER_FILE
-        raise InputError(f"{path} has been changed, it is not the tokenizer {name}: {COPY_FILES}")
-    return HuggingFaceTokenizer(name, files)
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
