@@ -1,8 +1,5 @@
 """Tiny repositories for tests/hub_server.py: FineWeb-Edu, shards, WikiText, MLDR, MS MARCO, GPT-2.
 
-    write_datasets(folder)
-    write_models(folder)
-
 Names, files and columns are those of the repositories on the hub; contents are made up.
 """
 
@@ -13,19 +10,17 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-FINEWEB_CARD = """---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/*/*
-- config_name: sample-10BT
-  data_files:
-  - split: train
-    path: sample/10BT/*
----
-"""
 WIKITEXT_LINES = ["", " = {} = ", "", " First paragraph of {} . ", " = = Section = = ", ""]
+
+
+def write_card(repository: Path, configs: dict[str, dict[str, str]]) -> Path:
+    """Write README.md, which names the files of each split by configuration."""
+    lines = ["---", "configs:"]
+    for config, splits in configs.items():
+        lines += [f"- config_name: {config}", "  data_files:"]
+        lines += [f"  - {{split: {split}, path: {path}}}" for split, path in splits.items()]
+    (repository / "README.md").write_text("\n".join([*lines, "---", ""]))
+    return repository
 
 
 def fineweb_texts(count: int = 60) -> list[str]:
@@ -42,8 +37,8 @@ def write_fineweb(folder: Path, name: str = "HuggingFaceFW/fineweb-edu") -> Path
         table = {"text": rows, "id": [str(n) for n in range(len(rows))], "score": [3.0] * len(rows)}
         write_parquet(repository / f"sample/10BT/{number:03d}_00000.parquet", table)
     write_parquet(repository / "data/CC-MAIN-2024-10/000_00000.parquet", {"text": ["not this"]})
-    (repository / "README.md").write_text(FINEWEB_CARD)
-    return repository
+    configs = {"default": {"train": "data/*/*"}, "sample-10BT": {"train": "sample/10BT/*"}}
+    return write_card(repository, configs)
 
 
 def write_jsonl(folder: Path, name: str = "user/jsonl") -> Path:
@@ -82,48 +77,46 @@ def wikitext_lines(split: str, articles: int = 4) -> list[str]:
 
 def write_wikitext(folder: Path) -> Path:
     """Write wikitext-2-raw-v1 and wikitext-103-raw-v1; return their folder."""
-    repository = folder / "datasets/Salesforce/wikitext"
-    card = "---\nconfigs:\n"
-    for config in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
-        card += f"- config_name: {config}\n  data_files:\n"
-        for split in ("test", "train", "validation"):
-            card += f"  - split: {split}\n    path: {config}/{split}-*\n"
-            rows = wikitext_lines(split)
-            write_parquet(repository / f"{config}/{split}-00000-of-00001.parquet", {"text": rows})
-    (repository / "README.md").write_text(card + "---\n")
-    return repository
+    tables = {
+        f"wikitext-{size}-raw-v1": {
+            split: {"text": wikitext_lines(split)} for split in ("test", "train", "validation")
+        }
+        for size in ("103", "2")
+    }
+    return write_tables(folder / "datasets/Salesforce/wikitext", tables)
 
 
 def write_mldr(folder: Path) -> Path:
     """Write the English task of MLDR, with two documents and queries; return its folder."""
-    repository = folder / "datasets/mteb/MultiLongDocRetrieval"
     parts = {
         "corpus": {"_id": ["d0", "d1"], "title": ["", ""], "text": ["one text", "another"]},
         "queries": {"_id": ["q0", "q1"], "text": ["one?", "which?"]},
         "qrels": {"query-id": ["q0", "q1"], "corpus-id": ["d0", "d1"], "score": [1, 1]},
     }
-    card = "---\nconfigs:\n"
-    for part, columns in parts.items():
-        card += f"- config_name: en-{part}\n  data_files:\n"
-        card += f"  - split: test\n    path: en-{part}/test-*\n"
-        write_parquet(repository / f"en-{part}/test-00000-of-00001.parquet", columns)
-    (repository / "README.md").write_text(card + "---\n")
-    return repository
+    tables = {f"en-{part}": {"test": columns} for part, columns in parts.items()}
+    return write_tables(folder / "datasets/mteb/MultiLongDocRetrieval", tables)
 
 
 def write_msmarco(folder: Path, count: int = 1200) -> Path:
     """Write triplets as the hard negatives of MS MARCO; return their folder."""
     name = "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1"
-    repository = folder / "datasets" / name
     columns = {
         column: [f"{column} {n}" for n in range(count)]
         for column in ("query", "positive", "negative")
     }
-    write_parquet(repository / "triplet-hard/train-00000-of-00001.parquet", columns)
-    card = "---\nconfigs:\n- config_name: triplet-hard\n  data_files:\n"
-    card += "  - split: train\n    path: triplet-hard/train-*\n---\n"
-    (repository / "README.md").write_text(card)
-    return repository
+    return write_tables(folder / "datasets" / name, {"triplet-hard": {"train": columns}})
+
+
+def write_tables(repository: Path, configs: dict[str, dict[str, dict]]) -> Path:
+    """Write the columns of each configuration and split as one file, and the card."""
+    for config, splits in configs.items():
+        for split, columns in splits.items():
+            write_parquet(repository / f"{config}/{split}-00000-of-00001.parquet", columns)
+    paths = {
+        config: {split: f"{config}/{split}-*" for split in splits}
+        for config, splits in configs.items()
+    }
+    return write_card(repository, paths)
 
 
 def write_gpt2(folder: Path, name: str = "openai-community/gpt2") -> Path:
@@ -144,22 +137,10 @@ def write_cable(folder: Path, name: str = "axiomlaborg/Cable") -> Path:
 
     torch.manual_seed(0)
     shapes = {"wte.weight": (50304, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
-    layer = {
-        "ln_1.weight": (8,),
-        "ln_1.bias": (8,),
-        "attn.c_attn.weight": (24, 8),
-        "attn.c_attn.bias": (24,),
-        "attn.c_proj.weight": (8, 8),
-        "attn.c_proj.bias": (8,),
-        "attn.h_attn.weight": (2, 8),
-        "attn.h_attn.bias": (2,),
-        "ln_2.weight": (8,),
-        "ln_2.bias": (8,),
-        "mlp.c_fc.weight": (32, 8),
-        "mlp.c_fc.bias": (32,),
-        "mlp.c_proj.weight": (8, 32),
-        "mlp.c_proj.bias": (8,),
-    }
+    layer = {"ln_1.weight": (8,), "ln_1.bias": (8,), "ln_2.weight": (8,), "ln_2.bias": (8,)}
+    matrices = {"attn.c_attn": (24, 8), "attn.c_proj": (8, 8), "attn.h_attn": (2, 8)}
+    for matrix, shape in (matrices | {"mlp.c_fc": (32, 8), "mlp.c_proj": (8, 32)}).items():
+        layer |= {f"{matrix}.weight": shape, f"{matrix}.bias": shape[:1]}
     shapes |= {f"h.0.{key}": shape for key, shape in layer.items()}
     weights = {f"transformer.{key}": torch.randn(shape) for key, shape in shapes.items()}
     repository = folder / "models" / name

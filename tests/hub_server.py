@@ -1,39 +1,26 @@
-"""Local server that answers as the Hugging Face hub does, for tests and offline trials.
+"""Local server that answers as the Hugging Face hub does.
 
-    python tests/hub_server.py FOLDER              # serves FOLDER; prints export HF_ENDPOINT=...
-    python tests/hub_server.py FOLDER --port 8000
-    python tests/hub_server.py FOLDER --examples   # first writes tiny examples to FOLDER
+    with HubServer(folder) as hub:  # clients use HF_ENDPOINT=hub.endpoint
+        hub.fail("GET", r"000_00001", status=503, times=2, headers={"Retry-After": "0"})
 
-FOLDER holds one folder per repository, with the files that the hub would hold:
-
-    FOLDER/datasets/OWNER/NAME/...                 README.md, sample/10BT/000_00000.parquet, ...
-    FOLDER/models/OWNER/NAME/...                   config.json, model.safetensors, ...
-
-When files change, the next request of the revision `main` gets a new commit; older commits can
-still be requested by their hash. Contents are kept in memory. A file `.hub.json` in a repository's
-folder with {"private": true} or {"gated": true} asks for the token TOKEN.
+From a shell, `python tests/hub_server.py FOLDER --examples` writes tiny examples and serves them.
+The folder holds one folder per repository, datasets/OWNER/NAME or models/OWNER/NAME. When files
+change, the next request of the revision `main` gets a new commit; older commits can still be
+requested by their hash. A file `.hub.json` in a repository's folder with {"private": true} or
+{"gated": true} asks for the token TOKEN.
 
 The server speaks the part of the protocol that `datasets`, `huggingface_hub` and `transformers`
 use: descriptions of repositories, file trees, and files by redirects (302 to another host for large
 files, 307 for others) with ETag, X-Repo-Commit and ranges. Everything else is answered by 404.
-
-In a test:
-
-    with HubServer(folder) as hub:
-        hub.fail("GET", r"000_00001", status=503, times=2, headers={"Retry-After": "0"})
-        ...                                        # clients with HF_ENDPOINT=hub.endpoint
-        hub.requests                               # ["GET /api/datasets/...", ...]
 """
 
-import argparse
-import contextlib
 import hashlib
 import json
 import re
 import socket
 import struct
+import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,7 +30,6 @@ TOKEN = "hf_local"
 SETTINGS = ".hub.json"
 # Files that the hub keeps in its large-file storage and serves from another host.
 LARGE = (".parquet", ".bin", ".gz", ".pt", ".safetensors", ".zst")
-DATE = "2026-01-01T00:00:00.000Z"
 REPOSITORY = r"(?P<name>[\w.-]+(?:/[\w.-]+)?)"
 ROUTES = [
     (rf"/api/(?P<kind>models|datasets)/{REPOSITORY}(?:/revision/(?P<revision>[^/]+))?", "info"),
@@ -82,10 +68,7 @@ class Fault:
 
 
 class Repository:
-    """A repository: its commits, newest last, and the files of each.
-
-    commits: {hash of the commit: {path: content}}. settings: of .hub.json.
-    """
+    """A repository: its commits, newest last, as {path: content}, and its .hub.json."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -111,7 +94,6 @@ class Repository:
         return sha
 
     def find(self, revision: str | None) -> str | None:
-        """Return the hash of the commit that a branch or a hash names; None if there is none."""
         newest = self.update()
         if revision in (None, "main", "HEAD"):
             return newest
@@ -121,11 +103,11 @@ class Repository:
 class HubServer:
     """A hub on 127.0.0.1, and its storage of large files on 127.0.0.2, as a context manager.
 
-    endpoint: the value of HF_ENDPOINT. requests: "METHOD PATH RANGE" of every request so far.
+    requests: "METHOD PATH RANGE" of every request so far.
     """
 
-    def __init__(self, folder: str | Path, port: int = 0):
-        self.folder = Path(folder)
+    def __init__(self, folder: Path):
+        self.folder = folder
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.faults: list[Fault] = []
         self.requests: list[str] = []
@@ -133,10 +115,7 @@ class HubServer:
         self.lock = threading.Lock()
         self.closing = threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self})
-        self.servers = [
-            _Server((host, port if host == "127.0.0.1" else 0), handler)
-            for host in ("127.0.0.1", "127.0.0.2")
-        ]
+        self.servers = [_Server((host, 0), handler) for host in ("127.0.0.1", "127.0.0.2")]
         self.endpoint, self.storage = (
             "http://{}:{}".format(*server.server_address) for server in self.servers
         )
@@ -153,17 +132,14 @@ class HubServer:
             server.server_close()
 
     def fail(self, method: str, pattern: str, **settings) -> Fault:
-        """Add a `Fault` and return it."""
         self.faults.append(Fault(method, pattern, **settings))
         return self.faults[-1]
 
     def reset(self) -> None:
-        """Remove all faults and forget the requests."""
         self.faults.clear()
         self.requests.clear()
 
     def next_fault(self, method: str, target: str) -> Fault | None:
-        """Return the first fault of a request, and count it."""
         with self.lock:
             for fault in self.faults:
                 if fault.times and fault.method == method and re.search(fault.pattern, target):
@@ -172,7 +148,6 @@ class HubServer:
         return None
 
     def repository(self, kind: str, name: str) -> Repository | None:
-        """Return a repository; None if its folder does not exist."""
         folder = self.folder / kind / name
         if name.count("/") != 1 or not folder.is_dir():
             return None
@@ -185,7 +160,6 @@ class HubServer:
         return f"{found[0].parent.name}/{name}" if found else None
 
     def store(self, content: bytes) -> str:
-        """Keep a content and return its SHA-256."""
         sha = hashlib.sha256(content).hexdigest()
         self.contents[sha] = content
         return sha
@@ -200,19 +174,11 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answer one connection's requests."""
-
     hub: HubServer
     protocol_version = "HTTP/1.1"  # keeps connections, as the hub does
     disable_nagle_algorithm = True
 
-    def do_HEAD(self):
-        self.answer()
-
     def do_GET(self):
-        self.answer()
-
-    def answer(self):
         target = f"{self.path} {self.headers.get('Range', '')}".rstrip()
         self.hub.requests.append(f"{self.command} {target}")
         self.fault = self.hub.next_fault(self.command, target)
@@ -228,24 +194,18 @@ class _Handler(BaseHTTPRequestHandler):
                 return getattr(self, action)(**values)
         return self.send_problem(404, "", "Sorry, we can't find the page you are looking for.")
 
+    do_HEAD = do_GET
+
     def info(self, name: str, kind: str, revision: str | None = None):
         if found := self.find_commit(kind, name, revision):
             repository, sha, name = found
             files = repository.commits[sha]
             self.send_json(
                 {
-                    "_id": object_id(name.encode())[:24],
                     "id": name,
-                    "author": name.partition("/")[0],
                     "sha": sha,
-                    "lastModified": DATE,
-                    "createdAt": DATE,
                     "private": bool(repository.settings.get("private")),
                     "gated": "manual" if repository.settings.get("gated") else False,
-                    "disabled": False,
-                    "downloads": 0,
-                    "likes": 0,
-                    "tags": [],
                     "siblings": [{"rfilename": path} for path in files],
                 }
             )
@@ -294,11 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def small_file(self, sha: str, path: str):
         content = self.hub.contents[sha]
-        headers = {
-            "ETag": f'"{object_id(content)}"',
-            "X-Repo-Commit": self.query["commit"][0],
-        }
-        self.send_content(content, headers)
+        commit = self.query["commit"][0]
+        self.send_content(content, {"ETag": f'"{object_id(content)}"', "X-Repo-Commit": commit})
 
     def large_file(self, sha: str):
         if "Authorization" in self.headers:
@@ -381,12 +338,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def object_id(content: bytes) -> str:
-    """Return git's hash of a file."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def file_entry(path: str, content: bytes) -> dict:
-    """Return what the hub lists for a file."""
     entry = {"type": "file", "oid": object_id(content), "size": len(content), "path": path}
     if path.endswith(LARGE):
         sha = hashlib.sha256(content).hexdigest()
@@ -398,23 +353,16 @@ def folder_entry(path: str) -> dict:
     return {"type": "directory", "oid": object_id(path.encode()), "size": 0, "path": path}
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", help="folder with datasets/ and models/")
-    parser.add_argument("--port", type=int, default=0, help="default: any free port")
-    parser.add_argument("--examples", action="store_true", help="write tiny examples to it first")
-    config = parser.parse_args(argv)
-    if config.examples:
-        import hub_examples
+def main():
+    import hub_examples
 
-        hub_examples.write_datasets(Path(config.folder))
-        hub_examples.write_models(Path(config.folder))
-    with HubServer(config.folder, config.port) as hub, contextlib.suppress(KeyboardInterrupt):
+    folder = Path(sys.argv[1])
+    if "--examples" in sys.argv:
+        hub_examples.write_datasets(folder)
+        hub_examples.write_models(folder)
+    with HubServer(folder) as hub:
         print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
-        while True:
-            time.sleep(3600)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -4,14 +4,15 @@
     file = open_file(data_set.files("train")[0])
     paths, commit = download_model("gpt2", lambda names: ["config.json", ...], remedy)
 
-The clients of Hugging Face repeat the requests of files and of lists of files by themselves. They
-do not repeat the request for the commit nor, in a download, server errors and aborted connections:
-`with_retries` does. `configure` gives every request a timeout, and refuses answers that are shorter
-than announced by the hub, which the clients would take as the whole file.
+The clients of Hugging Face repeat requests of files and of lists of files. `with_retries` repeats
+what they do not: the request for the commit and, in a download, server errors and aborted
+connections. `configure` gives every request a timeout, and refuses answers that are shorter than
+the hub announced, which the clients would take as the whole file.
 """
 
 import contextlib
 import functools
+import itertools
 import re
 import sys
 import time
@@ -222,21 +223,16 @@ def download_model(
     def download():
         # The newest commit, or the newest known one if the hub cannot be reached.
         commit = huggingface_hub.resolve_revision(repository).resolved
+        fetch = functools.partial(huggingface_hub.hf_hub_download, repository, revision=commit)
         try:
             names = huggingface_hub.list_repo_files(repository, revision=commit)
         except Exception:
-            cache = Path(
-                huggingface_hub.snapshot_download(
-                    repository, revision=commit, local_files_only=True
-                )
+            cache = huggingface_hub.snapshot_download(
+                repository, revision=commit, local_files_only=True
             )
-            files = [path for path in cache.rglob("*") if path.is_file()]
+            files = [path for path in Path(cache).rglob("*") if path.is_file()]
             names = [path.relative_to(cache).as_posix() for path in files]
-        paths = [
-            huggingface_hub.hf_hub_download(repository, name, revision=commit)
-            for name in choose(names)
-        ]
-        return paths, commit
+        return [fetch(name) for name in choose(names)], commit
 
     with input_errors(repository, remedy):
         return with_retries(download, repository)
@@ -300,31 +296,26 @@ def _explain(error: Exception) -> str | None:
         return f"does not exist on the hub, or is private ({reason}): check the name, or {LOG_IN}"
     if isinstance(failure, errors.RevisionNotFoundError):
         return f"does not have this revision on the hub ({reason}): use another"
-    remedy = f"connect to the network and {RESUME}"
-    if status:
-        remedy = f"wait some minutes and {RESUME}"
-    if status == 429:
-        remedy = f"wait some minutes, or {LOG_IN} for a higher limit, and {RESUME}"
-    return f"cannot be fetched from the hub ({reason}): {remedy}"
+    wait = "wait some minutes" if status else "connect to the network"
+    higher_limit = f", or {LOG_IN} for a higher limit," if status == 429 else ""
+    return f"cannot be fetched from the hub ({reason}): {wait}{higher_limit} and {RESUME}"
 
 
 def _find_failure(error: BaseException | None) -> BaseException | None:
     """Return the failed request among an error and its causes, or None."""
     from huggingface_hub import errors
 
-    requests, others = [], []
+    found = {"answer": [], "request": [], "other": []}
     while error is not None:
-        if isinstance(error, errors.OfflineModeIsEnabled):
-            return error
-        if isinstance(error, errors.HfHubHTTPError):
+        if isinstance(error, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):
             if not isinstance(error, errors.EntryNotFoundError):
-                return error
+                found["answer"].append(error)
         elif isinstance(error, http_library().HTTPError) or "Consistency check" in str(error):
-            requests.append(error)
+            found["request"].insert(0, error)
         elif isinstance(error, ConnectionError):  # after `datasets` has repeated a request
-            others.append(error)
+            found["other"].append(error)
         error = error.__cause__ or error.__context__
-    return next(iter(requests[-1:] + others), None)
+    return next(itertools.chain(*found.values()), None)
 
 
 def _is_temporary(failure: BaseException | None) -> bool:

@@ -28,7 +28,6 @@ from text_data import hub
 # expression fast on text without line breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at every multiple
-EMPTY = "empty"  # why a file without content is skipped
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 # Suffix -> the builder of `datasets` that reads it.
@@ -64,75 +63,46 @@ def find_files(
     Hidden files and files in the folder `exclude` are left out of folders; empty files in folders
     are skipped.
     skip_reason: returns "<why a file is skipped>: <what to do>", or None for a file to read.
-    kinds: the kinds of files that are read, for messages. Prints the skipped files.
+    kinds: the kinds of files that are read, for messages. Prints the first skipped files.
     Raises InputError if a source does not exist or nothing is left.
     """
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
-        raise InputError(
-            *(
-                f"source {source} does not exist: pass an existing file or folder"
-                for source in missing
-            )
-        )
-    files = set()
+        problem = "does not exist: pass an existing file or folder"
+        raise InputError(*(f"source {source} {problem}" for source in missing))
+    files = {path for path in map(Path, sources) if path.is_file()}
     skipped = {}
-    for source in map(Path, sources):
-        if source.is_file():
-            files.add(source)
-            continue
-        for path in visible_files(source, exclude):
-            if reason := EMPTY if is_empty(path) else skip_reason(path):
+    for folder in map(Path, sources):
+        for path in sorted({*folder.rglob("*")} - files):
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            excluded = exclude and path.resolve().is_relative_to(exclude.resolve())
+            if hidden or excluded or not path.is_file():
+                continue
+            if reason := "empty" if _is_empty(path) else skip_reason(path):
                 skipped[path] = reason
             else:
                 files.add(path)
-    skipped = {path: reason for path, reason in skipped.items() if path not in files}
     if skipped:
-        print_skipped(skipped, len(files))
+        print(f"{len(skipped)} of {len(files) + len(skipped)} files are skipped:")
+        for path in sorted(skipped)[:SKIPPED_LISTED]:
+            print(f"  {path}: {skipped[path]}")
+        if len(skipped) > SKIPPED_LISTED:
+            print(f"  and {len(skipped) - SKIPPED_LISTED} more")
     if not files:
         raise InputError(f"{' '.join(sources)}: no {kinds} files found: pass another source")
     return sorted(files)
 
 
-def is_empty(path: Path) -> bool:
+def _is_empty(path: Path) -> bool:
     """Return whether a file has 0 bytes, or is a parquet file without rows."""
-    if not path.stat().st_size:
-        return True
-    if path.suffix != ".parquet":
-        return False
+    if path.suffix != ".parquet" or not path.stat().st_size:
+        return not path.stat().st_size
     import pyarrow.parquet
 
     try:
         return not pyarrow.parquet.read_metadata(path).num_rows
     except (pyarrow.ArrowException, OSError):
         return False  # reported when it is read
-
-
-def visible_files(folder: Path, exclude: Path | None = None):
-    """Yield the files in a folder and its subfolders, without hidden ones and those in `exclude`.
-
-    A file or folder whose name starts with a dot is hidden.
-    """
-    exclude = exclude and exclude.resolve()
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        if not path.is_file() or any(part.startswith(".") for part in parts):
-            continue
-        if exclude and path.resolve().is_relative_to(exclude):
-            continue
-        yield path
-
-
-def print_skipped(skipped: dict[Path, str], read: int) -> None:
-    """Print the first skipped files with their reasons, and how many there are.
-
-    skipped: "<reason>: <what to do>" or EMPTY by file. read: number of files that are not skipped.
-    """
-    print(f"{len(skipped)} of {read + len(skipped)} files are skipped:")
-    for path in sorted(skipped)[:SKIPPED_LISTED]:
-        print(f"  {path}: {skipped[path]}")
-    if len(skipped) > SKIPPED_LISTED:
-        print(f"  and {len(skipped) - SKIPPED_LISTED} more")
 
 
 def fingerprint(files: list[Path]) -> str:
