@@ -212,8 +212,7 @@ def main(argv=None):
             if config.out:
                 write_json(config.out, record)
         if name in ALONE:
-            metric = metrics.checked_metric(record)
-            print(f"\n{metric.table(record).markdown()}\n\n{metric.caption(record)}\n")
+            print(f"\n{metrics.describe_record(record)}\n")
         elif name != "prepare":
             print(f"\n{metrics.speed_summary(name, result)}\n")
 

@@ -18,7 +18,6 @@ a dagger marks encodings that are significantly worse than the first one (p < 0.
 those that are significantly better. Details: evaluation/significance.py.
 """
 
-import statistics
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,10 +25,11 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
+from evaluation.record_schema import read_records
 from evaluation.significance import compare_seeds, explain_marks
 from reporting.columns import Column, make_columns, record_labels
-from reporting.formatting import MISSING, Table, standard_deviation
-from reporting.metrics import PERPLEXITY, describe_protocol, metric_of, read_records
+from reporting.formatting import MISSING, Table, mean_and_deviation
+from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
 
 
 @dataclass
@@ -114,12 +114,8 @@ def seeds_row(reference: Column, other: Column, length: int) -> list[str] | None
 
 def seed_values(column: Column, length: int) -> str:
     """Return mean ± standard deviation over the seeds of a column at a length."""
-    values = column.values_by_seed(length).values()
-    if len(values) < 2:
-        return MISSING
-    deviation = standard_deviation([*values])
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if deviation is None else f"{mean} ± {deviation:.2f}"
+    values = [*column.values_by_seed(length).values()]
+    return mean_and_deviation(values) if len(values) > 1 else MISSING
 
 
 def load_records(paths: list[str], over: str) -> list[dict]:

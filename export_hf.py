@@ -33,6 +33,7 @@ import torch
 import yaml
 
 from errors import InputError
+from evaluation.record_schema import check_record
 from hf_interop import exported_code
 from hf_interop.exported_code import DECODER_CLASSES, ENCODER_CLASSES, MODULES, flat_name
 from hf_interop.tokenizer import build_tokenizer
@@ -249,7 +250,7 @@ def evaluation_records(run: str, sha256: str) -> list[dict]:
         record = read_json(path, "remove it, and evaluate again")
         is_reported = metrics.metric_of(record) in (metrics.PERPLEXITY, metrics.ACCURACY)
         if is_reported and record.get("checkpoint_sha256") == sha256:
-            metrics.check_record(path, record, "remove it, and evaluate again")
+            check_record(path, record, "remove it, and evaluate again")
             records.append(record)
     return records
 

@@ -56,6 +56,7 @@ from pathlib import Path
 from runtime import cli
 
 from errors import InputError
+from evaluation import record_schema
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, reports, tables
 from reporting.claims import index, paper_tables
@@ -130,7 +131,9 @@ def main(argv=None):
     speeds = records_of(SPEED, records)
     if is_generalization:
         report_generalization(perplexities + accuracies, out)
-    for metric in LENGTH_METRICS:
+    found = dict.fromkeys(map(metrics.metric_of, records.values()))
+    others = [metric for metric in found if metric.schema is record_schema.OTHER]
+    for metric in (*LENGTH_METRICS, *others):
         report_lengths(metric, records_of(metric, records), table, perplexities, out)
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
@@ -207,12 +210,12 @@ def check_paper(
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
-    """Return {source: record} (metrics.read_records).
+    """Return {source: record} (record_schema.read_records).
 
     Raises InputError if a file is not a record, or several hold the same benchmark.
     """
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
-    records = metrics.read_records(paths, remedy)
+    records = record_schema.read_records(paths, remedy)
     # Records of other metrics have a key "attention" too.
     speeds = [path for path, record in records.items() if metrics.metric_of(record) is SPEED]
     for benchmark in BENCHMARKS:

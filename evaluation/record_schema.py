@@ -1,18 +1,22 @@
 """Schema of records: what the fields of each kind of record must be.
 
+    record = read_record("runs/cable/eval_stdlib_val.json", remedy)
     problem = PERPLEXITY.find_problem(record)  # None, or "expected float >= 0 at lengths[...].loss"
 
-Records are checked once, when they are read (reporting/metrics.py). Programs that use them rely on
-the fields that are required here. Names of data sets and splits become parts of file names.
+Records are checked once, when they are read. Programs that use them rely on the fields that are
+required here. Names of data sets and splits become parts of file names. A metric of another name
+needs no schema: its entries hold any fields, with finite numbers.
 
 Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
 (evaluation/records.py).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from runtime.files import read_json_values
 from runtime.schema import (
     Count,
     Fraction,
@@ -33,6 +37,8 @@ from runtime.schema import (
 )
 
 from msgspec import Meta
+
+from errors import InputError
 
 EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
 
@@ -153,6 +159,15 @@ NDCG = _by_length(
     data=fields(SPLIT | {"documents": Count, "questions": Count}),
     check=_check_ndcg,
 )
+
+
+def _check_other(record: dict, entry: dict, length: str) -> Iterator[str]:
+    numbers = [value for value in entry.values() if isinstance(value, int | float)]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        yield "no numbers, or NaN or Inf"
+
+
+OTHER = _by_length({}, check=_check_other, metric=Text)
 ACCURACY = Schema(
     {
         **MODEL,
@@ -255,3 +270,63 @@ FINETUNING = fields(
         "losses?": POINTS,
     }
 )
+BY_LENGTH = {  # record["metric"]
+    "Perplexity": PERPLEXITY,
+    "Receptive field": RECEPTIVE_FIELD,
+    "Recall": RECALL,
+    "Trained recall": TRAINED_RECALL,
+    "nDCG@10": NDCG,
+}
+
+
+def schema_of(record) -> Schema | None:
+    """Return the schema of a record's kind, or None if it is no record of a measurement."""
+    if not isinstance(record, dict):
+        return None
+    if {"lengths", "data"} <= record.keys():
+        name = record.get("metric", "Perplexity")
+        schema = BY_LENGTH.get(name, OTHER) if isinstance(name, str) else None
+        return schema if schema in (NDCG, OTHER) or "protocol" in record else None
+    if {"acc", "acc_norm"} <= record.keys():
+        return ACCURACY
+    if record.get("metric") == "Training loss" and "runs" in record:
+        return LOSSES
+    kinds = {"compare": COMPARISON, "growth": GROWTH, **dict.fromkeys(SPEED_RESULTS, SPEED)}
+    return next((schema for field, schema in kinds.items() if field in record), None)
+
+
+def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
+    """Return {source: record} of files: JSON, or JSON lines with a record in each.
+
+    See read_json_values for the sources, and for the paths that select records. Raises InputError,
+    for all files at once, if a record is missing, corrupt, or something else, with `remedy`, and if
+    a field is missing or is not what later steps rely on.
+    """
+    records, problems = {}, []
+    for path in paths:
+        try:
+            if Path(path).is_dir():
+                raise InputError(f"{path} is a folder: pass its records, {path}/eval_*.json")
+            for source, record in read_json_values(path, remedy).items():
+                check_record(source, record, remedy)
+                records[source] = record
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return records
+
+
+def read_record(path: str | Path, remedy: str) -> dict:
+    """Return the record in a file. Raises InputError as read_records does."""
+    (record,) = read_records([path], remedy).values()
+    return record
+
+
+def check_record(path: str | Path, record, remedy: str) -> None:
+    """Raise InputError unless the content of a file is a record; arguments as in read_record."""
+    schema = schema_of(record)
+    if schema is None:
+        raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
+    if problem := schema.find_problem(record):
+        raise InputError(f"{path}: {problem}: evaluate the run again, or remove the file")

@@ -27,7 +27,6 @@ import attention
 from errors import InputError
 from evaluation import record_schema
 from model import GPT
-from reporting import metrics
 from text_data.shards import Shards
 
 
@@ -92,7 +91,7 @@ def existing_record(path: Path, identity: dict) -> dict | None:
     """
     if not path.exists():
         return None
-    record = metrics.read_record(path, "rename it or remove it")
+    record = record_schema.read_record(path, "rename it or remove it")
     for key, name in (("data", "text"), ("protocol", "protocol")):
         if key in record and record[key] != identity.get(key):
             raise InputError(f"{path} is a record of another {name}: rename it or remove it")
@@ -149,7 +148,9 @@ def update_record(
 def write_record(run: str | Path, path: Path, record: dict) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
     read = json.loads(json.dumps(record))  # NumPy's floats become Python's
-    if problem := metrics.checked_metric(read).schema.find_problem(read):
+    schema = record_schema.schema_of(read)
+    assert schema, f"a record with the fields {', '.join(record)} has no schema"
+    if problem := schema.find_problem(read):
         raise InputError(
             f"{run}: the results are NaN, Inf or out of range ({problem}): "
             "evaluate with --dtype float32, or train again with a lower --lr"

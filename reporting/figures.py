@@ -16,7 +16,7 @@ from errors import InputError
 from evaluation.intervals import Interval
 from reporting.columns import Column, all_lengths
 from reporting.formatting import standard_deviation
-from reporting.tables import SPEED_COLUMNS, growth_exponent, seconds_per_token, speed_sort_key
+from reporting.tables import growth_exponent, seconds_per_token, speed_sort_key, speed_values
 
 Points = list[tuple[float, float]]  # (x, y)
 
@@ -174,12 +174,13 @@ def speeds(result: dict, file) -> None:
     names = sorted((n for n in names if not n.endswith(" dense")), key=speed_sort_key)
     labels = ["tokens/s", "memory (MB)"]
     panels = []
-    for value_of, _ in map(SPEED_COLUMNS.get, labels):
-        lines = []
-        for name in names:
-            entries = [(int(context), by_name.get(name)) for context, by_name in contexts]
-            lines.append(Line(name, [(x, value_of(entry)) for x, entry in entries if entry]))
-        panels.append(lines)
+    for label in labels:
+        lines = {name: [] for name in names}
+        for context, entries in contexts:
+            for name, line in lines.items():
+                if entry := entries.get(name):
+                    line.append((int(context), speed_values(entry)[label]))
+        panels.append([Line(*line) for line in lines.items()])
     line_plot(file, panels, "context (tokens)", labels)
 
 

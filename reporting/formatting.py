@@ -59,6 +59,13 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values)
 
 
+def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
+    """Return mean ± standard deviation of seeds; one seed: its value; no seed: a dash."""
+    text = f"{statistics.mean(values):z,.{digits}f}" if values else MISSING
+    deviation = standard_deviation(values)
+    return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
+
+
 def escape_markdown(text: str) -> str:
     """Return Markdown that shows the text as it is."""
     return MARKDOWN.sub(r"\\\g<0>", text)
@@ -77,6 +84,19 @@ class Table:
     def from_rows(cls, rows: Sequence[dict[str, str]]) -> "Table":
         """Return a table of rows {name of the column: cell}, all with the same columns."""
         return cls([[*rows[0]], *([*row.values()] for row in rows)])
+
+    @classmethod
+    def from_values(cls, formats: dict[str, str], rows: Sequence[dict]) -> "Table":
+        """Return a table of rows {name of the column: text, number, interval or None}.
+
+        formats: {name of the column: format of its numbers}.
+        """
+        cells, plain = [[*formats]], [[*formats]]
+        for row in rows:
+            values = [row.get(name) for name in formats]
+            cells.append([*map(_print, values, formats.values())])
+            plain.append([v.estimate if isinstance(v, Interval) else v for v in values])
+        return cls(cells, plain)
 
     def markdown(self) -> str:
         """Return an aligned Markdown table."""
@@ -111,6 +131,12 @@ class Table:
         for first, *values in self.plain or self.cells:
             writer.writerow([first, *map(_csv_field, values)])
         return out.getvalue()
+
+
+def _print(value: str | float | Interval | None, number_format: str) -> str:
+    if isinstance(value, Interval) or value is None:
+        return with_interval(value)
+    return value if isinstance(value, str) else number_format.format(value)
 
 
 def _split_bold(cell: str) -> tuple[str, bool]:

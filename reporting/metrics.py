@@ -1,4 +1,4 @@
-"""Metrics: the records, table, caption, claims and plots of each one in one place.
+"""Metrics: the records, table, caption, claims and plots of each one in one row.
 
     record = read_record("runs/cable/eval_stdlib_val.json", remedy)
     metric = metric_of(record)
@@ -6,21 +6,18 @@
     metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
 
 A record reaches a table in six steps: read_record, metric_of, group_by_protocol, make_columns,
-length_table, Table.markdown. To add a metric, define its object at the end of this module, and its
-fields in evaluation/record_schema.py.
+length_table, Table.markdown. A record by length of a metric that is not listed here gets a plain
+table and a plot. To give it more, add a row at the end of this module.
 """
 
+import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 
-from runtime.files import read_json_values
-
-from errors import InputError
 from evaluation import record_schema
-from evaluation.record_schema import Schema
+from evaluation.record_schema import Schema, schema_of
 from reporting import claims, figures
 from reporting.claims import Verdict
 from reporting.columns import group_by_protocol, make_columns
@@ -67,9 +64,8 @@ class Metric:
     judge: Callable[..., list[Verdict]] | None = None
     """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns);
     for LOSSES on a record; None: the papers claim nothing"""
-    plots: dict[str, Callable] = field(default_factory=dict)
-    """{stem of the file: function}: draw(columns, file); of what `table` has, in place of columns,
-    for other metrics"""
+    plots: dict[str, Callable] = field(default_factory=dict, hash=False)
+    """{stem of the file: function}: draw(what `table` has, file)"""
 
     def caption(self, *arguments) -> str:
         """Return the description of records as Markdown."""
@@ -78,67 +74,21 @@ class Metric:
 
 def metric_of(record) -> Metric | None:
     """Return the metric of a record, or None if it is not a record of eval_*.py or bench.py."""
-    if not isinstance(record, dict):
-        return None
-    if {"lengths", "data"} <= record.keys():
-        name = record.get("metric", PERPLEXITY.name)
-        for metric in LENGTH_METRICS:
-            if metric.name == name and (metric is NDCG or "protocol" in record):
-                return metric
-        return None
-    if {"acc", "acc_norm"} <= record.keys():
-        return ACCURACY
-    if record.get("metric") == LOSSES.name and "runs" in record:
-        return LOSSES
-    for metric in (COMPARISON, GROWTH):
-        if metric.stem in record:
-            return metric
-    return SPEED if BENCHMARKS.keys() & record.keys() else None
+    schema = schema_of(record)
+    if schema is record_schema.OTHER:
+        entry = next(filter(None, record["lengths"].values()), {"value": 0})
+        numbers = [key for key, value in entry.items() if isinstance(value, int | float)]
+        return _other(record["metric"], numbers[0])
+    return METRICS.get(schema)
 
 
-def checked_metric(record: dict) -> Metric:
-    """Return the metric of a record, as metric_of does. Raises ValueError if it has none."""
-    metric = metric_of(record)
-    if metric is None:
-        raise ValueError(f"a record with the fields {', '.join(record)} has no metric")
-    return metric
-
-
-def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
-    """Return {source: record} of files: JSON, or JSON lines with a record in each.
-
-    See read_json_values for the sources, and for the paths that select records. Raises InputError,
-    for all files at once, if a record is missing, corrupt, or something else, with `remedy`, and if
-    a field is missing or is not what later steps rely on (evaluation/record_schema.py).
-    """
-    records, problems = {}, []
-    for path in paths:
-        try:
-            if Path(path).is_dir():
-                raise InputError(f"{path} is a folder: pass its records, {path}/eval_*.json")
-            for source, record in read_json_values(path, remedy).items():
-                check_record(source, record, remedy)
-                records[source] = record
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(*problems)
-    return records
-
-
-def read_record(path: str | Path, remedy: str) -> dict:
-    """Return the record in a file. Raises InputError as read_records does."""
-    (record,) = read_records([path], remedy).values()
-    return record
-
-
-def check_record(path: str | Path, record, remedy: str) -> None:
-    """Raise InputError unless the content of a file is a record; arguments as in read_record."""
-    metric = metric_of(record)
-    if metric is None:
-        raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
-    if problem := metric.schema.find_problem(record):
-        raise InputError(f"{path}: {problem}: evaluate the run again, or remove the file")
+@cache
+def _other(name: str, key: str) -> Metric:
+    """Return a metric that this module does not list; key: the first number of an entry."""
+    stem = "_".join(re.findall(r"\w+", name.lower()))
+    table = partial(length_table, x_name="length", best=None)
+    plots = {stem: _curve(key, y_scale="linear", x_label="length")}
+    return Metric(name, stem, key, record_schema.OTHER, table, _describe_other, plots=plots)
 
 
 def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
@@ -146,16 +96,21 @@ def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
     metric = metric_of(record)
     if printed.metric == TRAINING_LENGTHS:
         return metric is PERPLEXITY and "objective" not in record
-    if metric is None or metric.name != printed.metric:
-        return False
-    return metric is NDCG or "objective" not in record  # printed perplexities are of decoders
+    is_same = metric is not None and metric.name == printed.metric
+    return is_same and (metric is NDCG or "objective" not in record)  # perplexities: of decoders
+
+
+def describe_record(record: dict) -> str:
+    """Return the table and the caption of a record that `bench.py` made for itself alone."""
+    metric = METRICS[schema_of(record)]
+    return f"{metric.table(record).markdown()}\n\n{metric.caption(record)}"
 
 
 def summary(records: list[dict]) -> str:
     """Return Markdown tables with captions, one for each data set and protocol."""
     parts = []
     for group in group_by_protocol(records):
-        metric = checked_metric(group[0])
+        metric = metric_of(group[0])
         table = metric.table(make_columns(group, metric.key))
         parts.append(f"{table.markdown()}\n{metric.caption(group)}")
     return "\n\n".join(parts)
@@ -208,19 +163,8 @@ def _tokens_per_length(records: list[dict]) -> str:
 
 def _predictions(records: list[dict]) -> dict[int, int]:
     """Return the number of predictions at each length: equal for all records of a table."""
-    counts = {}
-    for record in records:
-        for length, entry in record["lengths"].items():
-            if entry:
-                counts[int(length)] = entry["tokens"]
-    return counts
-
-
-def _text_notes(records: list[dict]) -> str:
-    """Return a sentence if lengths are tested on different text, else ""."""
-    if "objective" in records[0] or len({*_predictions(records).values()}) < 2:
-        return ""
-    return " Lengths with different numbers of tokens are tested on different text."
+    items = [item for record in records for item in record["lengths"].items()]
+    return {int(length): entry["tokens"] for length, entry in items if entry}
 
 
 def _perplexity_caption(records: list[dict]) -> str:
@@ -230,11 +174,14 @@ def _perplexity_caption(records: list[dict]) -> str:
     if 0 < len(errors) < len(entries):
         error += ", unknown for a single window"
     trained_at = sorted({record["block_size"] for record in records})
+    notes = _seed_notes(records)
+    if "objective" not in records[0] and len({*_predictions(records).values()}) > 1:
+        notes = f" Lengths with different numbers of tokens are tested on different text.{notes}"
     return (
         f"Perplexity on {_data(records[0])}; models trained with "
         f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
         f"Protocol: {describe_protocol(records[0])}, {_tokens_per_length(records)}; "
-        f"standard error over windows {error}.{_text_notes(records)}{_seed_notes(records)}"
+        f"standard error over windows {error}.{notes}"
     )
 
 
@@ -284,6 +231,12 @@ def _end(
         f"models trained {training.format(records[0]['block_size'])}. Standard error over "
         f"{sample} at most {error:.1f}{unit}.{_seed_notes(records)}"
     )
+
+
+def _describe_other(records: list[dict]) -> str:
+    first = records[0]
+    on = f"{first['data']['dataset']} ({first['data']['split']})"
+    return f"{first['metric']} on {on}; models trained with {first['block_size']:,} tokens."
 
 
 def _accuracy_caption(records: list[dict]) -> str:
@@ -505,3 +458,7 @@ GROWTH = Metric(
     plots={"growth": figures.growth},
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
+METRICS = {
+    metric.schema: metric
+    for metric in (*LENGTH_METRICS, ACCURACY, SPEED, LOSSES, COMPARISON, GROWTH)
+}

@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -14,9 +13,8 @@ from reporting.columns import Column, all_lengths, dataset_of, record_labels, so
 from reporting.formatting import (
     MISSING,
     Table,
-    format_number,
+    mean_and_deviation,
     standard_deviation,
-    with_interval,
 )
 from reporting.paper import PaperTable
 
@@ -45,23 +43,22 @@ def length_table(
     and a text for each column, between header and lengths.
     """
     lengths = all_lengths(columns)
-    rows = [[column.values(length) for column in columns] for length in lengths]
     cells = [[x_name, *(column.label for column in columns)]]
     if first_row:
         cells.append(first_row)
-    for length, row in zip(lengths, rows, strict=True):
+    plain = [[x_name], *([length] for length in lengths)]
+    for length in lengths:
         texts = [(marks or {}).get((column.label, length), "") for column in columns]
-        cells.append([f"{length:,}", *map(marked, printed_row(row, best), texts)])
+        row = printed_row([column.values(length) for column in columns], best)
+        cells.append([f"{length:,}", *map(marked, row, texts)])
     in_paper = printed is not None and all(printed.covers(column.pe) for column in columns)
     if len(cells[0]) > MAX_COLUMNS and not in_paper:
         cells = [list(column) for column in zip(*cells, strict=True)]
-
-    plain = [[x_name], *([length] for length in lengths)]
-    for index, column in enumerate(columns):
-        values = [row[index] for row in rows]
-        numbers = [[column.label, *map(_mean, values)]]
-        if any(len(seeds) > 1 for seeds in values):
-            numbers.append([f"{column.label} std", *map(standard_deviation, values)])
+    for column in columns:
+        numbers = [[column.label, *map(column.mean, lengths)]]
+        if len(column.records) > 1 and any(column.values(length) for length in lengths):
+            deviations = [standard_deviation(column.values(length)) for length in lengths]
+            numbers.append([f"{column.label} std", *deviations])
         for line, *added in zip(plain, *numbers, strict=True):
             line += added
     return Table(cells, plain)
@@ -104,38 +101,26 @@ def marked(cell: str, mark: str) -> str:
 
 def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
     """Return the printed cells of one row; row: for each column the values of its seeds."""
-    means = [_mean(values) for values in row]
-    measured = [mean for mean in means if mean is not None]
-    winner = None
-    if best and len(measured) > 1:
-        winner = format_number(best(measured))
+    means = [statistics.mean(values) for values in row if values]
+    winner = f"{best(means):z,.2f}" if best and len(means) > 1 else None
     cells = []
-    for values, mean in zip(row, means, strict=True):
-        text = format_number(mean)
-        wins = text == winner
-        if (deviation := standard_deviation(values)) is not None:
-            text += f" ± {deviation:.2f}"
+    for text in map(mean_and_deviation, row):
+        wins = text.partition(" ")[0] == winner
         cells.append(f"**{text}**" if wins else text)
     return cells
-
-
-def _mean(values: list[float]) -> float | None:
-    return statistics.mean(values) if values else None
 
 
 def accuracy_table(records: list[dict]) -> Table:
     """Return a table of eval_hellaswag.py's records: percent ± standard error."""
     cells = [["", "acc", "acc_norm", "examples"]]
     for label, record in zip(record_labels(records), records, strict=True):
-        accuracies = [_percent(record, key) for key in ("acc", "acc_norm")]
-        cells.append([label, *accuracies, f"{record['examples']:,}"])
+        row = [label]
+        for key in ("acc", "acc_norm"):
+            error = record[f"{key}_se"]
+            printed_error = MISSING if error is None else f"{100 * error:.2f}"
+            row.append(f"{100 * record[key]:.2f} ± {printed_error}")
+        cells.append([*row, f"{record['examples']:,}"])
     return Table(cells)
-
-
-def _percent(record: dict, key: str) -> str:
-    error = record[f"{key}_se"]
-    printed_error = MISSING if error is None else f"{100 * error:.2f}"
-    return f"{100 * record[key]:.2f} ± {printed_error}"
 
 
 def results_on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str], float]]:
@@ -170,14 +155,8 @@ def loss_table(record: dict) -> Table:
     curves = losses_by_encoding(record["runs"])
     for pe in sorted(curves, key=sort_key):
         seeds = [losses for losses in curves[pe].values() if len(losses)]
-        texts = []
-        for fraction in (FINAL, 1):
-            values = [float(last(losses, fraction).mean()) for losses in seeds]
-            text = f"{statistics.mean(values):.3f}" if values else MISSING
-            if (deviation := standard_deviation(values)) is not None:
-                text += f" ± {deviation:.3f}"
-            texts.append(text)
-        cells.append([pe, *texts, f"{len(seeds)}"])
+        means = [[float(last(losses, part).mean()) for losses in seeds] for part in (FINAL, 1)]
+        cells.append([pe, *(mean_and_deviation(values, 3) for values in means), f"{len(seeds)}"])
     return Table(cells)
 
 
@@ -204,30 +183,34 @@ def last(losses: np.ndarray, fraction: float) -> np.ndarray:
     return losses[len(losses) - max(1, round(fraction * len(losses))) :]
 
 
-def _megabytes(size: float | None) -> float | None:
-    return None if size is None else size / 1e6
-
-
-def _speed_ratios(number_format: str, *names: str) -> dict[str, tuple[Callable, str]]:
-    return {f"vs {name}": (partial(_speed_ratio, name), number_format) for name in names}
-
-
-def _speed_ratio(name: str, entry: dict) -> float | None:
-    return entry["ratios"].get(name)
-
-
-# Columns of a benchmark's table: the value in an entry of bench.py's record, and its format.
-SPEED_COLUMNS = {
-    "ms": (lambda entry: 1000 * statistics.median(entry["seconds"]), "{:,.1f}"),
-    "tokens/s": (lambda entry: entry["tokens_per_second"], "{:,.0f}"),
-    **_speed_ratios("{:.3f}", "rope", "nope", "sdpa", "flash", "cudnn"),
-    **_speed_ratios("{:.2f}", "dense", "flex", "theirs", "transformers"),
-    "MFU": (lambda entry: entry["mfu"], "{:.1%}"),
-    "error": (lambda entry: entry.get("error"), "{:.1e}"),
-    "skipped": (lambda entry: entry.get("left_out"), "{:.1%}"),
-    "memory (MB)": (lambda entry: entry["memory"] / 1e6, "{:,.1f}"),
-    "weights (MB)": (lambda entry: _megabytes(entry.get("weights")), "{:,.1f}"),
+# Columns of a benchmark's table, and their formats.
+SPEED_FORMATS = {
+    "ms": "{:,.1f}",
+    "tokens/s": "{:,.0f}",
+    **{f"vs {name}": "{:.3f}" for name in ("rope", "nope", "sdpa", "flash", "cudnn")},
+    **{f"vs {name}": "{:.2f}" for name in ("dense", "flex", "theirs", "transformers")},
+    "MFU": "{:.1%}",
+    "error": "{:.1e}",
+    "skipped": "{:.1%}",
+    "memory (MB)": "{:,.1f}",
+    "weights (MB)": "{:,.1f}",
 }
+
+
+def speed_values(entry: dict | None) -> dict[str, float | None]:
+    """Return the values of an entry of bench.py's record by column; {} for None."""
+    if entry is None:
+        return {}
+    return {
+        "ms": 1000 * statistics.median(entry["seconds"]),
+        "tokens/s": entry["tokens_per_second"],
+        **{f"vs {name}": ratio for name, ratio in entry["ratios"].items()},
+        "MFU": entry["mfu"],
+        "error": entry.get("error"),
+        "skipped": entry.get("left_out"),
+        "memory (MB)": entry["memory"] / 1e6,
+        "weights (MB)": entry["weights"] / 1e6 if "weights" in entry else None,
+    }
 
 
 def speed_table(result: dict) -> Table:
@@ -236,28 +219,13 @@ def speed_table(result: dict) -> Table:
     A row has no numbers where the encoding does not support the context. Columns without any
     number are omitted.
     """
-    contexts = sorted(result["contexts"].items(), key=lambda item: int(item[0]))
-    entries = [entry for _, by_name in contexts for entry in by_name.values() if entry]
-    kept = {}
-    for name, (value_of, number_format) in SPEED_COLUMNS.items():
-        if any(value_of(entry) is not None for entry in entries):
-            kept[name] = (value_of, number_format)
-
-    header = ["context", "encoding", *kept]
-    cells = [header]
-    plain = [header]
-    for context, by_name in contexts:
+    rows = []
+    for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
         for name in sorted(by_name, key=speed_sort_key):
-            entry = by_name[name]
-            printed = []
-            numbers = []
-            for value_of, number_format in kept.values():
-                value = value_of(entry) if entry else None
-                numbers.append(value)
-                printed.append(MISSING if value is None else number_format.format(value))
-            cells.append([f"{int(context):,}", name, *printed])
-            plain.append([int(context), name, *numbers])
-    return Table(cells, plain)
+            rows.append({"context": int(context), "encoding": name} | speed_values(by_name[name]))
+    measured = {name for row in rows for name, value in row.items() if value is not None}
+    formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
+    return Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
 
 
 def speed_sort_key(name: str) -> tuple:
@@ -270,27 +238,22 @@ def comparison_table(record: dict) -> Table:
 
     Speeds are medians. The ratio is the geometric mean over rounds, with its interval.
     """
-    header = ["task", "against", "ours (tokens/s)", "theirs (tokens/s)", "ratio", "of peak"]
-    cells = [header]
-    plain: list[list] = [header]
+    rows = []
     for row in record["compare"]["rows"]:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
-        speeds = [row["tokens"] / statistics.median(seconds) for seconds in (ours, theirs)]
         logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
-        ratio = intervals.ratio_of_rounds(logs)
-        peak = fraction_of_peak(row)
-        task = ", ".join(filter(None, (row["task"], row.get("encoding"))))
-        cells.append(
-            [
-                task,
-                row["against"],
-                *(f"{speed:,.0f}" for speed in speeds),
-                with_interval(ratio),
-                MISSING if peak is None else f"{peak:.1%}",
-            ]
+        rows.append(
+            {
+                "task": ", ".join(filter(None, (row["task"], row.get("encoding")))),
+                "against": row["against"],
+                "ours (tokens/s)": row["tokens"] / statistics.median(ours),
+                "theirs (tokens/s)": row["tokens"] / statistics.median(theirs),
+                "ratio": intervals.ratio_of_rounds(logs),
+                "of peak": fraction_of_peak(row),
+            }
         )
-        plain.append([task, row["against"], *speeds, ratio.estimate, peak])
-    return Table(cells, plain)
+    formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
+    return Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
 
 
 def fraction_of_peak(row: dict) -> float | None:
@@ -321,18 +284,18 @@ def growth_exponent(points: list[tuple[int, float]]) -> Interval | None:
     """Return p of seconds per token ~ context^p at the longest lengths; None for one length."""
     if len(points) < 2:
         return None
-    logs = [(math.log(context), math.log(seconds)) for context, seconds in points]
-    return intervals.slope(*zip(*logs[-FITTED_LENGTHS:], strict=True))
+    return intervals.slope(*np.log(points[-FITTED_LENGTHS:]).T.tolist())
 
 
 def growth_table(record: dict) -> Table:
     """Return microseconds per token by context of `bench.py growth`, and the fitted exponents."""
     lengths = record["growth"]["lengths"]
     points = {name: seconds_per_token(entries) for name, entries in lengths.items()}
-    cells = [["context", *points]]
-    for context in sorted({context for line in points.values() for context, _ in line}):
-        values = [dict(line).get(context) for line in points.values()]
-        texts = [MISSING if value is None else f"{1e6 * value:,.1f}" for value in values]
-        cells.append([f"{context:,}", *texts])
-    cells.append(["exponent", *(with_interval(growth_exponent(line)) for line in points.values())])
-    return Table(cells)
+    rows = {}
+    for name, line in points.items():
+        for context, seconds in line:
+            rows.setdefault(context, {"context": f"{context:,}"})[name] = 1e6 * seconds
+    exponents = {name: growth_exponent(line) for name, line in points.items()}
+    formats = {"context": "{}", **dict.fromkeys(points, "{:,.1f}")}
+    ordered = [row for _, row in sorted(rows.items())]
+    return Table.from_values(formats, [*ordered, {"context": "exponent"} | exponents])

@@ -52,7 +52,7 @@ import torch
 from benchmarking.cases import cache_bytes
 from errors import InputError
 from evaluation.intervals import segment_losses
-from evaluation.record_schema import SPLIT
+from evaluation.record_schema import SPLIT, read_record
 from model import GPT, GPTConfig
 from reporting.metrics import (
     PERPLEXITY,
@@ -60,7 +60,6 @@ from reporting.metrics import (
     RECEPTIVE_FIELD,
     TRAINED_RECALL,
     metric_of,
-    read_record,
 )
 from scores import speed
 

@@ -28,8 +28,8 @@ from runtime import cli, plugins  # noqa: E402
 
 import posenc  # noqa: E402
 from errors import InputError  # noqa: E402
+from evaluation.record_schema import read_records  # noqa: E402
 from reporting import reports  # noqa: E402
-from reporting.metrics import read_records  # noqa: E402
 
 RESULTS = ROOT / "results"
 FAULTS = ROOT / "tests" / "faults" / "__main__.py"

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from errors import InputError
-from evaluation import intervals
+from evaluation import intervals, record_schema
 from evaluation.intervals import Interval
 from reporting import figures, metrics
 from reporting.claims.receptive_fields import receptive_field
@@ -209,7 +209,7 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     A folder stands for its files of records or, if it has none, for those of its subfolders.
     """
     files = [file for path in map(Path, paths) for file in _files(path)]
-    records = metrics.read_records(files, "pass records, or folders of records").values()
+    records = record_schema.read_records(files, "pass records, or folders of records").values()
     known = (PERPLEXITY, RECALL, RECEPTIVE_FIELD)
     records = [record for record in records if metrics.metric_of(record) in known]
     if not records:

@@ -8,7 +8,7 @@ import pytest
 import record_examples
 from conftest import ROOT
 
-from reporting import metrics
+from evaluation import record_schema
 
 UNREAD = {"checkpoint_sha256", "attention", "sha256", "lr"}  # no program reads them
 OPTIONAL = {
@@ -22,8 +22,8 @@ WRONG = {dict: [1], list: {"a": 1}, str: 3, int: "3", float: "3", bool: 1, type(
 
 
 def find_problem(record):
-    metric = metrics.metric_of(record)
-    return metric.schema.find_problem(record) if metric else "no metric"
+    schema = record_schema.schema_of(record)
+    return schema.find_problem(record) if schema else "no schema"
 
 
 def changed(record, path, change):
@@ -48,7 +48,9 @@ def test_every_wrong_or_missing_field_is_found(make):
         assert find_problem(changed(record, path, set_wrong)), path
     named = [path for path in read if not str(path[-1]).isdecimal()]
     fields = [path for path in named if len(path) == 1 or MAPS.isdisjoint(path[-2:-1])]
-    required = [path for path in fields if path[-1] not in OPTIONAL | {*metrics.BENCHMARKS}]
+    required = [
+        path for path in fields if path[-1] not in OPTIONAL | {*record_schema.SPEED_RESULTS}
+    ]
     for path in required:
         assert find_problem(changed(record, path, dict.pop)), path
 
@@ -138,6 +140,6 @@ def test_contradiction_between_fields_is_found(kind, change, problem):
 def test_committed_records_fulfil_the_schema():
     paths = (ROOT / "results").rglob("*.json*")
     values = [value for path in paths for value in read_json_values(path, "").values()]
-    records = [value for value in values if metrics.metric_of(value)]
+    records = [value for value in values if record_schema.schema_of(value)]
     assert len(records) > 300
     assert [problem for record in records if (problem := find_problem(record))] == []
