@@ -206,6 +206,17 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def repeat_until_done(prepare):
+    """Repeat a preparation that is interrupted; return the number of interruptions."""
+    for interruptions in range(60):
+        try:
+            prepare()
+            return interruptions
+        except KeyboardInterrupt:
+            continue
+    raise AssertionError("it makes no progress")
+
+
 def run_outside(code, away, *arguments):
     """Run Python code in a process outside the repository, which gets the folder `away` last.
 

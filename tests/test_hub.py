@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import time
 from contextlib import nullcontext
@@ -25,9 +26,11 @@ from huggingface_hub import HfFileSystem, constants
 import import_pretrained
 import prepare_fineweb
 import prepare_wikitext
+from errors import InputError
 from retrieval import finetune, tasks
 from text_data import hub as hub_access
 from text_data import text_sources, tokenizer
+from text_data.shards import Shards
 
 FOREVER = 10**6
 # What a server does wrong -> the reason in the error if it does so forever.
@@ -171,7 +174,7 @@ def test_ranges_of_answers(requested, content_range, error):
 @pytest.mark.parametrize(
     "kind, failure",
     [("parquet", failure) for failure in FAILURES]
-    + [("jsonl", failure) for failure in ("unavailable", "cut", "stalled", "shorter")],
+    + [("jsonl", failure) for failure in ("unavailable", "cut", "shorter")],
 )
 def test_streaming_repeats_and_resumes(
     hub, tmp_path, local_shards, refusal, kind, failure, monkeypatch
@@ -256,6 +259,44 @@ def test_pretokenized_shards_are_repeated_and_resumed(hub, tmp_path, refusal, fa
     assert not any("val_000000" in request for request in hub.requests)
     assert shards_of(tmp_path / "out") == shards_of(hub.folder / "datasets" / SHARDS)
     assert len(meta_of(tmp_path / "out")["revision"]) == 40
+
+
+def test_pretokenized_shards_are_added_and_replaced(hub, tmp_path, refusal, capsys):
+    repository = hub_examples.write_shards(hub.folder, "user/shards", 6)
+    out, flags = tmp_path / "out", ["--pretokenized", "--dataset", "user/shards"]
+
+    def download(*more):
+        prepare_fineweb.main([*flags, *more, "--out_dir", str(out)])
+        downloads = re.findall(r"GET /cdn/\S+_(\d{6})", "\n".join(hub.requests))
+        hub.requests.clear()
+        return [int(number) for number in downloads]
+
+    assert download("--shards", "3") == [0, 1, 2] and download("--shards", "3") == []
+    message = "is already prepared: val 100 tokens of 2 documents, train 200 tokens of 7 documents"
+    assert message in capsys.readouterr().out
+    fault = hub.fail("GET", "cdn/.*000004", times=FOREVER, cut_after=9)
+    refusal(prepare_fineweb.main, *flags, "--out_dir", out)
+    with pytest.raises(InputError, match="was interrupted"):
+        Shards(out, "train")
+    fault.times, _ = 0, hub.requests.clear()
+    assert download() == [4, 5]
+    meta, files = meta_of(out), shards_of(out)
+    assert files == shards_of(repository) and len([*out.iterdir()]) == 7
+    (out / "finewebedu_train_000002.bin").unlink()
+    # A lower --shards removes none, and replaces the missing one.
+    assert download("--shards", "3") == [2]
+    assert meta_of(out) == meta and shards_of(out) == files
+    train = Shards(out, "train", "always")
+    assert (train.total, train.tokenizer, train.vocab_size) == (500, "gpt2", 50257)
+    assert train.meta["splits"]["train"]["documents"] == 3 + 4 + 5 + 6 + 7
+
+    none = ["--out_dir", tmp_path / "none"]
+    line = refusal(prepare_fineweb.main, *flags, "--tokenizer", "bytes", *none)
+    assert "remove --source and --tokenizer" in line
+    (repository / "finewebedu_val_000000.bin").write_bytes(b"no shard")
+    line = refusal(prepare_fineweb.main, *flags, *none)
+    assert "is not a shard" in line and line.endswith("pass another --dataset")
+    assert not (tmp_path / "none").exists()
 
 
 def test_preparation_keeps_its_revision(hub, tmp_path, local_shards, refusal):

@@ -1,68 +1,33 @@
 """Tests of prepare_wikitext.py: one document per article, from files and from hub rows."""
 
 import json
-import os
-from pathlib import Path
 
+import hub_examples
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import contents, documents_of
+from conftest import contents, documents_of, repeat_until_done
 
 import prepare_wikitext
 from text_data import shards
 
 ARTICLES = [
-    [
-        " = Lobster = ",
-        " ",
-        " A lobster ; naïve text . ",
-        " ",
-        " = = Description = = ",
-        " ",
-        " It has claws . ",
-        " ",
-        " = = = Colour = = = ",
-        " ",
-        " Blue . ",
-        " ",
-    ],
+    [" = Lobster = ", " ", " A lobster ; naïve text . ", " "]
+    + [" = = Description = = ", " ", " It has claws . ", " ", " = = = Colour = = = ", " "]
+    + [" Blue . ", " "],
     [
         " = Constant k filter = ",
         " ",
         " The plots have ",
         " = 1 rad / s and a nominal impedance k = ",
-        " 1 Ω . ",
-        " ",
-        " = Qualified for the next round ",
-        " ",
-        " * = record = ",
-        " ",
-    ],
-    [
-        " = E = mc² = ",
-        " ",
-        " Energy . ",
-        " = no title , no blank before = ",
-        " ",
-        " = no title , no blank after = ",
-        " More . ",
-        " ",
-        " ",
-    ],
+    ]
+    + [" 1 Ω . ", " ", " = Qualified for the next round ", " ", " * = record = ", " "],
+    [" = E = mc² = ", " ", " Energy . ", " = no title , no blank before = ", " "]
+    + [" = no title , no blank after = ", " More . ", " ", " "],
     [" = ! = ", " "],
 ]
 EXPECTED = ["".join(f"{line}\n" for line in lines) for lines in ARTICLES]
 LINES = [" ", *(line for lines in ARTICLES for line in lines)]
-README = """---
-configs:
-- config_name: wikitext-2-raw-v1
-  data_files:
-  - {split: train, path: raw/train-*}
-  - {split: validation, path: raw/validation-*}
-  - {split: test, path: raw/test-*}
----
-"""
 
 
 def file_text(lines):
@@ -81,7 +46,8 @@ def hub(tmp_path, monkeypatch):
     """
     folder = tmp_path / "hub"
     (folder / "raw").mkdir(parents=True)
-    (folder / "README.md").write_text(README)
+    splits = {split: f"raw/{split}-*" for split in ("train", "validation", "test")}
+    hub_examples.write_card(folder, {"wikitext-2-raw-v1": splits})
     cut = LINES.index(" = Constant k filter = ") + 1
     for name, lines in (
         ("train-0", LINES[:cut]),
@@ -151,13 +117,7 @@ def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, hub, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
-    interruptions = 0
-    while interruptions < 40:
-        try:
-            prepare(tmp_path / "part" / "toy", *flags)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
+    interruptions = repeat_until_done(lambda: prepare(tmp_path / "part" / "toy", *flags))
     assert interruptions == len(flushed) == len(set(flushed)) == len(whole) - 1 > 8
     assert contents(tmp_path / "part" / "toy") == whole
 
@@ -171,21 +131,6 @@ def test_default_folder_has_size_and_variant(tmp_path, hub, monkeypatch, refused
     ):
         (line,) = refused(prepare_wikitext.main, "--verify", *flags)
         assert f"data/{folder}/meta.json does not exist" in line
-
-
-def test_published_files_have_sixty_articles_each(tmp_path):
-    """According to its authors, WikiText-103 has 60 articles for validation and 60 for testing."""
-    if not os.environ.get("CORPUS_DIR"):
-        pytest.skip(
-            "needs real text: set CORPUS_DIR to a folder with corpus/ and wikitext/, "
-            "which has wiki.valid.txt and wiki.test.txt"
-        )
-    source = Path(os.environ["CORPUS_DIR"]) / "wikitext"
-    out = prepare(tmp_path / "out", "--source", source, "--variant", "tokenized")
-    for split, name in (("val", "wiki.valid.txt"), ("test", "wiki.test.txt")):
-        documents = documents_of(out, split)
-        assert len(documents) == 60 and all(document.startswith(" = ") for document in documents)
-        assert " \n" + "".join(documents) == (source / name).read_text(encoding="utf-8")
 
 
 def test_wrong_sources_are_refused(tmp_path, refused, hub):
