@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 
 import huggingface_hub
 import pyarrow
@@ -120,6 +121,19 @@ def test_changed_text_of_the_same_size_is_recognized(tmp_path, offset):
     before = text_sources.fingerprint([tmp_path / "a.txt"])
     (tmp_path / "a.txt").write_text(text[:offset] + "A" + text[offset + 1 :])
     assert text_sources.fingerprint([tmp_path / "a.txt"]) != before
+
+
+def test_gpt2_tokens(tmp_path):
+    if not os.environ.get("TIKTOKEN_CACHE_DIR"):
+        pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
+    (tmp_path / "a.txt").write_text("Hello world<|endoftext|>")
+    (tmp_path / "b.txt").write_text("val")
+    flags = ["--val", tmp_path / "b.txt", "--tokenizer", "gpt2", "--out_dir", tmp_path / "out"]
+    prepare(tmp_path / "a.txt", *flags)
+    train = shards.Shards(tmp_path / "out", "train")
+    assert train.tokens[0][:3].tolist() == [50256, 15496, 995]
+    assert 50256 not in train.tokens[0][1:]
+    assert train.padded_vocab_size == 50304
 
 
 @pytest.mark.parametrize("length, shift", [(5, 0), (8190, 1), (8190, 2), (9000, 3)])

@@ -1,6 +1,8 @@
 """Tests of prepare_wikitext.py: one document per article, from files and from hub rows."""
 
 import json
+import os
+from pathlib import Path
 
 import hub_examples
 import pyarrow
@@ -131,6 +133,21 @@ def test_default_folder_has_size_and_variant(tmp_path, hub, monkeypatch, refused
     ):
         (line,) = refused(prepare_wikitext.main, "--verify", *flags)
         assert f"data/{folder}/meta.json does not exist" in line
+
+
+def test_published_files_have_sixty_articles_each(tmp_path):
+    """According to its authors, WikiText-103 has 60 articles for validation and 60 for testing."""
+    if not os.environ.get("CORPUS_DIR"):
+        pytest.skip(
+            "needs real text: set CORPUS_DIR to a folder with corpus/ and wikitext/, "
+            "which has wiki.valid.txt and wiki.test.txt"
+        )
+    source = Path(os.environ["CORPUS_DIR"]) / "wikitext"
+    out = prepare(tmp_path / "out", "--source", source, "--variant", "tokenized")
+    for split, name in (("val", "wiki.valid.txt"), ("test", "wiki.test.txt")):
+        documents = documents_of(out, split)
+        assert len(documents) == 60 and all(document.startswith(" = ") for document in documents)
+        assert " \n" + "".join(documents) == (source / name).read_text(encoding="utf-8")
 
 
 def test_wrong_sources_are_refused(tmp_path, refused, hub):
