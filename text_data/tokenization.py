@@ -166,73 +166,54 @@ def tokenize_documents(
     bounded. Stops early when all writers are full.
     """
     workers = os.cpu_count() or 1
+    waiting = deque()  # (batch, future of its tokens)
+    offset = 0  # of the next piece's first token in its document
+    tokens_done = 0
+    start_time = time.perf_counter()
+
+    def store_next():
+        nonlocal offset, tokens_done
+        batch, future = waiting.popleft()
+        for (writer, number, is_start, _), tokens in zip(batch, future.result(), strict=True):
+            if is_start:
+                offset = 0
+                tokens = np.concatenate([[tokenizer.eot], tokens])
+                bar.update()
+            writer.add(number, offset, tokens)
+            offset += len(tokens)
+            tokens_done += len(tokens)
+        speed = tokens_done / (time.perf_counter() - start_time)
+        bar.set_postfix_str(f"{tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False)
+
     with (
         ThreadPoolExecutor(workers) as pool,
         tqdm(total=total, unit=" documents", desc="prepare", disable=None) as bar,
     ):
-        queue = _TokenizationQueue(tokenizer, pool, bar)
-        for writer, number, text in documents:
-            if number < writer.start[0]:
-                continue  # in a finished shard
-            pieces = text_sources.split_text(text) if isinstance(text, str) else text
-            for text in pieces:
-                queue.add(writer, number, text)
-                if len(queue.waiting) > 4 * workers:
-                    queue.store_next()
-                if all(writer.full for writer in writers):
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    return
-        queue.submit_batch()
-        while queue.waiting:
-            queue.store_next()
+        for batch in _batches(documents):
+            texts = [text for *_, text in batch]
+            waiting.append((batch, pool.submit(tokenizer.encode_batch, texts)))
+            if len(waiting) > 4 * workers:
+                store_next()
+            if all(writer.full for writer in writers):
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+        while waiting:
+            store_next()
     for writer in writers:
         writer.close()
 
 
-class _TokenizationQueue:
-    """Batches of text that a thread pool tokenizes, in the order in which they were added."""
-
-    def __init__(self, tokenizer, pool: ThreadPoolExecutor, bar: tqdm):
-        self.tokenizer = tokenizer
-        self.pool = pool
-        self.bar = bar
-        self.waiting = deque()  # futures of `_encode`
-        self.batch = []  # (writer, document number, text) that are not submitted yet
-        self.batch_characters = 0
-        self.current_document = None  # (writer, number) of the last stored piece
-        self.offset = 0  # of the next piece's first token in its document
-        self.tokens_done = 0
-        self.start_time = time.perf_counter()
-
-    def add(self, writer: shards.ShardWriter, number: int, text: str) -> None:
-        """Append the next piece of a document; submit the batch if it is large enough."""
-        self.batch.append((writer, number, text))
-        self.batch_characters += len(text)
-        if self.batch_characters >= BATCH_CHARACTERS:
-            self.submit_batch()
-
-    def submit_batch(self) -> None:
-        """Start tokenizing the current batch, and start an empty one."""
-        self.waiting.append(self.pool.submit(self._encode, self.batch))
-        self.batch = []
-        self.batch_characters = 0
-
-    def _encode(self, batch: list) -> list:
-        tokens = self.tokenizer.encode_batch([text for _, _, text in batch])
-        return [(*item[:2], encoded) for item, encoded in zip(batch, tokens, strict=True)]
-
-    def store_next(self) -> None:
-        """Wait for the oldest waiting batch and add its tokens to their writers."""
-        for writer, number, tokens in self.waiting.popleft().result():
-            if (writer, number) != self.current_document:
-                self.current_document = (writer, number)
-                self.offset = 0
-                tokens = np.concatenate([[self.tokenizer.eot], tokens])
-                self.bar.update()
-            writer.add(number, self.offset, tokens)
-            self.offset += len(tokens)
-            self.tokens_done += len(tokens)
-        speed = self.tokens_done / (time.perf_counter() - self.start_time)
-        self.bar.set_postfix_str(
-            f"{self.tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False
-        )
+def _batches(documents):
+    """Yield lists of (writer, document number, whether a document starts, text)."""
+    batch, characters = [], 0
+    for writer, number, text in documents:
+        if number < writer.start[0]:
+            continue  # in a finished shard
+        pieces = text_sources.split_text(text) if isinstance(text, str) else text
+        for index, piece in enumerate(pieces):
+            batch.append((writer, number, index == 0, piece))
+            characters += len(piece)
+            if characters >= BATCH_CHARACTERS:
+                yield batch
+                batch, characters = [], 0
+    yield batch
