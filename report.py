@@ -132,7 +132,7 @@ def main(argv=None):
     if is_generalization:
         report_generalization(perplexities + accuracies, out)
     found = dict.fromkeys(map(metrics.metric_of, records.values()))
-    others = [metric for metric in found if metric.schema is record_schema.OTHER]
+    others = [each for each in found if each and each.schema is record_schema.OTHER]
     for metric in (*LENGTH_METRICS, *others):
         report_lengths(metric, records_of(metric, records), table, perplexities, out)
     report_training_lengths(perplexities, speeds, statements, out)

@@ -67,13 +67,14 @@ def by_length(
 
 
 def _line(column: Column, lengths: list[int]) -> Line:
-    line = Line(column.label, [], [])
+    points, errors = [], []
     for length in lengths:
         mean = column.mean(length)
         if mean is not None and mean <= MAX_DRAWN:
-            line.points.append((length, mean))
-            line.errors.append((standard_deviation(column.values(length)) or math.nan,) * 2)
-    return line
+            deviation = standard_deviation(column.values(length)) or math.nan
+            points.append((length, mean))
+            errors.append((deviation, deviation))
+    return Line(column.label, points, errors)
 
 
 def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
@@ -197,8 +198,8 @@ def growth(record: dict, file) -> None:
 
 def losses(lines: list[tuple[str, Points]], file) -> None:
     """Plot losses against steps; lines: (label, [(step, loss)])."""
-    style = {"y_scale": "linear", "x_scale": "linear", "marker": ""}
-    line_plot(file, [[Line(*line) for line in lines]], "steps", ["loss (nats)"], **style)
+    panels, labels = [[Line(*line) for line in lines]], ["loss (nats)"]
+    line_plot(file, panels, "steps", labels, y_scale="linear", x_scale="linear", marker="")
 
 
 def by_parameters(lines: dict[str, list[tuple[float, Interval]]], file) -> None:
@@ -367,7 +368,11 @@ def _figure(file, panels: int, lines: int) -> Iterator:
     """Yield the axes of panels side by side, high enough for the labels of so many lines."""
     import matplotlib
 
-    settings = {"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}
+    settings: dict = {
+        "text.parse_math": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with matplotlib.rc_context(settings):  # labels may contain dollar signs
         figure = new_figure(7.5 * panels, max(4.5, 0.25 * lines))
         yield figure.subplots(1, panels, squeeze=False)[0]

@@ -91,7 +91,8 @@ class Table:
 
         formats: {name of the column: format of its numbers}.
         """
-        cells, plain = [[*formats]], [[*formats]]
+        cells = [[*formats]]
+        plain: list[list] = [[*formats]]
         for row in rows:
             values = [row.get(name) for name in formats]
             cells.append([*map(_print, values, formats.values())])

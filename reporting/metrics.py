@@ -79,7 +79,14 @@ def metric_of(record) -> Metric | None:
         entry = next(filter(None, record["lengths"].values()), {"value": 0})
         numbers = [key for key, value in entry.items() if isinstance(value, int | float)]
         return _other(record["metric"], numbers[0])
-    return METRICS.get(schema)
+    return METRICS[schema] if schema else None
+
+
+def checked_metric(record: dict) -> Metric:
+    """Return the metric of a record that has been checked."""
+    metric = metric_of(record)
+    assert metric, f"a record with the fields {', '.join(record)} has no metric"
+    return metric
 
 
 @cache
@@ -102,7 +109,7 @@ def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
 
 def describe_record(record: dict) -> str:
     """Return the table and the caption of a record that `bench.py` made for itself alone."""
-    metric = METRICS[schema_of(record)]
+    metric = checked_metric(record)
     return f"{metric.table(record).markdown()}\n\n{metric.caption(record)}"
 
 
@@ -110,7 +117,7 @@ def summary(records: list[dict]) -> str:
     """Return Markdown tables with captions, one for each data set and protocol."""
     parts = []
     for group in group_by_protocol(records):
-        metric = metric_of(group[0])
+        metric = checked_metric(group[0])
         table = metric.table(make_columns(group, metric.key))
         parts.append(f"{table.markdown()}\n{metric.caption(group)}")
     return "\n\n".join(parts)
