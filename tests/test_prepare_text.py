@@ -222,6 +222,8 @@ def test_unreadable_sources_are_refused(tmp_path, refused, monkeypatch):
         assert lines(tmp_path / "a.txt", tmp_path / name) == [
             f"error: {tmp_path / name} is not UTF-8 text at byte {byte}: {prepare_text.CONVERT}"
         ]
+    line = lines(tmp_path / "later.txt", "--tokenizer", "bpe:300")[0]
+    assert "is not UTF-8 text at byte 18003" in line
     assert "no text, jsonl or parquet files found" in lines(tmp_path / "empty")[0]
     assert "--text_column from body" in lines(tmp_path / "other.jsonl")[0]
     assert "bad.jsonl cannot be read (" in lines(tmp_path / "bad.jsonl", out="out2")[0]
@@ -230,7 +232,7 @@ def test_unreadable_sources_are_refused(tmp_path, refused, monkeypatch):
         in lines(tmp_path / "empty.jsonl")[0]
     )
     assert "no text is left for the split 'val'" in lines(tmp_path / "one.txt", out="out3")[0]
-    assert not (tmp_path / "out3").exists()
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out3").exists()
 
 
 def test_wrong_settings_are_refused(tmp_path, refused, data_dir):

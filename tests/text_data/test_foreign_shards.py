@@ -4,6 +4,7 @@ The files are written as those repositories write them: with struct and array, n
 """
 
 import array
+import os
 import struct
 
 import pytest
@@ -48,6 +49,8 @@ def test_foreign_shards_are_read_as_gpt2_with_one_message(tmp_path, capsys, writ
     inputs, targets = data_loader.Windows(splits[0], 50).batch([3])
     assert inputs[0].tolist() == TOKENS[150:200] and targets[0].tolist() == TOKENS[151:201]
     prepare_text.main(["--verify", "--out_dir", str(tmp_path)])
+    with pytest.raises(InputError, match="has no meta.json with hashes .*: use the shards without"):
+        shards.Shards(tmp_path, "train", verify="always")
     count = len(TOKENS) + 100
     assert f"2 shards, {count:,} tokens, headers and sizes" in capsys.readouterr().out
 
@@ -87,6 +90,13 @@ def test_files_that_are_not_gpt2_tokens_are_refused_in_one_line(tmp_path):
     assert "llm.c's shard of Llama tokens" in problems_of(tmp_path)[0]
     write_llm_c(tmp_path / "fineweb_train_000001.bin", version=3)
     assert "is a shard of version 3, not 1: remove it" in problems_of(tmp_path)[0]
+    write_llm_c(tmp_path / "fineweb_train_000001.bin")
+    (tmp_path / "fineweb_train_000002.bin").write_bytes(b"")
+    os.truncate(tmp_path / "fineweb_train_000001.bin", 1024 + 198)
+    short, empty = problems_of(tmp_path)
+    assert "is not a shard" in empty
+    assert f"holds 99 tokens, its header says {len(TOKENS)}: remove it" in short
+    (tmp_path / "fineweb_train_000002.bin").unlink()
     # Only train.bin and val.bin are read without a header.
     write_nano_gpt(tmp_path / "fineweb_train_000001.bin")
     assert "is not a shard" in problems_of(tmp_path)[0]

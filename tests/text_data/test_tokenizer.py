@@ -177,13 +177,10 @@ def test_genuine_replacement_characters():
     assert ours.decode(cut, errors="ignore") == "a\ufffdb"
 
 
-def test_note_if_the_text_gives_fewer_tokens(capsys):
+def test_bpe_of_a_short_text_and_of_none(capsys):
     ours = tokenizer.make_tokenizer("bpe:4096", lambda: ["ab ab ab"])
     assert ours.vocab_size < 270 and ours.eot == ours.vocab_size - 1
     assert "gives a vocabulary of only" in capsys.readouterr().out
-
-
-def test_bpe_without_text():
     with pytest.raises(InputError, match="tokenizer bpe:300: there is no training text: use"):
         tokenizer.make_tokenizer("bpe:300", lambda: iter(()))
 
@@ -198,30 +195,25 @@ def make_hugging_face_folder(folder, kind):
     """Save a tokenizer by transformers; return it, loaded by AutoTokenizer."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    special = {}
+    ends, special = ["<s>", "</s>"], {}
     if kind == "byte-level":  # adds <s> and </s>, truncates
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=350,
-            initial_alphabet=alphabet,
-            special_tokens=["<s>", "</s>"],
-            show_progress=False,
-        )
+        alphabet = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
         special = {"bos_token": "<s>", "eos_token": "</s>"}
     else:  # SentencePiece's kind: no special tokens, unknown characters as bytes
         backend = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
         parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
         backend.decoder = decoders.Sequence(parts)
-        trainer = trainers.BpeTrainer(
-            vocab_size=600, special_tokens=[f"<0x{n:02X}>" for n in range(256)], show_progress=False
-        )
+        ends, alphabet = [f"<0x{n:02X}>" for n in range(256)], {}
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=ends, show_progress=False, **alphabet
+    )
     backend.train_from_iterator(TEXTS, trainer)
-    if kind == "byte-level":
-        ids = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
+    if special:
+        ids = [(token, backend.token_to_id(token)) for token in ends]
         template = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ids)
         backend.post_processor = template
         backend.enable_truncation(8)
@@ -279,13 +271,3 @@ def test_large_vocabularies_are_stored_as_uint32(tmp_path, capsys):
         # A shard of the other version does not belong to this vocabulary.
         (line,) = shard_format.check_shard(val.paths[0], version=3 - version)
         assert f"is a shard of version {version}, not {3 - version}" in line
-
-
-def test_errors_while_the_training_text_is_read(tmp_path, refused):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"text\n" * 5000 + b"\xff")
-    (line,) = refused(
-        prepare_text.main, path, "--tokenizer", "bpe:300", "--out_dir", tmp_path / "o"
-    )
-    assert "is not UTF-8 text at byte 25000" in line
-    assert not (tmp_path / "o").exists()
