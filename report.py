@@ -46,8 +46,6 @@ makes every committed table and plot (results/reports.yaml), and compares; witho
 writes them.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -142,11 +140,8 @@ def main(argv=None):
         report_each(metric, records_of(metric, records), out)
     report_speeds(speeds, statements, out)
     if out.verdicts:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, out.verdicts[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(out.verdicts)
-        out.add(index.FILE, text.getvalue())
+        names = [*out.verdicts[0]]
+        out.add(index.FILE, Table([names, *(list(row.values()) for row in out.verdicts)]).csv())
     out.write(unless_added=index.FILE)
 
 
@@ -171,19 +166,16 @@ class Report(Folder):
         verdicts: list[claims.Verdict],
         not_judged: Sequence[str] = (),
     ) -> str:
-        """Add verdicts that a table shows, and return them as a Markdown list; "": none.
+        """Add verdicts on the records of a table, and return them as a Markdown list; "": none.
 
-        stem: of the table; records: their sizes are those of the models; not_judged: labels of runs
-        that were trained for too few steps.
+        not_judged: labels of runs that were trained for too few steps.
         """
         if not self.judges:
             return ""
         sizes = {record["size"] for record in records if record.get("size")}
         source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
         self.verdicts += [asdict(verdict) | source for verdict in verdicts]
-        lines = []
-        if verdicts:
-            lines.append("Verdicts, with 95% intervals (docs/evaluation.md):")
+        lines = ["Verdicts, with 95% intervals (docs/evaluation.md):"] if verdicts else []
         lines += [f"- {verdict}" for verdict in verdicts]
         if not_judged:
             why = f"trained for fewer than {claims.MIN_STEPS} steps"
@@ -197,16 +189,10 @@ def check_paper(
     """Raise InputError if no record is compared with a paper's numbers."""
     if any(metrics.matches_paper(printed, record) for record in records.values()):
         return
-    if isinstance(printed, paper.PaperStatements):
-        raise InputError(
-            f"{path} has numbers on {printed.metric.lower()}, which none of the records is "
-            "compared with: use another --paper"
-        )
-    models = "encoders" if printed.metric == NDCG.name else "decoders"
-    raise InputError(
-        f"{path} holds {printed.metric} of {models}, but none of the records does: "
-        "use another --paper"
-    )
+    kind = printed.metric
+    if isinstance(printed, paper.PaperTable):
+        kind += " of encoders" if printed.metric == NDCG.name else " of decoders"
+    raise InputError(f"{path} holds {kind}, but none of the records does: use another --paper")
 
 
 def load_records(paths: list[str]) -> dict[str, dict]:
@@ -354,10 +340,9 @@ def report_each(metric: Metric, records: list[dict], out: Report) -> None:
     """Write the table and plots of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
-        parts = [metric.caption(record)]
-        if metric.judge:
-            parts.append(out.add_verdicts(stem, record["runs"], metric.judge(record)))
-        out.add_page(stem, metric.table(record), *parts)
+        verdicts = metric.judge(record) if metric.judge else []
+        listed = out.add_verdicts(stem, record.get("runs", []), verdicts)
+        out.add_page(stem, metric.table(record), metric.caption(record), listed)
         for draw in metric.plots.values():
             out.add_plot(stem, partial(draw, record))
 
@@ -367,22 +352,20 @@ def report_speeds(records: list[dict], printed: paper.PaperStatements | None, ou
 
     printed: speeds in a paper's text.
     """
-    for benchmark in BENCHMARKS:
-        for record in records:
-            if benchmark not in record:
-                continue
-            result = record[benchmark]
-            hardware = f"{record['processor']}, PyTorch {record['torch']}."
-            parts = [f"{SPEED.caption(benchmark, result)} {escape_markdown(hardware)}"]
-            if printed and printed.metric == paper.SPEED:
-                compared = paper_tables.paper_speeds(benchmark, result, printed)
-                if compared:
-                    parts += [compared[0].markdown(), escape_markdown(compared[1])]
-            verdicts = claims.judge_speed(benchmark, result)
-            parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
-            out.add_page(benchmark, SPEED.table(result), *parts)
-            for draw in SPEED.plots.values():
-                out.add_plot(benchmark, partial(draw, result))
+    found = [(name, record) for name in BENCHMARKS for record in records if name in record]
+    for benchmark, record in found:
+        result = record[benchmark]
+        hardware = f"{record['processor']}, PyTorch {record['torch']}."
+        parts = [f"{SPEED.caption(benchmark, result)} {escape_markdown(hardware)}"]
+        if printed and printed.metric == paper.SPEED:
+            compared = paper_tables.paper_speeds(benchmark, result, printed)
+            if compared:
+                parts += [compared[0].markdown(), escape_markdown(compared[1])]
+        verdicts = claims.judge_speed(benchmark, result)
+        parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
+        out.add_page(benchmark, SPEED.table(result), *parts)
+        for draw in SPEED.plots.values():
+            out.add_plot(benchmark, partial(draw, result))
 
 
 if __name__ == "__main__":

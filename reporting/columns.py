@@ -15,16 +15,8 @@ from dataclasses import dataclass
 
 # Order of columns in the CABLE paper. Other encodings follow by name.
 PAPER_ORDER = (
-    "cable",
-    "cable-nw",
-    "alibi",
-    "fire",
-    "t5",
-    "t5-clip",
-    "kerple",
-    "rope",
-    "learnable",
-    "sinusoidal",
+    *("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple"),
+    *("rope", "learnable", "sinusoidal"),
 )
 # What a label shows, and what else must agree between the seeds of one column.
 LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
@@ -62,12 +54,8 @@ class Column:
 
     def entries_by_seed(self, length: int) -> dict[int | None, dict]:
         """Return {seed: entry} of the seeds that were evaluated at this length."""
-        entries = {}
-        for record in self.records:
-            entry = record["lengths"].get(str(length))
-            if entry:
-                entries[record.get("seed")] = entry
-        return entries
+        entries = {each.get("seed"): each["lengths"].get(str(length)) for each in self.records}
+        return {seed: entry for seed, entry in entries.items() if entry}
 
     def values_by_seed(self, length: int) -> dict[int | None, float]:
         """Return {seed: value} of the seeds that were evaluated at this length."""
@@ -175,8 +163,7 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
 def differing_texts(records: list[dict]) -> list[str]:
     """Return the names of data sets whose records differ in text, protocol or shortest length."""
     names = []
-    by_name = _group(records, lambda record: record["data"]["dataset"])
-    for name, group in by_name.items():
+    for name, group in _group(records, lambda record: record["data"]["dataset"]).items():
         shortest = {min(map(int, record["lengths"])) for record in group}
         if len(group_by_protocol(group)) > 1 or len(shortest) > 1:
             names.append(name)
@@ -193,13 +180,10 @@ def _group(records: list[dict], key: Callable) -> dict:
 def _label_suffix(setup: tuple, setups: list[tuple]) -> str:
     """Return what follows the encoding in a label; setups: of all columns (see LABEL_KEYS)."""
     pe, size, block_size, window = setup
-    sizes = {other[1] for other in setups if other[0] == pe}
-    block_sizes = {other[2] for other in setups if other[0] == pe}
-    suffix = ""
-    if len(sizes) > 1:
-        suffix += f", {size}"
-    if len(block_sizes) > 1:
-        suffix += f", {block_size:,}"
-    if window is not None:
-        suffix += f", cache {window:,}"
-    return suffix
+    same = [other for other in setups if other[0] == pe]
+    shown = {
+        f", {size}": len({other[1] for other in same}) > 1,
+        f", {block_size:,}": len({other[2] for other in same}) > 1,
+        f", cache {window or 0:,}": window is not None,
+    }
+    return "".join(text for text, is_shown in shown.items() if is_shown)

@@ -19,14 +19,8 @@ LOCKED = "verdicts.csv"  # the lock of a folder is next to this file
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 LATEX = str.maketrans(
     {
+        **{character: f"\\{character}" for character in "{}$&#%_"},
         "\\": "\\textbackslash{}",
-        "{": "\\{",
-        "}": "\\}",
-        "$": "\\$",
-        "&": "\\&",
-        "#": "\\#",
-        "%": "\\%",
-        "_": "\\_",
         "^": "\\textasciicircum{}",
         "~": "\\textasciitilde{}",
         "—": "---",
@@ -112,18 +106,10 @@ class Table:
 
     def latex(self) -> str:
         """Return a LaTeX tabular with booktabs rules."""
-        lines = [" & ".join(map(_latex_cell, row)) + " \\\\" for row in self.cells]
-        return "\n".join(
-            [
-                f"\\begin{{tabular}}{{l{'r' * (len(self.cells[0]) - 1)}}}",
-                "\\toprule",
-                lines[0],
-                "\\midrule",
-                *lines[1:],
-                "\\bottomrule",
-                "\\end{tabular}",
-            ]
-        )
+        header, *rows = [" & ".join(map(_latex_cell, row)) + " \\\\" for row in self.cells]
+        start = f"\\begin{{tabular}}{{l{'r' * (len(self.cells[0]) - 1)}}}"
+        rules = ["\\toprule", header, "\\midrule", *rows, "\\bottomrule"]
+        return "\n".join([start, *rules, "\\end{tabular}"])
 
     def csv(self) -> str:
         """Return the plain numbers as CSV with six significant digits."""

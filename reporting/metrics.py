@@ -263,8 +263,7 @@ def _data(record: dict) -> str:
 
 def _token_kind(record: dict) -> str:
     """Return the kind of tokens in words: "byte tokens" or "gpt2 tokens"."""
-    tokenizer = record["data"]["tokenizer"]
-    name = tokenizer.partition("@")[0]  # without the hash
+    name = record["data"]["tokenizer"].partition("@")[0]  # without the hash
     return "byte tokens" if name == "bytes" else f"{name} tokens"
 
 
@@ -289,9 +288,8 @@ def _seed_notes(records: list[dict]) -> str:
 
 
 def _speed_caption(benchmark: str, result: dict) -> str:
-    by_context = result["contexts"].values()
-    entries = [entry for by_name in by_context for entry in by_name.values() if entry]
-    tokens = sorted({entry["tokens"] for entry in entries})
+    cases = [entry for by_name in result["contexts"].values() for entry in by_name.values()]
+    tokens = sorted({entry["tokens"] for entry in cases if entry})
     measured = BENCHMARKS[benchmark].format(
         micro_batch=result["micro_batch"],
         layers=f"every layer of the run {result['run']}" if "run" in result else "one layer",
@@ -306,9 +304,9 @@ def _speed_caption(benchmark: str, result: dict) -> str:
 
 def _setup(result: dict) -> str:
     """Return the model and the device of a benchmark as a sentence."""
-    model = f"{result['model']} {'encoder' if 'objective' in result else 'model'}"
+    kind = "encoder" if "objective" in result else "model"
     compiled = "compiled" if result["compile"] else "not compiled"
-    return f"{model}, {result['dtype']}, {result['device']}, {compiled}."
+    return f"{result['model']} {kind}, {result['dtype']}, {result['device']}, {compiled}."
 
 
 def _hardware(record: dict) -> str:

@@ -157,7 +157,7 @@ def test_a_paper_s_text_that_no_record_is_compared_with_is_refused(tmp_path, ref
     speed = {"train": training_steps() | {"compile": True}, "processor": "P", "torch": "2.13.0"}
     path = save(tmp_path / "bench.json", speed)
     (problem,) = refused(report.main, path, "--paper", numbers)
-    assert "which none of the records is compared with: use another --paper" in problem
+    assert "but none of the records does: use another --paper" in problem
 
 
 def test_training_lengths_are_shown_without_the_paper_s_next_to_its_speeds(tmp_path):
