@@ -112,16 +112,10 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     decay: (H, T), or None for encodings without cumulative sums and with config.mean.
     """
     layer = bias_statistics.layers(model, tokens)[config.layer]
-    T = tokens.size(1)
-    heads = model.config.n_head
-    bias = layer.bias()
-    decay = layer.decay()
-    if bias is None or config.scores:
-        matrices = layer.logits()
-        content = "attention scores"
-    else:
-        matrices = bias
-        content = "bias added to the attention scores"
+    T, heads = tokens.size(1), model.config.n_head
+    matrices, decay, content = layer.bias(), layer.decay(), "bias added to the attention scores"
+    if matrices is None or config.scores:
+        matrices, content = layer.logits(), "attention scores"
     matrices = matrices.expand(1, heads, T, T)[0]
     matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan).float().cpu()
     if config.mean:
@@ -168,54 +162,30 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     heads, T, _ = matrices.shape
     columns = min(HEADS_PER_ROW, heads)
     rows = -(-heads // columns)
-    axes_per_head, row_height = (1, 3.3) if decay is None else (2, 4.6)
+    row_height, parts = (3.3, [3]) if decay is None else (4.6, [3, 1])
     figure = figures.new_figure(3.1 * columns + 0.6, row_height * rows)
-    axes = figure.subplots(
-        rows * axes_per_head,
-        columns,
-        squeeze=False,
-        height_ratios=[3, 1][:axes_per_head] * rows,
-    )
-    for unused in axes.flat[:]:
+    shape = (rows * len(parts), columns)
+    axes = figure.subplots(*shape, squeeze=False, height_ratios=parts * rows)
+    axes = axes.reshape(rows, len(parts), columns).swapaxes(1, 2).reshape(-1, len(parts))
+    for unused in axes[heads:].flat:
         unused.set_visible(False)
-    ticks = {}
-    if labels:
-        font = {"fontsize": min(7, 240 / T), "family": "monospace"}
-        # parse_math: a token "$$" is not a formula.
-        ticks = {"ticks": range(T), "labels": labels, "parse_math": False, **font}
-    for head in range(heads):
-        row, column = divmod(head, columns)
-        top = axes[row * axes_per_head, column]
-        _draw_matrix(top, figure, matrices[head], ticks)
-        if heads > 1:
-            top.set_title(f"head {head}", fontsize=10)
-        if column == 0:
-            top.set_ylabel("query")
+    for head, (top, *below) in enumerate(axes[:heads]):
+        image = figures.draw_matrix(top, matrices[head])
+        figure.colorbar(image, ax=top, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
+        top.set(title=f"head {head}" if heads > 1 else "", ylabel="" if head % columns else "query")
         if decay is not None:
-            below = axes[row * axes_per_head + 1, column]
-            _draw_decay(below, decay[head], max(1e-6, float(decay.max())) * 1.05, ticks)
-            if column == 0:
-                below.set_ylabel("decay at the token", fontsize=8)
+            (bars,) = below
+            bars.bar(range(T), decay[head], color=figures.COLORS[0])
+            bars.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
+            bars.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
+            bars.spines[["top", "right"]].set_visible(False)
+        for each in (top, *below):
+            each.tick_params(length=0, pad=1, labelsize=7)
+            if labels:
+                # parse_math: a token "$$" is not a formula.
+                font = {"fontsize": min(7, 240 / T), "family": "monospace", "parse_math": False}
+                each.set_xticks(range(T), labels, **font)
+                if each is top:
+                    each.set_yticks(range(T), labels, **font)
     figure.suptitle(title, fontsize=11)
     return figure
-
-
-def _draw_matrix(axes, figure, matrix, ticks: dict) -> None:
-    axes.set_visible(True)
-    image = figures.draw_matrix(axes, matrix)
-    figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
-    if ticks:
-        axes.set_yticks(**ticks)
-        axes.set_xticks(**ticks)
-    axes.tick_params(length=0, pad=1)
-
-
-def _draw_decay(axes, decay, top: float, ticks: dict) -> None:
-    axes.set_visible(True)
-    axes.bar(range(len(decay)), decay, color="#0072b2", width=0.8)
-    if ticks:
-        axes.set_xticks(**ticks)
-    axes.set(xlim=(-0.5, len(decay) - 0.5), ylim=(0, top))
-    axes.tick_params(axis="y", labelsize=7)
-    axes.tick_params(axis="x", length=0, pad=1)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -13,6 +13,7 @@ and 8,192 tokens. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from runtime import cli
 from runtime.files import atomic
@@ -67,10 +68,8 @@ class Config:
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("encodings", "positional encodings"))
-    rows = {
-        pe: bias_by_distance(pe, config.context, config.heads, config.head)
-        for pe in config.encodings
-    }
+    shape = (config.context, config.heads, config.head)
+    rows = {pe: bias_by_distance(pe, *shape) for pe in config.encodings}
     fitted = None
     if config.fit:
         pe = config.encodings[0]
@@ -121,32 +120,23 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple[float, float] | None, file) 
     all_axes = upper.subplots(1, len(rows), squeeze=False)[0]
     scale = {"vmin": min(map(np.min, rows.values())), "vmax": max(map(np.max, rows.values()))}
     for axes, (pe, bias) in zip(all_axes, rows.items(), strict=True):
-        image = _draw_matrix(axes, bias, scale)
+        tokens = np.linspace(0, len(bias) - 1, min(len(bias), MATRIX_PIXELS)).astype(int)
+        distances = tokens[:, None] - tokens
+        matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
+        extent = (0, len(bias), len(bias), 0)
+        image = figures.draw_matrix(axes, matrix, extent=extent, **scale)
         axes.set_title(pe, fontsize=10)
+        axes.tick_params(labelsize=7)
     upper.colorbar(image, ax=all_axes, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
     axes = lower.subplots()
     keys = np.arange(len(bias))
-    for number, (pe, bias) in enumerate(rows.items()):
-        color = COLORS[number % len(COLORS)]
+    for color, (pe, bias) in zip(cycle(COLORS), rows.items(), strict=False):
         axes.plot(keys, bias[::-1], color=color, linewidth=1.2, label=pe)
     if fitted:
         a, b = fitted
-        curve = a * np.log1p(keys) + b
-        label = f"fit: {a:.3f} log(1 + d) {b:+.3f}"
+        curve, label = a * np.log1p(keys) + b, f"fit: {a:.3f} log(1 + d) {b:+.3f}"
         axes.plot(keys, curve[::-1], "--", color="black", linewidth=1.2, label=label)
     axes.set(xlabel="key token", ylabel=f"bias of query token {keys[-1]:,}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     figure.savefig(file, format="png", dpi=110)
-
-
-def _draw_matrix(axes, bias: np.ndarray, scale: dict[str, float]):
-    """Draw the matrix B[i, j] = bias[i - j] and return its image; scale: limits of the colors."""
-    context = len(bias)
-    tokens = np.linspace(0, context - 1, min(context, MATRIX_PIXELS)).astype(int)
-    distances = tokens[:, None] - tokens
-    matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
-    extent = (0, context, context, 0)
-    image = figures.draw_matrix(axes, matrix, extent=extent, **scale)
-    axes.tick_params(labelsize=7)
-    return image

@@ -58,34 +58,31 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
     figures.check_png(config.out)
-    lines, described = [], {}
-    for run in config.runs:
-        losses = read_losses(Path(run), config.kind)
+    lines, runs, trainings = [], [], {training_of(Path(run)) for run in config.runs}
+    has_record = config.kind == "train" and len(trainings) == 1
+    for run in map(Path, config.runs):
+        losses = read_losses(run, config.kind)
         points = [(step, loss) for step, loss in losses if step >= config.from_step]
         if not points:
             raise InputError(
                 f"{run} has no {config.kind} losses from step {config.from_step}: "
                 "remove it, or use a lower --from_step"
             )
-        lines.append((Path(run).name, points))
-        described[run] = {"step": losses[-1][0], "losses": losses}
-    trainings = {training_of(Path(run)) for run in config.runs}
-    record = None
-    if config.kind == "train" and len(trainings) == 1:
-        runs = [describe_run(Path(run)) | losses for run, losses in described.items()]
-        record = {"metric": METRIC, "training": trainings.pop(), "runs": runs}
+        lines.append((run.name, points))
+        if has_record:
+            runs.append(describe_run(run) | {"step": losses[-1][0], "losses": losses})
     with atomic(config.out) as file:
         figures.losses(lines, file)
     print(f"wrote {config.out}")
-    if record:
+    if has_record:
         path = Path(config.out).with_suffix(".json")
-        write_json(path, record)
+        write_json(path, {"metric": METRIC, "training": trainings.pop(), "runs": runs})
         print(f"record: {path}")
 
 
 def describe_run(run: Path) -> dict:
     """Return the name, encoding, size, objective and seed of a run."""
-    if (run / "finetune.json").exists():
+    if training_of(run) == FINETUNING:
         path, remedy = run / "config.json", "fine-tune again, or remove the run"
         model = read_json(path, remedy)
         others = {"seed": read_finetuning(run)["settings"]["seed"], "objective": "mlm"}
