@@ -21,12 +21,13 @@ With a higher --shards, or without it, shards are added to the existing ones.
 import functools
 import hashlib
 import itertools
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic
+from runtime.files import writing
 
 import numpy as np
 
@@ -206,20 +207,20 @@ def download_shards(config: Config) -> None:
                 if problems := shard_format.check_shard(Path(downloaded), version=1):
                     problem = problems[0].rpartition(": ")[0]
                     raise InputError(f"{repository}: {problem}: {remedy}")
-                meta.add_shard(wanted[file], copy_shard(Path(downloaded), folder / file))
+                meta.add_shard(wanted[file], move_shard(Path(downloaded), folder / file))
                 meta.write()
             finally:
                 shutil.rmtree(folder / ".fetched", ignore_errors=True)
 
 
-def copy_shard(downloaded: Path, path: Path) -> dict:
-    """Copy a shard to `path` atomically and return its entry for meta.json."""
+def move_shard(downloaded: Path, path: Path) -> dict:
+    """Move a shard to `path` and return its entry for meta.json."""
     tokens = shard_format.TokenFile(downloaded)[:]
-    digest = hashlib.sha256()
-    with open(downloaded, "rb") as content, atomic(path) as file:
-        while block := content.read(shard_format.READ_BYTES):
-            digest.update(block)
-            file.write(block)
+    with open(downloaded, "rb") as content:
+        digest = hashlib.file_digest(content, "sha256")
+        os.fsync(content.fileno())
+    with writing(path):
+        os.replace(downloaded, path)
     return {
         "file": path.name,
         "documents": int(np.count_nonzero(tokens == shard_format.GPT2_VOCABULARY - 1)),

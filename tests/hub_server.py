@@ -14,12 +14,12 @@ use: descriptions of repositories, file trees, and files by redirects (302 to an
 files, 307 for others) with ETag, X-Repo-Commit and ranges. Everything else is answered by 404.
 """
 
+import argparse
 import hashlib
 import json
 import re
 import socket
 import struct
-import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -106,7 +106,7 @@ class HubServer:
     requests: "METHOD PATH RANGE" of every request so far.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, port: int = 0):
         self.folder = folder
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.faults: list[Fault] = []
@@ -115,7 +115,9 @@ class HubServer:
         self.lock = threading.Lock()
         self.closing = threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self})
-        self.servers = [_Server((host, 0), handler) for host in ("127.0.0.1", "127.0.0.2")]
+        self.servers = [
+            _Server(address, handler) for address in (("127.0.0.1", port), ("127.0.0.2", 0))
+        ]
         self.endpoint, self.storage = (
             "http://{}:{}".format(*server.server_address) for server in self.servers
         )
@@ -356,11 +358,15 @@ def folder_entry(path: str) -> dict:
 def main():
     import hub_examples
 
-    folder = Path(sys.argv[1])
-    if "--examples" in sys.argv:
-        hub_examples.write_datasets(folder)
-        hub_examples.write_models(folder)
-    with HubServer(folder) as hub:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--examples", action="store_true")
+    config = parser.parse_args()
+    if config.examples:
+        hub_examples.write_datasets(config.folder)
+        hub_examples.write_models(config.folder)
+    with HubServer(config.folder, config.port) as hub:
         print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
         threading.Event().wait()
 

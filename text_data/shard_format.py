@@ -35,7 +35,6 @@ MAGIC = 20240520
 LLAMA_MAGIC = 20240801  # llm.c's shards of Llama tokens
 TOKEN_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}  # by version
 HEADER_BYTES = 4 * 256
-READ_BYTES = 1 << 24  # read at a time to hash or copy a shard
 GPT2_VOCABULARY = 50257
 SHARD_NAME = re.compile(r"(?:.+_)?(?P<split>train|val|test)(?:_(?P<index>\d+))?\.bin")
 HEADERLESS_NAMES = ("train.bin", "val.bin")
@@ -123,14 +122,11 @@ def check_shard(
             header = file.read(HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
             problem = _check_header(header, size, tokens, version, headerless)
-            if not problem and sha256:
-                digest = hashlib.sha256(header)
-                while block := file.read(READ_BYTES):
-                    digest.update(block)
-                if digest.hexdigest() != sha256:
-                    problem = (
-                        "has been changed since it was written (its SHA-256 differs from meta.json)"
-                    )
+            file.seek(0)
+            if not problem and sha256 and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                problem = (
+                    "has been changed since it was written (its SHA-256 differs from meta.json)"
+                )
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again to write missing shards"]
     except OSError as error:

@@ -165,7 +165,10 @@ def load_table(path: str | None, hub_table: dict, flag: str, revision: str | Non
             rows, commit = hub.load_table(hub_table, revision)
         else:
             files = [glob.escape(path)]
-            rows, commit = datasets.load_dataset(builder, data_files=files, split="train"), None
+            rows, commit = (
+                datasets.load_dataset(path=builder, data_files=files, split="train"),
+                None,
+            )
     if not len(rows):
         raise InputError(f"{name} has no rows: use another {flag}")
     return rows, name, commit
@@ -278,10 +281,11 @@ def _open(path: str | Path) -> Iterator[Any]:
     import fsspec.compression
     import fsspec.utils
 
+    openers: dict[Any, Any] = fsspec.compression.compr
     compression = fsspec.utils.infer_compression(str(path))
     with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
         if compression:
-            file = fsspec.compression.compr[compression](file, mode="rb")
+            file = openers[compression](file, mode="rb")
         yield file
 
 

@@ -113,11 +113,12 @@ class HuggingFaceTokenizer(Tokenizer):
         self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
         end = json.loads(files[SETTINGS_FILE])["eos_token"]
-        self.eot = self.backend.token_to_id(end)
-        if self.eot is None:
+        eot = self.backend.token_to_id(end)
+        if eot is None:
             raise InputError(
                 f"tokenizer {self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}"
             )
+        self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
@@ -355,7 +356,7 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
         )
     end = END_OF_TEXT
     if backend.token_to_id(end) is None:
-        end = loaded.eos_token or loaded.bos_token or end
+        end = str(loaded.eos_token or loaded.bos_token or end)
     tokenizer = HuggingFaceTokenizer.from_backend(description, backend, end)
     if tokenizer.decode(tokenizer.encode(SAMPLE)) != SAMPLE:
         print(
