@@ -66,10 +66,10 @@ def main(argv=None):
             f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,} tokens, not "
             f"GPT-2's {GPT2_VOCABULARY:,}: name another model"
         )
-    run.config |= {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
+    found = {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
     if revision:
-        run.config["revision"] = revision
-    run.start(torch.device("cpu"))
+        found["revision"] = revision
+    run.start(torch.device("cpu"), found)
     unused = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": []}
     run.save(model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused)
     run.finish()

@@ -126,10 +126,7 @@ LATER_SETTINGS = {"optimizer": "adamw"}
 
 
 class CorruptCheckpoint(InputError):
-    """A checkpoint file whose bytes are not those that were written.
-
-    path: of the file. reason: what was found.
-    """
+    """A checkpoint file whose bytes are not those that were written."""
 
     def __init__(self, path: Path, reason: str):
         paths = list_checkpoints(path.parent)
@@ -255,15 +252,10 @@ class _HashedFile:
 
 
 def _read(path: Path, weights: bool) -> tuple[Any, str | None]:
-    """Return the content of a checkpoint file and its SHA-256, None without weights.
-
-    Raises FileNotFoundError if there is no file, CorruptCheckpoint, or InputError.
-    """
+    """Return the content of a checkpoint file and its SHA-256, None without weights."""
     try:
         with open(path, "rb") as file:
-            sha256 = _check_digest(path, file) if weights else None
-            if not weights:
-                _check_settings(path, file)
+            sha256 = _check_digest(path, file) if weights else _check_settings(path, file)
             file.seek(0)
             # A path can be mapped into memory, a file cannot.
             source = file if weights else path
@@ -373,11 +365,7 @@ def trained_steps(checkpoint: dict) -> int | None:
 
 
 def training_settings(checkpoint: dict) -> dict:
-    """Return the settings that define what a run learns, without those of single runs.
-
-    Encoding, plugins, seed and initial weights are not among them, nor settings with the value that
-    older checkpoints imply.
-    """
+    """Return what a run learns with, but not the encoding, seed, initial weights and defaults."""
     excluded = MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
     items = checkpoint["config"].items()
     later = LATER_SETTINGS.items()

@@ -72,10 +72,7 @@ def select_device(
             raise InputError(f"--device {device} is one GPU for several processes: use cuda")
         selected = torch.device("cuda", local_rank)
     configure_backends(selected)
-    name = dtype
-    reason = ""
-    if dtype == "auto":
-        name, reason = _default_dtype(selected)
+    name, reason = _default_dtype(selected) if dtype == "auto" else (dtype, "")
     print(f"device {describe(selected)}, {name}{reason}")
     return selected, DTYPES[name]
 
@@ -102,12 +99,10 @@ def _parse_device(device: str) -> torch.device:
 
 
 def _check_gpu_is_usable(device: str) -> None:
-    """Raise InputError if there is an NVIDIA GPU but CUDA does not work: auto would use the CPU.
-
-    A container without access to the GPUs of its machine has no device file.
-    """
+    """Raise InputError if there is an NVIDIA GPU but CUDA does not work: auto would use the CPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()
     is_hidden = not re.match(r"\d|GPU-|MIG-", visible)  # empty, -1, or Slurm's NoDevFiles
+    # A container without access to the GPUs of its machine has no device file.
     has_gpu = any(DEVICE_FOLDER.glob("nvidia[0-9]*"))
     if torch.cuda.is_available() or is_hidden or not has_gpu:
         return
@@ -129,10 +124,7 @@ def _default_dtype(device: torch.device) -> tuple[str, str]:
 
 
 def configure_backends(device: torch.device) -> None:
-    """Set process-wide options: flush denormals, disable TF32 in convolutions, keep freed memory.
-
-    Only a CPU needs to keep freed memory; that option cannot be undone.
-    """
+    """Set process-wide options: flush denormals, no TF32 in convolutions, keep memory of CPUs."""
     # NumPy before 2.4 looks for denormals at the first call, and warns if they are flushed.
     np.finfo(np.float32)
     np.finfo(np.float64)

@@ -192,11 +192,7 @@ def _agree_on_start(store: Store, rank: int, world_size: int) -> str:
 
 
 def _explain(error: Exception, store: Store, processes: Processes) -> list[str]:
-    """Return the lines that this rank prints for a user error or for a failed collective.
-
-    Each line is printed by one rank. Ranks whose collective failed print nothing if a user error
-    has ended another one. torchrun prints which rank has ended, but does not notice one that hangs.
-    """
+    """Return the lines that this rank prints: each line on one rank, user errors before others."""
     is_user_error = isinstance(error, InputError)
     lines = [*error.problems] if is_user_error else [ENDED]
     try:
@@ -219,13 +215,10 @@ def _is_collective_failure(error: Exception) -> bool:
 
 
 def _describe_failure(reason: str, store: Store, processes: Processes) -> str:
-    """Return one line for a collective that failed because a rank has ended or does not answer.
-
-    reason: of the collective. After a timeout, all ranks but those that hang arrive here within
-    seconds, because they have waited for the same collective.
-    """
+    """Return one line for a collective that failed because a rank has ended or does not answer."""
     if not re.search("timed? ?out", reason, re.IGNORECASE):
         return ENDED
+    # All ranks but those that hang have waited for the same collective, and arrive within seconds.
     store.set(f"waited/{processes.rank}", "")
     time.sleep(GATHERING_SECONDS)
     hanging = [
@@ -249,18 +242,15 @@ def _leave_group() -> None:
 
 
 class Signals:
-    """Context that sets `received` at SIGTERM or SIGINT instead of stopping the process.
+    """Context that sets `received` at SIGTERM or SIGINT, also repeated ones, and does not stop."""
 
-    Further signals change nothing: launchers forward those that the terminal or Slurm has already
-    sent to the process.
-    """
+    def __init__(self):
+        self.received = False
+        self.old_handlers = {}
 
     def __enter__(self):
-        self.received = False
-        self.old_handlers = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.old_handlers[number] = signal.signal(number, self._receive)
         return self
 
     def _receive(self, number, frame):

@@ -51,10 +51,7 @@ def atomic(path: str | Path):
 
 
 def _open_partial_file(path: Path):
-    """Create, lock and return a temporary file for `path`: (its path, the open file).
-
-    The lock, which ends with the process, keeps `remove_partial_files` from deleting the file.
-    """
+    """Return the path of a temporary file, and the file, locked for `remove_partial_files`."""
     while True:
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
         file = open(partial, "wb")  # noqa: SIM115

@@ -83,22 +83,15 @@ def load_plugin(path: str | Path) -> Plugin:
 
 
 def _registry() -> dict[str, type]:
-    """Return the classes of all encodings by name, those of the repository included.
-
-    Imported late, because programs that load no encoding do not need torch, which takes seconds.
-    """
-    import more_encodings  # noqa: F401
+    """Return the classes of all encodings by name, those of the repository included."""
+    import more_encodings  # noqa: F401  # late: torch takes seconds
     import posenc
 
     return posenc.ENCODINGS
 
 
 def _import_file(path: Path, module: str, source: bytes, before: dict) -> tuple[str, ...]:
-    """Import a file as a module and return the names of its encodings.
-
-    source: of the file. before: the encodings registered so far. Raises InputError for errors in
-    the file, with their line, and as `_new_names` does.
-    """
+    """Import a file and return its encodings' names; InputError has the line of an error."""
     imported = types.ModuleType(module)
     imported.__file__ = str(path)
     sys.modules[module] = imported

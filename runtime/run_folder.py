@@ -142,45 +142,35 @@ class Run:
         return checkpoint
 
     def _check_changes(self, changed: dict, old_data: dict, override: Set[str]) -> None:
-        """Raise InputError for changes that are not allowed or not asked for.
-
-        changed: settings with their old and new value. More steps need no override.
-        """
+        """Raise InputError for changes that are not allowed; more steps need no override."""
         extends = "steps" in changed and changed["steps"][1] > changed["steps"][0]
         allowed = override | ({"steps"} if extends else set())
         refused = [name for name in changed if name not in allowed]
         flag = ",".join(name for name in [*sorted(override), *refused] if name in MAY_BE_OVERRIDDEN)
         problems = []
+
+        def refuse(difference: str, remedy: str) -> None:
+            problems.extend(refusals(self.folder, [difference], remedy))
+
         for name, (old, new) in changed.items():
             if name == "steps" and new < self.step:
-                problems += refusals(
-                    self.folder,
-                    [f"trained for {self.step} steps already, not {new}"],
-                    f"pass --steps {old}, or use another --out_dir",
-                )
+                remedy = f"pass --steps {old}, or use another --out_dir"
+                refuse(f"trained for {self.step} steps already, not {new}", remedy)
             elif name in refused:
                 remedy = USE_THE_SAME
                 if name in MAY_BE_OVERRIDDEN:
-                    remedy = (
-                        f"use the same, or pass --override {flag} to change it from step "
-                        f"{self.step} on"
-                    )
+                    change = f"--override {flag} to change it from step {self.step} on"
+                    remedy = f"use the same, or pass {change}"
                 differences = [difference(name, old, new)]
                 if name == "plugin":
                     differences = plugins.changes({name: old}, {name: new}, self.folder)
                 problems += refusals(self.folder, differences, remedy)
         if old_data != self.data:
-            problems += refusals(
-                self.folder,
-                [f"not trained on the data in {self.config['data']}"],
-                f"use the same, or start a new run with --init_from {self.folder}",
-            )
+            remedy = f"use the same, or start a new run with --init_from {self.folder}"
+            refuse(f"not trained on the data in {self.config['data']}", remedy)
         if changed and not problems and self.step == self.config.get("steps"):
-            problems = refusals(
-                self.folder,
-                [f"trained for all {self.step} steps, nothing is left for other settings"],
-                "pass larger --steps",
-            )
+            reason = f"trained for all {self.step} steps, nothing is left for other settings"
+            refuse(reason, "pass larger --steps")
         if problems:
             raise InputError(*problems)
 
@@ -259,11 +249,7 @@ class Run:
         self.corrupt = []
 
     def _truncate_log(self) -> list[dict]:
-        """Truncate the log to the checkpoint's step and return its records.
-
-        Training repeats the later steps. An incomplete last line is removed, too. Other corrupt
-        lines are moved to another file.
-        """
+        """Truncate the log to the checkpoint's step, move corrupt lines, and return the records."""
         path = self.folder / LOG
         if not path.exists():
             return []
@@ -328,10 +314,7 @@ class Run:
         )
 
     def write_checkpoint(self, checkpoint: dict, events: list) -> None:
-        """Write a checkpoint atomically, then remove older ones.
-
-        checkpoint, events: of `copy_to_host`.
-        """
+        """Write a checkpoint of `copy_to_host` atomically, then remove older ones."""
         for event in events:
             event.synchronize()
         # The log on disk must have all records up to the checkpoint.

@@ -99,7 +99,7 @@ def test_damage_never_changes_the_settings_that_are_read(run, tmp_path):
     expected = checkpoints.load_checkpoint(run, weights=False)["config"]
     generator = random.Random(1)
     found = 0
-    for position in range(0, len(whole), len(whole) // 300):
+    for position in range(0, len(whole), len(whole) // 150):
         content = bytearray(whole)
         content[position] ^= 1 << generator.randrange(8)
         path.write_bytes(content)
