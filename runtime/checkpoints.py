@@ -45,16 +45,10 @@ FORMAT = "gpt checkpoint 3"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 READ_BYTES = 1 << 20  # read at a time to compute it
 NETWORK = {
-    "size": str,
-    "pe": str,
-    "vocab_size": Length,
-    "block_size": Length,
-    "n_layer": Length,
-    "n_head": Length,
-    "n_embd": Length,
+    "size pe attention": str,
+    "vocab_size block_size n_layer n_head n_embd": Length,
     "attn_scale": nullable(float),
     "causal": bool,
-    "attention": str,
     "skip_tolerance": float,
 }
 SETTINGS = {  # which programs read; --init_from and imported weights have others
@@ -119,8 +113,6 @@ MAY_BE_OVERRIDDEN = {
     "seed",
     "plugin",
 }
-
-
 # Settings that older checkpoints do not have, with their values.
 LATER_SETTINGS = {"optimizer": "adamw"}
 

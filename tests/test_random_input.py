@@ -194,17 +194,13 @@ def test_values_in_meta_json(data, data_dir, run, texts):
         path = shutil.copytree(data_dir, folder / "toy") / "meta.json"
         path.write_text(json.dumps(mutate(json.loads(path.read_text()), data)))
         copied = shutil.copytree(run, folder / "run")
-        action = data.draw(
-            st.sampled_from(
-                [
-                    (train_gpt, *TINY, "--steps", "2", "--data", "toy", "--out_dir", "out"),
-                    (eval_extrapolation, copied, "--data", "toy", *LENGTHS),
-                    (prepare_text, texts, "--val_every", "5", "--out_dir", "toy"),
-                    (prepare_text, "--verify", "--out_dir", "toy"),
-                ]
-            )
-        )
-        call(*action).check()
+        actions = [
+            [train_gpt, *TINY, "--steps", "2", "--data", "toy", "--out_dir", "out"],
+            [eval_extrapolation, copied, "--data", "toy", *LENGTHS],
+            [prepare_text, texts, "--val_every", "5", "--out_dir", "toy"],
+            [prepare_text, "--verify", "--out_dir", "toy"],
+        ]
+        call(*data.draw(st.sampled_from(actions))).check()
 
 
 @pytest.fixture
@@ -230,30 +226,21 @@ def test_values_in_records_of_each_kind(make, data, quick_plots):
         assert {path.name for path in folder.iterdir()} <= {*names, "out"}
 
 
-def read_run(data, run, data_dir):
-    """Call a program that reads the checkpoint of a run."""
-    train = [*TINY, "--data", data_dir, "--out_dir"]
-    program, *flags = data.draw(
-        st.sampled_from(
-            [
-                (eval_extrapolation, run, "--lengths", "8", *CPU),
-                (sample, run, *CPU, "--max_new_tokens", "2"),
-                (export_hf, run, "--out_dir", "out"),
-                (train_gpt, *train, "out", "--init_from", run),
-                (train_gpt, *train, run, "--resume", "--steps", "8"),
-            ]
-        )
-    )
-    call(program, *flags).check()
-
-
 @random_input
 @given(data=st.data())
 def test_values_in_checkpoints(data, run, data_dir):
+    train = [train_gpt, *TINY, "--data", data_dir, "--out_dir"]
+    actions = [
+        [eval_extrapolation, "run", "--lengths", "8", *CPU],
+        [sample, "run", *CPU, "--max_new_tokens", "2"],
+        [export_hf, "run", "--out_dir", "out"],
+        [*train, "out", "--init_from", "run"],
+        [*train, "run", "--resume", "--steps", "8"],
+    ]
     with limited_folder() as folder:
         path = shutil.copytree(run, folder / "run") / NEWEST
         save_checkpoint(mutate(torch.load(path, weights_only=True), data), path)
-        read_run(data, path.parent, data_dir)
+        call(*data.draw(st.sampled_from(actions))).check()
 
 
 @random_input
