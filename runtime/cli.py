@@ -119,9 +119,7 @@ def parse(
     return config
 
 
-def _make_parser(
-    config_class: type, fields: dict, description: str | None, positional: tuple[str, str] | None
-) -> ArgumentParser:
+def _make_parser(config_class: type, fields: dict, description, positional) -> ArgumentParser:
     """Return a parser with a flag for each field; arguments as in `parse`."""
     parser = ArgumentParser(
         description=description,
@@ -129,9 +127,8 @@ def _make_parser(
         formatter_class=_HelpFormatter,
         print_config=None,
     )
-    parser.add_argument(
-        "--config", action="config", help="YAML file of settings; flags override it"
-    )
+    help = "YAML file of settings; flags override it"
+    parser.add_argument("--config", action="config", help=help)
     if positional:
         parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
     skipped: set[str | int] = {positional[0]} if positional else set()
@@ -249,9 +246,8 @@ def _read_values(path: str) -> dict:
         with open(path, encoding="utf-8") as file:
             values = yaml.safe_load(file)
     except OSError as error:
-        raise InputError(
-            f"--config {path} cannot be read ({error.strerror}): use another file"
-        ) from None
+        problem = f"--config {path} cannot be read ({error.strerror}): use another file"
+        raise InputError(problem) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if CONVERSION_LIMIT in str(error):
             raise InputError(TOO_MANY_DIGITS) from None

@@ -144,11 +144,8 @@ def process_group():
 
 
 def _end_with_launcher() -> None:
-    """Start a thread that ends this process when torchrun, its parent, has ended.
-
-    It ends at once, without a checkpoint, so that the next --resume can lock the run folder. Linux
-    would send PR_SET_PDEATHSIG when the parent's thread ends, not its process.
-    """
+    """Start a thread that ends this process, to unlock the run, when torchrun has ended."""
+    # Linux would send PR_SET_PDEATHSIG when the parent's thread ends, not its process.
     launcher = os.getppid()
     is_first = os.environ["LOCAL_RANK"] == "0"
 

@@ -125,10 +125,7 @@ def locked(path: str | Path):
 
 
 def set_default_permissions(folder: Path) -> None:
-    """Give the files in a folder the permissions of new files, 0666 without the umask's bits.
-
-    safetensors writes files that only their owner can read.
-    """
+    """Let others read the files of safetensors in a folder, as the umask allows for new files."""
     umask = _umask()
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():

@@ -55,10 +55,7 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
 
 
 class PackedLinear(nn.Module):
-    """A bfloat16 Linear layer on a CPU whose weight oneDNN packed once, without gradients.
-
-    The result is that of `F.linear`, which packs the weight again in each call.
-    """
+    """A bfloat16 Linear layer on a CPU without gradients, whose weight oneDNN packed only once."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -75,12 +72,10 @@ class PackedLinear(nn.Module):
 
 def can_pack(weight: Tensor) -> bool:
     """Return whether `PackedLinear` supports a weight."""
-    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-    return (
-        on_cpu
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
+        return False
+    mkldnn = torch.ops.mkldnn
+    return torch.backends.mkldnn.is_available() and mkldnn._is_mkldnn_bf16_supported()
 
 
 def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) -> None:
@@ -107,10 +102,7 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
-    """Load a state_dict strictly.
-
-    Raises InputError if names or shapes differ, or if a parameter contains NaN or Inf.
-    """
+    """Load a state_dict; raise InputError for other names or shapes, NaN or Inf."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

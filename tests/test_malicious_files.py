@@ -206,9 +206,8 @@ def test_paths_in_meta_json(name, part, is_complete, run, data, outside, tmp_pat
     call(eval_extrapolation, run, "--data", data, *LENGTHS).check(2)
     call(train_gpt, *TINY, "--data", data, "--out_dir", tmp_path / "out").check(2)
     call(prepare_text, text, "--val_every", "5", "--out_dir", data).check()
-    assert {file for file in files_below(tmp_path) - before if not file.startswith("toy/")} == {
-        "text.txt"
-    }
+    new = files_below(tmp_path) - before
+    assert {file for file in new if not file.startswith("toy/")} == {"text.txt"}
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
