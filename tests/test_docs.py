@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -249,8 +250,8 @@ def check_python(arguments: list[str]) -> None:
 
 def check_pytest(arguments: list[str]) -> None:
     for word in arguments:
-        if word.startswith("tests"):
-            assert (ROOT / word.partition("::")[0]).exists(), f"{word} does not exist"
+        path = ROOT / word.partition("::")[0]
+        assert not word.startswith("tests") or path.exists(), f"{word} does not exist"
 
 
 def check_script(arguments: list[str], environment: dict[str, str]) -> None:
@@ -320,46 +321,27 @@ def copy(tmp_path_factory, data_dir):
     return target
 
 
-def marked_blocks() -> list:
-    """Return the blocks fenced as `bash test`, with their pages."""
-    return [
-        pytest.param(code, id=f"{name_of(page)}-{number}")
-        for page in PAGES
-        for number, (language, mark, code) in enumerate(fences(page.read_text()))
-        if language == "bash" and mark == "test"
-    ]
+def blocks_to_run() -> Iterator:
+    """Yield commands for the blocks fenced as `bash test`, and for whole programs in Python."""
+    for page in PAGES:
+        for number, (language, mark, code) in enumerate(fences(page.read_text())):
+            is_program = language == "python" and re.match(r"(#.*\n)*(import|from) ", code)
+            bash = (
+                ["bash", "-euo", "pipefail", "-c"] if (language, mark) == ("bash", "test") else []
+            )
+            if command := ["python", "-c"] if is_program else bash:
+                yield pytest.param([*command, code], id=f"{name_of(page)}-{number}")
 
 
-def run(command: list[str], folder: Path) -> None:
+@pytest.mark.parametrize("command", blocks_to_run())
+def test_blocks_run(command, copy):
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "INSTALLED": "1",
+        **{"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "INSTALLED": "1"},
     }
-    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True)
+    done = subprocess.run(command, cwd=copy, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-
-
-@pytest.mark.parametrize("code", marked_blocks())
-def test_marked_blocks_run(code, copy):
-    run(["bash", "-euo", "pipefail", "-c", code], copy)
-
-
-def python_blocks() -> list:
-    """Return Python code that is a whole program: it starts with an import."""
-    return [
-        pytest.param(code, id=f"{name_of(page)}-{number}")
-        for page in PAGES
-        for number, (language, _, code) in enumerate(fences(page.read_text()))
-        if language == "python" and re.match(r"(#.*\n)*(import|from) ", code)
-    ]
-
-
-@pytest.mark.parametrize("code", python_blocks())
-def test_python_blocks_run(code, copy):
-    run(["python", "-c", code], copy)
 
 
 def python_code(page: str) -> list[str]:
@@ -471,19 +453,17 @@ def test_every_generated_table_is_shown_in_a_page(file):
 
 def refresh() -> None:
     """Rewrite the generated parts of all pages."""
+
+    def copied(part):
+        text = paragraphs(ROOT / part[1], int(part[2]), int(part[3]))
+        return f"<!-- copy {part[1]} {part[2]}-{part[3]} -->\n{text}<!-- end -->"
+
+    def printed(part):
+        return f"<!-- output python {part[1]} -->\n{printed_by(part[1])}<!-- end -->"
+
     for page in PAGES:
         old = page.read_text()
-        text = COPY.sub(
-            lambda part: (
-                f"<!-- copy {part[1]} {part[2]}-{part[3]} -->\n"
-                f"{paragraphs(ROOT / part[1], int(part[2]), int(part[3]))}<!-- end -->"
-            ),
-            old,
-        )
-        text = OUTPUT.sub(
-            lambda part: f"<!-- output python {part[1]} -->\n{printed_by(part[1])}<!-- end -->",
-            text,
-        )
+        text = OUTPUT.sub(printed, COPY.sub(copied, old))
         if text != old:
             page.write_text(text)
             print(f"updated: {name_of(page)}")
