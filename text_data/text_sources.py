@@ -143,7 +143,9 @@ def split_text(text: str):
         yield text[start : start + PIECE_CHARACTERS]
 
 
-def load_table(path: str | None, hub_table: dict, flag: str, revision: str | None = None):
+def load_table(
+    path: str | None, hub_table: dict, flag: str, revision: str | None = None
+) -> tuple[Any, str, str | None]:
     """Return a table (datasets.Dataset), its name for messages, and its commit on the hub or None.
 
     path: a .jsonl or .parquet file, the value of `flag`; None: load hub_table, the arguments of
