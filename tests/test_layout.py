@@ -15,10 +15,6 @@ PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 # Folders of the root that can be imported by accident, as namespace packages.
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()}
 IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
-# Imports that have yet to be removed.
-EXCEPTIONS = {
-    ("evaluation.records", "reporting.metrics"),
-}
 
 
 def test_root_has_at_most_24_python_files():
@@ -53,7 +49,7 @@ def test_every_import_points_to_an_earlier_layer():
     pairs = {(name, other) for name in MODULES for other in IMPORTS[name]}
     ranks = {pair: [RANKS[part_of(name)] for name in pair] for pair in pairs}
     wrong = {pair for pair, (own, other) in ranks.items() if other > own}
-    assert wrong <= EXCEPTIONS
+    assert not wrong
     assert not {pair for pair in pairs if pair[1] in PROGRAMS}
     data = {other for name, other in pairs if part_of(name) == "text_data"}
     assert not data & {"model", "posenc", "attention"}
