@@ -209,60 +209,53 @@ def _describe(x: Tensor) -> str:
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
 
 
+def _hook_calls(encoding, device: str = "cpu") -> Iterator[tuple[str, tuple]]:
+    """Yield the name and the arguments of each hook that an encoding has."""
+    pos, h = (torch.arange(n, device=device) for n in (T, H))
+    x, (q, k) = torch.randn(B, T, C, device=device), torch.randn(2, B, H, T, C // H, device=device)
+    yield "embed", (x, pos)
+    yield "rotate", (q, k, pos)
+    yield "features", (x, pos)
+    q_features, k_features = encoding.features(x, pos)
+    if encoding.bias is not None:
+        wide_q = tuple(feature[..., None] for feature in q_features)
+        wide_k = tuple(feature[..., None, :] for feature in k_features)
+        yield "bias", (wide_q, wide_k, h[:, None, None])
+    if encoding.factors is not None:
+        yield "factors", (q_features, k_features)
+    if encoding.logits_transform is not None:
+        d = pos[:, None] - pos
+        logits, bias = (
+            torch.randn(B, H, T, T, device=device),
+            torch.randn(1, H, 1, 1, device=device),
+        )
+        yield "logits_transform", (logits, bias, q, d, d >= 0)
+
+
+@torch.no_grad()
 def check_inputs_unchanged(spec: str) -> None:
     """Check that no hook modifies its arguments."""
-    encoding, pos = make_encoding(spec), torch.arange(T)
-    d = pos[:, None] - pos
-    calls = {
-        "embed": (torch.randn(B, T, C), pos),
-        "rotate": (*torch.randn(2, B, H, T, C // H), pos),
-        "features": (torch.randn(B, T, C), pos),
-    }
-    if encoding.logits_transform is not None:
-        logits, bias = torch.randn(B, H, T, T), torch.randn(1, H, T, T)
-        q = torch.randn(B, H, T, C // H)
-        calls["logits_transform"] = (logits, bias, q, d, d >= 0)
-    with torch.no_grad():
-        q_features, k_features = encoding.features(torch.randn(B, T, C), pos)
-        if encoding.bias is not None:
-            wide_q = tuple(feature[..., None] for feature in q_features)
-            wide_k = tuple(feature[..., None, :] for feature in k_features)
-            calls["bias"] = (*wide_q, *wide_k)
-        for hook, arguments in calls.items():
-            before = [argument.clone() for argument in arguments]
-            if hook == "bias" and encoding.bias is not None:
-                encoding.bias(wide_q, wide_k, torch.arange(H)[:, None, None])
-            else:
-                getattr(encoding, hook)(*arguments)
-            for argument, copy in zip(arguments, before, strict=True):
-                require(
-                    torch.equal(argument, copy),
-                    f"{hook} modifies one of its arguments in place",
-                    "replace operations such as x.add_() and x += y by x = x + y",
-                )
+    encoding = make_encoding(spec)
+    for hook, arguments in _hook_calls(encoding):
+        groups = [each if isinstance(each, tuple) else (each,) for each in arguments]
+        tensors = [tensor for group in groups for tensor in group]
+        before = [tensor.clone() for tensor in tensors]
+        getattr(encoding, hook)(*arguments)
+        for tensor, copy in zip(tensors, before, strict=True):
+            require(
+                torch.equal(tensor, copy),
+                f"{hook} modifies one of its arguments in place",
+                "replace operations such as x.add_() and x += y by x = x + y",
+            )
 
 
 def check_device(spec: str) -> None:
     """Move the encoding to another device (meta, without values) and call all hooks there."""
     encoding = make_encoding(spec).to("meta")
     with torch.device("cpu"):
-        x = torch.empty(B, T, C, device="meta")
-        pos, h = (torch.arange(n, device="meta") for n in (T, H))
-        q, k = torch.empty(2, B, H, T, C // H, device="meta")
         try:
-            encoding.embed(x, pos)
-            encoding.rotate(q, k, pos)
-            q_features, k_features = encoding.features(x, pos)
-            if encoding.bias is not None:
-                wide_q = tuple(feature[..., None] for feature in q_features)
-                wide_k = tuple(feature[..., None, :] for feature in k_features)
-                encoding.bias(wide_q, wide_k, h[:, None, None])
-            if encoding.factors is not None:
-                encoding.factors(q_features, k_features)
-            if encoding.logits_transform is not None:
-                d = pos[:, None] - pos
-                logits = torch.empty(B, H, T, T, device="meta")
-                encoding.logits_transform(logits, logits[:1, :, :1, :1], q, d, d >= 0)
+            for hook, arguments in _hook_calls(encoding, "meta"):
+                getattr(encoding, hook)(*arguments)
         except (RuntimeError, NotImplementedError) as error:
             raise CheckFailed(
                 f"a hook fails on another device: {' '.join(str(error).split())[:160]}",
