@@ -89,6 +89,8 @@ class Config:
     """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"
     """size of the model: quickstart, tiny, small, medium, large or xl"""
+    vocab_size: int = cli.limited(GPTConfig.vocab_size, 2, 10**7)
+    """train, attention, eval: size of the vocabulary"""
     micro_batch: int = cli.limited(4, 1, 10**9)
     """train, attention, eval, compare (training): sequences per pass"""
     objective: Literal["clm", "mlm"] = "clm"
@@ -241,6 +243,7 @@ def measure(
             compile=result["compile"],
             causal="objective" not in result,
             against=config.against,
+            shape={"vocab_size": config.vocab_size},
         )
         if setting.compile:
             # Otherwise the second context would be compiled for dynamic shapes.

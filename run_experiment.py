@@ -43,7 +43,7 @@ from training.scheduler import Job, Scheduler
 # Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
 NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Programs that do not resume: they are done if their output exists.
-ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare", "scores.speed")
+ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
 # Learning rates that were best at small scale (docs/findings/extrapolation.md), where the config's
 # was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}

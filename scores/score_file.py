@@ -1,369 +1,289 @@
 """Score files: JSON with everything that the fixed budget measured on an encoding.
 
     score = collect("runs/scores", "rope+cable", seeds=[1, 2, 3])   # from the runs
-    path = score_path("runs/mine", "rope+cable")         # runs/mine/rope+cable.json
-    scores = read_scores([path, "results/scores/records.jsonl"])  # a file with one in each line
-    check_comparable(scores)                             # the same budget and text
+    path = write_score("runs/mine", score)                # runs/mine/rope+cable.json
+    scores = read_score_files([path, "results/scores/records.jsonl"])  # {source: score}
+    check_comparable(scores)                              # the same budget and text
 
 scripts/score.sh makes the runs: those of seed 1 are in text/PE and recall/PE, those of seed N in
-text/PE-seedN and recall/PE-seedN, and the measurement of scores.speed is speed/PE.json.
+text/PE-seedN and recall/PE-seedN. The record of bench.py is speed/PE.json.
 
-Results are by seed, then by length or distance in tokens, as in the records of the runs:
-
-    perplexity       loss, its standard error, and mean losses of at most 32 segments of the text
-    recall           recall of text in percent, its standard error, and what each trial gained
-    trained_recall   by kind of sequence ("passage random"): accuracies in percent
-    receptive_field  of the first seed
-    speed            seconds of a training step in interleaved rounds, next to those of rope
-
-A length that the encoding does not support has null. Patterns of more layers than the network of
-the recall task have no trained recall. `budget` is what must be equal for scores to be comparable:
-settings of the trainings, protocols of the evaluations, seeds. It is derived from the records, so a
-run with other settings makes another budget. `text` is what is evaluated, and must be equal, too.
-`training_text` is the SHA-256 of the text that was trained on. It may differ: two modules of the
-standard library have the folder in which Python was built.
+Results are by seed, then by length or distance in tokens, as in the records of the runs. A length
+that the encoding does not support has null. Patterns of more layers than the network of the recall
+task have no trained recall. Scores are comparable if their budgets and texts are equal: both are
+derived from the records, so a run with other settings makes another budget. The training text may
+differ: two modules of the standard library have the folder in which Python was built.
 """
 
+import json
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
-from runtime.checkpoints import load_checkpoint, training_settings
-from runtime.files import read_json, read_json_values
-from runtime.schema import (
-    Count,
-    Length,
-    LengthKey,
-    Loss,
-    NotNegative,
-    Number,
-    Percent,
-    Positive,
-    SeedKey,
-    Text,
-    fields,
-    not_empty,
-    nullable,
-)
+from runtime.files import read_json_values, write_json
+from runtime.schema import Length, LengthKey, Number, Positive, SeedKey, Text, fields
 
+import msgspec
 import torch
+from msgspec import Struct
 
 from benchmarking.cases import cache_bytes
 from errors import InputError
+from evaluation import record_schema
 from evaluation.intervals import segment_losses
-from evaluation.record_schema import SPLIT, read_record
+from evaluation.record_schema import read_record
 from model import GPT, GPTConfig
-from reporting.metrics import (
-    PERPLEXITY,
-    RECALL,
-    RECEPTIVE_FIELD,
-    TRAINED_RECALL,
-    metric_of,
-)
-from scores import speed
+from text_data.recall_task import FILLERS, TASKS
 
-REFERENCES = ("rope", "cable")
 REMEDY = "write it with bash scripts/score.sh"
 DIGITS = 6  # decimals of losses and percentages
-METRICS = (PERPLEXITY, RECALL, RECEPTIVE_FIELD, TRAINED_RECALL)
-
-
-def _by_seed(entry: dict) -> Any:
-    return not_empty(dict[SeedKey, not_empty(dict[LengthKey, nullable(fields(entry))])])
-
-
-TRAINING = fields({"lr": Positive, "steps": Length, "block_size": Length})
-BUDGET = {
-    "seeds": not_empty(list[Count]),
-    "training": TRAINING,
-    "recall_training?": TRAINING,
+RECALL_KINDS = sorted(f"{task.name} {filler}" for task in TASKS for filler in FILLERS)
+KINDS: dict[
+    record_schema.Schema | None, str
+] = {  # of records: field of a score, or kind of sequences of the recall task
+    record_schema.PERPLEXITY: "perplexity",
+    record_schema.RECALL: "recall",
+    record_schema.RECEPTIVE_FIELD: "receptive_field",
+    record_schema.TRAINED_RECALL: "{task} {filler}",
 }
-PERPLEXITY_ENTRY = {
-    "loss": Loss,
-    "loss_se": nullable(NotNegative),
-    "tokens": Length,
-    "blocks": not_empty(list[Loss]),
-    "block_tokens": not_empty(list[Length]),
-}
-RECALL_ENTRY = {"recall": Number, "recall_se": NotNegative, "by_trial": not_empty(list[Number])}
-TRAINED_RECALL_ENTRY = {"accuracy": Percent, "accuracy_se": NotNegative}
-RECEPTIVE_FIELD_ENTRY = {"receptive_field": Positive, "receptive_field_se": NotNegative}
-SCHEMA = fields(
-    {
-        "pe": Text,
-        "plugin?": dict[Text, Text],
-        "commits": not_empty(list[nullable(Text)]),
-        "python": Text,
-        "torch": Text,
-        "processor": Text,
-        "text": fields(SPLIT | {"tokenizer": Text, "sha256": Text}),
-        "training_text": Text,
-        "budget": fields(BUDGET),
-        "parameters": Length,
-        "attention_path": Text,
-        "dtype": Text,
-        "cache_bytes_per_token": Positive,
-        "perplexity": _by_seed(PERPLEXITY_ENTRY),
-        "recall": _by_seed(RECALL_ENTRY),
-        "trained_recall": dict[Text, _by_seed(TRAINED_RECALL_ENTRY)],
-        "steps_to_95": dict[SeedKey, nullable(Length)],
-        "receptive_field": _by_seed(RECEPTIVE_FIELD_ENTRY),
-        "speed": fields(speed.SECONDS),
-    }
-)
+*TEXT_KINDS, _ = KINDS.values()
+SHAPE = ("size", "n_layer", "n_head", "n_embd", "block_size")  # settings of a network
+# What is used of a budget. Two budgets are compared with all settings and protocols.
+TRAINING = fields({"block_size steps": Length})
+BUDGET = fields({"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING})
 
 
-# Files
+class PerplexityEntry(TypedDict):
+    loss: Number
+    loss_se: Number | None
+    tokens: Length
+    blocks: list[Number]  # of at most 32 segments of the text, for paired intervals
+    block_tokens: list[Length]
 
 
-def score_path(folder: str | Path, pe: str) -> Path:
-    """Return the path of an encoding's score file: names of encodings have no slashes."""
-    return Path(folder) / f"{pe}.json"
+class RecallEntry(TypedDict):
+    recall: Number
+    recall_se: Number
+    by_trial: list[Number]  # gains in nats
 
 
-def read_scores(paths: Iterable[str | Path]) -> dict[str, dict]:
-    """Return {source: score} of files; see read_json_values for the sources.
-
-    Raises InputError if one is missing or something else.
-    """
-    scores = {}
-    for path in paths:
-        for source, score in read_json_values(path, REMEDY, SCHEMA).items():
-            problem, name = _find_inconsistency(score), Path(source).name
-            if problem is None and name.endswith(".json") and name != f"{score['pe']}.json":
-                problem = f"field pe is {score['pe']}"
-            if problem:
-                raise InputError(f"{source} is not a score file ({problem}): {REMEDY}")
-            scores[source] = score
-    return scores
+class AccuracyEntry(TypedDict):
+    accuracy: Number
+    accuracy_se: Number
 
 
-def read_folder(folder: str | Path) -> dict[str, dict]:
+class ReceptiveFieldEntry(TypedDict):
+    receptive_field: Number
+    receptive_field_se: Number
+
+
+Entry = TypeVar("Entry")
+BySeed = dict[SeedKey, dict[LengthKey, Entry | None]]
+
+
+class Score(Struct, omit_defaults=True):
+    """What the fixed budget measured on an encoding."""
+
+    pe: Text
+    commits: list[Text | None]
+    python: Text
+    torch: Text
+    processor: Text
+    text: dict[str, Text]
+    training_text: Text
+    budget: dict[str, Any]
+    parameters: Length
+    attention_path: Text
+    dtype: Text
+    cache_bytes_per_token: Positive
+    perplexity: BySeed[PerplexityEntry]
+    recall: BySeed[RecallEntry]
+    trained_recall: dict[str, BySeed[AccuracyEntry]]
+    steps_to_95: dict[SeedKey, Length | None]
+    receptive_field: BySeed[ReceptiveFieldEntry]  # of the first seed
+    speed: dict[str, list[Positive]]  # seconds of training steps in interleaved rounds
+    plugin: dict[Text, Text] | None = None
+
+    def __post_init__(self):
+        msgspec.convert(self.budget, BUDGET)
+        seeds = {*map(str, self.budget["seeds"])}
+        results = [self.perplexity, self.recall, *self.trained_recall.values()]
+        if any(by_seed.keys() != seeds for by_seed in results):
+            raise ValueError("results have other seeds than the budget")
+
+    def length(self, multiple: float, training: str = "training") -> str:
+        """Return the key of results at a multiple of the length of a training of the budget."""
+        return str(round(multiple * self.budget[training]["block_size"]))
+
+
+def read_folder(folder: str | Path) -> dict[str, Score]:
     """Return {encoding: score} of the score files in a folder, those of one score last."""
-    folder = Path(folder)
-    scores = read_scores([*sorted(folder.glob("*.jsonl")), *sorted(folder.glob("*.json"))])
-    return {score["pe"]: score for score in scores.values()}
+    paths = [*Path(folder).glob("*.jsonl"), *Path(folder).glob("*.json")]
+    return {score.pe: score for score in read_score_files(paths).values()}
 
 
-def _find_inconsistency(score: dict) -> str | None:
-    """Return how the fields of a score contradict each other, or None."""
-    seeds = {*map(str, score["budget"]["seeds"])}
-    results = {name: score[name] for name in ("perplexity", "recall")} | score["trained_recall"]
-    for name, by_seed in results.items():
-        if by_seed.keys() != seeds:
-            return f"{name} has other seeds than the budget"
-    if score["trained_recall"] and "recall_training" not in score["budget"]:
-        return "field budget.recall_training is missing"
-    if len(score["speed"]["seconds"]) != len(score["speed"]["rope"]):
-        return "field speed has different numbers of rounds"
-    for by_length in score["perplexity"].values():
-        for entry in filter(None, by_length.values()):
-            if len(entry["blocks"]) != len(entry["block_tokens"]):
-                return "perplexity has different numbers of blocks and block_tokens"
-    return None
+def write_score(folder: str | Path, score: Score) -> None:
+    """Write a score file: names of encodings have no slashes."""
+    path = Path(folder) / f"{score.pe}.json"
+    write_json(path, msgspec.to_builtins(score))
+    print(f"wrote {path}")
 
 
-def check_comparable(scores: dict[str, dict]) -> None:
+def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
+    """Return {source: score} of files; see read_json_values for the sources, and what it raises."""
+    return {
+        source: msgspec.convert(value, Score)
+        for path in paths
+        for source, value in read_json_values(path, REMEDY, Score).items()
+    }
+
+
+def check_comparable(scores: dict[str, Score]) -> None:
     """Raise InputError unless all scores, {source: score}, have the same budget and text."""
-    problems = []
-    first_path, first = next(iter(scores.items()))
-    holders = {}  # part of the budget -> first score that has it
-    for path, score in scores.items():
-        if score["text"] != first["text"]:
-            problems.append(
-                f"{path} is measured on another text than {first_path}: prepare the text with "
-                f"Python {first['python']} (here {score['python']})"
-            )
-        for name, value in score["budget"].items():
-            holder = holders.setdefault(name, path)
-            if value != scores[holder]["budget"][name]:
+    problems, first = [], {}
+    for source, score in scores.items():
+        for name, value in {"text": score.text, **score.budget}.items():
+            holder = first.setdefault(name, source)
+            other = scores[holder]
+            if value != (other.text if name == "text" else other.budget[name]):
                 problems.append(
-                    f"{path} has another budget than {holder} ({name}): measure both with "
-                    "scripts/score.sh of the same commit and the same settings"
+                    f"{source} has another budget than {holder} ({name}): measure both by "
+                    "scripts/score.sh of one commit with the same settings, and prepare the text "
+                    f"with Python {other.python} (here {score.python})"
                 )
     if problems:
         raise InputError(*problems)
 
 
-# From runs
+# From records
 
 
-@dataclass(frozen=True)
-class RunRecords:
-    """What was measured on one run."""
+def collect(folder: Path, pe: str) -> Score:
+    """Return the score of an encoding, from the records of its runs in a folder.
 
-    folder: Path
-    checkpoint: dict
-    records: dict[str, dict]
-    """by kind: name of the metric; of trained recall: task and filler, as in "passage random" """
-
-
-def collect(folder: str | Path, pe: str, seeds: list[int]) -> dict:
-    """Return the score of an encoding, from its runs and their records in a folder.
-
-    Raises InputError if a run, a step of it or a record is missing, if a record is there twice, or
-    if the seeds differ in settings, protocol or text.
+    Raises InputError if a record is missing or there twice, or if the runs differ in settings,
+    protocol or text.
     """
-    texts, tasks = (read_runs(Path(folder) / task, pe, seeds) for task in ("text", "recall"))
-    first = texts[seeds[0]]
-    measured = {
-        "perplexity": records_of(texts, PERPLEXITY.name),
-        "recall": records_of(texts, RECALL.name),
-        "receptive_field": records_of({seeds[0]: first}, RECEPTIVE_FIELD.name),
-    }
-    kinds = sorted(tasks[seeds[0]].records) or [TRAINED_RECALL.name] if tasks else []
-    trained = {kind: records_of(tasks, kind) for kind in kinds}
-    records = [
-        each for by_seed in (*measured.values(), *trained.values()) for each in by_seed.values()
-    ]
-    rounds = read_json(Path(folder) / "speed" / f"{pe}.json", REMEDY, speed.SCHEMA)
-    if rounds["pe"] != pe:
-        raise InputError(f"{folder}/speed/{pe}.json is the speed of {rounds['pe']}: {REMEDY}")
+    names = [path.name for path in folder.glob("text/*")]
+    matches = [re.fullmatch(rf"{re.escape(pe)}(?:-seed(\d+))?", name) for name in names]
+    seeds = sorted(int(match[1] or 1) for match in matches if match)
+    if not seeds:
+        raise InputError(f"{folder}/text has no runs of {pe}: {REMEDY}")
+    by_kind = {kind: {} for kind in (*TEXT_KINDS, *RECALL_KINDS)}  # records by seed
+    for seed in seeds:
+        name = pe if seed == 1 else f"{pe}-seed{seed}"
+        records = read_run(folder / "text" / name, pe, seed)
+        kinds = [kind for kind in TEXT_KINDS if seed == seeds[0] or kind != "receptive_field"]
+        if "@" not in pe or (folder / "recall" / name).exists():
+            records |= read_run(folder / "recall" / name, pe, seed)
+            kinds += RECALL_KINDS
+        for kind in kinds:
+            if kind not in records:
+                raise InputError(f"seed {seed} of {pe} has no record of {kind}: {REMEDY}")
+            by_kind[kind][str(seed)] = records[kind]
+    trained = [kind for kind in RECALL_KINDS if by_kind[kind]]
+    records = [record for by_seed in by_kind.values() for record in by_seed.values()]
+    first, provenance = records[0], records[0]["provenance"]
 
-    budget: dict[str, Any] = {"seeds": seeds, "training": same_settings(texts)}
-    budget |= {name: same_protocol(by_seed, folder) for name, by_seed in measured.items()}
+    path = folder / "speed" / f"{pe}.json"
+    bench = read_record(path, REMEDY)
+    ((context, cases),) = bench["train"]["contexts"].items()
+    if not cases.get(pe):
+        raise InputError(f"{path} has no speed of {pe}: {REMEDY}")
+    protocols = {kind: same("protocol", each.values()) for kind, each in by_kind.items()}
+    results = {kind: compact(by_seed) for kind, by_seed in by_kind.items()}
+    budget = {
+        "seeds": seeds,
+        "training": same("settings", by_kind["perplexity"].values()),
+        **{name: protocols[name] for name in TEXT_KINDS},
+        "speed": {
+            "model": bench["train"]["model"],
+            "micro_batch": bench["train"]["micro_batch"],
+            "context": int(context),
+            "device": bench["train"]["device"].partition(" ")[0],
+        },
+    }
     steps_to_95 = {}
     if trained:
-        budget["recall_training"] = same_settings(tasks)
-        budget["trained_recall"] = {
-            kind: same_protocol(by_seed, folder) for kind, by_seed in trained.items()
-        }
-        # They are the same in the records of all kinds.
-        steps_to_95 = {str(seed): each["steps_to_95"] for seed, each in trained[kinds[0]].items()}
-    runs = [*texts.values(), *tasks.values()]
+        task = by_kind[trained[0]]  # settings and steps are the same for all kinds
+        budget["recall_training"] = same("settings", task.values())
+        budget["trained_recall"] = {kind: protocols[kind] for kind in trained}
+        steps_to_95 = {seed: record["steps_to_95"] for seed, record in task.items()}
     score = {
         "pe": pe,
-        "commits": sorted({str(each["provenance"]["commit"]) for each in records}),
-        "python": records[0]["provenance"]["python"],
-        "torch": records[0]["provenance"]["torch"],
-        "processor": rounds["processor"],
-        "text": same([record["data"] for record in records], folder),
-        "training_text": same([run.checkpoint["data"]["sha256"] for run in runs], folder),
-        "budget": budget | {"speed": rounds["budget"]},
-        "parameters": records[0]["parameters"],
-        "attention_path": records[0]["attention"],
-        "dtype": records[0]["dtype"],
-        "cache_bytes_per_token": cache_bytes_per_token(first.checkpoint),
-        "perplexity": entries(measured["perplexity"], PERPLEXITY_ENTRY),
-        "recall": entries(measured["recall"], RECALL_ENTRY),
-        "trained_recall": {
-            kind: entries(by_seed, TRAINED_RECALL_ENTRY) for kind, by_seed in trained.items()
-        },
+        "commits": sorted({str(record["provenance"]["commit"]) for record in records}),
+        "python": provenance["python"],
+        "torch": provenance["torch"],
+        "processor": bench["processor"],
+        "text": same("data", records),
+        "training_text": same("training_text", records),
+        "budget": budget,
+        "parameters": first["parameters"],
+        "attention_path": first["attention"],
+        "dtype": first["dtype"],
+        "cache_bytes_per_token": cache_bytes_per_token(pe, first["settings"]),
+        **{name: results[name] for name in TEXT_KINDS},
+        "trained_recall": {kind: results[kind] for kind in trained},
         "steps_to_95": steps_to_95,
-        "receptive_field": entries(measured["receptive_field"], RECEPTIVE_FIELD_ENTRY),
-        "speed": {name: rounds[name] for name in speed.SECONDS},
+        "speed": {"seconds": cases[pe]["seconds"], "rope": cases[pe]["others"]["rope"]},
+        "plugin": first.get("plugin"),
     }
-    if plugin := records[0].get("plugin"):
-        score["plugin"] = plugin
-    return score
+    return msgspec.convert(score, Score)
 
 
-def read_runs(folder: Path, pe: str, seeds: list[int]) -> dict[int, RunRecords]:
-    """Return {seed: records} of the runs of an encoding for one task.
+def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
+    """Return the records of a finished training by kind: the field of a score, or a recall kind.
 
-    Empty for a pattern of layers without runs. Raises InputError as read_run does.
+    Raises InputError if one is of another encoding or seed, or if there are two of a kind.
     """
-    paths = {seed: folder / (pe if seed == 1 else f"{pe}-seed{seed}") for seed in seeds}
-    if folder.name == "recall" and "@" in pe and not any(path.exists() for path in paths.values()):
-        return {}
-    return {seed: read_run(path, pe, seed) for seed, path in paths.items()}
-
-
-def read_run(folder: Path, pe: str, seed: int) -> RunRecords:
-    """Return the records of a run. Raises InputError if they are not of this encoding and seed."""
-    checkpoint = load_checkpoint(folder, causal=True, weights=False)
-    config = checkpoint["config"]
-    found = checkpoint["gpt"]["pe"], config["seed"]
-    if found != (pe, seed):
-        raise InputError(
-            f"{folder} is a run of {found[0]} with seed {found[1]}, not of {pe} with seed {seed}: "
-            f"use another RUNS folder"
-        )
-    if checkpoint["step"] < config["steps"]:
-        raise InputError(
-            f"{folder} is trained for {checkpoint['step']} of {config['steps']} steps: {REMEDY}"
-        )
     records = {}
     for path in sorted(folder.glob("eval_*.json")):
         record = read_record(path, "rename it or remove it")
-        metric = metric_of(record)
-        if metric not in METRICS or record["step"] != checkpoint["step"]:
+        kind = KINDS.get(record_schema.schema_of(record))
+        if kind is None or record["step"] != record["settings"]["steps"]:
             continue
-        kind = metric.name
-        if metric is TRAINED_RECALL:
-            kind = f"{record['protocol']['task']} {record['protocol']['filler']}"
+        if (record["pe"], record["seed"]) != (pe, seed):
+            raise InputError(f"{path} is not of {pe} with seed {seed}: use another folder of runs")
+        kind = kind.format(**record["protocol"])
+        record["protocol"]["lengths"] = [*map(int, record["lengths"])]
         if kind in records:
             raise InputError(f"{folder} has two records of {kind}, {path} is one: move one away")
         records[kind] = record
-    return RunRecords(folder, checkpoint, records)
+    return records
 
 
-def records_of(runs: dict[int, RunRecords], kind: str) -> dict[int, dict]:
-    """Return {seed: record} of a kind. Raises InputError if one is missing."""
-    for run in runs.values():
-        if kind not in run.records:
-            raise InputError(f"{run.folder} has no record of {kind}: {REMEDY}")
-    return {seed: run.records[kind] for seed, run in runs.items()}
-
-
-def same_settings(runs: dict[int, RunRecords]) -> dict:
-    """Return the settings of the trainings. Raises InputError if they differ."""
-    settings = [training_settings(run.checkpoint) for run in runs.values()]
-    return same(settings, next(iter(runs.values())).folder)
-
-
-def same_protocol(by_seed: dict[int, dict], where: str | Path) -> dict:
-    """Return the protocol of records with their lengths. Raises InputError if they differ.
-
-    The lengths make a partial record another protocol.
-    """
-    protocols = [
-        {**record["protocol"], "lengths": [*map(int, record["lengths"])]}
-        for record in by_seed.values()
-    ]
-    return same(protocols, where)
-
-
-def same(values: list, where: str | Path):
-    """Return the value that all are equal to. Raises InputError if they differ."""
-    if any(other != values[0] for other in values):
+def same(field: str, records: Iterable[dict]) -> Any:
+    """Return the field that all records have in common. Raises InputError if they differ."""
+    values = [record[field] for record in records]
+    if any(value != values[0] for value in values):
         raise InputError(
-            f"the runs in {where} differ in text, settings or protocol: remove those that "
-            "scripts/score.sh did not make"
+            f"the runs differ in {field}: remove those that scripts/score.sh did not make"
         )
-    return values[0]
+    return values[0] if values else None
 
 
-def entries(by_seed: dict[int, dict], names: Iterable[str]) -> dict:
-    """Return {seed: {length: rounded values}}; null where a length is not supported."""
-    return {
-        str(seed): {
-            length: entry and rounded(entry, names) for length, entry in record["lengths"].items()
-        }
-        for seed, record in by_seed.items()
-    }
+def compact(by_seed: dict[str, dict]) -> dict[str, dict]:
+    """Return {seed: {length: entry}} of records, rounded, with the losses of segments as blocks."""
+    results = {seed: {**record["lengths"]} for seed, record in by_seed.items()}
+    for by_length in results.values():
+        for length, entry in by_length.items():
+            if entry and "tokens" in entry:
+                losses, widths = [entry["loss"]], [1.0]
+                if segments := segment_losses([entry]):
+                    losses, widths = segments[0][0].tolist(), segments[1]
+                tokens = [round(width * entry["tokens"]) for width in widths]
+                by_length[length] = entry | {"blocks": losses, "block_tokens": tokens}
+    return json.loads(json.dumps(results), parse_float=round_number)
 
 
-def rounded(entry: dict, names: Iterable[str]) -> dict:
-    """Return these values of an entry, rounded; "blocks": losses of segments, for intervals."""
-    if "blocks" in names:
-        losses, widths = [entry["loss"]], [1.0]
-        if segments := segment_losses([entry]):
-            losses, widths = segments[0][0].tolist(), segments[1]
-        block_tokens = [round(width * entry["tokens"]) for width in widths]
-        entry = entry | {"blocks": losses, "block_tokens": block_tokens}
-    return {name: _round(entry[name]) for name in names}
+def round_number(text: str) -> float:
+    """Return a number with DIGITS decimals."""
+    return round(float(text), DIGITS)
 
 
-def _round(value):
-    if isinstance(value, list):
-        return [*map(_round, value)]
-    return round(value, DIGITS) if isinstance(value, float) else value
-
-
-def cache_bytes_per_token(checkpoint: dict) -> float:
+def cache_bytes_per_token(pe: str, settings: dict) -> float:
     """Return the bytes per token of the KV cache in float32, the precision of caches on a CPU."""
-    model = GPT(GPTConfig(**checkpoint["gpt"])).eval()
+    model = GPT(GPTConfig(pe=pe, **{name: settings[name] for name in SHAPE})).eval()
     tokens = model.config.block_size
     return cache_bytes(model, tokens, torch.device("cpu"), torch.float32) / tokens

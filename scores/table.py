@@ -1,8 +1,9 @@
-"""Write the table and the picture of all score files.
+"""Write the table and the picture of score files, or score files and their cards.
 
     python -m scores.table results/scores/*.json*
     python -m scores.table results/scores/records.jsonl:{cable,rope,alibi} --out_dir runs/table
-    python -m scores.table --settings runs/settings/*/*.json --out_dir runs/settings
+    python -m scores.table --settings true runs/settings/*/*.json --out_dir runs/settings
+    python -m scores.table --runs runs/scores rope cable fox          # after scripts/score.sh
 
 All scores must have the same budget and the same text. Writes scores.md, with all encodings,
 summary.md, a short table of the best and the references, and scores.png, with one point per
@@ -10,8 +11,11 @@ encoding: perplexity at 16 times the training length against recall of text at t
 
 --settings writes settings.md, the table of encodings in other settings: learning rates, training
 lengths, texts. Each folder of score files is one setting, measured by scripts/score.sh with FLAGS
-or DATA, and has the score of cable. It has no speed: scores.speed always measures steps of 256
-tokens.
+or DATA, and has the score of cable. It has no speed, which is always that of steps of 256 tokens.
+
+--runs writes the score file of each encoding and prints its card: its row of the table next to the
+references in --out_dir, and the verdicts on the criterion (scores/criterion.py). The same runs give
+the same file, so a score is verified by writing it again into another --out_dir.
 """
 
 from collections import defaultdict
@@ -25,27 +29,15 @@ from errors import InputError
 from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
-from reporting.formatting import MISSING, Folder, Table, with_interval
+from reporting.formatting import MISSING, Folder, Table, escape_markdown, with_interval
 from scores import criterion, score_file
-from scores.card import steps
-from scores.criterion import FAR, REFERENCE
-from scores.score_file import REFERENCES, check_comparable
+from scores.criterion import BOUNDS, CLAIMS, FAR, REFERENCE
+from scores.score_file import Score
 
-SUMMARIZED = 3  # encodings in the summary, in addition to the references
-SUMMARY_COLUMNS = (
-    "",
-    "encoding",
-    "a",
-    "b",
-    "c",
-    "speed",
-    "perplexity at 1x",
-    f"at {FAR}x",
-    f"recall at {FAR}x (%)",
-    f"trained recall at {FAR}x (%)",
-    "speed / rope",
-)
-SHORT = {HOLDS: "yes", FAILS: "no", UNDECIDED: "?", criterion.IS_REFERENCE: MISSING}
+REFERENCES = ("rope", REFERENCE)
+BEST = ("1", "2", "3")  # places in the summary
+DETAILS = ("at 16x / cable", "recall at 4x (%)", "trained recall at 1x (%)", "steps to 95%")
+SHORT = {HOLDS: "yes", FAILS: "no", UNDECIDED: "?"}
 
 
 @dataclass
@@ -53,11 +45,15 @@ class Config:
     """Settings of the table of scores."""
 
     scores: list[str] = field(default_factory=list)
-    """score files of scripts/score.sh"""
+    """score files; with --runs: encodings"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
     out_dir: str = "results/scores"
-    """folder for the table and the picture"""
+    """folder for the table and the picture; with --runs: for the score files"""
     settings: bool = False
     """a table of settings: one folder of score files for each"""
+    runs: str | None = None
+    """folder of runs: write score files of encodings and print their cards"""
 
     def __post_init__(self):
         if not self.scores:
@@ -65,12 +61,15 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("scores", "score files"))
+    config = cli.parse(Config, argv, __doc__, positional=("scores", "score files or encodings"))
+    if config.runs is not None:
+        write_scores(config.scores, Path(config.runs), Path(config.out_dir))
+        return
     out = Folder(config.out_dir)
     if config.settings:
         settings = read_settings(config.scores)
-        rows = setting_rows(settings)
-        print(out.add_text("settings.md", Table.from_rows(rows).markdown(), about(settings)))
+        table = Table.from_rows(setting_rows(settings))
+        print(out.add_text("settings.md", table.markdown(), about(settings)))
     else:
         scores = read_scores(config.scores)
         rows = score_rows(scores)
@@ -80,67 +79,111 @@ def main(argv=None):
     out.write()
 
 
-def read_scores(paths: list[str]) -> dict[str, dict]:
+def write_scores(names: list[str], runs: Path, folder: Path) -> None:
+    """Write the score files of encodings and print their cards."""
+    found = {pe: score_file.collect(runs, pe) for pe in dict.fromkeys(names)}
+    scores = score_file.read_folder(folder) | found
+    score_file.check_comparable(scores)
+    for score in found.values():
+        score_file.write_score(folder, score)
+    for pe in found:
+        print(f"\n{card(pe, scores)}")
+
+
+def card(pe: str, scores: dict[str, Score]) -> str:
+    """Return the card of an encoding as Markdown."""
+    if REFERENCE not in scores:
+        return f"The card of {pe} needs the score of {REFERENCE}: measure it, too."
+    rows = {row["encoding"]: row for row in score_rows(scores)}
+    shown = [rows[name] for name in dict.fromkeys((pe, *REFERENCES)) if name in rows]
+    cells = [list(row) for row in zip(*Table.from_rows(shown).cells, strict=True)]
+    verdicts = criterion.judge(scores[pe], scores[REFERENCE])
+    parts = [
+        f"# {escape_markdown(pe)}",
+        Table([["place", *cells[0][1:]], *cells[1:]]).markdown(),
+        "\n".join(f"- {verdict}" for verdict in verdicts),
+        caption(scores),
+    ]
+    return "\n\n".join(parts)
+
+
+def read_scores(paths: list[str]) -> dict[str, Score]:
     """Return {encoding: score}. Raises InputError if scores are not comparable or lack cable."""
-    by_source = score_file.read_scores(paths)
-    check_comparable(by_source)
-    scores = {score["pe"]: score for score in by_source.values()}
+    by_source = score_file.read_score_files(paths)
+    score_file.check_comparable(by_source)
+    scores = {score.pe: score for score in by_source.values()}
     if len(scores) < len(by_source):
-        names = [score["pe"] for score in by_source.values()]
-        twice = next(pe for pe in names if names.count(pe) > 1)
-        raise InputError(f"there are two scores of {twice}: remove one of them")
+        raise InputError("there are two scores of an encoding: remove one of them")
     if REFERENCE not in scores:
         raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")
     return scores
 
 
-def outcomes(score: dict, reference: dict) -> dict[str, str]:
-    """Return {part of the criterion: yes, no, ? or a dash}."""
-    verdicts = criterion.judge(score, reference)
-    return {verdict.where: SHORT.get(verdict.outcome, MISSING) for verdict in verdicts}
-
-
-def score_rows(scores: dict[str, dict]) -> list[dict[str, str]]:
+def score_rows(scores: dict[str, Score]) -> list[dict[str, str]]:
     """Return the rows of the table, best encoding first (criterion.rank)."""
     reference, rows = scores[REFERENCE], []
     for pe, place in criterion.rank(scores).items():
         score = scores[pe]
-        ratio = criterion.perplexity_ratio(score, reference, FAR)
+        ratio = criterion.perplexity_ratio(score, FAR, reference)
         row = {
             "": str(place or MISSING),
             "encoding": pe,
             **outcomes(score, reference),
             "perplexity at 1x": estimate(criterion.perplexity(score, 1)),
-            f"at {FAR}x": estimate(criterion.perplexity(score, FAR)),
-            f"at {FAR}x / {REFERENCE}": MISSING if pe == REFERENCE else with_interval(ratio, 3),
-        }
-        for n in criterion.RECALL_MULTIPLES:
-            recall = criterion.recall(score, criterion.length_at(score, n))
-            row[f"recall at {n}x (%)"] = with_interval(recall)
-        for n in criterion.ACCURACIES:
-            row[f"trained recall at {n}x (%)"] = with_interval(criterion.accuracy(score, n), 1)
-        row |= {
-            "steps to 95%": steps(score),
+            "at 16x": estimate(criterion.perplexity(score, FAR)),
+            "at 16x / cable": MISSING if pe == REFERENCE else with_interval(ratio, 3),
+            "recall at 4x (%)": with_interval(criterion.recall(score, 4)),
+            "recall at 16x (%)": with_interval(criterion.recall(score, FAR)),
+            **accuracies(score),
+            "steps to 95%": ", ".join(map(count, score.steps_to_95.values())) or MISSING,
             "speed / rope": estimate(criterion.speed(score)),
-            "KV cache (bytes)": f"{score['cache_bytes_per_token']:,.0f}",
+            "KV cache (bytes)": count(score.cache_bytes_per_token),
         }
         rows.append(row)
     return rows
 
 
+def outcomes(score: Score, reference: Score) -> dict[str, str]:
+    """Return {part of the criterion: yes, no, ? or a dash}."""
+    verdicts = criterion.judge(score, reference)
+    return {verdict.where: SHORT.get(verdict.outcome, MISSING) for verdict in verdicts}
+
+
+def accuracies(score: Score) -> dict[str, str]:
+    """Return the cells of trained recall."""
+    found = {n: criterion.accuracy(score, n) for n in (1, FAR)}
+    return {
+        f"trained recall at {n}x (%)": with_interval(value and value.scaled(100), 1)
+        for n, value in found.items()
+    }
+
+
+def estimate(interval: Interval | None) -> str:
+    """Return an estimate without its interval, or a dash."""
+    return with_interval(interval).partition(" (")[0]
+
+
+def count(value: float | None) -> str:
+    """Return a number without decimals, or a dash for None."""
+    return MISSING if value is None else f"{value:,.0f}"
+
+
 def summary_table(rows: list[dict[str, str]]) -> Table:
     """Return the best encodings and the references of a table of scores, without intervals."""
-    best = {str(place) for place in range(1, SUMMARIZED + 1)}
-    shown = [row for row in rows if row[""] in best or row["encoding"] in REFERENCES]
+    names = [name for name in rows[0] if name not in DETAILS][:-1]
     return Table.from_rows(
-        [{name: row[name].partition(" (")[0] for name in SUMMARY_COLUMNS} for row in shown]
+        [
+            {name: row[name].partition(" (")[0] for name in names}
+            for row in rows
+            if row[""] in BEST or row["encoding"] in REFERENCES
+        ]
     )
 
 
-def summary_caption(scores: dict[str, dict]) -> str:
+def summary_caption(scores: dict[str, Score]) -> str:
     """Return what the short table shows."""
-    budget = scores[REFERENCE]["budget"]
-    parts = "; ".join(f"{condition} ({name})" for name, condition in criterion.conditions().items())
+    budget = scores[REFERENCE].budget
+    parts = "; ".join(f"{claim} ({name})" for name, claim in CLAIMS.items())
     return (
         f"Places among {len(scores) - 1} encodings; {REFERENCE} is the reference. Mean of "
         f"{len(budget['seeds'])} seeds. Criterion: {parts}. "
@@ -149,31 +192,25 @@ def summary_caption(scores: dict[str, dict]) -> str:
     )
 
 
-def estimate(interval: Interval | None) -> str:
-    """Return an estimate without its interval, or a dash."""
-    return with_interval(interval).partition(" (")[0]
-
-
-def caption(scores: dict[str, dict]) -> str:
+def caption(scores: dict[str, Score]) -> str:
     """Return what the table shows."""
     score = scores[REFERENCE]
-    budget, text = score["budget"], score["text"]
-    training, task = budget["training"], budget["recall_training"]
-    seeds = len(budget["seeds"])
+    training, task = score.budget["training"], score.budget["recall_training"]
+    seeds = len(score.budget["seeds"])
     return (
         f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''} each, in brackets 95% "
         f"intervals over text and seeds; those relative to {REFERENCE} are paired. Sorted by the "
         "number of parts of the criterion that hold (a, b, c, speed; ?: not decided), then by "
         f"perplexity at {FAR} times the training length. Perplexity and recall of text: "
-        f"{text['dataset']} ({text['split']}), trained for {training['steps']:,} steps at "
-        f"{training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
+        f"{score.text['dataset']} ({score.text['split']}), trained for {training['steps']:,} steps "
+        f"at {training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
         f"{task['block_size']:,} tokens; steps to an accuracy of 95%, by seed. Multiples are of "
         f"these training lengths. KV cache: bytes per token in float32. {MISSING}: the encoding "
         "does not support the length, or its pattern has more layers than the recall task."
     )
 
 
-def draw(scores: dict[str, dict], file) -> None:
+def draw(scores: dict[str, Score], file) -> None:
     """Write the picture: perplexity against recall at FAR times the training length.
 
     The bars of a perplexity are the interval of its ratio to that of the reference, because the
@@ -183,68 +220,54 @@ def draw(scores: dict[str, dict], file) -> None:
     base = criterion.perplexity(reference, FAR)
     points = []
     for pe in criterion.rank(scores):
-        ratio = criterion.perplexity_ratio(scores[pe], reference, FAR)
-        recall = criterion.recall(scores[pe], criterion.length_at(scores[pe], FAR))
+        ratio = criterion.perplexity_ratio(scores[pe], FAR, reference)
+        recall = criterion.recall(scores[pe], FAR)
         if base and ratio and recall:
             points.append((pe, ratio.scaled(base.estimate), recall))
-    figures.scatter(
-        points,
-        file,
+    labels = (
         f"perplexity at {FAR} times the training length",
         f"recall of text at {FAR} times the training length (%)",
-        highlighted=REFERENCES,
     )
+    figures.scatter(points, file, *labels, highlighted=REFERENCES)
 
 
 # Other settings
 
 
-def read_settings(paths: list[str]) -> dict[str, dict[str, dict]]:
+def read_settings(paths: list[str]) -> dict[str, dict[str, Score]]:
     """Return {name of the folder: {encoding: score}}. Raises InputError as read_scores does."""
     by_folder = defaultdict(list)
     for path in paths:
-        by_folder[Path(path).resolve().parent].append(path)
-    settings = {folder.name: read_scores(group) for folder, group in by_folder.items()}
-    if len(settings) < len(by_folder):
-        raise InputError("two folders have the same name: rename one, because names are settings")
-    return settings
+        by_folder[Path(path).resolve().parent.name].append(path)
+    return {name: read_scores(group) for name, group in by_folder.items()}
 
 
-def setting_rows(settings: dict[str, dict[str, dict]]) -> list[dict[str, str]]:
+def setting_rows(settings: dict[str, dict[str, Score]]) -> list[dict[str, str]]:
     """Return the rows of the table of settings. Raises InputError if all are of the reference."""
-    rows = [
-        setting_row(name, score, scores[REFERENCE])
-        for name, scores in settings.items()
-        for pe, score in scores.items()
-        if pe != REFERENCE
-    ]
+    rows = []
+    for name, scores in settings.items():
+        reference = scores.pop(REFERENCE)
+        for pe, score in scores.items():
+            ratio = criterion.perplexity_ratio(score, FAR, reference)
+            row = {
+                "setting": name,
+                "encoding": pe,
+                "survives": "yes" if criterion.survives(score, reference) else "no",
+                **outcomes(score, reference),
+                "perplexity at 16x / cable": with_interval(ratio, 3),
+            }
+            for bound in [each for each in BOUNDS if each.part == "b"]:
+                row[f"{bound.what} (%)"] = with_interval(bound.measure(score, reference))
+            del row["speed"]
+            rows.append(row | accuracies(score))
     if not rows:
         raise InputError(f"the settings have no encoding but {REFERENCE}: pass more score files")
     return rows
 
 
-def setting_row(name: str, score: dict, reference: dict) -> dict[str, str]:
-    """Return the row of an encoding in a setting."""
-    shown = outcomes(score, reference)
-    del shown["speed"]
-    ratio = criterion.perplexity_ratio(score, reference, FAR)
-    cells = {
-        "setting": name,
-        "encoding": score["pe"],
-        "survives": "yes" if criterion.survives(score, reference) else "no",
-        **shown,
-        f"perplexity at {FAR}x / {REFERENCE}": with_interval(ratio, 3),
-    }
-    for what, recall, _, _ in criterion.part_bounds(score, reference)["b"]:
-        cells[f"{what} (%)"] = with_interval(recall)
-    for n in criterion.ACCURACIES:
-        cells[f"trained recall at {n}x (%)"] = with_interval(criterion.accuracy(score, n), 1)
-    return cells
-
-
-def about(settings: dict[str, dict[str, dict]]) -> str:
+def about(settings: dict[str, dict[str, Score]]) -> str:
     """Return what the table of settings shows."""
-    counts = {len(scores[REFERENCE]["budget"]["seeds"]) for scores in settings.values()}
+    counts = {len(each.budget["seeds"]) for scores in settings.values() for each in scores.values()}
     return (
         f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "
         f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "

@@ -20,6 +20,6 @@ common="--fixed --data stdlib --seeds 1 2 3 --encodings rope cable"
 python run_experiment.py --name scores/text $common --train quickstart --perplexity 1x,2x,4x,8x,16x \
     --eval_tokens 131072 --recall 64,256,1024,4096 --trials 100 --receptive_field 4x --windows 10 "$@"
 python run_experiment.py --name scores/recall $common --train recall --recall 1x,4x,16x --commands \
-    "-m scores.speed {pe} {plugins} --out {root}/scores/speed/{pe}.json" \
-    "-m scores.card {pes} {plugins} --seeds '{seeds}' --runs {root}/scores
-        --out_dir ${SCORES:-results/scores}" "$@"
+    "bench.py train --encodings {pe} {plugins} --model quickstart --vocab_size 320 --micro_batch 16
+        --context 256 --repeats 40 --device cpu --out {root}/scores/speed/{pe}.json" \
+    "-m scores.table {pes} {plugins} --runs {root}/scores --out_dir ${SCORES:-results/scores}" "$@"

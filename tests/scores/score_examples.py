@@ -1,6 +1,9 @@
 """Hand-made scores: every number of a score file follows from a few levels."""
 
+import msgspec
 import numpy as np
+
+from scores.score_file import Score
 
 SEEDS = (1, 2, 3)
 TRIALS = 40
@@ -83,3 +86,8 @@ def make_score(
         "receptive_field": {"1": {"1024": {"receptive_field": 90.0, "receptive_field_se": 2.0}}},
         "speed": {"seconds": (0.1 * step / speed).tolist(), "rope": [0.1] * 20},
     }
+
+
+def example(*args, **changes) -> Score:
+    """Return make_score(...) as it is read from a file."""
+    return msgspec.convert(make_score(*args, **changes), Score)

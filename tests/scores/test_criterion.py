@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from score_examples import make_score
+from score_examples import example
 
 from evaluation import intervals
 from reporting.claims.verdicts import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
 from scores import criterion, score_file
 
-CABLE = make_score("cable", loss=1.5, gained=0.002)
+CABLE = example("cable", loss=1.5, gained=0.002)
 
 
 def outcomes(score):
@@ -19,7 +19,7 @@ def outcomes(score):
 
 
 def test_a_winner_holds_all_parts():
-    score = make_score("winner", loss=1.45, gained=0.02, accuracies=(99.5, 91.0))
+    score = example("winner", loss=1.45, gained=0.02, accuracies=(99.5, 91.0))
     assert outcomes(score) == dict.fromkeys(["a", "b", "c", "speed"], HOLDS)
 
 
@@ -42,7 +42,7 @@ def test_a_winner_holds_all_parts():
 )
 def test_each_part_has_three_outcomes(part, changes, outcome):
     settings = {"loss": 1.45, "gained": 0.02, "accuracies": (100.0, 95.0)} | changes
-    found = outcomes(make_score("other", **settings))
+    found = outcomes(example("other", **settings))
     assert found.pop(part) == outcome
     if "spread" not in changes:
         assert set(found.values()) == {HOLDS}
@@ -62,29 +62,29 @@ def test_each_part_has_three_outcomes(part, changes, outcome):
 )
 def test_a_setting_is_survived_if_all_estimates_are_on_the_right_side(changes, expected):
     settings = {"loss": 1.45, "gained": 0.02, "accuracies": (100.0, 95.0)} | changes
-    score = make_score("other", **settings)
+    score = example("other", **settings)
     assert criterion.survives(score, CABLE) is expected
     if "spread" in changes:
         assert UNDECIDED in outcomes(score).values() and FAILS not in outcomes(score).values()
 
 
 def test_recall_must_be_above_zero_where_that_of_cable_is_negative():
-    forgetful = make_score("cable", gained=-0.01)
-    score = make_score("other", gained=-0.001)
+    forgetful = example("cable", gained=-0.01)
+    score = example("other", gained=-0.001)
     (b,) = [v for v in criterion.judge(score, forgetful) if v.where == "b"]
     assert b.outcome == FAILS
 
 
 def test_one_wrong_distance_fails():
-    score = make_score("other", gained=0.02)
-    for by_length in score["recall"].values():
-        by_length["4096"] = copy.deepcopy(CABLE["recall"]["1"]["4096"])
+    score = example("other", gained=0.02)
+    for by_length in score.recall.values():
+        by_length["4096"] = copy.deepcopy(CABLE.recall["1"]["4096"])
     assert outcomes(score)["b"] == FAILS
 
 
 def test_a_length_that_is_not_supported_is_not_measured():
-    score = make_score("learnable", loss=1.45, gained=0.02)
-    for by_length in score["perplexity"].values():
+    score = example("learnable", loss=1.45, gained=0.02)
+    for by_length in score.perplexity.values():
         by_length["4096"] = None
     assert outcomes(score)["a"] == NOT_MEASURED
     assert criterion.rank({"cable": CABLE, "learnable": score}) == {"learnable": 1, "cable": None}
@@ -98,8 +98,8 @@ def test_the_reference_is_not_compared_with_itself():
 
 def test_perplexity_ratio_is_paired_over_text():
     """The interval has no part of the text's hardness, which is 200 times the seeds' spread."""
-    score = make_score("other", loss=1.4)
-    ratio = criterion.perplexity_ratio(score, CABLE, 16)
+    score = example("other", loss=1.4)
+    ratio = criterion.perplexity_ratio(score, 16, CABLE)
     assert ratio.estimate == pytest.approx(math.exp(-0.1), rel=1e-3)
     assert math.exp(-0.1) * 0.999 < ratio.low < ratio.high < math.exp(-0.1) * 1.001
     alone = criterion.perplexity(score, 16)
@@ -108,14 +108,14 @@ def test_perplexity_ratio_is_paired_over_text():
 
 def test_seeds_are_paired_by_number():
     """A shift of a seed that both have cancels."""
-    first, second = make_score("other", loss=1.4), make_score("cable", loss=1.5)
+    first, second = example("other", loss=1.4), example("cable", loss=1.5)
     for score in (first, second):
-        for seed, by_length in score["perplexity"].items():
+        for seed, by_length in score.perplexity.items():
             entry = by_length["4096"]
             entry["loss"] += int(seed)
             entry["blocks"] = [loss + int(seed) for loss in entry["blocks"]]
-    first["perplexity"] = dict(reversed(first["perplexity"].items()))
-    ratio = criterion.perplexity_ratio(first, second, 16)
+    first.perplexity = dict(reversed(first.perplexity.items()))
+    ratio = criterion.perplexity_ratio(first, 16, second)
     assert ratio.high / ratio.low < 1.002
 
 
@@ -134,8 +134,10 @@ def test_merged_segments_give_the_interval_of_the_records():
         }
 
     pairs = [(entry(512, 1.4), entry(512, 1.5)) for _ in range(3)]
-    names = score_file.PERPLEXITY_ENTRY
-    merged = [tuple(score_file.rounded(entry, names) for entry in pair) for pair in pairs]
+    merged = [
+        tuple(score_file.compact({"1": {"lengths": {"4": each}}})["1"]["4"] for each in pair)
+        for pair in pairs
+    ]
     assert {len(each["blocks"]) for pair in merged for each in pair} == {32}
     expected, found = map(intervals.perplexity_ratio, (pairs, merged))
     for name in ("estimate", "low", "high"):
@@ -143,7 +145,7 @@ def test_merged_segments_give_the_interval_of_the_records():
 
 
 def test_recall_by_trial_has_the_mean_and_the_error_of_the_recall():
-    entry = CABLE["recall"]["1"]["4096"]
+    entry = CABLE.recall["1"]["4096"]
     values = criterion.recall_by_trial(entry)
     assert values.mean() == pytest.approx(entry["recall"])
     assert values.std(ddof=1) / len(values) ** 0.5 == pytest.approx(entry["recall_se"])
@@ -152,10 +154,10 @@ def test_recall_by_trial_has_the_mean_and_the_error_of_the_recall():
 def test_rank_counts_parts_then_perplexity():
     scores = {
         "cable": CABLE,
-        "winner": make_score("winner", loss=1.49, gained=0.02),
-        "forgets": make_score("forgets", loss=1.3, gained=0.001),
-        "forgets-more": make_score("forgets-more", loss=1.35, gained=0.0),
-        "rope": make_score("rope", loss=2.5, gained=0.02, accuracies=(99.9, 3.0)),
+        "winner": example("winner", loss=1.49, gained=0.02),
+        "forgets": example("forgets", loss=1.3, gained=0.001),
+        "forgets-more": example("forgets-more", loss=1.35, gained=0.0),
+        "rope": example("rope", loss=2.5, gained=0.02, accuracies=(99.9, 3.0)),
     }
     ranked = ["winner", "forgets", "forgets-more", "cable", "rope"]
     assert [*criterion.rank(scores).items()] == [*zip(ranked, [1, 2, 3, None, 4], strict=True)]
