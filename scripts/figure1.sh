@@ -9,7 +9,7 @@
 # that use the dense attention path take longer. --eval_tokens 1048576: all nine lengths in 15 minutes.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name figure1 --data fineweb-edu --train fineweb-edu_medium \
+exec python run_experiment.py --name figure1 --data fineweb-edu --train fineweb-edu_medium \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360,32768,65536,131072 \
     --paper cable_table1_fineweb-edu-10b_medium "$@"

@@ -10,6 +10,6 @@
 # data, 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name figure4_8-15 --data fineweb-edu --train fineweb-edu_small --block_size 512 \
+exec python run_experiment.py --name figure4_8-15 --data fineweb-edu --train fineweb-edu_small --block_size 512 \
     --encodings cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5-clip rope --commands \
     "plot.py biases {run} --data {data} --tokens {scaled:512} {plugins} --out {out}/{name}.png" "$@"

@@ -7,5 +7,5 @@
 # no fused kernel of PyTorch and may take longer. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name figure5 --data wikitext103 --train wikitext103_tiny \
+exec python run_experiment.py --name figure5 --data wikitext103 --train wikitext103_tiny \
     --encodings cable k-cable --perplexity 512,1024,2048,4096,8192,15360 "$@"

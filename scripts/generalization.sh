@@ -12,6 +12,6 @@
 # at 512 tokens). Disk: 21 GB of data, 8.5 and 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name generalization --data fineweb-edu \
+exec python run_experiment.py --name generalization --data fineweb-edu \
     --train fineweb-edu_medium fineweb-edu_small --encodings cable cable-v1 alibi t5 t5-clip rope sinusoidal \
     --evaluate_on fineweb wikitext103 --perplexity 1024 --hellaswag hub --paper cable_v1_table1_generalization "$@"

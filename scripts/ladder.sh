@@ -33,5 +33,5 @@ case $rung in
         --receptive_field 1024,4096 --hellaswag hub
         --encodings cable rope cable-nw alibi fire t5 t5-clip kerple learnable sinusoidal) ;;
 esac
-python run_experiment.py --name ladder/rung_$rung --data fineweb-edu "${flags[@]}" --commands \
+exec python run_experiment.py --name ladder/rung_$rung --data fineweb-edu "${flags[@]}" --commands \
     "report.py --trend results/reproduction results/ladder {out} --out_dir {out}" "${@:2}"

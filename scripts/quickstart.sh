@@ -11,6 +11,6 @@
 
 source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt
-python run_experiment.py --name quickstart --fixed --data stdlib --train quickstart \
+exec python run_experiment.py --name quickstart --fixed --data stdlib --train quickstart \
     --encodings cable alibi rope sinusoidal --perplexity 1x,2x,4x,8x,16x --eval_tokens 131072 --commands \
     "sample.py {first} --prompt 'def read(self, path):' --max_new_tokens 300 {plugins}" "$@"

@@ -11,6 +11,6 @@
 # of one H100 at 40% MFU.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name recall --data fineweb-edu --train fineweb-edu_small \
+exec python run_experiment.py --name recall --data fineweb-edu --train fineweb-edu_small \
     --encodings cable k-cable alibi kerple fox t5 rope rope+cable nope sinusoidal \
     --recall 256,512,1024,2048,4096,8192,16384 "$@"

@@ -11,7 +11,7 @@
 # Learning rates that were searched for are in run_experiment.py.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name reproduction --scale small --data wikitext103 --train wikitext103_tiny \
+exec python run_experiment.py --name reproduction --scale small --data wikitext103 --train wikitext103_tiny \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple kerple-power rope learnable sinusoidal fox \
     k-cable nope rope+cable rope+fox --perplexity 512,1024,2048,4096,8192,15360,16384 \
     --paper cable_table1_wikitext-103_tiny "$@"

@@ -14,6 +14,6 @@
 # per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name table1_fineweb --data fineweb-edu --train fineweb-edu_medium \
+exec python run_experiment.py --name table1_fineweb --data fineweb-edu --train fineweb-edu_medium \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table1_fineweb-edu-10b_medium "$@"

@@ -7,6 +7,6 @@
 # together 2.5 hours, 20 minutes of eight. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name table1_wikitext --data wikitext103 --train wikitext103_tiny \
+exec python run_experiment.py --name table1_wikitext --data wikitext103 --train wikitext103_tiny \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table1_wikitext-103_tiny "$@"

@@ -9,7 +9,7 @@
 # tokens at five lengths: 1.8e17 FLOPs, 8 minutes of one H100 for cable. Disk: 20 GB of data, 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name table2_dapev2 --data fineweb-edu --train fineweb-edu_small \
+exec python run_experiment.py --name table2_dapev2 --data fineweb-edu --train fineweb-edu_small \
     --block_size 512 --encodings cable kerple dapev2+cable dapev2+kerple \
     --perplexity 512,1024,2048,4096,8192 \
     --paper cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512 "$@"

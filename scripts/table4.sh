@@ -9,6 +9,6 @@
 # GB of data, 3 and 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name table4 --data fineweb-edu --train fineweb-edu_tiny fineweb-edu_small \
+exec python run_experiment.py --name table4 --data fineweb-edu --train fineweb-edu_tiny fineweb-edu_small \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table4_fineweb-edu-10b_{network} "$@"

@@ -8,6 +8,6 @@
 # data, 8.5 and 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name table5 --data wikitext103 --train wikitext103_medium wikitext103_small \
+exec python run_experiment.py --name table5 --data wikitext103 --train wikitext103_medium wikitext103_small \
     --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
     --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table5_wikitext-103_{network} "$@"

@@ -12,6 +12,6 @@
 # minutes for its evaluation.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name recall --fixed --data stdlib --train recall --encodings \
+exec python run_experiment.py --name recall --fixed --data stdlib --train recall --encodings \
     rope t5 alibi kerple fox sandwich cable k-cable nope rope+cable learnable sinusoidal \
     --recall 1x,4x,16x "$@"

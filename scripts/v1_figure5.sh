@@ -9,6 +9,6 @@
 # minutes of one H100 at 40% MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name v1_figure5 --data wikitext103 --train wikitext103_tiny \
+exec python run_experiment.py --name v1_figure5 --data wikitext103 --train wikitext103_tiny \
     --block_size 512 1024 2048 4096 8192 --train_flags "{full:--steps 5000}" --encodings cable-v1 sinusoidal \
     --perplexity 512,1024,2048,4096,8192 --paper cable_v1_training-lengths "$@"

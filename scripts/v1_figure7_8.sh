@@ -8,7 +8,7 @@
 # GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name v1_figure7_8 --data wikitext103 --train wikitext103_tiny --block_size 512 \
+exec python run_experiment.py --name v1_figure7_8 --data wikitext103 --train wikitext103_tiny --block_size 512 \
     --train_flags "{full:--steps 5000}" --encodings cable-v1 alibi --commands \
     "plot.py biases {run} --data {data} --tokens {scaled:512} --mean {plugins} --out {out}/{name}-figure7.png" \
     "plot.py biases {run} --data {data} --tokens 4 --layer {layer} {plugins}

@@ -253,6 +253,19 @@ def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
     assert len(trained) == len(set(trained)) == 10
 
 
+def test_a_report_keeps_the_records_of_earlier_calls(node):
+    """As an interrupted call leaves them; those of runs that were removed are left out."""
+    report = node / "runs" / "smoke" / "experiment"
+    report.mkdir(parents=True)
+    (node / "kept.json").write_text("{}")
+    (report / "records.json").write_text(f'["{node}/kept.json", "{node}/removed.json"]')
+    (node / "record.json").write_text("{}")
+    done = run(node, *FLAGS[:-10], "cable", devices=0)
+    assert done.returncode == 0, done.stderr
+    written = [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")]
+    assert written[-1].endswith(f"{node}/kept.json {node}/record.json")
+
+
 def test_jobs_share_the_cores_of_a_cpu(node):
     run(node, *FLAGS, "--jobs", "2", devices=0, OMP_NUM_THREADS="")
     lines = (node / "jobs").read_text().splitlines()

@@ -101,6 +101,10 @@ class Scheduler:
         """Return the command of a job on this machine, to copy."""
         return shlex.join(job.command(len(self.groups[0])))
 
+    def records_of(self, report: Job) -> Path:
+        """Return the file with the records of a report."""
+        return Path(report.words[2]) / "records.json"
+
     def log_of(self, job: Job) -> Path:
         name = re.sub("[^a-zA-Z0-9=.]+", "_", job.name)
         return self.logs / f"{self.jobs.index(job) + 1:03d}_{name}.txt"
@@ -110,6 +114,10 @@ class Scheduler:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.interrupt)
         self.logs.mkdir(parents=True, exist_ok=True)
+        for job in self.jobs:  # a report keeps what an interrupted or smaller call added
+            if job.words[0] == "report.py" and self.records_of(job).exists():
+                known = json.loads(self.records_of(job).read_text())
+                job.records = [path for path in known if Path(path).exists()]
         while True:
             self.collect()
             if not self.signal:
@@ -176,8 +184,11 @@ class Scheduler:
             elif job.state == "done":
                 # A benchmark prints no record, but names it at the end of its command.
                 records = re.findall("^record: (.+)", output, re.MULTILINE)
+                records = records or [str(Path(job.words[-1]).with_suffix(".json"))]
                 for report in job.reports:
-                    report.records += records or [str(Path(job.words[-1]).with_suffix(".json"))]
+                    report.records = [*dict.fromkeys([*report.records, *records])]
+                    self.records_of(report).parent.mkdir(parents=True, exist_ok=True)
+                    self.records_of(report).write_text(json.dumps(report.records))
         for job in self.jobs:
             failed = any(needed.state in ("failed", "skipped") for needed in job.needs)
             if failed and job.state == "waiting" and not job.is_last:
