@@ -117,7 +117,11 @@ class Path:
 
 
 def make_mask_spec(
-    encoding, window_size=None, lengths=None, query_offset=None, skip_tolerance=SKIP_TOLERANCE
+    encoding: Encoding,
+    window_size: int | None = None,
+    lengths: Tensor | None = None,
+    query_offset: int | Tensor | None = None,
+    skip_tolerance: float = SKIP_TOLERANCE,
 ) -> MaskSpec:
     """Return the mask specification of an encoding, further limited to `window_size` tokens."""
     sizes = [size for size in (encoding.window_size, window_size) if size is not None]
@@ -216,7 +220,13 @@ def select_path(
 
 
 def dense(
-    q, k, v, bias_inputs: BiasInputs, scale: float, mask_spec=None, packed_qkv=None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias_inputs: BiasInputs,
+    scale: float,
+    mask_spec: MaskSpec | None = None,
+    packed_qkv: Tensor | None = None,
 ) -> Tensor:
     """Compute attention by the reference implementation; arguments as in `attend`.
 
@@ -305,7 +315,14 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
-def logits(q, k, bias_inputs: BiasInputs, scale: float, mask_spec=None, table=None) -> Tensor:
+def logits(
+    q: Tensor,
+    k: Tensor,
+    bias_inputs: BiasInputs,
+    scale: float,
+    mask_spec: MaskSpec | None = None,
+    table: Tensor | None = None,
+) -> Tensor:
     """Return the logits q k^T * scale + bias, meaningful where the mask is True.
 
     -> (B, H, T, S) float32, float64 for float64 inputs. table: see `bias_matrix`.
@@ -334,7 +351,11 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def bias_matrix(
-    bias_inputs: BiasInputs, heads: int, queries: int, query_offset: int | Tensor = 0, table=None
+    bias_inputs: BiasInputs,
+    heads: int,
+    queries: int,
+    query_offset: int | Tensor = 0,
+    table: Tensor | None = None,
 ) -> Tensor:
     """Return the bias of `queries` tokens, the first of which has the index `query_offset`.
 
@@ -379,12 +400,19 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
-def sdpa(q, k, v, scale: float, mask_spec: MaskSpec, backend: SDPBackend | None = None) -> Tensor:
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask_spec: MaskSpec,
+    backend: SDPBackend | None = None,
+) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
-    backend: None: PyTorch selects it. Without gradients, where the columns of q have third parts,
-    other backends compute shapes that this one does not support.
+    backend: None: PyTorch selects it. Without gradients, where q is wider by the third parts of
+    columns, other backends compute shapes that this one does not support.
     is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
     """
     if backend is not None:
@@ -400,7 +428,15 @@ def sdpa(q, k, v, scale: float, mask_spec: MaskSpec, backend: SDPBackend | None 
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
-def sdpa_with_bias(q, k, v, factors, scale: float, causal=True, backend=None) -> Tensor:
+def sdpa_with_bias(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Iterable[tuple[Tensor, Tensor | None]],
+    scale: float,
+    causal: bool = True,
+    backend: SDPBackend | None = None,
+) -> Tensor:
     """Compute attention by the fused kernel, with the bias sum_r u_r[i] w_r[j] as extra columns.
 
     q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py.
@@ -445,10 +481,13 @@ def expand_columns(x: Tensor, *shape: int) -> Tensor:
     return columns.expand(*shape, -1)
 
 
-def _columns(u, w, dtype, parts) -> list[tuple[Tensor, Tensor]]:
+def _columns(
+    u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int
+) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of columns in `dtype` whose products add up to u * w.
 
-    Gradients flow through the leading parts alone, whose partners add up to the other factor.
+    Three parts each give the precision of float32, two nearly so. Gradients flow through the
+    leading parts alone, whose partners add up to the other factor.
     """
     u_parts = _split(u, dtype, parts)
     if w is None:

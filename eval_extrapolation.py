@@ -49,7 +49,7 @@ from tqdm import tqdm
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation.bias_statistics import Layer, layers
-from evaluation.records import perplexity, shards_for_run
+from evaluation.records import shards_for_run
 from evaluation.runner import (
     RUNS_ARGUMENT,
     Plan,
@@ -68,6 +68,7 @@ from text_data.data_loader import (
     read_windows,
 )
 from text_data.shards import Shards
+from training.metrics import perplexity
 
 MAX_BINS = 256  # of the loss by position in the window
 MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps

@@ -43,7 +43,7 @@ from training.scheduler import Job, Scheduler
 # Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
 NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Programs that do not resume: they are done if their output exists.
-ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
+ONCE = ("bench.py", "export_hf.py", "import_pretrained.py", "retrieval.prepare")
 # Learning rates that were best at small scale (docs/findings/extrapolation.md), where the config's
 # was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
@@ -63,7 +63,7 @@ class Scale:
     recall: str  # flags
     repeats: int  # of benchmarks
     model: str | None  # of benchmarks; None: the paper's
-    vocab_size: int | None  # assumed before the data exists; None: GPT-2's
+    vocab_size: int | None  # padded, assumed before the data exists; None: GPT-2's
 
 
 SCALES = {
@@ -101,7 +101,7 @@ class Config:
     train_flags: str = ""
     """flags of train_gpt.py; fields as in --commands"""
     sweep: str | None = None
-    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4"""
+    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4; the report is NAME-SETTING"""
     continue_as: list[str] = field(default_factory=list)
     """every run is trained further as each of these encodings"""
     continue_flags: str = "--steps 0"
@@ -201,7 +201,12 @@ class Experiment:
         changes = ["".join([name, *values]) for name, values in given if name not in NEUTRAL]
         suffix = "-".join(changes).replace("/", "_")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
-        self.out = self.root / config.name
+        setting, _, values = (config.sweep or "").partition("=")
+        self.swept = [[f"--{setting}", value] for value in values.split(",") if value]
+        if config.sweep and not self.swept:
+            raise InputError(f"--sweep {config.sweep} has no values: use SETTING=VALUE,VALUE")
+        self.out = self.root / f"{config.name}{'-' if setting else ''}{setting}"
+        self.vocab_size = SCALES["smoke" if config.data == "stdlib" else config.scale].vocab_size
         self.encodings: list[str] = []  # a field of self.format
         self.encodings = [*filter(None, map(self.format, config.encodings))]
         problems = []
@@ -224,6 +229,8 @@ class Experiment:
                 self.jobs.append(reports[out])
         if not is_split and any(job.reports for job in self.jobs):
             self.jobs.append(reports[self.out])
+        trained = [job for job in self.runs if job.words[0] == "train_gpt.py"]
+        self.trainings = {job.name: self.settings_of(job) for job in trained}
 
     def add_config(self, name: str, report: Job) -> None:
         """Add the jobs of a config, or those without a training ("")."""
@@ -271,7 +278,7 @@ class Experiment:
                 return known
         job = Job(name, words, needs, reports=[*reports], **fields)
         if set(ONCE) & set(words) and Path(words[-1]).exists():
-            job.state = "done"
+            job.state, job.finished_before = "done", 1.0
         self.jobs.append(job)
         return job
 
@@ -279,7 +286,8 @@ class Experiment:
         """Return a data set; one that exists is used as it is. Raises InputError for others."""
         flags = shlex.split(self.config.prepare_flags if name == self.config.data else "")
         folder, split, words = prepare_command(name, self.config.scale, flags)
-        return Data(folder, split, [self.add(f"prepare {name}", words, [])] if words else [])
+        name = f"prepare {Path(folder).name}"
+        return Data(folder, split, [self.add(name, words, [])] if words else [])
 
     def train(self, name, data: Data, block_size: int, pe: str, seed: int, report: Job) -> None:
         """Add the trainings of one encoding and seed, and what follows each."""
@@ -297,9 +305,7 @@ class Experiment:
             parent = self.root / f"{trained}-{length}{folder_name(own)}"
         if stem == "small" and pe in SMALL_RATES:
             own += ["--lr", f"{SMALL_RATES[pe]:g}"]
-        setting, _, values = (config.sweep or "").partition("=")
-        for value in values.split(","):
-            swept = [f"--{setting}", value] if setting else []
+        for swept in self.swept or [[]]:
             out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
             words = [*flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
             job = self.add_training(words, data.needs, out, data, report)
@@ -330,10 +336,7 @@ class Experiment:
             (config.perplexity, f"{perplexity} --max_tokens {tokens} --lengths"),
             (config.same_targets, f"{perplexity} {same_targets} --lengths"),
             (config.recall, f"eval_recall.py {recall} --distances"),
-            (
-                config.receptive_field,
-                f"eval_receptive_field.py --windows {windows} --lengths",
-            ),
+            (config.receptive_field, f"eval_receptive_field.py --windows {windows} --lengths"),
         ]
         for text in [self.prepare(name) for name in config.evaluate_on] or [data]:
             for lengths, command in evaluations:
@@ -397,13 +400,9 @@ class Experiment:
         words = shlex.split(self.format(command, **fields))
         if not words:
             return needs
-        has_record = re.match(
-            "bench.py|plot.py losses|eval_|-m retrieval.evaluate", " ".join(words)
-        )
-        reports = [report] if has_record else []
-        return [
-            self.add(" ".join(words[:3]), words, needs, reports, is_last="{run}" not in command)
-        ]
+        name, is_last = " ".join(words[:3]), "{run}" not in command
+        has_record = re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name)
+        return [self.add(name, words, needs, [report] if has_record else [], is_last=is_last)]
 
     def expected_records(self, report: Job) -> list[str]:
         """Return patterns of the records of a report, for a dry run."""
@@ -417,15 +416,14 @@ class Experiment:
 
     def describe_costs(self) -> str:
         """Return a table of trainings and evaluations with their cost, the total and the disk."""
-        trained = [job for job in self.runs if job.words[0] == "train_gpt.py"]
-        trainings = {job.name: self.settings_of(job) for job in trained}
         evaluations = []
         for job in self.jobs:
-            if job.needs and job.needs[0].name in trainings and "--max_tokens" in job.words:
+            trained = job.needs and job.needs[0].name in self.trainings
+            if trained and "--max_tokens" in job.words:
                 flags = dict(cli.split_flags(job.words[2:]))
                 tokens, lengths = int(flags["max_tokens"][0]), flags["lengths"][0]
                 evaluations.append((job.name, job.needs[0].name, lengths, tokens))
-        return cost.describe_costs(trainings, evaluations, self.scale.vocab_size)
+        return cost.describe_costs(self.trainings, evaluations, self.vocab_size)
 
     def settings_of(self, job: Job) -> settings.Config:
         return cli.parse(settings.Config, self.training_flags(job), None)

@@ -225,10 +225,8 @@ def _hook_calls(encoding, device: str = "cpu") -> Iterator[tuple[str, tuple]]:
         yield "factors", (q_features, k_features)
     if encoding.logits_transform is not None:
         d = pos[:, None] - pos
-        logits, bias = (
-            torch.randn(B, H, T, T, device=device),
-            torch.randn(1, H, 1, 1, device=device),
-        )
+        logits = torch.randn(B, H, T, T, device=device)
+        bias = torch.randn(1, H, 1, 1, device=device)
         yield "logits_transform", (logits, bias, q, d, d >= 0)
 
 

@@ -8,7 +8,7 @@ required here. Names of data sets and splits become parts of file names. A metri
 needs no schema: its entries hold any fields, with finite numbers.
 
 Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
-(evaluation/records.py).
+(training/metrics.py).
 """
 
 import math
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from runtime.files import read_json_values
 from runtime.schema import (
+    EXP_OVERFLOW,
     Count,
     Fraction,
     Integer,
@@ -39,8 +40,6 @@ from runtime.schema import (
 from msgspec import Meta
 
 from errors import InputError
-
-EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
 
 
 class Schema:

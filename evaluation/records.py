@@ -11,7 +11,6 @@ Several evaluations may add results to a record at the same time.
 """
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,8 +182,3 @@ def shards_for_run(
             f"tokens: pass other --data, prepared with --tokenizer {source}"
         )
     return shards
-
-
-def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
-    return math.inf if loss >= record_schema.EXP_OVERFLOW else math.exp(loss)

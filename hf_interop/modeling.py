@@ -36,7 +36,15 @@ from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
 # Arguments of from_pretrained that say where the files are.
-LOCATION = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder")
+LOCATION = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+)
 
 # NumPy before 2.4 looks for denormals at the first call, and warns if they are rounded.
 np.finfo(np.float32)
@@ -46,9 +54,10 @@ torch.set_flush_denormal(True)
 
 
 class PosencConfig(PreTrainedConfig):
-    """The fields of GPTConfig, and those that export_hf.py adds, stored in config.json.
+    """The fields of GPTConfig, stored in config.json.
 
-    Saving a model adds weights_sha256 (file name -> SHA-256).
+    export_hf.py adds max_position_embeddings for limited encodings, plugin (file name -> SHA-256)
+    and training (settings, text, step). Saving a model adds weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"
@@ -136,7 +145,8 @@ class PosencModel(PosencPreTrained):
     ):
         """Return the output of the last LayerNorm, (B, T, C) float32.
 
-        attention_mask: (B, T), 0 at padding, on one side, which changes no row's result.
+        attention_mask: (B, T), 0 at padding, on one side, which changes no row's result. Raises
+        ValueError for padding between tokens.
         """
         output = BaseModelOutput(last_hidden_state=self.encode(input_ids, attention_mask))
         return output if return_dict else output.to_tuple()
@@ -159,7 +169,11 @@ class PosencForMaskedLM(PosencModel):
     """Encoder that predicts the tokens at <|mask|>."""
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels=None, return_dict=True
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool = True,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
@@ -180,10 +194,10 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values=None,
-        use_cache=None,
+        use_cache: bool | None = None,
         labels: Tensor | None = None,
-        logits_to_keep=0,
-        return_dict=True,
+        logits_to_keep: int = 0,
+        return_dict: bool = True,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
@@ -233,7 +247,7 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
 
     arguments: of from_pretrained. Models that transformers' push_to_hub has uploaded have none.
     """
-    location = {name: arguments[name] for name in (*LOCATION, "token") if name in arguments}
+    location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:
         config, _ = PosencConfig.get_config_dict(name_or_path, **location)
     except OSError:

@@ -154,7 +154,9 @@ def _end_with_launcher() -> None:
             time.sleep(0.5)
         with contextlib.suppress(OSError):
             if is_first and select.select([], [2], [], 0)[1]:  # nobody may read a full pipe
-                os.write(2, b"error: torchrun has ended: start it again with --resume\n")
+                os.write(
+                    2, b"error: torchrun has ended: start it again, a training with --resume\n"
+                )
         os._exit(2)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -224,7 +226,9 @@ def _describe_failure(reason: str, store: Store, processes: Processes) -> str:
         if not store.check([f"waited/{rank}"])
     ]
     names = " and ".join(hanging) or "another rank"
-    return f"{names} did not answer for {TIMEOUT}: end it, then continue with --resume"
+    return (
+        f"{names} did not answer for {TIMEOUT}: end it, then start again, trainings with --resume"
+    )
 
 
 def _leave_group() -> None:

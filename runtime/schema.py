@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_INTEGER = 2**63 - 1
+EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
 # Line breaks, other control characters, and characters that change the direction of a text.
 UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 WORDS = {  # patterns of texts, in words

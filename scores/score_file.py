@@ -1,8 +1,8 @@
 """Score files: JSON with everything that the fixed budget measured on an encoding.
 
-    score = collect("runs/scores", "rope+cable", seeds=[1, 2, 3])   # from the runs
-    path = write_score("runs/mine", score)                # runs/mine/rope+cable.json
-    scores = read_score_files([path, "results/scores/records.jsonl"])  # {source: score}
+    score = collect(Path("runs/scores"), "rope+cable")    # from the runs
+    write_score("runs/mine", score)                       # runs/mine/rope+cable.json
+    scores = read_score_files(["runs/mine/rope+cable.json", "results/scores/records.jsonl"])
     check_comparable(scores)                              # the same budget and text
 
 scripts/score.sh makes the runs: those of seed 1 are in text/PE and recall/PE, those of seed N in
@@ -19,14 +19,25 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 from runtime.files import read_json_values, write_json
-from runtime.schema import Length, LengthKey, Number, Positive, SeedKey, Text, fields
+from runtime.schema import (
+    Length,
+    LengthKey,
+    Loss,
+    NotNegative,
+    Number,
+    Percent,
+    Positive,
+    SeedKey,
+    Text,
+    fields,
+)
 
 import msgspec
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from benchmarking.cases import cache_bytes
 from errors import InputError
@@ -50,43 +61,45 @@ KINDS: dict[
 *TEXT_KINDS, _ = KINDS.values()
 SHAPE = ("size", "n_layer", "n_head", "n_embd", "block_size")  # settings of a network
 # What is used of a budget. Two budgets are compared with all settings and protocols.
-TRAINING = fields({"block_size steps": Length})
+TRAINING = fields({"lr": Positive, "block_size steps": Length})
 BUDGET = fields({"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING})
+TEXT = fields(record_schema.SPLIT | {"tokenizer sha256": Text})
+NOT_EMPTY = Meta(min_length=1)
 
 
 class PerplexityEntry(TypedDict):
-    loss: Number
-    loss_se: Number | None
+    loss: Loss
+    loss_se: NotNegative | None
     tokens: Length
-    blocks: list[Number]  # of at most 32 segments of the text, for paired intervals
+    blocks: Annotated[list[Loss], NOT_EMPTY]  # at most 32 segments, for paired intervals
     block_tokens: list[Length]
 
 
 class RecallEntry(TypedDict):
     recall: Number
-    recall_se: Number
-    by_trial: list[Number]  # gains in nats
+    recall_se: NotNegative
+    by_trial: Annotated[list[Number], NOT_EMPTY]  # gains in nats
 
 
 class AccuracyEntry(TypedDict):
-    accuracy: Number
-    accuracy_se: Number
+    accuracy: Percent
+    accuracy_se: NotNegative
 
 
 class ReceptiveFieldEntry(TypedDict):
-    receptive_field: Number
-    receptive_field_se: Number
+    receptive_field: Positive
+    receptive_field_se: NotNegative
 
 
 Entry = TypeVar("Entry")
-BySeed = dict[SeedKey, dict[LengthKey, Entry | None]]
+BySeed = dict[SeedKey, Annotated[dict[LengthKey, Entry | None], NOT_EMPTY]]
 
 
 class Score(Struct, omit_defaults=True):
     """What the fixed budget measured on an encoding."""
 
     pe: Text
-    commits: list[Text | None]
+    commits: Annotated[list[Text | None], NOT_EMPTY]
     python: Text
     torch: Text
     processor: Text
@@ -101,16 +114,25 @@ class Score(Struct, omit_defaults=True):
     recall: BySeed[RecallEntry]
     trained_recall: dict[str, BySeed[AccuracyEntry]]
     steps_to_95: dict[SeedKey, Length | None]
-    receptive_field: BySeed[ReceptiveFieldEntry]  # of the first seed
+    receptive_field: Annotated[BySeed[ReceptiveFieldEntry], NOT_EMPTY]  # of the first seed
     speed: dict[str, list[Positive]]  # seconds of training steps in interleaved rounds
     plugin: dict[Text, Text] | None = None
 
     def __post_init__(self):
         msgspec.convert(self.budget, BUDGET)
+        msgspec.convert(self.text, TEXT)
         seeds = {*map(str, self.budget["seeds"])}
         results = [self.perplexity, self.recall, *self.trained_recall.values()]
-        if any(by_seed.keys() != seeds for by_seed in results):
+        if not seeds or any(by_seed.keys() != seeds for by_seed in results):
             raise ValueError("results have other seeds than the budget")
+        if self.trained_recall and "recall_training" not in self.budget:
+            raise ValueError("field budget.recall_training is missing")
+        if len(self.speed["seconds"]) != len(self.speed["rope"]):
+            raise ValueError("field speed has different numbers of rounds")
+        for by_length in self.perplexity.values():
+            for entry in filter(None, by_length.values()):
+                if len(entry["blocks"]) != len(entry["block_tokens"]):
+                    raise ValueError("perplexity has different numbers of blocks and block_tokens")
 
     def length(self, multiple: float, training: str = "training") -> str:
         """Return the key of results at a multiple of the length of a training of the budget."""
@@ -131,12 +153,19 @@ def write_score(folder: str | Path, score: Score) -> None:
 
 
 def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
-    """Return {source: score} of files; see read_json_values for the sources, and what it raises."""
-    return {
-        source: msgspec.convert(value, Score)
-        for path in paths
-        for source, value in read_json_values(path, REMEDY, Score).items()
-    }
+    """Return {source: score} of files; see read_json_values for the sources, and what it raises.
+
+    Raises InputError if a file has the name of another encoding, too.
+    """
+    scores = {}
+    for path in paths:
+        for source, value in read_json_values(path, REMEDY, Score).items():
+            scores[source] = score = msgspec.convert(value, Score)
+            name = Path(source).name
+            if name.endswith(".json") and name != f"{score.pe}.json":
+                problem = f"field pe is {score.pe}"
+                raise InputError(f"{source} is not a score file ({problem}): {REMEDY}")
+    return scores
 
 
 def check_comparable(scores: dict[str, Score]) -> None:

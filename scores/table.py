@@ -10,8 +10,8 @@ summary.md, a short table of the best and the references, and scores.png, with o
 encoding: perplexity at 16 times the training length against recall of text at the same distance.
 
 --settings writes settings.md, the table of encodings in other settings: learning rates, training
-lengths, texts. Each folder of score files is one setting, measured by scripts/score.sh with FLAGS
-or DATA, and has the score of cable. It has no speed, which is always that of steps of 256 tokens.
+lengths, texts. Each folder of score files is one setting, measured by scripts/score.sh with flags
+of its own, and has the score of cable. Its speed is not shown: steps always have 256 tokens.
 
 --runs writes the score file of each encoding and prints its card: its row of the table next to the
 references in --out_dir, and the verdicts on the criterion (scores/criterion.py). The same runs give
@@ -96,6 +96,12 @@ def card(pe: str, scores: dict[str, Score]) -> str:
         return f"The card of {pe} needs the score of {REFERENCE}: measure it, too."
     rows = {row["encoding"]: row for row in score_rows(scores)}
     shown = [rows[name] for name in dict.fromkeys((pe, *REFERENCES)) if name in rows]
+    for row in shown:
+        score = scores[row["encoding"]]
+        (by_length,) = score.receptive_field.values()
+        length, entry = max(by_length.items(), key=lambda item: int(item[0]))
+        field = f"{entry['receptive_field']:,.0f} of {int(length):,}" if entry else MISSING
+        row |= {"receptive field (tokens)": field, "parameters": count(score.parameters)}
     cells = [list(row) for row in zip(*Table.from_rows(shown).cells, strict=True)]
     verdicts = criterion.judge(scores[pe], scores[REFERENCE])
     parts = [
@@ -113,7 +119,9 @@ def read_scores(paths: list[str]) -> dict[str, Score]:
     score_file.check_comparable(by_source)
     scores = {score.pe: score for score in by_source.values()}
     if len(scores) < len(by_source):
-        raise InputError("there are two scores of an encoding: remove one of them")
+        names = [score.pe for score in by_source.values()]
+        twice = next(pe for pe in names if names.count(pe) > 1)
+        raise InputError(f"there are two scores of {twice}: remove one of them")
     if REFERENCE not in scores:
         raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")
     return scores
@@ -238,8 +246,11 @@ def read_settings(paths: list[str]) -> dict[str, dict[str, Score]]:
     """Return {name of the folder: {encoding: score}}. Raises InputError as read_scores does."""
     by_folder = defaultdict(list)
     for path in paths:
-        by_folder[Path(path).resolve().parent.name].append(path)
-    return {name: read_scores(group) for name, group in by_folder.items()}
+        by_folder[Path(path).resolve().parent].append(path)
+    settings = {folder.name: read_scores(group) for folder, group in by_folder.items()}
+    if len(settings) < len(by_folder):
+        raise InputError("two folders have the same name: rename one, because names are settings")
+    return settings
 
 
 def setting_rows(settings: dict[str, dict[str, Score]]) -> list[dict[str, str]]:

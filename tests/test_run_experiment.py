@@ -18,6 +18,7 @@ from test_docs import check_python, stop_after_parsing  # noqa: F401
 
 import run_experiment
 from errors import InputError
+from training import scheduler
 
 TRAININGS = yaml.safe_load((ROOT / "tests" / "paper_trainings.yaml").read_text())
 SCRIPTS = sorted(
@@ -119,6 +120,11 @@ def test_dry_run_prints_commands_that_the_programs_accept(
         (["--train", "quickstart", "--encodings", "cable,rope"], "unknown positional encoding"),
         (["--train", "nowhere"], "configs/nowhere.yaml does not exist: use a file in configs/"),
         (["--train", "quickstart", "--data", "docs"], "--data docs has no shards: use fineweb-edu"),
+        (["--train", "quickstart", "--data", "x"], "--data x does not exist: use fineweb-edu"),
+        (["--train", "quickstart", "--", "--lrr", "1"], "flag --lrr is unknown: did you mean lr"),
+        (["--train", "quickstart", "--", "--lr", "x"], "lr"),
+        (["--train", "quickstart", "--sweep", "lrr=1"], "flag --lrr is unknown: did you mean lr"),
+        (["--train", "quickstart", "--sweep", "lr"], "--sweep lr has no values: use SETTING="),
         (["--train", "quickstart", "--paper", "x"], "--paper x is not in results/paper"),
         (["--train", "quickstart", "--scale", "huge"], "scale"),
         (["--train", "quickstart", "--seed", "1"], "flag --seed is unknown: did you mean seeds"),
@@ -143,8 +149,35 @@ def test_invalid_settings_are_refused(words, problem, monkeypatch):
 def test_only_settings_that_change_results_change_the_folder(flags, folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     words = ["--train", "wikitext103_tiny", "--data", "wikitext103", "--scale", "small"]
-    job = experiment([*words, "--sweep", "lr=1e-3,2e-3", "--", *flags]).runs[1]
-    assert job.run == Path(f"{folder}/wikitext103-bytes-256/cable-lr2e-3")
+    found = experiment([*words, "--sweep", "lr=1e-3,2e-3", "--", *flags])
+    assert found.runs[1].run == Path(f"{folder}/wikitext103-bytes-256/cable-lr2e-3")
+    assert found.out == Path(f"{folder}/experiment-lr")  # a sweep has its own report
+
+
+def test_a_finished_benchmark_is_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = ["--runs", str(tmp_path), "--commands", "bench.py train --out {root}/train.json"]
+    (tmp_path / "full").mkdir()
+    assert experiment(words).jobs[0].state == "waiting"
+    (tmp_path / "full" / "train.json").touch()
+    assert experiment(words).jobs[0].state == "done"
+
+
+def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
+    """In a minute from 40 to 50 of 100 steps: five minutes are left, and as long for a second."""
+    (tmp_path / "config.yaml").write_text("steps: 100")
+    (tmp_path / "log.jsonl").write_text('{"kind": "train", "step": 40, "tokens_per_second": 1}\n')
+    jobs = [scheduler.Job("a", ["-c", "pass"], run=tmp_path), scheduler.Job("b", [])]
+    running = scheduler.Scheduler(jobs, tmp_path, 1)
+    running.start(jobs[0], 0)
+    running.running[jobs[0]].wait()
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"kind": "train", "step": 50, "tokens_per_second": 1}\n')
+    jobs[0].started = running.started = time.time() - 60
+    running.print_progress()
+    _, first, all_jobs = capsys.readouterr().out.splitlines()
+    assert first == "1 of 2: a, step 50 of 100, 1 tokens/s, 5.0 min left"
+    assert all_jobs == "all: 15.0 min left"
 
 
 def run(folder, *words, devices, wait=True, **settings):
@@ -243,9 +276,10 @@ def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
     while len(list(node.glob("runs/**/finished"))) < 2 and time.time() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGINT
-    assert "interrupted: run the same command again" in errors
+    assert errors == "interrupted: run the same command again to continue\n"  # none failed
+    assert "\ninterrupted: train " in output
     before = [words for *_, words in logged(node) if "train_gpt.py" in words]
     assert 2 <= len(before) < 10
     assert run(node, *FLAGS, "--jobs", "2", devices=2).returncode == 1

@@ -26,8 +26,9 @@ def prepare_command(name: str, scale: str, flags: list[str]) -> tuple[str, str, 
     """
     if name not in PROGRAMS:
         if not [*Path(name).glob("*_val_*.bin")]:
+            problem = "has no shards" if Path(name).is_dir() else "does not exist"
             known = ", ".join(PROGRAMS)
-            raise InputError(f"--data {name} has no shards: use {known}, or a folder of shards")
+            raise InputError(f"--data {name} {problem}: use {known}, or a folder of shards")
         return name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", []
     name = "stdlib" if scale == "smoke" else name
     words, split = PROGRAMS[name]

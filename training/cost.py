@@ -3,7 +3,7 @@
     print(describe_cost(config))  # train_gpt.py --dry_run
     cost = estimate_cost(config)  # the numbers
 
-Hours assume 40% model FLOPs utilization (MFU). Evaluations are not included.
+Hours assume 40% model FLOPs utilization (MFU).
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ DEVICES = ("H100", "A100", "RTX 4090")
 
 @dataclass
 class Cost:
-    """Cost of one training. description: of the model; epochs: a phrase, as in "0.5 epochs of"."""
+    """Cost of one training or evaluation. model: without memory; epochs: as in "0.5 epochs of"."""
 
-    description: str
+    model: GPT
     epochs: str
     parameters: int
     steps: int
@@ -37,7 +37,6 @@ class Cost:
     flops_per_token: float
     targets: float
     """fraction of the tokens whose logits are computed"""
-    vocab_size: int
     checkpoint_gb: float
     """weights and AdamW's two moments, 4 bytes each"""
 
@@ -72,14 +71,13 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
     }[config.objective]
     parameters = model.parameter_count()
     return Cost(
-        description=model.describe(),
+        model=model,
         epochs=epochs,
         parameters=parameters,
         steps=config.steps,
         tokens=config.steps * config.tokens_per_step,
         flops_per_token=model.flops_per_token(config.block_size, targets),
         targets=targets / config.block_size,
-        vocab_size=vocab_size,
         checkpoint_gb=12 * parameters / 1e9,
     )
 
@@ -92,7 +90,7 @@ def describe_cost(config) -> str:
         formula += f", of the logits for {cost.targets:.1%} of the tokens"
     files = 1 + config.keep_checkpoints
     lines = [
-        cost.description,
+        cost.model.describe(),
         f"{cost.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens "
         f"({cost.epochs})",
         f"{cost.flops:.3g} FLOPs: {formula}",
@@ -129,11 +127,8 @@ def describe_costs(
         costs[name] = estimate_cost(config, vocab_size, use_data=exists)
         gigabytes += costs[name].checkpoint_gb * (1 + config.keep_checkpoints)
     for name, trained, text, tokens in evaluations:
-        config, training = trainings[trained], costs[trained]
-        lengths = cli.parse_lengths(text, config.block_size)
-        with torch.device("meta"):
-            model = GPT(config.gpt_config(training.vocab_size))
-        forward = [model.flops_per_token(length) / 3 for length in lengths]
+        training, lengths = costs[trained], cli.parse_lengths(text, trainings[trained].block_size)
+        forward = [training.model.flops_per_token(length) / 3 for length in lengths]
         costs[name] = dataclasses.replace(
             training, tokens=tokens * len(lengths), flops_per_token=sum(forward) / len(lengths)
         )

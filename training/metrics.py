@@ -7,6 +7,7 @@ from typing import NamedTuple
 from runtime import devices
 from runtime.distributed import Processes
 from runtime.run_folder import Run
+from runtime.schema import EXP_OVERFLOW
 
 import numpy as np
 import torch
@@ -16,8 +17,6 @@ from errors import InputError
 from model import GPT
 from text_data.data_loader import Windows
 from text_data.recall_task import RecallWindows
-
-EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
 
 
 class Step(NamedTuple):
@@ -196,11 +195,15 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
     ]
 
 
+def perplexity(loss: float) -> float:
+    """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
+    return math.inf if loss >= EXP_OVERFLOW else math.exp(loss)
+
+
 def validation_columns(values: dict) -> list[str]:
     """Return the columns of a console line from a validation's values and bias statistics."""
     loss = values["loss"]
-    perplexity = math.inf if loss >= EXP_OVERFLOW else math.exp(loss)
-    columns = [f"val loss {loss:.4f}", f"perplexity {perplexity:.3f}"]
+    columns = [f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}"]
     if "accuracy" in values:
         columns.append(f"accuracy {values['accuracy']:.1%}")
     if values.get("window"):

@@ -50,9 +50,11 @@ class Job:
     reported: int = 0
     """number of records in the latest report"""
     state: str = "waiting"
-    """waiting, running, done, failed or skipped"""
+    """waiting, running, done, failed, skipped or interrupted"""
     slot: int | None = None
     started: float = 0.0
+    finished_before: float = 0.0
+    """fraction that was finished when it started"""
 
     def command(self, ranks: int = 1) -> list[str]:
         """Return the command: on all ranks if the program can use them."""
@@ -159,6 +161,7 @@ class Scheduler:
         if devices or slot is None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         job.state, job.slot, job.started = "running", slot, time.time()
+        job.finished_before = job.progress()[0]
         failed = [str(other.run) for other in job.needs if other.state == "failed"]
         job.words = [word for word in job.words if word not in failed]
         print(f"+ {self.command(job)}", flush=True)
@@ -177,6 +180,8 @@ class Scheduler:
         ended = [job for job, process in self.running.items() if process.poll() is not None]
         for job in ended:
             job.state = "failed" if self.running.pop(job).returncode else "done"
+            if self.signal:
+                job.state = "interrupted"
             output = self.log_of(job).read_text(errors="replace")
             print(f"{job.state}: {job.name}, {_minutes(time.time() - job.started)}", flush=True)
             if job.words[0] in ("report.py", "sample.py"):
@@ -203,14 +208,17 @@ class Scheduler:
         lines = []
         for job in self.running:
             fraction, details = job.progress()
-            passed = time.time() - job.started
-            if fraction:
-                details += f", {_minutes(passed / fraction - passed)} left"
+            done = fraction - job.finished_before
+            if done > 0:
+                left = (time.time() - job.started) * (1 - fraction) / done
+                details += f", {_minutes(left)} left"
             lines.append(f"{self.jobs.index(job) + 1} of {len(self.jobs)}: {job.name}{details}")
-        done = sum(job.weight * job.progress()[0] for job in self.jobs)
-        if done:
-            remaining = sum(job.weight for job in self.jobs) / done - 1
-            lines.append(f"all: {_minutes((time.time() - self.started) * remaining)} left")
+        fractions = {job: job.progress()[0] for job in self.jobs}
+        done = sum(job.weight * (fractions[job] - job.finished_before) for job in self.jobs)
+        if done > 0:
+            remaining = sum(job.weight * (1 - fractions[job]) for job in self.jobs)
+            left = (time.time() - self.started) * remaining / done
+            lines.append(f"all: {_minutes(left)} left")
         end = f"\x1b[{len(lines)}F" if updates else ""
         print("".join(f"{line}\n" for line in lines), end=end, flush=True)
 

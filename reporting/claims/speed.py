@@ -152,7 +152,7 @@ def _pairs_of(claim: Claim, columns: list[Column], speeds: list[dict]) -> Iterat
     """Yield the pairs of runs of a claim in columns, at the paper's lengths or a scale of them.
 
     At the paper's lengths they have its size and data set; at a scale, as in the scripts at
-    SCALE=small, any size but those that the claim is not about. Of several columns the first
+    --scale small, any size but those that the claim is not about. Of several columns the first
     counts. A pair has the first benchmark that measured both runs.
     """
     by_run = {}

@@ -94,6 +94,10 @@ WRONG_CODE = """
 # inputs unchanged
     def features(self, x, pos, previous=None):
         return super().features(x.tanh_(), pos, previous)
+# inputs unchanged
+    def factors(self, q_features, k_features):
+        r = self.r[None, :, None]
+        return (r * q_features[0].neg_(), None), (r, k_features[0])
 # device
     def bias(self, q_features, k_features, h):
         return super().bias(q_features, k_features, h) * torch.ones(len(self.r), 1, 1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evaluation import intervals
-from evaluation.records import perplexity
+from training.metrics import perplexity
 
 
 def entry(losses, tokens=None):

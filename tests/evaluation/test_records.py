@@ -12,6 +12,7 @@ import torch
 
 from errors import InputError
 from evaluation import records
+from training.metrics import perplexity
 
 IDENTITY = {
     "pe": "rope",
@@ -27,8 +28,7 @@ CPU = torch.device("cpu")
 
 def entry(length, loss=1.0):
     """Return an entry of eval_extrapolation.py."""
-    perplexity = records.perplexity(loss)
-    return {"loss": loss, "loss_se": 0.1, "perplexity": perplexity, "tokens": length}
+    return {"loss": loss, "loss_se": 0.1, "perplexity": perplexity(loss), "tokens": length}
 
 
 def update(path, lengths, measure=entry, identity=IDENTITY):

@@ -302,7 +302,9 @@ def test_torchrun_restarts_the_ranks_and_they_end_with_torchrun(data_dir, tmp_pa
     assert time.monotonic() - killed < 5
     run_folder.lock_folder(run)()
     assert f"error: {distributed.ENDED}\n" in errors
-    assert "error: torchrun has ended: start it again with --resume\n" in errors, errors[-500:]
+    assert "error: torchrun has ended: start it again, a training with --resume\n" in errors, (
+        errors[-500:]
+    )
 
 
 def test_ranks_ignore_the_keys_of_an_earlier_start():

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from conftest import TINY
@@ -15,6 +16,12 @@ import eval_receptive_field
 import train_gpt
 from scores import score_file, table
 
+BUDGET_OF_TEXT = {
+    "seeds": [1, 2, 3],
+    "training": {"lr": 1e-3, "steps": 1, "block_size": 256},
+}
+ENTRY = {"loss": 1.0, "loss_se": None, "tokens": 128, "blocks": [1.0, 1.0], "block_tokens": [128]}
+UNEQUAL_BLOCKS = {seed: {"256": ENTRY} for seed in "123"}
 MIXED = "cable:heads=1@1_alibi-shift:shift=-2,heads=1+rope@1"
 PLUGIN = """import posenc
 
@@ -75,7 +82,9 @@ def test_card_of_runs_and_table(measured, tmp_path, capsys):
     text = capsys.readouterr().out
     rows = [cells(line) for line in text[text.index(f"# {MIXED}") :].splitlines() if "|" in line]
     assert rows[1] != rows[0][:1] and rows[2] == ["encoding", MIXED, "rope", "cable"]
-    assert "trained recall at 16x (%)" in [row[0] for row in rows]
+    names = [row[0] for row in rows]
+    assert "trained recall at 16x (%)" in names and "parameters" in names
+    assert rows[names.index("receptive field (tokens)")][1].endswith(" of 64")  # 4x
     assert text.count("(criterion, speed): ratio ") == 2  # a verdict with its interval
     paths = sorted(map(str, out.glob("*.json")))
     assert f"{out}/{MIXED}.json" in paths and len(paths) == 3
@@ -197,7 +206,7 @@ def test_settings_have_their_own_reference_each(tmp_path, capsys, refused):
     (tmp_path / "other").mkdir()
     twin = write(tmp_path / "other" / "short", *short)
     (line,) = refused(table.main, "--settings", "true", *paths, *twin)
-    assert "two scores of an encoding" in line
+    assert "two folders have the same name" in line
 
 
 def test_table_is_in_the_order_of_the_rank(tmp_path):
@@ -232,13 +241,21 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
 @pytest.mark.parametrize(
     "change, problem",
     [
+        ({"pe": "kerple"}, "field pe is kerple"),
         ({"recall": make_score("fox", seeds=(1,))["recall"]}, "other seeds than the budget"),
+        ({"recall": {}}, "other seeds than the budget"),
+        ({"recall": {"1": {}, "2": {}, "3": {}}}, "expected object of length >= 1 at recall"),
+        ({"speed": {"seconds": [1.0], "rope": [1.0, 1.0]}}, "different numbers of rounds"),
+        ({"text": {"dataset": "toy", "split": "val"}}, "missing required field tokenizer"),
         ({"perplexity": {"1": {"256": {"loss": 1.0}}}}, "missing required field"),
-        ({"budget": {"seeds": [1, 2, 3], "training": {}}}, "missing required field block_size"),
+        ({"budget": {"seeds": [1, 2, 3], "training": {}}}, "missing required field lr"),
+        ({"budget": BUDGET_OF_TEXT}, "field budget.recall_training is missing"),
+        ({"perplexity": UNEQUAL_BLOCKS}, "different numbers of blocks and block_tokens"),
         ({"parameters": -1}, "expected int >= 1 at parameters"),
     ],
 )
 def test_files_that_are_no_scores_are_refused(change, problem, tmp_path, refused):
-    (path,) = write(tmp_path / "in", make_score("fox") | change)
+    (path,) = write(tmp_path / "in", make_score("fox"))
+    Path(path).write_text(json.dumps(make_score("fox") | change))
     (line,) = refused(table.main, path)
     assert problem in line and line.endswith(score_file.REMEDY)
