@@ -11,6 +11,7 @@ models in transformers. Intended changes are listed in CHANGES. Exit status 1: s
 
 import argparse
 import contextlib
+import csv
 import fnmatch
 import json
 import os
@@ -30,8 +31,9 @@ import numpy as np
 #   removed  names that NEW does not have
 #   rounded  numbers that NEW may round: compared to six significant digits
 #   renamed  a part of a name in BASE, and what it is called in NEW
-# Names are "log/RUN/KIND STEP/FIELD", "record/RUN/FILE/FIELD", "table/FILE", "weights/RUN/NAME",
-# "logits/RUN" and "sample/RUN", where RUN is clm/ENCODING, mlm/ENCODING or recall/ENCODING.
+# Names are "log/RUN/KIND STEP/FIELD", "record/RUN/FILE/FIELD", "table/FILE",
+# "table/FILE.csv/COLUMN", "weights/RUN/NAME", "logits/RUN" and "sample/RUN".
+# RUN is clm/ENCODING, mlm/ENCODING or recall/ENCODING.
 CHANGES = [
     ("ignored", "log/*/start *"),  # of the machine and the commit
     ("ignored", "log/*/ms"),
@@ -43,6 +45,8 @@ CHANGES = [
     ("removed", "record/*/recipe"),
     ("new", "record/*/settings/*"),
     ("new", "record/*/training_text"),
+    ("new", "table/*/verdicts.csv/key"),
+    ("new", "table/*/verdicts.csv/others"),
     ("ignored", "record/*/attention"),  # "sdpa" was also the name of batched products
 ]
 DIGITS = 6
@@ -105,8 +109,12 @@ def collect(checkout, work):
         records = [str(path) for path in sorted(Path(objective).glob("*/eval_*"))]
         run_program("report", f"{shlex.join(records)} --out_dir reports/{objective}")
     for path in sorted(Path("reports").rglob("*")):
-        if path.suffix in (".md", ".csv", ".tex"):
-            values[f"table/{path.relative_to('reports')}"] = path.read_text().splitlines()
+        name = f"table/{path.relative_to('reports')}"
+        if path.suffix == ".csv":
+            rows = list(csv.reader(path.read_text().splitlines()))
+            values |= {f"{name}/{header}": cells for header, *cells in zip(*rows, strict=True)}
+        elif path.suffix in (".md", ".tex"):
+            values[name] = path.read_text().splitlines()
     Path("values.pickle").write_bytes(pickle.dumps(values))
 
 
