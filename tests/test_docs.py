@@ -401,6 +401,18 @@ def test_printed_output_is_current(page):
         assert shown == printed_by(command)
 
 
+def test_results_of_the_readme_are_those_of_the_table():
+    """Perplexity at the training length and at 16 times, from results/reproduction."""
+    table = (RESULTS / "reproduction" / "perplexity.md").read_text().split("\n\n")[0]
+    rows = [[cell.strip(" *") for cell in row.split("|")[1:-1]] for row in table.splitlines()]
+    columns = [rows[0].index("256"), rows[0].index("4,096")]
+    expected = {row[0]: [row[column].split(" ± ")[0] for column in columns] for row in rows[2:]}
+    page = (ROOT / "README.md").read_text().partition("## Results")[2]
+    shown = re.findall(r"^\| `(.+)` \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(shown) == 8
+    assert all(expected[pe] == values for pe, *values in shown)
+
+
 def test_speed_of_generation_is_that_of_the_records():
     """Of performance.md, section Generation: the ratios to transformers."""
     page = (ROOT / "docs" / "performance.md").read_text()
