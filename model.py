@@ -31,6 +31,7 @@ import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from kv_cache import Cache, LayerCache
+from posenc import Encoding
 
 SIZES = {  # layers, heads, width
     "quickstart": (4, 4, 128),
@@ -127,7 +128,15 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x, pos, encoding, path: attention.Path, past: LayerCache | None, lengths):
+    def forward(
+        self,
+        x: Tensor,
+        pos: Tensor,
+        encoding: Encoding,
+        path: attention.Path,
+        past: LayerCache | None,
+        lengths: Tensor | None,
+    ) -> Tensor:
         """Return the output of the layer: x (B, T, C) at positions pos (T,) -> (B, T, C)."""
         q, k, v, packed_qkv = self.qkv(x, pos, encoding)
         last = past.last() if past else None
@@ -147,7 +156,9 @@ class Attention(nn.Module):
         y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, C)
         return self.c_proj(y)
 
-    def qkv(self, x, pos, encoding) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def qkv(
+        self, x: Tensor, pos: Tensor, encoding: Encoding
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return q, k, v (B, H, T, D) of x (B, T, C), with q and k rotated by the encoding.
 
         The fourth result is the projection (B, T, 3 C) of which q, k and v are views, or None if
@@ -211,9 +222,13 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def init_weights(self):
-        """Initialize Linear and Embedding as GPT-2 does, also those of encodings.
+        """Initialize the weights as GPT-2 does. Encodings initialize their other parameters.
 
-        Weights are N(0, 0.02), or N(0, 0.02 / sqrt(2L)) where they write to the residual stream.
+        | weights                                          | initialization        |
+        | Linear and Embedding, also those of encodings    | N(0, 0.02)            |
+        | c_proj, which writes to the residual stream      | N(0, 0.02 / sqrt(2L)) |
+        | biases                                           | 0                     |
+        | LayerNorm                                        | 1, bias 0             |
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -223,7 +238,11 @@ class GPT(nn.Module):
                 module.bias.zero_()
 
     def forward(
-        self, tokens: Tensor, targets=None, masked_positions=None, cache: Cache | None = None
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return logits (B, T, V) of tokens (B, T) int64, or the loss if there are targets.
 
@@ -258,7 +277,9 @@ class GPT(nn.Module):
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
-    def _forward_blocks(self, tokens, cache, lengths=None):
+    def _forward_blocks(
+        self, tokens: Tensor, cache: Cache | None, lengths: Tensor | None = None
+    ) -> Tensor:
         """Return the output of the last block (B, T, C) for tokens (B, T) after those cached."""
         start = cache.length if cache else 0
         stop = start + tokens.size(1)
@@ -275,7 +296,10 @@ class GPT(nn.Module):
         return self._run_blocks(tokens, pos, cache, lengths)
 
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Return logits (B, V) after one more token of each row (B, 1), with fixed shapes."""
+        """Return logits (B, V) after one more token of each row (B, 1); the cache has fixed shapes.
+
+        The capacity of the cache is not checked, because only the device knows the position.
+        """
         assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
         logits = self.ln_f(x)[:, 0] @ self.wte.weight.T
@@ -300,7 +324,7 @@ class GPT(nn.Module):
         self,
         tokens: Tensor,
         targets: Tensor,
-        masked_positions=None,
+        masked_positions: Tensor | None = None,
         cache_window: int | None = None,
     ) -> Tensor:
         """Return cross-entropies in nats (B, t) float32 of targets (B, t), without all logits.

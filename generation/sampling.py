@@ -39,7 +39,13 @@ class SamplingConfig:
 
 @torch.inference_mode()
 def generate(
-    model: GPT, prompts: list[list[int]], config, vocab_size: int, end_token: int, device, dtype
+    model: GPT,
+    prompts: list[list[int]],
+    config: SamplingConfig,
+    vocab_size: int,
+    end_token: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of the rows that are not finished.
 

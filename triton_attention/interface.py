@@ -34,8 +34,12 @@ def fused_attention(
     """Return softmax(q k^T scale + bias) v, differentiable in q, k, v and the bias.
 
     q: (B, H, T, D), bfloat16, float16 or float32; the queries are the last T of the S tokens.
-    k, v: (B, H, S, D). bias: gradients of a table need T = S.
-    causal, window_size, skip_tolerance: see attention.MaskSpec. packed_qkv: see attention.attend.
+    k, v: (B, H, S, D).
+    bias: its gradients with respect to a table need T = S.
+    scale: factor of the logits, usually D**-0.5.
+    causal, window_size, skip_tolerance: see attention.MaskSpec. Only decay biases skip tiles, and a
+        log-decay only at more than the default tolerance.
+    packed_qkv: see attention.attend.
     Returns (B, H, T, D) in the dtype of q, in memory (B, T, H, D).
     Raises InputError for arguments that the kernels do not support.
     """

@@ -26,7 +26,9 @@ def can_skip(kind: str, tolerance: float) -> bool:
 
 
 @torch.no_grad()
-def skipped_fraction(q, k, bias: Bias, scale: float, causal: bool, skip_tolerance) -> float:
+def skipped_fraction(
+    q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float
+) -> float:
     """Return the fraction of tiles in the mask that `fused_attention` skips; arguments as there."""
     (B, H, T, D), S = q.shape, k.size(2)
     if not can_skip(bias.kind, skip_tolerance):
@@ -47,11 +49,23 @@ def skipped_fraction(q, k, bias: Bias, scale: float, causal: bool, skip_toleranc
 
 
 @torch.no_grad()
-def kept_tiles(q, k, kind, s_i, g, s_j, scale, causal: bool, tolerance: float) -> Tensor:
+def kept_tiles(
+    q: Tensor,
+    k: Tensor,
+    kind: str,
+    s_i: Tensor,
+    g: Tensor,
+    s_j: Tensor,
+    scale: float,
+    causal: bool,
+    tolerance: float,
+) -> Tensor:
     """Return which tiles of keys each tile of queries has to read.
 
     The other tiles together hold at most `tolerance` of every row's weight; in bidirectional
-    attention half of it on each side. kind: decay or log-decay; tensors as in operators.py.
+    attention half of it on each side.
+
+    q: (B, H, T, D). k: (B, H, S, D). kind: decay or log-decay. s_i, g: (B, H, T). s_j: (B, H, S).
     Returns (1 or 2, B, H, tiles of queries), int32: the index of the first tile of keys and, if not
     causal, the index after the last one.
     """
