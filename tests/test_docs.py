@@ -350,14 +350,6 @@ def python_code(page: str) -> list[str]:
     return [code for language, _, code in fences(text) if language == "python"]
 
 
-def test_an_encoding_in_your_own_model():
-    """The block of encodings.md computes attention on the fused path."""
-    scope = {}
-    exec(next(code for code in python_code("encodings.md") if "pe_spec.build" in code), scope)
-    assert scope["y"].shape == (2, 8, 300, 64)
-    assert scope["path"].name == "batched"  # model.py registers it
-
-
 # Numbers
 
 
