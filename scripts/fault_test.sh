@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cause random faults and report what was lost: signals, full disks, corrupt files, concurrent
-# programs (docs/reliability.md).
+# programs (docs/training.md).
 #
 #     bash scripts/fault_test.sh                                          # ten minutes
 #     bash scripts/fault_test.sh --minutes 2 --only "disk full"
