@@ -37,7 +37,7 @@ class KerplePower(DistanceBias):
 
 
 class FIRE(Encoding):
-    """f(psi(d) / psi(max(threshold, i))), psi(x) = log(|c| x + 1), f an MLP 1 -> width -> H.
+    """f(psi(d) / psi(max(threshold, i))), psi(x) = log(abs(c) x + 1), f an MLP 1 -> width -> H.
 
     f has a ReLU; c starts at 0.1; `threshold` is multiplied by a learnable factor that starts at 1.
     Not a function of the distance alone. Bidirectional: max(i, j) replaces i.

@@ -4,7 +4,7 @@ from posenc import Encoding
 
 
 class Window(Encoding):
-    """Attention only to keys with |d| < w.
+    """Attention only to keys at a distance below w.
 
     Inside the window there is no positional information. Combine it with a bias:
     `window:w=64+alibi`.
