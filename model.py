@@ -272,8 +272,9 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return the output of the last LayerNorm (B, T, C) for tokens (B, T).
 
-        lengths: (B,) int64, the number of tokens in each text, at least 1; the rest is padding.
-        Only encoders need it. Raises InputError beyond the encoding's max_context.
+        tokens: or their embeddings (B, T, C). lengths: (B,) int64, the number of tokens in each
+        text, at least 1; the rest is padding. Only encoders need it. Raises InputError beyond the
+        encoding's max_context.
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
@@ -308,7 +309,8 @@ class GPT(nn.Module):
 
     def _run_blocks(self, tokens, pos, cache, lengths=None):
         """Return the output of the last block (B, T, C) for tokens (B, T) at positions pos (T,)."""
-        x = self.posenc[0].embed(attention.at_least_float32(self.wte(tokens)), pos)  # (B, T, C)
+        x = tokens if tokens.is_floating_point() else self.wte(tokens)
+        x = self.posenc[0].embed(attention.at_least_float32(x), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
         layers = zip(self.h, self.posenc, self.attention_paths, strict=True)
         for layer, (block, encoding, path) in enumerate(layers):

@@ -44,6 +44,7 @@ MODULES = (
 # auto_map of a config.json: class of transformers -> class of hf_interop/modeling.py
 DECODER_CLASSES = {
     "AutoConfig": "modeling.PosencConfig",
+    "AutoModel": "modeling.PosencModel",
     "AutoModelForCausalLM": "modeling.PosencForCausalLM",
 }
 ENCODER_CLASSES = {

@@ -6,8 +6,10 @@
 
 and for an encoder
 
-    model = AutoModel.from_pretrained("exported", trust_remote_code=True)
-    model(tokens).last_hidden_state     # (B, T, C); AutoModelForMaskedLM returns logits
+    model = AutoModelForMaskedLM.from_pretrained("exported", trust_remote_code=True)
+    logits = model(tokens).logits
+
+AutoModel gives the hidden states of either: model(tokens).last_hidden_state, (B, T, C).
 
 export_hf.py copies this file into the exported folder. Written for transformers 5.
 
@@ -19,16 +21,28 @@ Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 
 import dataclasses
 import hashlib
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
-from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
+from torch import Tensor, nn
+from transformers import (
+    DynamicCache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    StaticCache,
+)
+from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+)
 from transformers.utils.hub import cached_file
 
 import pe_spec
@@ -77,6 +91,7 @@ class PosencPreTrained(PreTrainedModel):
     """
 
     config_class = PosencConfig
+    supports_gradient_checkpointing = True
     _keep_in_fp32_modules_strict = ["posenc", "ln_1", "ln_2", "ln_f"]
 
     def __init__(self, config: PosencConfig):
@@ -123,6 +138,28 @@ class PosencPreTrained(PreTrainedModel):
                 for name, buffer in new.named_buffers(recurse=False):
                     getattr(own, name).copy_(buffer)
 
+    def _apply(self, fn, recurse: bool = True):
+        """Apply a conversion, as `.to` and `.half` do; encodings and norms keep float32."""
+        modules = [self.model.posenc, self.model.ln_f]
+        modules += [norm for block in self.model.h for norm in (block.ln_1, block.ln_2)]
+        tensors = [
+            tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
+        ]
+        kept = {id(tensor) for x in tensors for tensor in (x, x.grad) if tensor is not None}
+
+        def convert(tensor: Tensor) -> Tensor:
+            converted = fn(tensor)
+            if id(tensor) in kept and converted.dtype in (torch.float16, torch.bfloat16):
+                return tensor.to(converted.device)
+            return converted
+
+        return super()._apply(convert, recurse)
+
+    def _set_gradient_checkpointing(self, enable: bool = True, *_, **__):
+        """Set what transformers' gradient_checkpointing_enable and _disable ask for."""
+        self.model.activation_checkpointing = enable
+        self.gradient_checkpointing = enable
+
     def get_input_embeddings(self):
         return self.model.wte
 
@@ -131,6 +168,79 @@ class PosencPreTrained(PreTrainedModel):
         dtype = self.model.wte.weight.dtype
         return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
+    def encode(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        past_key_values=None,
+        use_cache: bool | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> BaseModelOutputWithPast:
+        """Return the output of the last LayerNorm, (B, T, C) float32, with what else is asked for.
+
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B, T), 0 at padding, on one
+        side, which changes no row's result. position_ids: those that the model uses itself.
+        output_hidden_states: add the inputs of all blocks and the result, each (B, T, C). Raises
+        ValueError for all that is not supported, for example padding between tokens.
+        """
+        if output_attentions or (output_attentions is None and self.config.output_attentions):
+            raise ValueError(
+                "output_attentions is not supported, because fused attention keeps no weights: "
+                "leave it out"
+            )
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("pass either input_ids or inputs_embeds")
+        x = input_ids if inputs_embeds is None else inputs_embeds
+        assert x is not None
+        if past_key_values is None and use_cache and not is_padded(attention_mask):
+            past_key_values = DynamicCache(config=self.config)
+        cache = None
+        if past_key_values is not None:
+            cache = CacheAdapter(past_key_values, self.model, x.size(1))
+        start = cache.length if cache else 0
+        check_positions(position_ids, attention_mask, start, x)
+        if x.size(1) == 0:  # empty texts: their mean over tokens is 0
+            return BaseModelOutputWithPast(self.model.wte(x.long()).float(), past_key_values)
+        if attention_mask is not None and cache is None and attention_mask.shape != x.shape[:2]:
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)} for texts of "
+                f"{tuple(x.shape[:2])}: pass whole texts and their mask"
+            )
+        lengths = original_index = None
+        if is_padded(attention_mask):
+            if cache:
+                raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
+            x, original_index = pad_right(x, attention_mask)
+            # With padding on the right, no token of a decoder attends to it.
+            lengths = None if self.model.config.causal else attention_mask.long().sum(1)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        needs_grad = torch.is_grad_enabled() and cache is None
+        recorded = list(self.model.h) if output_hidden_states else []
+        with (
+            self.autocast(x.device),
+            torch.set_grad_enabled(needs_grad),
+            record_inputs(recorded) as states,
+        ):
+            states.append(self.model.hidden(x, cache, lengths))
+        if original_index is not None:
+            states = [take(state, original_index) for state in states]
+        states = [state.float() for state in states]
+        return BaseModelOutputWithPast(
+            last_hidden_state=states[-1],
+            past_key_values=past_key_values,
+            hidden_states=tuple(states) if output_hidden_states else None,
+        )
+
+    def logits(self, hidden: Tensor | None) -> Tensor:
+        """Return the logits (B, T, V) float32 of hidden states (B, T, C)."""
+        assert hidden is not None  # transformers' outputs may lack them
+        with self.autocast(hidden.device):
+            return (hidden @ self.model.wte.weight.T).float()
+
     def lm_loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return transformers' loss of logits (B, T, V), or None without labels."""
         size = self.config.vocab_size
@@ -138,51 +248,66 @@ class PosencPreTrained(PreTrainedModel):
 
 
 class PosencModel(PosencPreTrained):
-    """Encoder that returns the hidden states of its last layer."""
+    """Decoder or encoder that returns the hidden states of its last layer."""
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, return_dict: bool = True
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values=None,
+        use_cache: bool | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool = True,
     ):
-        """Return the output of the last LayerNorm, (B, T, C) float32.
-
-        attention_mask: (B, T), 0 at padding, on one side, which changes no row's result. Raises
-        ValueError for padding between tokens.
-        """
-        output = BaseModelOutput(last_hidden_state=self.encode(input_ids, attention_mask))
+        """Return what `encode` returns."""
+        output = self.encode(
+            input_ids,
+            attention_mask,
+            past_key_values,
+            use_cache,
+            inputs_embeds,
+            position_ids,
+            output_hidden_states,
+            output_attentions,
+        )
         return output if return_dict else output.to_tuple()
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Return the hidden states (B, T, C) float32."""
-        if input_ids.size(1) == 0:  # empty texts: their mean over tokens is 0
-            return self.model.wte(input_ids).float()
-        if not is_padded(attention_mask):
-            with self.autocast(input_ids.device):
-                return self.model.hidden(input_ids).float()
-        input_ids, original_index = pad_right(input_ids, attention_mask)
-        lengths = attention_mask.long().sum(1)
-        with self.autocast(input_ids.device):
-            hidden = self.model.hidden(input_ids, lengths=lengths).float()
-        return hidden.gather(1, original_index[..., None].expand_as(hidden))
 
-
-class PosencForMaskedLM(PosencModel):
+class PosencForMaskedLM(PosencPreTrained):
     """Encoder that predicts the tokens at <|mask|>."""
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool = True,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        attention_mask: see PosencModel. labels: as input_ids, -100 at tokens without a loss.
+        labels: as input_ids, -100 at tokens without a loss. Other arguments: see `encode`.
         """
-        with self.autocast(input_ids.device):
-            hidden = self.encode(input_ids, attention_mask)
-            logits = (hidden @ self.model.wte.weight.T).float()
-        output = MaskedLMOutput(loss=self.lm_loss(logits, labels), logits=logits)
+        encoded = self.encode(
+            input_ids,
+            attention_mask,
+            None,
+            None,
+            inputs_embeds,
+            position_ids,
+            output_hidden_states,
+            output_attentions,
+        )
+        logits = self.logits(encoded.last_hidden_state)
+        output = MaskedLMOutput(
+            loss=self.lm_loss(logits, labels), logits=logits, hidden_states=encoded.hidden_states
+        )
         return output if return_dict else output.to_tuple()
 
 
@@ -191,55 +316,83 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values=None,
         use_cache: bool | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool = True,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        attention_mask: see PosencModel. labels: as input_ids, -100 at tokens without a loss.
-        logits_to_keep: return the logits of that many last tokens; 0: of all. Raises ValueError for
-        padding between tokens, and for a padded batch with a cache.
+        labels: as input_ids, -100 at tokens without a loss. logits_to_keep: return the logits of
+        that many last tokens; 0: of all. Other arguments: see `encode`.
         """
-        padded = is_padded(attention_mask)
-        if padded:
-            if past_key_values is not None:
-                raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
-            use_cache = False
-            # With padding on the right, no token of a decoder attends to it.
-            input_ids, original_index = pad_right(input_ids, attention_mask)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        cache = None
-        if past_key_values is not None:
-            cache = CacheAdapter(past_key_values, self.model)
-        needs_grad = torch.is_grad_enabled() and cache is None
-        with self.autocast(input_ids.device), torch.set_grad_enabled(needs_grad):
-            hidden = self.model.hidden(input_ids, cache)
-            if padded:
-                hidden = hidden.gather(1, original_index[..., None].expand_as(hidden))
-            logits = (hidden[:, -logits_to_keep:] @ self.model.wte.weight.T).float()
+        encoded = self.encode(
+            input_ids,
+            attention_mask,
+            past_key_values,
+            use_cache,
+            inputs_embeds,
+            position_ids,
+            output_hidden_states,
+            output_attentions,
+        )
+        hidden = encoded.last_hidden_state
+        if logits_to_keep and hidden is not None:
+            hidden = hidden[:, -logits_to_keep:]
+        logits = self.logits(hidden)
         output = CausalLMOutputWithPast(
-            loss=self.lm_loss(logits, labels), logits=logits, past_key_values=past_key_values
+            loss=self.lm_loss(logits, labels),
+            logits=logits,
+            past_key_values=encoded.past_key_values,
+            hidden_states=encoded.hidden_states,
         )
         return output if return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(
-        self, input_ids, past_key_values=None, attention_mask=None, logits_to_keep=0, **_
+        self,
+        input_ids,
+        next_sequence_length: int | None = None,
+        past_key_values=None,
+        attention_mask=None,
+        inputs_embeds=None,
+        is_first_iteration: bool = False,
+        logits_to_keep: int = 0,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **_,
     ):
         """Return the inputs of `forward` for the next token.
 
-        With a cache: the tokens that it does not hold yet. A padded batch is read from the start.
+        With a cache: the last next_sequence_length tokens, or all. A padded batch is read from the
+        start.
         """
-        inputs = {"input_ids": input_ids, "logits_to_keep": logits_to_keep}
+        inputs = {
+            "logits_to_keep": logits_to_keep,
+            "output_hidden_states": output_hidden_states,
+            "output_attentions": output_attentions,
+        }
+        key, x = "input_ids", input_ids
+        if inputs_embeds is not None and is_first_iteration:
+            key, x = "inputs_embeds", inputs_embeds
         if past_key_values is None or is_padded(attention_mask):
-            return inputs | {"attention_mask": attention_mask, "use_cache": False}
-        inputs["input_ids"] = input_ids[:, past_key_values.get_seq_length() :]
-        return inputs | {"past_key_values": past_key_values, "use_cache": True}
+            return inputs | {key: x, "attention_mask": attention_mask, "use_cache": False}
+        if next_sequence_length is not None:
+            x = x[:, x.size(1) - next_sequence_length :]
+        return inputs | {key: x, "past_key_values": past_key_values, "use_cache": True}
+
+    def _get_static_cache_init_shape(self) -> None:
+        """Return None: keys have additional columns, so the first tokens initialize the cache."""
+
+    def _valid_auto_compile_criteria(self, *_) -> bool:
+        """Return False: each length of the cache would be compiled again."""
+        return False
 
 
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
@@ -278,27 +431,91 @@ def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:
     return attention_mask is not None and not bool(attention_mask.all())
 
 
-def pad_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Move padding on the left to the right; return the tokens and the index (B, T) to undo it.
+def pad_right(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Move padding on the left to the right; return x and the index (B, T) to undo it.
 
-    Raises ValueError for padding between tokens.
+    x: tokens (B, T) or embeddings (B, T, C). Raises ValueError for padding between tokens.
     """
-    length = input_ids.size(1)
-    steps = torch.arange(length, device=input_ids.device)
+    length = x.size(1)
+    steps = torch.arange(length, device=x.device)
     left_padding = attention_mask.long().argmax(-1, keepdim=True)  # (B, 1)
     moved_index = (steps + left_padding) % length  # (B, T)
     original_index = (steps - left_padding) % length  # (B, T)
     if (attention_mask.long().gather(1, moved_index).diff() > 0).any():
         raise ValueError("attention_mask has padding between tokens: pad on one side")
-    return input_ids.gather(1, moved_index), original_index
+    return take(x, moved_index), original_index
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Return x (B, T) or (B, T, C) with its tokens in the order of index (B, T)."""
+    return x.gather(1, index if x.ndim == 2 else index[..., None].expand_as(x))
+
+
+def check_positions(
+    position_ids: Tensor | None, attention_mask: Tensor | None, start: int, x: Tensor
+) -> None:
+    """Raise ValueError if position_ids (B, T) are not those of the model for x (B, T, …).
+
+    start: the number of cached tokens. Positions of padding do not count.
+    """
+    if position_ids is None:
+        return
+    mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+    if is_padded(attention_mask):
+        mask = attention_mask.long()
+    expected = start + mask.cumsum(1) - 1
+    if not torch.equal(position_ids.expand_as(mask) * mask, expected * mask):
+        raise ValueError(
+            "position_ids other than 0, 1, 2, … of each text are not supported: leave them out"
+        )
+
+
+@contextmanager
+def record_inputs(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Yield a list to which each call of a block appends its first argument."""
+    states: list[Tensor] = []
+
+    def record(_, arguments):
+        states.append(arguments[0])
+
+    hooks = [block.register_forward_pre_hook(record) for block in blocks]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class CacheAdapter(Cache):
-    """A transformers cache as a kv_cache.Cache. It grows as it is filled."""
+    """A transformers cache as a kv_cache.Cache, for `count` more tokens.
 
-    def __init__(self, cache, model: GPT):
+    Raises ValueError for caches that would change results, and for those that are too small.
+    """
+
+    def __init__(self, cache, model: GPT, count: int):
         super().__init__(model)
+        if not model.config.causal:
+            raise ValueError("an encoder has no cache: leave out past_key_values and use_cache")
+        check_cache(cache)
         self.layers = [LayerCacheAdapter(cache, layer) for layer in range(len(self.layers))]
+        limit = cache.get_max_length() if cache.layers else -1
+        if 0 <= limit < self.length + count:
+            raise ValueError(
+                f"the cache holds {limit} tokens, not {self.length + count}: "
+                "pass a larger max_cache_len"
+            )
+
+
+def check_cache(cache) -> None:
+    """Raise ValueError if a transformers cache would round, drop or move what it stores."""
+    kinds = {type(layer) for layer in getattr(cache, "layers", ())}
+    kinds |= {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
+    if type(cache) not in (DynamicCache, StaticCache) or not kinds <= {DynamicLayer, StaticLayer}:
+        raise ValueError(
+            f"{type(cache).__name__} is not supported: use DynamicCache or StaticCache"
+        )
+    if cache.offloading:
+        raise ValueError("a cache with offloading is not supported: use one without")
 
 
 class LayerCacheAdapter(LayerCache):
@@ -312,13 +529,27 @@ class LayerCacheAdapter(LayerCache):
         super().__init__(capacity=None, window=None)
         self.cache = cache
         self.layer = layer
-        self.length = cache.get_seq_length()  # before this call of the model
+        # Before this call of the model. A static cache counts in a tensor, in place.
+        self.length = int(cache.get_seq_length(layer))
 
     def store(self, new: list[Tensor]) -> list[Tensor]:
         k, v, *features = new
         columns = [feature.expand(*k.shape[:3], 1) for feature in features]
         # Features are float32, so with features the stored keys are float32 too.
-        keys, values = self.cache.update(torch.cat([k, *columns], -1), v, self.layer)
+        stored_k = torch.cat([k, *columns], -1)
+        # A static cache has one dtype.
+        stored_v = v.to(stored_k.dtype) if isinstance(self.cache, StaticCache) else v
+        if isinstance(self.cache, StaticCache) and self.cache.is_initialized:
+            layer: Any = self.cache.layers[self.layer]
+            width = layer.keys.size(-1)
+            if width != stored_k.size(-1):
+                raise ValueError(
+                    f"the cache was initialized with {width} columns per key, but this encoding "
+                    f"needs {stored_k.size(-1)}: pass a new one, without early_initialization"
+                )
+        total = self.length + k.size(2)
+        # A static cache also returns the slots that are not used yet.
+        keys, values = (x[:, :, :total] for x in self.cache.update(stored_k, stored_v, self.layer))
         keys, *stored = keys.tensor_split([*range(k.size(-1), keys.size(-1))], -1)
         pairs = zip(stored, features, strict=True)
         features = [column[: x.size(0), : x.size(1)] for column, x in pairs]
@@ -326,7 +557,8 @@ class LayerCacheAdapter(LayerCache):
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the features of the latest token, or None if the cache is empty."""
-        if not self.cache.get_seq_length(self.layer):
+        length = int(self.cache.get_seq_length(self.layer))
+        if not length:
             return None
         stored = self.cache.layers[self.layer]
-        return stored.keys[:, :, -1:, stored.values.size(-1) :].unbind(-1)
+        return stored.keys[:, :, length - 1 : length, stored.values.size(-1) :].unbind(-1)

@@ -32,7 +32,8 @@ PROMPT = [256, *b"1: line"]
 LOADED = """
 import logging, pathlib, sys
 import torch, transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import (
+    AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache, StaticCache)
 
 warnings = []
 logging.getLogger("transformers").addHandler(handler := logging.Handler())
@@ -57,6 +58,14 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     if folder.name not in sys.argv[2].split():
         continue
     with torch.no_grad():
+        cache = StaticCache(config=model.config, max_cache_len=40)
+        parts = [model(part, past_key_values=cache).logits for part in tokens.split((8, 8), 1)]
+        result["static"] = torch.cat(parts, 1)
+        base, report = AutoModel.from_pretrained(
+            folder, trust_remote_code=True, output_loading_info=True)
+        result["base report"] = {key: list(found) for key, found in report.items()}
+        hidden = base(tokens).last_hidden_state
+        result["base"] = hidden @ base.get_input_embeddings().weight.T
         result["last"] = model(tokens, logits_to_keep=2).logits
         steps = []
         forward = model.model.hidden
@@ -132,6 +141,8 @@ def test_loaded_folder_generates_and_is_saved_again(pe, lively, loaded):
     model, result = loading.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
     logits, tokens = result["logits"], torch.tensor([*b"12: line 7 of 4"])
     assert close(result["saved"], logits) and close(result["last"], logits[:, -2:])
+    assert close(result["static"], logits) and close(result["base"], logits)
+    assert not any(result["base report"].values())
     assert (result["end"], result["denormal"]) == (256, 0)  # denormal weights are slow on a CPU
     loss = torch.nn.functional.cross_entropy(logits[0, :-1], tokens)
     assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
@@ -357,11 +368,16 @@ def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch, traine
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
 
 
+def test_documented_installation_of_lm_eval_includes_what_it_needs_for_models():
+    for page in (ROOT / "docs").glob("*.md"):
+        for line in page.read_text().splitlines():
+            assert "install lm_eval" not in line, f"{page.name} leaves out accelerate: {line}"
+
+
 @pytest.mark.parametrize("pe", ["rope+cable", "fire"])
 def test_lm_eval_agrees_with_eval_hellaswag(pe, folders, lively, tmp_path, monkeypatch):
     """lm-evaluation-harness runs its own task on a local file and an exported folder."""
-    lm_eval = pytest.importorskip("lm_eval", reason="pip install lm_eval accelerate")
-    pytest.importorskip("accelerate")
+    lm_eval = pytest.importorskip("lm_eval", reason='pip install "lm_eval[hf]"')
     from lm_eval.tasks.hellaswag import utils
     from test_eval_hellaswag import EXAMPLES
 
