@@ -151,9 +151,15 @@ class Sampler:
     """The order of training: one permutation of all windows per epoch, drawn from (seed, epoch).
 
     Its state is two integers, `epoch` and `index` within it, so a run can resume at any step.
+    Raises InputError for an index that the data does not have.
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
+        if index >= windows:
+            raise InputError(
+                f"the checkpoint resumes at window {index} of the data, which has {windows} "
+                "windows: use an earlier checkpoint, or start a new run with --init_from"
+            )
         self.windows = windows
         self.seed = seed
         self.epoch = epoch

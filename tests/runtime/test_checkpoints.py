@@ -24,6 +24,7 @@ import train_gpt
 from errors import InputError
 from evaluation import runner
 from model import GPTConfig
+from text_data import data_loader, shards
 
 CPU = torch.device("cpu")
 NEWEST, PREVIOUS = "checkpoint_0000006.pt", "checkpoint_0000004.pt"
@@ -347,13 +348,16 @@ def test_wrong_values_in_a_checkpoint_are_refused_with_one_line(change, run, ref
         assert key in line or "its weights do not have the shape of its settings" in line
 
 
-def test_wrong_optimizer_states_are_refused(run, resume, refused):
+def test_states_that_do_not_fit_the_training_are_refused(run, resume, refused, data_dir):
     checkpoint = checkpoints.load_checkpoint(run)
     for optimizer in ({}, {"state": 1, "param_groups": []}):
         save_checkpoint(checkpoint | {"optimizer": optimizer}, run / NEWEST)
         assert "the optimizer in the checkpoint does not" in refused(lambda _: resume())[0]
     save_checkpoint(checkpoint | {"rng": [{"cpu": torch.ones(3)}]}, run / NEWEST)
     assert "the random state in the checkpoint does not" in refused(lambda _: resume())[0]
+    for index in (10**6, len(data_loader.Windows(shards.Shards(data_dir, "train"), 16))):
+        save_checkpoint(checkpoint | {"sampler": {"epoch": 0, "index": index}}, run / NEWEST)
+        assert f"resumes at window {index} of the data" in refused(lambda _: resume())[0]
 
 
 def test_types_list_the_fields_of_the_network():
