@@ -74,6 +74,13 @@ def test_length(page, most):
     assert len((ROOT / page).read_text().splitlines()) <= most
 
 
+def test_readme_is_short():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 1_000
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    assert max(map(len, lines)) <= 160
+
+
 def anchors(path: Path) -> set[str]:
     """Return GitHub's anchors of the headings of a Markdown file."""
     text = FENCE.sub("", path.read_text())
