@@ -14,6 +14,7 @@ a JSON record in its folder, written after each length; recorded lengths are ski
 import math
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,6 @@ from runtime.files import read_json
 from runtime.provenance import hash_file
 
 import numpy as np
-import torch
 
 from errors import InputError
 from evaluation import record_schema
@@ -56,19 +56,6 @@ class Config:
     """dtype of matrix products; auto: bfloat16 if the hardware supports it, else float32"""
 
 
-@dataclass
-class Plan:
-    """What to evaluate for one run.
-
-    lengths: in tokens, ascending. max_length: the longest that the encoder supports. identity: the
-    part of the record's identity that describes the encoder.
-    """
-
-    lengths: list[int]
-    max_length: float
-    identity: dict
-
-
 def main(argv=None):
     positional = ("runs", "folders written by retrieval.finetune")
     config = cli.parse(Config, argv, __doc__, positional=positional)
@@ -85,71 +72,51 @@ def main(argv=None):
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
     records = []
-    for run, model, run_plan in zip(config.runs, models, plans, strict=True):
-        records.append(evaluate(run, model, run_plan, task, config.split, device, dtype))
+    for run, model, (lengths, longest, identity) in zip(config.runs, models, plans, strict=True):
+        identity |= {
+            "checkpoint_sha256": hash_file(Path(run) / "model.safetensors"),
+            "dtype": str(dtype).removeprefix("torch."),
+            "data": {
+                "dataset": task.name,
+                "split": config.split,
+                "documents": len(task.documents),
+                "questions": len(task.queries),
+                "sha256": task.sha256,
+            },
+            "metric": metrics.NDCG.name,
+        }
+        measure_supported = partial(measure, run, model, task, longest)
+        path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
+        facts = {"data_revision": task.revision} if task.revision else {}
+        records.append(
+            update_record(run, path, identity, lengths, measure_supported, device, None, **facts)
+        )
     print(f"\n{metrics.summary(records)}")
 
 
-def plan(run: str, settings: dict, config: Config) -> Plan:
-    """Return what to evaluate for an encoder whose network has these settings.
+def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:
+    """Return the lengths, the longest that the encoder supports, and its part of the identity.
 
-    Raises InputError if the folder has no fine-tuning record.
+    settings: of its network. Raises InputError if the folder has no fine-tuning record.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
     record = read_json(Path(run) / "finetune.json", remedy, record_schema.FINETUNING)
-    return Plan(
-        lengths=cli.parse_lengths(config.lengths, settings["block_size"]),
-        max_length=settings.get("max_position_embeddings", math.inf),
-        identity={
-            "pe": settings["pe"],
-            "size": settings["size"],
-            "block_size": settings["block_size"],
-            "seed": record["settings"]["seed"],
-            "settings": finetuning_settings(record) | {"encoder": settings.get("training")},
-            "training_text": record["sha256"]["data"],
-        },
-    )
-
-
-def evaluate(
-    run: str,
-    model,
-    run_plan: Plan,
-    task: tasks.Task,
-    split: str,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> dict:
-    """Return the record of one encoder with every requested length."""
-    identity = {
-        **run_plan.identity,
-        "checkpoint_sha256": hash_file(Path(run) / "model.safetensors"),
-        "dtype": str(dtype).removeprefix("torch."),
-        "data": {
-            "dataset": task.name,
-            "split": split,
-            "documents": len(task.documents),
-            "questions": len(task.queries),
-            "sha256": task.sha256,
-        },
-        "metric": metrics.NDCG.name,
+    lengths = cli.parse_lengths(config.lengths, settings["block_size"])
+    identity = {name: settings[name] for name in ("pe", "size", "block_size")} | {
+        "seed": record["settings"]["seed"],
+        "settings": finetuning_settings(record) | {"encoder": settings.get("training")},
+        "training_text": record["sha256"]["data"],
     }
-
-    def measure_supported(length):
-        return measure(run, model, task, length) if length <= run_plan.max_length else None
-
-    path = Path(run) / f"eval_retrieval_{task.name}_{split}.json"
-    facts = {"data_revision": task.revision} if task.revision else {}
-    return update_record(
-        run, path, identity, run_plan.lengths, measure_supported, device, None, **facts
-    )
+    return lengths, settings.get("max_position_embeddings", math.inf), identity
 
 
-def measure(run: str, model, task: tasks.Task, length: int) -> dict:
+def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> dict | None:
     """Return nDCG@10 in percent at one length: mean, standard error, and values per query.
 
-    Raises InputError if a vector contains NaN or Inf.
+    None if the length is not supported. Raises InputError if a vector contains NaN or Inf.
     """
+    if length > longest:
+        return None
     from sentence_transformers.util import semantic_search
 
     model.max_seq_length = length

@@ -137,7 +137,9 @@ def main(argv=None):
         "data": hash_file(config.data) if config.data else None,
         "encoder": hash_file(Path(encoder) / "model.safetensors"),
     }
-    check_content(out, previous, hashes)
+    if previous.get("sha256", hashes) != hashes:
+        difference = "trained with another content of --data or the encoder"
+        raise InputError(*run_folder.refusals(out, [difference]))
     record = {
         "settings": dataclasses.asdict(config),
         "sha256": hashes,
@@ -155,40 +157,29 @@ def main(argv=None):
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     finally:
         unlock()
-    first_step, first_loss = losses[0]
-    last_step, last_loss = losses[-1]
-    print(f"{out}: loss {first_loss:.3f} at step {first_step}, {last_loss:.3f} at step {last_step}")
+    ends = ", ".join(f"{loss:.3f} at step {step}" for step, loss in (losses[0], losses[-1]))
+    print(f"{out}: loss {ends}")
 
 
 def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {} if there is none.
 
-    It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
-    fine-tuning or other files, or if --resume is missing.
+    Raises InputError if the folder has another fine-tuning, or if --resume is missing.
     """
     has_record = (out / RECORD).exists()
     run_folder.check_folder(out, has_record, config.resume)
     if not has_record:
         return {}
     record = read_json(out / RECORD, "remove the folder", record_schema.FINETUNING)
-    old_settings = record["settings"]
+    old = record["settings"]
     changes = [
-        run_folder.difference(name, old_settings.get(name), value)
+        run_folder.difference(name, old.get(name), value)
         for name, value in dataclasses.asdict(config).items()
-        if name not in FINETUNING_MAY_CHANGE and old_settings.get(name) != value
+        if name not in FINETUNING_MAY_CHANGE and old.get(name) != value
     ]
     if changes:
         raise InputError(*run_folder.refusals(out, changes))
     return record
-
-
-def check_content(out: Path, previous: dict, hashes: dict) -> None:
-    """Raise InputError if the data or the encoder changed since the fine-tuning started."""
-    old_hashes = previous.get("sha256", hashes)
-    changed = [name for name, sha256 in hashes.items() if old_hashes.get(name) != sha256]
-    if changed:
-        difference = f"trained with another content of {' and '.join(changed)}"
-        raise InputError(*run_folder.refusals(out, [difference]))
 
 
 def finetuning_settings(record: dict) -> dict:
@@ -228,32 +219,14 @@ def train(
     Returns (step, mean loss since the previous entry) of each log step.
     Raises InputError if the loss is NaN or Inf.
     """
+    from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
-    from retrieval.trainer import EncoderTrainer, StepCallback
+    from retrieval.sentence_encoder import EncoderTrainer, StepCallback
 
-    trainer = EncoderTrainer(
-        model=model,
-        train_dataset=rows,
-        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
-        callbacks=[StepCallback(model)],
-        args=training_arguments(config, device, dtype),
-    )
     checkpoints = Path(config.out_dir) / CHECKPOINTS
-    trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
-    return [
-        (int(entry["step"]), entry["loss"])
-        for entry in trainer.state.log_history
-        if "loss" in entry
-    ]
-
-
-def training_arguments(config: Config, device: torch.device, dtype: torch.dtype):
-    """Return the SentenceTransformerTrainingArguments of a fine-tuning."""
-    from sentence_transformers import SentenceTransformerTrainingArguments
-
-    return SentenceTransformerTrainingArguments(
-        output_dir=str(Path(config.out_dir) / CHECKPOINTS),
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(checkpoints),
         num_train_epochs=1,
         per_device_train_batch_size=config.batch,
         batch_sampler="no_duplicates",
@@ -271,6 +244,19 @@ def training_arguments(config: Config, device: torch.device, dtype: torch.dtype)
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
     )
+    trainer = EncoderTrainer(
+        model=model,
+        train_dataset=rows,
+        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
+        callbacks=[StepCallback(model)],
+        args=arguments,
+    )
+    trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
+    return [
+        (int(entry["step"]), entry["loss"])
+        for entry in trainer.state.log_history
+        if "loss" in entry
+    ]
 
 
 def newest_checkpoint(checkpoints: Path) -> str | None:

@@ -15,6 +15,7 @@ The task is made from the split `val`, in the layout described in retrieval/task
 negative. The CABLE paper's MS MARCO and MLDR do not need this program.
 """
 
+import itertools
 import json
 import re
 from dataclasses import dataclass, field
@@ -87,21 +88,15 @@ def main(argv=None):
 
 
 class SplitText:
-    """The documents of a split as text, and a random generator.
-
-    spans: (shard, offset of the first token, offset after the last) of every document.
-    sizes: their numbers of tokens, float64.
-    """
+    """The documents of a split as text, and a random generator."""
 
     def __init__(self, shards: Shards, generator: np.random.Generator):
-        self.shards = shards
-        self.generator = generator
+        self.shards, self.generator = shards, generator
         self.tokenizer = load_tokenizer(shards.tokenizer, shards.folder)
-        self.spans = []
+        self.spans = []  # shard, offset of the first token and after the last of each document
         for shard, tokens in enumerate(shards.tokens):
             starts = np.flatnonzero(tokens[:] == self.tokenizer.eot)
-            ends = [*starts[1:], len(tokens)]
-            for start, end in zip(starts, ends, strict=False):
+            for start, end in itertools.pairwise([*starts, len(tokens)]):
                 self.spans.append((shard, int(start) + 1, int(end)))
         self.sizes = np.array([end - start for _, start, end in self.spans], dtype=np.float64)
 
@@ -116,13 +111,11 @@ class SplitText:
 
         Returns None if no sentence has MIN_QUERY to MAX_QUERY characters.
         """
-        breaks = list(SENTENCE_BREAK.finditer(text))
-        sentences = []
-        for before, after in zip(breaks, breaks[1:], strict=False):
-            start = before.end()
-            end = after.start()
-            if MIN_QUERY <= end - start <= MAX_QUERY:
-                sentences.append((start, end))
+        sentences = [
+            (before.end(), after.start())
+            for before, after in itertools.pairwise(SENTENCE_BREAK.finditer(text))
+            if MIN_QUERY <= after.start() - before.end() <= MAX_QUERY
+        ]
         if not sentences:
             return None
         start, end = sentences[self.generator.integers(len(sentences))]
@@ -134,17 +127,18 @@ def make_task(val: SplitText, config: Config) -> tuple[list[str], dict[int, str]
 
     The sentence of a query is removed from its document.
     """
-    parts = []
+    parts = []  # of --length characters, without last parts of less than half
     for number, size in enumerate(val.sizes):
-        parts += split_document(val.decode(number, 0, int(size)), config.length)
+        text = val.decode(number, 0, int(size))
+        cut = [text[at : at + config.length] for at in range(0, len(text), config.length)]
+        parts += [part for part in cut if len(part) >= config.length / 2]
     chosen = val.generator.permutation(len(parts))[: config.documents]
     documents = [parts[number] for number in chosen]
     queries = {}
     for number, text in enumerate(documents):
         if len(queries) == config.questions:
             break
-        sentence_and_rest = val.remove_sentence(text)
-        if sentence_and_rest:
+        if sentence_and_rest := val.remove_sentence(text):
             queries[number], documents[number] = sentence_and_rest
     if len(queries) < config.questions:
         raise InputError(
@@ -152,12 +146,6 @@ def make_task(val: SplitText, config: Config) -> tuple[list[str], dict[int, str]
             "documents: use a lower --questions or --length, or prepare more text"
         )
     return documents, queries
-
-
-def split_document(text: str, length: int) -> list[str]:
-    """Split a text into parts of `length` characters; drop a last part of less than half."""
-    parts = [text[start : start + length] for start in range(0, len(text), length)]
-    return [part for part in parts if len(part) >= length / 2]
 
 
 def make_triplets(train: SplitText, config: Config) -> list[dict[str, str]]:
@@ -174,12 +162,10 @@ def make_triplets(train: SplitText, config: Config) -> list[dict[str, str]]:
             train.decode(number, int(start), int(start) + config.passage)[: config.passage]
             for start in starts
         )
-        sentence_and_rest = train.remove_sentence(positive)
-        if not sentence_and_rest:
-            continue
+        found = train.remove_sentence(positive)
         overlap = abs(starts[0] - starts[1]) < config.passage
-        if not overlap and len(negative) >= MAX_QUERY:
-            query, rest = sentence_and_rest
+        if found and not overlap and len(negative) >= MAX_QUERY:
+            query, rest = found
             triplets.append({"query": query, "positive": rest, "negative": negative})
     raise InputError(
         f"{train.shards.folder} (train) gives {len(triplets)} triplets: "

@@ -7,23 +7,24 @@
 
 The vector of a text is the mean of the last layer over its tokens. The classes of this repository
 compute it: the code in a folder is not executed. Folders of other model types that need code of
-their own are loaded with trust_remote_code only.
+their own are loaded with trust_remote_code only. EncoderTrainer and StepCallback train it.
 """
 
+import math
 from contextlib import contextmanager
 from pathlib import Path
 
 from runtime import plugins
 from runtime.checkpoints import NETWORK
-from runtime.files import read_json
+from runtime.files import read_json, writing
 from runtime.schema import Length, Text, fields, find_mismatch
 
 import torch
 from safetensors import SafetensorError, safe_open
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, TrainerCallback
 
 from errors import InputError
 from hf_interop.exported_code import ENCODER_CLASSES, write_modules
@@ -78,8 +79,7 @@ def _mean_encoder(
 ) -> list[torch.nn.Module]:
     """Return the modules of a sentence encoder.
 
-    A modules.json in the folder is not read, because it names classes. max_seq_length: in tokens;
-    None: that of the folder's tokenizer.
+    A modules.json in the folder is not read, because it names classes.
     """
     if not (Path(folder) / WEIGHTS).is_file():
         raise FileNotFoundError(f"it has no {WEIGHTS}")
@@ -105,11 +105,7 @@ def _mean_encoder(
 
 
 def _check_names(folder: str, network: PosencModel) -> None:
-    """Raise OSError unless a folder has the parameters of a network.
-
-    The code of another version may name them otherwise. transformers draws missing parameters at
-    random, with a warning.
-    """
+    """Raise OSError for other parameters than a network's: transformers would draw them."""
     with safe_open(Path(folder) / WEIGHTS, "pt") as file:
         stored = set(file.keys())
     expected = network.state_dict().keys() - network._tied_weights_keys.keys()
@@ -126,11 +122,36 @@ def save(model: SentenceTransformer, folder: Path) -> None:
         write_modules(folder, plugins.plugins_of(network.model.config.encodings))
 
 
-def clamp_parameters(model: SentenceTransformer) -> None:
-    """Clamp the encoding's bounded parameters, after an optimizer step."""
-    network = model[0].auto_model
-    if isinstance(network, PosencModel):
-        network.model.clamp_parameters_()
+class StepCallback(TrainerCallback):
+    """Clamp the encoding's parameters after each step, log the last step, and check the loss."""
+
+    def __init__(self, model: SentenceTransformer):
+        self.network = model[0].auto_model
+
+    def on_step_end(self, arguments, state, control, **_):
+        if isinstance(self.network, PosencModel):
+            self.network.model.clamp_parameters_()
+        if state.global_step == state.max_steps:
+            control.should_log = True
+
+    def on_log(self, arguments, state, control, logs, **_):
+        if not math.isfinite(logs.get("loss", 0)):
+            raise InputError(
+                f"the loss is {logs['loss']} at step {state.global_step}: "
+                "use a lower --lr and another --out_dir"
+            )
+
+
+class EncoderTrainer(SentenceTransformerTrainer):
+    """Trainer that raises InputError if a checkpoint cannot be written, or is corrupt."""
+
+    def _save_checkpoint(self, *arguments):
+        with writing(Path(str(self.args.output_dir))):
+            super()._save_checkpoint(*arguments)
+
+    def _load_from_checkpoint(self, folder: str):
+        with raise_input_errors(folder, "remove it"):
+            super()._load_from_checkpoint(folder)
 
 
 @contextmanager

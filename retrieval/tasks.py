@@ -55,29 +55,18 @@ def load_task(source: str | None, split: str) -> Task:
     Queries without a relevant document are left out.
     Raises InputError if a part is missing or malformed, or refers to an unknown id.
     """
-    if source:
-        name = source
-        remedy = "repair it, or use another --data"
-    else:
-        name = HUB
-        remedy = "pass a folder as --data"
+    name = source or HUB
+    remedy = "repair it, or use another --data" if source else "pass a folder as --data"
     with text_sources.raise_input_errors(name, remedy, is_local=bool(source)):
-        if source:
-            rows, revision = _read_folder(Path(source), split, remedy), None
-        else:
-            rows, revision = _read_hub(split)
+        rows, revision = _read_folder(Path(source), split, remedy) if source else _read_hub(split)
         documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
         queries = _texts_by_id(rows["queries"], remedy)
         qrels = _relevant_documents(rows["qrels"], remedy)
     if not qrels:
         raise InputError(f"{name}: qrels of the split {split} have no relevant document: {remedy}")
-    unknown = [query for query in qrels if query not in queries]
-    for relevant in qrels.values():
-        unknown += [document for document in relevant if document not in documents]
-    if unknown:
-        raise InputError(
-            f"{name}: qrels of the split {split} name an unknown {unknown[0]}: {remedy}"
-        )
+    judged = {document for relevant in qrels.values() for document in relevant}
+    for unknown in sorted(qrels.keys() - queries.keys() | judged - documents.keys()):
+        raise InputError(f"{name}: qrels of the split {split} name an unknown {unknown}: {remedy}")
     return Task(
         name=Path(source).name if source else "mldr-en",
         documents=documents,
@@ -88,15 +77,10 @@ def load_task(source: str | None, split: str) -> Task:
 
 
 def _texts_by_id(rows, remedy: str, with_title: bool = False) -> dict[str, str]:
-    """Return the text of each row by its id.
-
-    rows: (location, row) pairs; the location is used in error messages.
-    with_title: put the title, if there is one, before the text.
-    """
+    """Return the text of each row by its id; rows: pairs of a location, for errors, and a row."""
     texts = {}
     for location, row in rows:
-        if not isinstance(row, dict):
-            row = {}
+        row = row if isinstance(row, dict) else {}
         # Newer tables of MTEB call the column "id".
         name = row.get("_id", row.get("id"))
         text = row.get("text")
@@ -114,8 +98,7 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
     qrels = {}
     for location, row in rows:
         try:
-            query = str(row["query-id"])
-            document = str(row["corpus-id"])
+            query, document = str(row["query-id"]), str(row["corpus-id"])
             relevance = int(row["score"])
         except (KeyError, TypeError, ValueError):
             raise InputError(
@@ -126,40 +109,30 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
     return qrels
 
 
-def _read_folder(folder: Path, split: str, remedy: str) -> dict:
-    """Return (file and line, row) pairs of each part of a task in a folder."""
+def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
+    """Return (file and line, row) pairs of each part of a task in a folder, and no commit."""
 
-    def read_lines(name):
+    def read_lines(name, parse):
         # Not splitlines: it also splits at separators that JSON allows inside strings.
         lines = (folder / name).read_text(encoding="utf-8").split("\n")
-        return [
-            (f"{folder / name}, line {number}", line)
-            for number, line in enumerate(lines, 1)
-            if line
-        ]
+        for number, line in enumerate(lines, 1):
+            location = f"{folder / name}, line {number}"
+            try:
+                if line:
+                    yield location, parse(line)
+            except ValueError as error:
+                raise InputError(f"{location} is not JSON ({error}): {remedy}") from None
 
-    def parse(location, line):
-        try:
-            return location, json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{location} is not JSON ({error}): {remedy}") from None
-
-    (_, header), *lines = read_lines(f"qrels/{split}.tsv") or [(None, "")]
-    columns = header.split("\t")
-    return {
-        "qrels": [
-            (location, dict(zip(columns, line.split("\t"), strict=False)))
-            for location, line in lines
-        ],
-        "corpus": (parse(*line) for line in read_lines("corpus.jsonl")),
-        "queries": (parse(*line) for line in read_lines("queries.jsonl")),
-    }
+    lines = [*read_lines(f"qrels/{split}.tsv", lambda line: line.split("\t"))]
+    columns = lines[0][1] if lines else []
+    qrels = [(location, dict(zip(columns, row, strict=False))) for location, row in lines[1:]]
+    corpus, queries = (read_lines(f"{name}.jsonl", json.loads) for name in ("corpus", "queries"))
+    return {"qrels": qrels, "corpus": corpus, "queries": queries}, None
 
 
 def _read_hub(split: str) -> tuple[dict, str | None]:
     """Return (table and row number, row) pairs of each part of MLDR on the hub, and its commit."""
-    rows = {}
-    revision = None
+    rows, revision = {}, None
     for part in ("corpus", "queries", "qrels"):
         options = {"path": HUB, "name": f"en-{part}", "split": split}
         table, revision = hub.load_table(options, revision)
@@ -171,7 +144,7 @@ def _read_hub(split: str) -> tuple[dict, str | None]:
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """Return the normalized discounted cumulative gain of the first k documents, in [0, 1].
 
-    ranking: document ids, the best first. relevant: relevance by document id.
+    relevant: relevance by document id.
     DCG = sum of relevance / log2(1 + rank), divided by the DCG of the best ranking (Järvelin and
     Kekäläinen 2002).
     """

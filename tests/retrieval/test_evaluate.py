@@ -81,9 +81,9 @@ def test_recorded_lengths_are_skipped(finetuned, task, tmp_path, monkeypatch):
     run_evaluate(task, "16,32", folder)
     measured, measure = [], evaluate.measure
 
-    def recording_measure(run, model, task, length):
+    def recording_measure(run, model, task, longest, length):
         measured.append(length)
-        return measure(run, model, task, length)
+        return measure(run, model, task, longest, length)
 
     monkeypatch.setattr(evaluate, "measure", recording_measure)
     run_evaluate(task, "16,32,64", folder)
