@@ -12,6 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import fork_server
 import numpy as np
 import pytest
 import torch
@@ -271,6 +272,15 @@ def refused(capsys):
         return lines
 
     return run
+
+
+@pytest.fixture(scope="session")
+def search_path(tmp_path_factory):
+    """A PATH whose `python` starts programs quickly, for shell scripts."""
+    folder = tmp_path_factory.mktemp("bin")
+    server = fork_server.start(folder) if sys.platform == "linux" else contextlib.nullcontext()
+    with server:
+        yield os.pathsep.join([str(folder), os.path.dirname(sys.executable), os.environ["PATH"]])
 
 
 def program(name, *flags, **environment):

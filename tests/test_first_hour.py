@@ -11,9 +11,8 @@ from conftest import ROOT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts a server in the background")
-def test_first_hour(tmp_path):
+def test_first_hour(tmp_path, search_path):
     kept = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
-    search_path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "scripts/first_hour.sh"],
         cwd=ROOT,

@@ -166,7 +166,9 @@ def test_resuming_needs_the_same_content(exported, triplets, tmp_path, monkeypat
         finetune.main([str(encoder), *flags, "--resume"])
 
     data.write_text("".join(triplets.read_text().splitlines(keepends=True)[::-1]))
-    with pytest.raises(InputError, match="trained with another content of --data or the encoder: use the"):
+    with pytest.raises(
+        InputError, match="trained with another content of --data or the encoder: use the"
+    ):
         resume()
     shutil.copy(exported("alibi") / "model.safetensors", encoder)
     shutil.copy(exported("alibi") / "config.json", encoder)
