@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F
 from test_cases import PLAIN
 
-import bench
 from benchmarking import baselines, cases
-from benchmarking.setting import BenchmarkCase
 from model import GPT, GPTConfig
 from training.optimizer import make_optimizer
 
@@ -75,10 +73,3 @@ def test_train_step_updates_the_authors_network(authors):
         torch.float32,
     )
     assert all(not torch.equal(before[name], p) for name, p in model.named_parameters())
-
-
-def test_ratio_to_the_authors_kernels():
-    case = BenchmarkCase(lambda: None, 1, lambda: 0)
-    assert bench.make_entry("fox triton", case, {"fox triton": [2], "fox theirs": [3]}, None)[
-        "ratios"
-    ] == {"theirs": 1.5}

@@ -36,21 +36,9 @@ PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 @pytest.mark.parametrize("objective", ["clm", "mlm"])
 def test_train_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
     """Six steps of both give the same weights, on the same micro-batches and learning rates."""
-    train_gpt.main(
-        [
-            *TINY,
-            "--tokens_per_step",
-            "32",
-            "--pe",
-            "kerple",
-            "--data",
-            str(data_dir),
-            "--out_dir",
-            str(tmp_path / "run"),
-            "--objective",
-            objective,
-        ]
-    )
+    flags = ["--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir)]
+    flags += ["--out_dir", str(tmp_path / "run"), "--objective", objective]
+    train_gpt.main([*TINY, *flags])
     trained, _ = loading.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
     torch.manual_seed(1)
     model = GPT(copy.deepcopy(trained.config))
@@ -90,14 +78,8 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     for batched, dense, fused in zip(*grads, strict=True):
         torch.testing.assert_close(batched, dense, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
-    assert [tuple(g.shape) for g in grads[0]] == [
-        (2, 8, 384),
-        (2, 8, 128),
-        (4, 128),
-        (4,),
-        (4, 128),
-        (4,),
-    ]
+    shapes = [(2, 8, 384), (2, 8, 128), (4, 128), (4,), (4, 128), (4,)]
+    assert [tuple(grad.shape) for grad in grads[0]] == shapes
 
 
 @pytest.mark.parametrize(
@@ -135,15 +117,10 @@ def test_encoder_batches_have_targets_at_masked_positions():
     """15% of 40 tokens of each text, ascending. FLOPs count only their logits."""
     encoder = dataclasses.replace(PLAIN, causal=False, context=40)
     inputs, targets, masked_positions = encoder.make_batch(50)
-    assert (
-        inputs.shape == (2, 40)
-        and targets.shape == masked_positions.shape == (2, 6)
-        and (masked_positions.diff() > 0).all()
-        and masked_positions.max() < 40
-    )
-    assert torch.equal(inputs.gather(1, masked_positions), targets) and not torch.equal(
-        *masked_positions
-    )
+    assert inputs.shape == (2, 40) and targets.shape == masked_positions.shape == (2, 6)
+    assert (masked_positions.diff() > 0).all() and masked_positions.max() < 40
+    assert torch.equal(inputs.gather(1, masked_positions), targets)
+    assert not torch.equal(*masked_positions)
     case = cases.train_cases(encoder, "nope")["nope"]
     C, V, layers = 128, 50304, 4
     # Projections and MLP, biases and norms; logits.
@@ -175,8 +152,7 @@ def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
 
 def test_generation_reads_the_prompt_untimed(monkeypatch):
     """Then every new token except the last is read, up to the context."""
-    read = []
-    hidden = GPT.hidden
+    read, hidden = [], GPT.hidden
     monkeypatch.setattr(
         GPT,
         "hidden",
@@ -239,17 +215,12 @@ def test_pinned_backends_are_used_when_compiled(monkeypatch):
     monkeypatch.setattr(
         Setting, "maybe_compile", lambda _, function: torch.compile(function, backend=compiler)
     )
-    monkeypatch.setattr(
-        Setting,
-        "backends",
-        lambda _: {" math": "sdpa/math", " flash": "sdpa/flash"},
-    )
+    backends = {" math": "sdpa/math", " flash": "sdpa/flash"}
+    monkeypatch.setattr(Setting, "backends", lambda _: backends)
     monkeypatch.setitem(attention.BACKENDS, "sdpa/math", SDPBackend.MATH)
     torch._dynamo.reset()
-    found, flash = (
-        build_attention_cases(PLAIN, "rope"),
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    )
+    found = build_attention_cases(PLAIN, "rope")
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     for name, uses_flash in (("sdpa", True), ("sdpa math", False), ("sdpa flash", True)):
         targets.clear()
         found[name].prepare()()
@@ -259,16 +230,12 @@ def test_pinned_backends_are_used_when_compiled(monkeypatch):
 def test_untrained_decays_skip_tiles(monkeypatch):
     """log sigmoid(0) is -0.7 per token, over 512 tokens in tiles of 64. No bias skips none."""
     pytest.importorskip("triton", reason="triton is not installed")
-    setting = dataclasses.replace(PLAIN, device=torch.device("cpu"), context=512)
-    monkeypatch.setattr(
-        Setting,
-        "paths",
-        lambda *_: {"": "sdpa", " triton": "triton", " all tiles": "all tiles"},
-    )
+    setting = dataclasses.replace(PLAIN, context=512)
+    paths = {"": "sdpa", " triton": "triton", " all tiles": "all tiles"}
+    monkeypatch.setattr(Setting, "paths", lambda *_: paths)
     found = {pe: build_attention_cases(setting, pe) for pe in ("fox", "rope")}
-    assert (
-        found["fox"]["fox triton"].left_out() > 0.3 and found["rope"]["rope triton"].left_out() == 0
-    )
+    assert found["fox"]["fox triton"].left_out() > 0.3
+    assert found["rope"]["rope triton"].left_out() == 0
     assert found["fox"]["fox all tiles"].left_out is None
 
 
