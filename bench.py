@@ -59,8 +59,14 @@ import torch
 from benchmarking import baselines, comparison
 from benchmarking.attention_cases import read_validation_text
 from benchmarking.cases import BENCHMARKS
-from benchmarking.setting import BASELINES, OPTIONAL_SUFFIXES, BenchmarkCase, Setting
-from benchmarking.timing import interleave, make_entry
+from benchmarking.setting import (
+    BASELINES,
+    OPTIONAL_SUFFIXES,
+    BenchmarkCase,
+    Setting,
+    interleave,
+    make_entry,
+)
 from errors import InputError
 from model import GPT, GPTConfig
 from reporting import metrics
@@ -123,15 +129,24 @@ class Config:
         problems = [f"unknown benchmark '{name}': choose from {known}" for name in unknown]
         if not self.what:
             problems.append(f"name a benchmark: {known}")
-        problems += self._check_alone()
+        alone = [name for name in ALONE if name in self.what]
+        if alone and len(self.what) > 1:
+            problems.append(f"{alone[0]} has a record of its own: remove the other benchmarks")
+        decoders = [name for name in ("generate", *ALONE) if name in self.what]
+        if decoders and self.objective == "mlm":
+            problems.append(f"{decoders[0]} needs decoders: remove it or --objective mlm")
+        if "compare" in self.what and "," in self.context:
+            problems.append("compare measures one context: pass a single --context")
+        if "growth" in self.what and len(self.own_names()) > 1:
+            problems.append("growth measures one encoding: pass a single one in --encodings")
+        if "compare" in self.what:
+            baselines.nanogpt_folder()
         if {"prepare", "compare"} & {*self.what} and self.source:
             source = Path(self.source)
             if not (text_sources.table_format(source) and source.is_file()):
                 problems.append(f"{source} is not a jsonl or parquet file: pass another --source")
         if self.run is not None and self.what != ["attention"]:
             problems.append("--run applies to attention only: remove the other benchmarks")
-        if "generate" in self.what and self.objective == "mlm":
-            problems.append("generate needs decoders: remove it or --objective mlm")
         if self.against and "generate" not in self.what:
             problems.append(f"--against {self.against} applies to generate only: remove it")
         if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
@@ -145,25 +160,6 @@ class Config:
                 problems += error.problems
         if problems:
             raise InputError(*dict.fromkeys(problems))
-
-    def _check_alone(self) -> list[str]:
-        """Return a line for each setting that does not fit the benchmarks of ALONE."""
-        problems = []
-        for name in [name for name in ALONE if name in self.what]:
-            if len(self.what) > 1:
-                problems.append(f"{name} has a record of its own: remove the other benchmarks")
-            if self.objective == "mlm":
-                problems.append(f"{name} needs decoders: remove --objective mlm")
-        if "compare" in self.what:
-            if "," in self.context:
-                problems.append("compare measures one context: pass a single --context")
-            try:
-                baselines.nanogpt_folder()
-            except InputError as error:
-                problems += error.problems
-        if "growth" in self.what and len(self.own_names()) > 1:
-            problems.append("growth measures one encoding: pass a single one in --encodings")
-        return problems
 
     def contexts(self) -> list[int]:
         """Return the context lengths, ascending."""
@@ -181,16 +177,11 @@ class Config:
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("what", "benchmarks to run"))
     device, dtype = torch.device("cpu"), torch.float32
-    if any(name != "prepare" for name in config.what):
+    if config.what != ["prepare"]:
         device, dtype = devices.select_device(config.device, config.dtype)
-    trained = None
-    if config.run:
-        trained = loading.load_model(config.run, device, causal=None)
-    record = {
-        **provenance.provenance(device),
-        "processor": devices.cpu_name(),
-        "cores": os.cpu_count(),
-    }
+    trained = loading.load_model(config.run, device, causal=None) if config.run else None
+    record = provenance.provenance(device)
+    record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
     if {"prepare", "compare"} & {*config.what}:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}
     uses_transformers = config.against or "compare" in config.what

@@ -26,8 +26,7 @@ import torch
 import pe_spec
 import posenc
 from benchmarking.cases import generation_cases, train_cases
-from benchmarking.setting import BASELINES, BenchmarkCase, Setting
-from benchmarking.timing import interleave, make_entry
+from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
 from evaluation.encoding_checks import CHECKS, Result, run_check
 from model import GPTConfig

@@ -28,17 +28,10 @@ from triton_attention.tile_skipping import skipped_fraction
 
 def untrained_layer(setting: Setting, pe: str) -> AttentionLayer:
     """Return an untrained encoding with random inputs."""
-    shape = GPTConfig(size=setting.model)
-    return random_layer(
-        pe,
-        shape.n_head,
-        shape.n_embd,
-        shape.block_size,
-        (setting.micro_batch, setting.context),
-        setting.dtype,
-        setting.device,
-        setting.causal,
-    )
+    config = GPTConfig(size=setting.model)
+    shape = config.n_head, config.n_embd, config.block_size
+    batch = setting.micro_batch, setting.context
+    return random_layer(pe, *shape, batch, setting.dtype, setting.device, setting.causal)
 
 
 def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
@@ -48,15 +41,12 @@ def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
     """
     layers = []
     for layer in setting.layers:
-        heads, x = layer.attn.heads, layer.x.float().detach()
-        encoding = layer.encoding
+        heads, x, encoding = layer.attn.heads, layer.x.float().detach(), layer.encoding
         if pe in BASELINES:
             encodings = pe_spec.build(pe, heads, x.size(-1), setting.context, 1, setting.causal)
             encoding = encodings[0].to(setting.device)
-        projection = layer.attn.c_attn(x).to(setting.dtype).detach()
-        layers.append(
-            AttentionLayer(encoding, heads, x.requires_grad_(), projection.requires_grad_())
-        )
+        projection = layer.attn.c_attn(x).to(setting.dtype).detach().requires_grad_()
+        layers.append(AttentionLayer(encoding, heads, x.requires_grad_(), projection))
     return layers
 
 
@@ -98,8 +88,7 @@ class AttentionBenchmark:
         """Compute attention by PyTorch's fused kernel alone: (B, T, C)."""
         mask_spec = attention.MaskSpec(self.setting.causal)
         q, k, v = layer.qkv()
-        y = attention.sdpa(q, k, v, layer.scale, mask_spec, backend)
-        return y.transpose(1, 2).flatten(2)
+        return attention.sdpa(q, k, v, layer.scale, mask_spec, backend).transpose(1, 2).flatten(2)
 
     def compute(self, path: str, layer: AttentionLayer) -> Tensor:
         """Compute attention with the layer's encoding by a path: (B, T, C)."""
@@ -146,10 +135,8 @@ class AttentionBenchmark:
             q, k = layer.encoding.rotate(q, k, self.positions)
             features = layer.encoding.features(layer.x, self.positions)
             bias = bias_from_encoding(layer.encoding, *features, layer.heads)
-            tolerance = attention.SKIP_TOLERANCE
-            fractions.append(
-                skipped_fraction(q, k, bias, layer.scale, self.setting.causal, tolerance)
-            )
+            options = layer.scale, self.setting.causal, attention.SKIP_TOLERANCE
+            fractions.append(skipped_fraction(q, k, bias, *options))
         return sum(fractions) / len(fractions)
 
 

@@ -41,11 +41,7 @@ def forgetting_eager(
     mask_spec: attention.MaskSpec,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention of `fox` as the reference in its authors' test of their kernels.
-
-    It holds logits, biases and weights of all pairs: (B, H, T, T). The arguments are those of
-    `attention.attend`.
-    """
+    """Compute attention of `fox` as the reference in its authors' test of their kernels."""
     log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
     logits = (q @ k.mT * scale).float() + (log_decay[..., :, None] - log_decay[..., None, :])
     is_later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -92,6 +88,7 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
                 **shape,
             )
         )
+    rotation = {"rope_type": "default", "rope_theta": 10_000, "partial_rotary_factor": 1.0}
     return transformers.GPTNeoXForCausalLM(
         transformers.GPTNeoXConfig(
             max_position_embeddings=positions,
@@ -100,11 +97,7 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
             num_attention_heads=config.n_head,
             intermediate_size=4 * config.n_embd,
             hidden_act="gelu_new",
-            rope_parameters={
-                "rope_type": "default",
-                "rope_theta": 10_000,
-                "partial_rotary_factor": 1.0,
-            },
+            rope_parameters=rotation,
             use_parallel_residual=False,
             tie_word_embeddings=True,
             **shape,
@@ -129,12 +122,9 @@ class OtherNetwork(nn.Module):
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Return groups for AdamW: parameters of two or more dimensions decay."""
-        matrices = [p for p in self.parameters() if p.dim() >= 2]
-        vectors = [p for p in self.parameters() if p.dim() < 2]
-        return [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
+        matrices = {"params": [p for p in self.parameters() if p.dim() >= 2]}
+        vectors = {"params": [p for p in self.parameters() if p.dim() < 2]}
+        return [{**matrices, "weight_decay": weight_decay}, {**vectors, "weight_decay": 0.0}]
 
     def clamp_parameters_(self) -> None:
         """Do nothing: no parameter is bounded."""
@@ -146,6 +136,10 @@ class AuthorsCable(OtherNetwork):
     """The CABLE authors' network with their initialization."""
 
     def __init__(self, config: GPTConfig):
+        if not is_installed("Cable"):
+            raise InputError(
+                "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
+            )
         from Cable import Cable  # pyright: ignore[reportMissingImports]
 
         super().__init__(config, Cable(config))

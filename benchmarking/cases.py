@@ -32,9 +32,10 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         paths = {suffix: path for suffix, path in paths.items() if suffix in timed}
     if " triton" in paths and paths[""] == "dense":
         del paths[""]  # takes a minute to compile; the attention benchmark compares it too
-    cases = {}
-    for suffix, path in paths.items():
-        cases[pe + suffix] = train_case(setting, setting.build_model(pe, setting.context, path))
+    cases = {
+        pe + suffix: train_case(setting, setting.build_model(pe, setting.context, path))
+        for suffix, path in paths.items()
+    }
     if pe == "cable-v1" and setting.causal and baselines.is_installed("Cable"):
         cases[f"{pe} theirs"] = train_case_of(setting, baselines.AuthorsCable)
     return cases
@@ -90,8 +91,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     if setting.context > (model.max_context or setting.context):
         return {}
     loading.prepare_generation(model, setting.dtype, setting.compile)
-    new_tokens = min(NEW_TOKENS, setting.context // 2)
-    vocab_size = model.config.vocab_size
+    new_tokens, vocab_size = min(NEW_TOKENS, setting.context // 2), model.config.vocab_size
     # The first new token comes from reading the prompt, which is not timed.
     options = sampling.SamplingConfig(
         max_new_tokens=new_tokens + 1, temperature=0, compile=setting.compile
@@ -143,11 +143,8 @@ def transformers_case(
         output = model(tokens, use_cache=True, logits_to_keep=1)
         known = torch.cat([tokens, output.logits[:, -1:].argmax(-1)], 1)
         options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
-        inputs = {
-            "attention_mask": torch.ones_like(known),
-            "past_key_values": output.past_key_values,
-        }
-        return lambda: model.generate(known, **inputs, **options)
+        options |= {"attention_mask": torch.ones_like(known)}
+        return lambda: model.generate(known, past_key_values=output.past_key_values, **options)
 
     @torch.no_grad()
     def memory():

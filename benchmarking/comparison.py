@@ -15,8 +15,7 @@ import torch
 
 from benchmarking import baselines
 from benchmarking.cases import generation_cases, train_case, train_case_of
-from benchmarking.setting import SEED, BenchmarkCase, Setting
-from benchmarking.timing import interleave
+from benchmarking.setting import SEED, BenchmarkCase, Setting, interleave
 from errors import InputError
 from model import GPTConfig
 from text_data.data_loader import BATCH_TOKENS
@@ -27,27 +26,18 @@ PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices
 Pair = tuple[BenchmarkCase, BenchmarkCase]  # ours, theirs
 
 
-def train_nanogpt(setting: Setting) -> Pair:
-    """Return one optimizer step of `learnable` and of nanoGPT's network."""
-    theirs = train_case_of(setting, baselines.NanoGPT)
-    return train_case(setting, setting.build_model("learnable", setting.context)), theirs
-
-
-def train_cable_authors(setting: Setting) -> Pair:
-    """Return one optimizer step of `cable-v1` and of the CABLE authors' network."""
-    if not baselines.is_installed("Cable"):
-        raise InputError(
-            "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
-        )
-    theirs = train_case_of(setting, baselines.AuthorsCable)
-    return train_case(setting, setting.build_model("cable-v1", setting.context)), theirs
+def train(pe: str, network: Callable[..., baselines.OtherNetwork], setting: Setting) -> Pair:
+    """Return one optimizer step of an encoding and of other authors' network."""
+    theirs = train_case_of(setting, network)
+    return train_case(setting, setting.build_model(pe, setting.context)), theirs
 
 
 def train_forgetting(setting: Setting) -> Pair:
     """Return one optimizer step of `fox`, with our attention and with that of its authors."""
-    paths = "auto", baselines.EAGER_PATH
-    models = [setting.build_model("fox", setting.context, path) for path in paths]
-    return train_case(setting, models[0]), train_case(setting, models[1])
+    ours, theirs = (
+        setting.build_model("fox", setting.context, path) for path in ("auto", baselines.EAGER_PATH)
+    )
+    return train_case(setting, ours), train_case(setting, theirs)
 
 
 def generate(pe: str, setting: Setting) -> Pair:
@@ -107,9 +97,11 @@ def evaluate(pe: str, setting: Setting) -> Pair:
 
 
 # Rows: what is compared, the encoding, with what, and the function that returns the pair.
+NANOGPT = functools.partial(train, "learnable", baselines.NanoGPT)
+CABLE = functools.partial(train, "cable-v1", baselines.AuthorsCable)
 ROWS: list[tuple[str, str, str, Callable[[Setting], Pair]]] = [
-    ("training step", "learnable", "nanoGPT", train_nanogpt),
-    ("training step", "cable-v1", "CABLE authors", train_cable_authors),
+    ("training step", "learnable", "nanoGPT", NANOGPT),
+    ("training step", "cable-v1", "CABLE authors", CABLE),
     ("training step", "fox", "Forgetting Transformer, eager", train_forgetting),
     *(
         ("generation", pe, "transformers", functools.partial(generate, pe))

@@ -1,12 +1,20 @@
-"""Benchmark setting and benchmark case: what is fixed, and one thing to time."""
+"""Benchmark setting, cases, and their timing in interleaved rounds.
+
+seconds = interleave({"cable": case.prepare, "rope": other.prepare}, 5, device, "train")
+entry = make_entry("cable", case, seconds, peak=None)
+"""
 
 import dataclasses
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from runtime import devices
+
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import attention
 import posenc
@@ -63,9 +71,8 @@ class Setting:
     def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
-        "" is the path that `attention.resolve_path` selects: `sdpa` (on a CPU `batched`), else
-        `dense`. On a CPU " flash" is PyTorch's fused kernel.
-        " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention.
+        "" is the path that `attention.resolve_path` selects. On a CPU " flash" is PyTorch's fused
+        kernel. " all tiles" is the Triton path that skips no tiles.
         """
         automatic = attention.resolve_path("auto", encoding, self.device.type)
         paths = {"": automatic.name}
@@ -81,8 +88,7 @@ class Setting:
             paths[" triton"] = "triton"
             if getattr(encoding, "triton_kind", None) == "decay":
                 paths[" all tiles"] = "all tiles"
-        full_rows = encoding.logits_transform is not None
-        if has_bias and not full_rows and encoding.window_size is None:
+        if has_bias and encoding.logits_transform is None and encoding.window_size is None:
             paths[" flex"] = attention.resolve_path("flex", encoding).name
         return paths
 
@@ -150,3 +156,62 @@ class BenchmarkCase:
 def tensor_bytes(tensors) -> int:
     """Return the total size of tensors in bytes."""
     return sum(x.nbytes for x in tensors)
+
+
+def interleave(
+    prepare: dict[str, Callable[[], Callable]],
+    repeats: int,
+    device: torch.device,
+    label: str,
+    clock: Callable[[Callable, torch.device], float] = devices.measure_seconds,
+    uncounted: int = 1,
+) -> dict[str, list[float]]:
+    """Return the seconds of `repeats` rounds by name, after `uncounted` rounds.
+
+    prepare: functions that prepare a round, untimed, and return the function to time.
+    """
+    seconds = {name: [] for name in prepare}
+    total = (repeats + uncounted) * len(prepare)
+    with tqdm(total=total, desc=label, unit="case", disable=None, leave=False) as bar:
+        for _ in range(repeats + uncounted):
+            for name, prepare_round in prepare.items():
+                seconds[name].append(clock(prepare_round(), device))
+                bar.update()
+    return {name: rounds[uncounted:] for name, rounds in seconds.items()}
+
+
+def make_entry(
+    name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
+) -> dict:
+    """Return the numbers of one case; others: seconds of the cases that it is compared with.
+
+    seconds: of all cases measured together. peak: FLOP/s of the device, or None if unknown.
+    """
+    rate = case.tokens / statistics.median(seconds[name])
+    pe = name.removesuffix(" triton").removesuffix(" all tiles")
+    plain = "sdpa" if "sdpa" in seconds else "rope"
+    compared = {key: key for key in (*BASELINES, "sdpa")}
+    compared |= {key: f"{plain} {key}" for key in ("flash", "cudnn")}
+    compared |= {key: f"{pe} {key}" for key in ("dense", "flex", "theirs", "transformers")}
+    others = {key: seconds[other] for key, other in compared.items() if other in seconds}
+    entry = {
+        "seconds": seconds[name],
+        "others": others,
+        "tokens": case.tokens,
+        "tokens_per_second": rate,
+        "ratios": {key: speed_ratio(seconds[name], other) for key, other in others.items()},
+        "mfu": rate * case.flops / peak if peak and case.flops else None,
+        "memory": case.memory(),
+    }
+    if case.weights is not None:
+        entry["weights"] = case.weights
+    if case.error:
+        entry["error"] = case.error()
+    if case.left_out:
+        entry["left_out"] = case.left_out()
+    return entry
+
+
+def speed_ratio(seconds: list[float], other: list[float]) -> float:
+    """Return the median over rounds of the speed relative to another case."""
+    return statistics.median(b / a for a, b in zip(seconds, other, strict=True))

@@ -27,7 +27,7 @@ class GPT(torch.nn.Linear):
 def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
     monkeypatch.delenv(baselines.NANOGPT, raising=False)
     with pytest.raises(InputError, match="NANOGPT is not set: use the folder"):
-        comparison.train_nanogpt(PLAIN)
+        comparison.NANOGPT(PLAIN)
     monkeypatch.setenv(baselines.NANOGPT, str(tmp_path))
     (tmp_path / "model.py").write_text(NANOGPT_MODEL)
     network = baselines.NanoGPT(GPTConfig(size="quickstart", block_size=12)).network
@@ -112,7 +112,7 @@ def fake_transformers(config, positions):
 def test_other_networks_are_named_if_missing(monkeypatch):
     monkeypatch.setattr(baselines, "is_installed", lambda module: False)
     with pytest.raises(InputError, match="module Cable is missing: add src"):
-        comparison.train_cable_authors(PLAIN)
+        comparison.CABLE(PLAIN)
     monkeypatch.setattr(comparison, "generation_cases", lambda *_: {})
     with pytest.raises(InputError, match="learnable is limited to 1024 tokens: lower --context"):
         comparison.generate("learnable", PLAIN)

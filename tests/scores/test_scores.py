@@ -128,6 +128,15 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     shutil.copy(measured / "text" / "rope" / record.name, record)
     shutil.copytree(text, runs / "text" / "rope-seed2")
     assert "is not of rope with seed 2" in refused(table.main, *flags)[0]
+    for task in ("text", "recall"):
+        seed2 = shutil.copytree(
+            runs / task / "rope", runs / task / "rope-seed2", dirs_exist_ok=True
+        )
+        for path in seed2.glob("eval_*.json"):
+            record = json.loads(path.read_text()) | {"seed": 2}
+            record["settings"]["lr"] /= 2
+            path.write_text(json.dumps(record))
+    assert "the runs differ in settings" in refused(table.main, *flags)[0]
     shutil.rmtree(runs / "text" / "rope-seed2")
     shutil.copy(runs / "speed" / "cable.json", runs / "speed" / f"{MIXED}.json")
     assert "has no speed of cable:" in refused(table.main, MIXED, *flags[2:])[0]
