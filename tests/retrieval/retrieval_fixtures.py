@@ -5,7 +5,7 @@ import random
 
 import pytest
 from conftest import TINY
-from retrieval_helpers import FINETUNE, WORDS, write_task
+from retrieval_helpers import WORDS, run_finetune, write_task
 
 
 @pytest.fixture
@@ -72,15 +72,11 @@ def triplets(tmp_path_factory):
 @pytest.fixture(scope="session")
 def finetuned(exported, triplets, tmp_path_factory):
     """finetuned("alibi"): the folder of a fine-tuned encoder."""
-    from retrieval import finetune
-
     root, done = tmp_path_factory.mktemp("finetuned"), {}
 
     def run(pe):
         if pe not in done:
-            flags = ["--data", str(triplets), *FINETUNE, "--out_dir", str(root / pe)]
-            finetune.main([str(exported(pe)), *flags])
-            done[pe] = root / pe
+            done[pe] = run_finetune(exported(pe), triplets, root / pe)
         return done[pe]
 
     return run

@@ -2,6 +2,8 @@
 
 import json
 
+from runtime.files import read_json
+
 WORDS = """
 apple bear cloud drum eagle fish grass house ink jelly kite lamp moon nest oak pear quill river
 """.split()  # noqa: SIM905
@@ -19,6 +21,19 @@ def write_task(folder, documents, queries, qrels, split="test"):
     lines = ["\t".join(map(str, row)) + "\n" for row in rows]
     (folder / "qrels" / f"{split}.tsv").write_text("".join(lines))
     return folder
+
+
+def run_finetune(encoder, data, out, *flags):
+    """Fine-tune an encoder, and return the folder `out`."""
+    from retrieval import finetune
+
+    flags = ["--data", data, *FINETUNE, "--out_dir", out, *flags]
+    finetune.main([*map(str, [encoder, *flags])])
+    return out
+
+
+def losses_of(folder):
+    return read_json(folder / "finetune.json", "")["losses"]
 
 
 def weights(folder):

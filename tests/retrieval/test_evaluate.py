@@ -215,6 +215,10 @@ def test_corrupt_folders_are_refused(kind, refused, exported, finetuned, triplet
         return line
 
     whole = (source / "model.safetensors").read_bytes()
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    config = json.loads((source / "config.json").read_text()) | {"n_layer": "2"}
+    assert "expected int, got str at n_layer" in error("config.json", json.dumps(config).encode())
+    assert "its SHA-256 is not that in config.json" in error("model.safetensors", flipped)
     for name, content in (
         ("model.safetensors", whole[: len(whole) // 2]),
         ("model.safetensors", None),

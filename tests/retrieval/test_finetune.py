@@ -11,7 +11,7 @@ from runtime.files import read_json, write_json
 import numpy as np
 import pytest
 import torch
-from retrieval_helpers import FINETUNE, weights
+from retrieval_helpers import FINETUNE, losses_of, run_finetune, weights
 
 from errors import InputError
 
@@ -21,10 +21,6 @@ pytest.importorskip("accelerate", reason="accelerate is not installed")
 from retrieval import evaluate, finetune  # noqa: E402
 
 pytest_plugins = ["retrieval_fixtures"]
-
-
-def losses_of(folder):
-    return read_json(folder / "finetune.json", "")["losses"]
 
 
 def max_seq_length(folder):
@@ -54,10 +50,10 @@ def test_fine_tuning_learns_and_writes_a_record(pe, finetuned, triplets):
 
 def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     """The first step's loss: 20 times the cosines, over all passages and negatives of the batch."""
-    flags = ["--data", str(triplets), *FINETUNE, "--samples", "8", "--max_tokens", "9", "--lr", "0"]
-    finetune.main([str(exported("alibi")), *flags, "--out_dir", str(tmp_path / "run")])
-    ((_, loss),) = losses_of(tmp_path / "run")
-    assert max_seq_length(tmp_path / "run") == 9
+    flags = ["--samples", "8", "--max_tokens", "9", "--lr", "0"]
+    out = run_finetune(exported("alibi"), triplets, tmp_path / "run", *flags)
+    ((_, loss),) = losses_of(out)
+    assert max_seq_length(out) == 9
     run = exported("alibi").with_name("alibi-run")
     model, _ = loading.load_model(run, torch.device("cpu"), causal=False)
 
@@ -100,16 +96,15 @@ def test_hub_rows_equal_modernbert_recipe(triplets, monkeypatch):
 
 def test_last_loss_is_recorded(exported, triplets, tmp_path):
     """Three steps, logged every two."""
-    flags = ["--data", str(triplets), *FINETUNE, "--samples", "24", "--log_every", "2"]
-    finetune.main([str(exported("cable")), *flags, "--out_dir", str(tmp_path / "run")])
-    assert [step for step, _ in losses_of(tmp_path / "run")] == [2, 3]
+    flags = ["--samples", "24", "--log_every", "2"]
+    out = run_finetune(exported("cable"), triplets, tmp_path / "run", *flags)
+    assert [step for step, _ in losses_of(out)] == [2, 3]
 
 
 def test_parameters_are_clamped_after_each_step(exported, triplets, tmp_path):
     """With a learning rate of 2, the exponents would exceed their bound, 2."""
-    flags = ["--data", str(triplets), *FINETUNE, "--lr", "2"]
-    finetune.main([str(exported("kerple-power")), *flags, "--out_dir", str(tmp_path / "run")])
-    tensors = weights(tmp_path / "run")
+    out = run_finetune(exported("kerple-power"), triplets, tmp_path / "run", "--lr", "2")
+    tensors = weights(out)
     exponents = torch.cat([value for name, value in tensors.items() if name.endswith(".r2")])
     assert len(exponents) == 4 and exponents.max() == 2 and exponents.min() >= 0.01
 
@@ -118,9 +113,8 @@ def test_empty_texts_keep_the_weights_finite(exported, triplets, tmp_path):
     data = tmp_path / "triplets.jsonl"
     empty = '{"query": "a", "positive": "", "negative": ""}\n'
     data.write_text(triplets.read_text() + empty * 8)
-    flags = ["--data", str(data), *FINETUNE, "--mini_batch", "1"]
-    finetune.main([str(exported("cable")), *flags, "--out_dir", str(tmp_path / "run")])
-    assert all(value.isfinite().all() for value in weights(tmp_path / "run").values())
+    out = run_finetune(exported("cable"), data, tmp_path / "run", "--mini_batch", "1")
+    assert all(value.isfinite().all() for value in weights(out).values())
 
 
 def test_only_errors_of_writing_are_input_errors(exported, triplets, tmp_path, monkeypatch):
@@ -129,21 +123,19 @@ def test_only_errors_of_writing_are_input_errors(exported, triplets, tmp_path, m
     def fail(*arguments):
         raise OSError("no disk")
 
-    flags = [str(exported("cable")), "--data", str(triplets), *FINETUNE, "--samples", "8"]
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no disk"):
         patch.setattr(Trainer, "training_step", fail)
-        finetune.main([*flags, "--out_dir", str(tmp_path / "one")])
+        run_finetune(exported("cable"), triplets, tmp_path / "one", "--samples", "8")
     monkeypatch.setattr(Trainer, "_save_checkpoint", fail)
     with pytest.raises(InputError, match="cannot write .*checkpoints: no disk"):
-        finetune.main([*flags, "--out_dir", str(tmp_path / "two")])
+        run_finetune(exported("cable"), triplets, tmp_path / "two", "--samples", "8")
 
 
 def test_diverged_training_stops(exported, triplets, tmp_path):
     out = tmp_path / "run"
-    flags = ["--data", str(triplets), *FINETUNE, "--lr", "1e30", "--out_dir", str(out)]
     message = "the loss is nan at step [1-8]: use a lower --lr and another --out_dir"
     with pytest.raises(InputError, match=message):
-        finetune.main([str(exported("cable")), *flags])
+        run_finetune(exported("cable"), triplets, out, "--lr", "1e30")
     assert not (out / "model.safetensors").exists()
     assert "losses" not in read_json(out / "finetune.json", "")
 
@@ -157,28 +149,21 @@ def test_resuming_needs_the_same_content(exported, triplets, tmp_path, monkeypat
 
     data = shutil.copy(triplets, tmp_path / "triplets.jsonl")
     encoder = shutil.copytree(exported("cable"), tmp_path / "cable")
-    flags = ["--data", str(data), *FINETUNE, "--out_dir", str(tmp_path / "run")]
+    run = encoder, data, tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Trainer, "train", interrupt)
-        finetune.main([str(encoder), *flags])
-
-    def resume():
-        finetune.main([str(encoder), *flags, "--resume"])
-
-    data.write_text("".join(triplets.read_text().splitlines(keepends=True)[::-1]))
-    with pytest.raises(
-        InputError, match="trained with another content of --data or the encoder: use the"
-    ):
-        resume()
-    shutil.copy(exported("alibi") / "model.safetensors", encoder)
-    shutil.copy(exported("alibi") / "config.json", encoder)
+        run_finetune(*run)
     message = "trained with another content of --data or the encoder: use the same"
+    data.write_text("".join(triplets.read_text().splitlines(keepends=True)[::-1]))
     with pytest.raises(InputError, match=message):
-        resume()
+        run_finetune(*run, "--resume")
     shutil.copy(triplets, data)
+    for name in ("model.safetensors", "config.json"):
+        shutil.copy(exported("alibi") / name, encoder)
+    with pytest.raises(InputError, match=message):
+        run_finetune(*run, "--resume")
     shutil.copytree(exported("cable"), encoder, dirs_exist_ok=True)
-    resume()
-    assert losses_of(tmp_path / "run")
+    assert losses_of(run_finetune(*run, "--resume"))
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -1,6 +1,5 @@
 """Code in the folders of encoders: fine-tuning and evaluation execute it with a flag only."""
 
-import json
 import shutil
 
 from runtime.files import read_json, write_json
@@ -8,7 +7,7 @@ from runtime.files import read_json, write_json
 import pytest
 import torch
 from conftest import TINY, run_outside, unregister_plugins
-from retrieval_helpers import CPU, FINETUNE, weights
+from retrieval_helpers import CPU, FINETUNE, run_finetune, weights
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
@@ -87,12 +86,6 @@ def poison(folder, marker):
     ]
     write_json(folder / "modules.json", modules)
     return folder
-
-
-def run_finetune(encoder, data, out, *flags):
-    flags = ["--data", data, *FINETUNE, "--samples", "16", "--out_dir", out, *flags]
-    finetune.main([str(encoder), *map(str, flags)])
-    return out
 
 
 def run_evaluate(run, task, *flags):
@@ -202,21 +195,6 @@ def test_encoding_of_a_plugin_needs_the_plugin(data_dir, triplets, task, tmp_pat
     assert f"{out} was trained with the plugin steep.py (SHA-256 " in line
     with unregister_plugins():
         evaluate.main([*measure, *flag])
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_damage_is_one_line(name, exported, triplets, tmp_path, refused):
-    encoder = shutil.copytree(exported("cable"), tmp_path / "encoder")
-    content = bytearray((encoder / name).read_bytes())
-    if name == "model.safetensors":
-        content[-1] ^= 1
-        expected = "model.safetensors is corrupt: its SHA-256 is not that in config.json"
-    else:
-        content = json.dumps({**json.loads(content), "n_layer": "2", "pe": 1}).encode()
-        expected = "config.json: expected int, got str at n_layer: write it again"
-    (encoder / name).write_bytes(content)
-    (line,) = refused(finetune.main, encoder, "--data", triplets, "--out_dir", tmp_path / "out")
-    assert expected in line and not (tmp_path / "out").exists()
 
 
 def test_parameters_with_other_names_are_refused(exported, triplets, tmp_path, refused):
