@@ -70,10 +70,11 @@ def main(argv=None):
     while True:
         try:
             prompt = input("prompt> ")
+            prompt.encode()  # with LC_ALL=C, Python reads other bytes as surrogates
         except EOFError:
             print()
             return
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             print()
             raise InputError(f"the prompt is not text in UTF-8 ({error}): type another") from None
         complete(model, tokenizer, [prompt], config, device, dtype)
@@ -105,6 +106,13 @@ def complete(
     tokens = [[tokenizer.eot, *tokenizer.encode(prompt)] for prompt in prompts]
     decoders = [tokenizer.incremental_decoder() for _ in prompts]
     texts = list(prompts)
+    limit = model.max_context
+    if limit is not None and max(map(len, tokens)) + config.max_new_tokens > limit:
+        print(
+            f"note: {model.config.pe} supports at most {limit} positions: beyond them, each token "
+            f"follows from the latest {limit // 2} to {limit} tokens",
+            file=sys.stderr,
+        )
     print_at_once = len(prompts) == 1
     if print_at_once:
         print(prompts[0], end="", flush=True)

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import math
 import time
+import warnings
 
 from runtime import cli, devices, distributed
 from runtime.checkpoints import load_checkpoint, trained_steps
@@ -147,6 +148,8 @@ class Trainer:
             self.processes.run_on_all_ranks(run.wait)
         if is_stopped and not is_last:
             print(f"stopped by a signal: step {self.step} is saved, use --resume to continue")
+            if self.world_size > 1:
+                print("A traceback that follows is torchrun's, which ends by an exception.")
         run.finish()
 
     # The steps of the loop
@@ -320,9 +323,12 @@ class Trainer:
         self.model.train()
         if self.world_size == 1:
             return self.model, contextlib.nullcontext
-        parallel_model = DistributedDataParallel(
-            self.model, gradient_as_bucket_view=True, broadcast_buffers=False
-        )
+        with warnings.catch_warnings():
+            # broadcast_buffers has another name since PyTorch 2.13.
+            warnings.simplefilter("ignore", FutureWarning)
+            parallel_model = DistributedDataParallel(
+                self.model, gradient_as_bucket_view=True, broadcast_buffers=False
+            )
         return parallel_model, parallel_model.no_sync
 
     def start(self) -> None:

@@ -74,6 +74,9 @@ def select_device(
     configure_backends(selected)
     name, reason = _default_dtype(selected) if dtype == "auto" else (dtype, "")
     print(f"device {describe(selected)}, {name}{reason}")
+    is_emulated = name == "float16" or not bfloat16_in_hardware(selected)
+    if selected.type == "cpu" and name != "float32" and is_emulated:
+        print(f"note: {name} is emulated on this CPU, which can take ten times as long: use auto")
     return selected, DTYPES[name]
 
 

@@ -37,6 +37,20 @@ def test_interactive_mode_asks_until_the_end_of_input(trained, capsys, monkeypat
     assert out.count("prompt> ") == 3 and "1: line" in out and "\n" in out
 
 
+def test_a_prompt_that_is_no_utf8_is_refused(trained, refused, monkeypatch):
+    """With LC_ALL=C, Python reads the bytes caf\\xe9 as a surrogate."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("caf\udce9\n"))
+    (line,) = refused(sample.main, trained("cable"), "--interactive")
+    assert "the prompt is not text in UTF-8" in line and line.endswith("type another")
+
+
+def test_a_text_beyond_the_longest_context_is_noted(trained, capsys):
+    for pe, new, noted in (("learnable", 16, True), ("learnable", 15, False), ("cable", 99, False)):
+        sample.main([str(trained(pe)), "--max_new_tokens", str(new), "--device", "cpu"])
+        note = "note: learnable supports at most 16 positions: beyond them, each token follows"
+        assert (note in capsys.readouterr().err) == noted
+
+
 def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypatch):
     tokens = "é😀".encode()
     monkeypatch.setattr(sample, "generate", lambda *_: iter({0: byte} for byte in tokens))

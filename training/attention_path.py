@@ -5,7 +5,8 @@
 
 On a GPU, `auto` is a fixed order of paths, by speed on an H100 (docs/performance.md), and one layer
 of each kind is compared with the dense path before the first step: nobody has tested every GPU. On
-a CPU it is the rule of `attention.resolve_path`. A path that --attention names is not checked.
+a CPU it is the rule of `attention.resolve_path`. A path that --attention names is not checked,
+except for `flex`, which compiles each encoding's formula and supports not all.
 """
 
 import contextlib
@@ -77,12 +78,12 @@ def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.P
 
 
 def is_checked(config, device: torch.device) -> bool:
-    """Return whether a training checks its paths: those that `auto` chose, on a GPU."""
-    return device.type == "cuda" and config.attention == "auto"
+    """Return whether a training checks its paths: those of `auto` and `flex`, on a GPU."""
+    return device.type == "cuda" and config.attention in ("auto", "flex")
 
 
 def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise InputError if a path that was chosen on a GPU fails, or differs from the dense path.
+    """Raise InputError if a path of `is_checked` fails, or differs from the dense path.
 
     dtype: of matrix products. The error names the path to pass. Random states do not change.
     """

@@ -31,7 +31,7 @@ def test_peak_is_found_by_the_name_of_the_gpu(name, tflops):
     assert devices.peak_flops(torch.device("cpu"), torch.bfloat16) is None
 
 
-def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
+def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch, capsys):
     """Emulation would be slower and give other digits."""
     for flags, hardware in (
         ("avx2 avx512f", False),
@@ -47,7 +47,13 @@ def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch):
         monkeypatch.setattr(
             devices, "bfloat16_in_hardware", lambda chosen, hardware=hardware: hardware
         )
+        capsys.readouterr()
         assert devices.select_device("cpu", "auto")[1] == dtype
+        assert "note" not in capsys.readouterr().out
+        devices.select_device("cpu", "bfloat16")
+        assert ("note: bfloat16 is emulated" in capsys.readouterr().out) == (not hardware)
+        devices.select_device("cpu", "float16")
+        assert "note: float16 is emulated" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -349,7 +349,9 @@ def test_lost_rank_is_explained_once():
 def test_signal_to_any_rank_saves_the_step_and_stops_all(two_ranks, data_dir, tmp_path):
     run = tmp_path / "run"
     stopped = train(2, data_dir, run, "--pe", DRAWING, code=at_step(7, 1, STOP))
-    assert "stopped by a signal: step 7 is saved, use --resume to continue" in succeeded(stopped)
+    out = succeeded(stopped)
+    assert "stopped by a signal: step 7 is saved, use --resume to continue\nA traceback" in out
+    assert not any("Warning" in errors for _, _, errors in stopped)
     assert checkpoint_names(run) == ["checkpoint_0000004.pt", "checkpoint_0000007.pt"]
     assert "from step 7" in succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume"))
 

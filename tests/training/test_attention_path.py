@@ -93,6 +93,8 @@ def test_deterministic_trainings_and_named_paths():
     model, config = make(device=GPU, recorded="sdpa", attention="dense")
     assert attention.join_names(model.attention_paths) == model.config.attention == "dense"
     assert not attention_path.is_checked(config, GPU)
+    _, config = make("fire", GPU, attention="flex")  # which its compiler refuses
+    assert attention_path.is_checked(config, GPU)
 
 
 @pytest.mark.parametrize(
