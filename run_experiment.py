@@ -44,7 +44,7 @@ from training.scheduler import Job, Scheduler
 NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Programs that do not resume: they are done if their output exists.
 ONCE = ("bench.py", "export_hf.py", "import_pretrained.py", "retrieval.prepare")
-# Learning rates that were best at small scale (docs/findings/extrapolation.md), where the config's
+# Learning rates that were best at small scale (results/reproduction/README.md), where the config's
 # was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv

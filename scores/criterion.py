@@ -159,7 +159,7 @@ def judge(score: Score, reference: Score) -> list[Verdict]:
 def survives(score: Score, reference: Score) -> bool:
     """Return whether all estimates of a, b and c are on the right side of their bounds.
 
-    The rule for other settings in docs/extrapolate-and-remember.md: weaker than the criterion.
+    The rule for other settings in results/extrapolate_and_remember, weaker than the criterion.
     """
     return all(
         (found := each.measure(score, reference))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ladder of sizes: do the claims hold from 0.8M parameters to GPT-2 medium? (docs/scaling.md)
+# Ladder of sizes: do the claims hold from 0.8M parameters to GPT-2 medium? (results/ladder/README.md)
 #
 #     bash scripts/ladder.sh 2 --data data/mine-bpe    # shards of your own; default: FineWeb-Edu
 #

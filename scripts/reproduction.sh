@@ -5,7 +5,7 @@
 #     bash scripts/reproduction.sh --seeds 1 2 3 --data data/english    # shards of your own
 #
 # 0.8M parameters, byte tokens, 256 tokens of context. One question in addition to the paper's: is
-# RoPE composed with a decaying bias better than either alone? docs/findings has the results.
+# RoPE composed with a decaying bias better than either alone? results/reproduction has the results.
 #
 # Cost per encoding: 4.1M tokens, 2.6e13 FLOPs, 6 to 11 minutes of one CPU core. Disk: 0.3 GB.
 # Learning rates that were searched for are in run_experiment.py.

@@ -51,7 +51,7 @@ MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
 GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
 SIGN = "changes sign"
 PREDICTED = {"GPT-2 small": 124e6, "GPT-2 medium": 354e6}  # parameters
-CANDIDATE = "rope:heads_percent=75+alibi:heads_percent=75"  # docs/extrapolate-and-remember.md
+CANDIDATE = "rope:heads_percent=75+alibi:heads_percent=75"  # results/extrapolate_and_remember
 
 
 @dataclass

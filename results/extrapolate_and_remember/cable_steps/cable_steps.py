@@ -1,6 +1,6 @@
 """CABLE with steps that have a gradient everywhere, or start above zero: does the ReLU matter?
 
-Used by docs/extrapolate-and-remember.md.
+Used by results/extrapolate_and_remember/README.md.
 """
 
 import torch.nn.functional as F
