@@ -41,7 +41,10 @@ def forgetting_eager(
     mask_spec: attention.MaskSpec,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention of `fox` as the reference in its authors' test of their kernels."""
+    """Compute attention of `fox` as the reference in its authors' test of their kernels.
+
+    Holds logits, biases and weights of all pairs: (B, H, T, T). Arguments: as attention.attend.
+    """
     log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
     logits = (q @ k.mT * scale).float() + (log_decay[..., :, None] - log_decay[..., None, :])
     is_later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -77,24 +80,20 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    shape = {"vocab_size": config.vocab_size, "bos_token_id": None, "eos_token_id": None}
+    shape = {  # GPT2Config translates these names to its own
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": positions,
+        "hidden_size": config.n_embd,
+        "num_hidden_layers": config.n_layer,
+        "num_attention_heads": config.n_head,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     if config.pe != "rope":
-        return transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(
-                n_positions=positions,
-                n_embd=config.n_embd,
-                n_layer=config.n_layer,
-                n_head=config.n_head,
-                **shape,
-            )
-        )
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
     rotation = {"rope_type": "default", "rope_theta": 10_000, "partial_rotary_factor": 1.0}
     return transformers.GPTNeoXForCausalLM(
         transformers.GPTNeoXConfig(
-            max_position_embeddings=positions,
-            hidden_size=config.n_embd,
-            num_hidden_layers=config.n_layer,
-            num_attention_heads=config.n_head,
             intermediate_size=4 * config.n_embd,
             hidden_act="gelu_new",
             rope_parameters=rotation,

@@ -148,7 +148,6 @@ def transformers_case(
 
     @torch.no_grad()
     def memory():
-        """Return the size of the KV cache in bytes."""
         whole = torch.zeros(1, setting.context, dtype=torch.int64, device=setting.device)
         cache = model(whole, use_cache=True, logits_to_keep=1).past_key_values
         return tensor_bytes(x for layer in cache.layers for x in (layer.keys, layer.values))

@@ -34,9 +34,8 @@ def train(pe: str, network: Callable[..., baselines.OtherNetwork], setting: Sett
 
 def train_forgetting(setting: Setting) -> Pair:
     """Return one optimizer step of `fox`, with our attention and with that of its authors."""
-    ours, theirs = (
-        setting.build_model("fox", setting.context, path) for path in ("auto", baselines.EAGER_PATH)
-    )
+    paths = "auto", baselines.EAGER_PATH
+    ours, theirs = (setting.build_model("fox", setting.context, path) for path in paths)
     return train_case(setting, ours), train_case(setting, theirs)
 
 
@@ -63,9 +62,8 @@ def evaluate(pe: str, setting: Setting) -> Pair:
     text = torch.randint(model.config.vocab_size, (total + 1,), device=setting.device)
     inputs = text[:-1].unfold(0, length, stride)  # (windows, length)
     targets = text[1:].unfold(0, length, stride)
-    theirs = baselines.make_transformers_model(
-        GPTConfig(size=setting.model, pe="learnable"), length
-    )
+    config = GPTConfig(size=setting.model, pe="learnable")
+    theirs = baselines.make_transformers_model(config, length)
     theirs = theirs.to(setting.device, setting.dtype).eval()
     loading.cast_blocks(model, setting.dtype)
 

@@ -72,7 +72,7 @@ class Setting:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
         "" is the path that `attention.resolve_path` selects. On a CPU " flash" is PyTorch's fused
-        kernel. " all tiles" is the Triton path that skips no tiles.
+        kernel. " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention.
         """
         automatic = attention.resolve_path("auto", encoding, self.device.type)
         paths = {"": automatic.name}
@@ -183,9 +183,10 @@ def interleave(
 def make_entry(
     name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
 ) -> dict:
-    """Return the numbers of one case; others: seconds of the cases that it is compared with.
+    """Return the numbers of one case.
 
     seconds: of all cases measured together. peak: FLOP/s of the device, or None if unknown.
+    "others" has the seconds of the cases that it is compared with, "ratios" its speed over theirs.
     """
     rate = case.tokens / statistics.median(seconds[name])
     pe = name.removesuffix(" triton").removesuffix(" all tiles")
@@ -199,7 +200,11 @@ def make_entry(
         "others": others,
         "tokens": case.tokens,
         "tokens_per_second": rate,
-        "ratios": {key: speed_ratio(seconds[name], other) for key, other in others.items()},
+        "ratios": {
+            # The median over rounds of the speed relative to the other case.
+            key: statistics.median(b / a for a, b in zip(seconds[name], other, strict=True))
+            for key, other in others.items()
+        },
         "mfu": rate * case.flops / peak if peak and case.flops else None,
         "memory": case.memory(),
     }
@@ -210,8 +215,3 @@ def make_entry(
     if case.left_out:
         entry["left_out"] = case.left_out()
     return entry
-
-
-def speed_ratio(seconds: list[float], other: list[float]) -> float:
-    """Return the median over rounds of the speed relative to another case."""
-    return statistics.median(b / a for a, b in zip(seconds, other, strict=True))

@@ -47,17 +47,8 @@ SHUFFLE_SEED = 12
 COLUMNS = ("query", "positive", "negative")
 RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
-FINETUNING_MAY_CHANGE = {
-    "plugin",
-    "trust_remote_code",
-    "out_dir",
-    "resume",
-    "device",
-    "dtype",
-    "mini_batch",
-    "log_every",
-    "checkpoint_every",
-}
+FINETUNING_MAY_CHANGE = {"plugin", "trust_remote_code", "out_dir", "resume", "device", "dtype"}
+FINETUNING_MAY_CHANGE |= {"mini_batch", "log_every", "checkpoint_every"}
 
 
 @dataclass
@@ -164,7 +155,8 @@ def main(argv=None):
 def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {} if there is none.
 
-    Raises InputError if the folder has another fine-tuning, or if --resume is missing.
+    It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
+    fine-tuning or other files, or if --resume is missing.
     """
     has_record = (out / RECORD).exists()
     run_folder.check_folder(out, has_record, config.resume)
@@ -252,11 +244,8 @@ def train(
         args=arguments,
     )
     trainer.train(resume_from_checkpoint=newest_checkpoint(checkpoints))
-    return [
-        (int(entry["step"]), entry["loss"])
-        for entry in trainer.state.log_history
-        if "loss" in entry
-    ]
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return [(int(entry["step"]), entry["loss"]) for entry in logged]
 
 
 def newest_checkpoint(checkpoints: Path) -> str | None:

@@ -31,9 +31,7 @@ from text_data.shards import Shards
 from text_data.tokenizer import load_tokenizer
 
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
-# Characters of a query.
-MIN_QUERY = 30
-MAX_QUERY = 200
+MIN_QUERY, MAX_QUERY = 30, 200  # characters of a query
 ATTEMPTS = 100  # passages to try for each triplet
 
 
@@ -98,6 +96,7 @@ class SplitText:
             starts = np.flatnonzero(tokens[:] == self.tokenizer.eot)
             for start, end in itertools.pairwise([*starts, len(tokens)]):
                 self.spans.append((shard, int(start) + 1, int(end)))
+        # Tokens of each document; float64, to draw documents by their size.
         self.sizes = np.array([end - start for _, start, end in self.spans], dtype=np.float64)
 
     def decode(self, number: int, start: int, end: int) -> str:

@@ -123,7 +123,10 @@ def save(model: SentenceTransformer, folder: Path) -> None:
 
 
 class StepCallback(TrainerCallback):
-    """Clamp the encoding's parameters after each step, log the last step, and check the loss."""
+    """Clamp the encoding's parameters after each step, and log the last step.
+
+    Raises InputError if a logged loss is NaN or Inf.
+    """
 
     def __init__(self, model: SentenceTransformer):
         self.network = model[0].auto_model

@@ -144,7 +144,7 @@ def _read_hub(split: str) -> tuple[dict, str | None]:
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """Return the normalized discounted cumulative gain of the first k documents, in [0, 1].
 
-    relevant: relevance by document id.
+    ranking: document ids, the best first. relevant: relevance by document id.
     DCG = sum of relevance / log2(1 + rank), divided by the DCG of the best ranking (Järvelin and
     Kekäläinen 2002).
     """
