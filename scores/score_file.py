@@ -1,7 +1,6 @@
 """Score files: JSON with everything that the fixed budget measured on an encoding.
 
     score = collect(Path("runs/scores"), "rope+cable")    # from the runs
-    write_score("runs/mine", score)                       # runs/mine/rope+cable.json
     scores = read_score_files(["runs/mine/rope+cable.json", "results/scores/records.jsonl"])
     check_comparable(scores)                              # the same budget and text
 
@@ -21,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar
 
-from runtime.files import read_json_values, write_json
+from runtime.files import read_json_values
 from runtime.schema import (
     Length,
     LengthKey,
@@ -50,9 +49,8 @@ from text_data.recall_task import FILLERS, TASKS
 REMEDY = "write it with bash scripts/score.sh"
 DIGITS = 6  # decimals of losses and percentages
 RECALL_KINDS = sorted(f"{task.name} {filler}" for task in TASKS for filler in FILLERS)
-KINDS: dict[
-    record_schema.Schema | None, str
-] = {  # of records: field of a score, or kind of sequences of the recall task
+# Kinds of records: the field of a score, or the kind of sequences of the recall task.
+KINDS: dict[record_schema.Schema | None, str] = {
     record_schema.PERPLEXITY: "perplexity",
     record_schema.RECALL: "recall",
     record_schema.RECEPTIVE_FIELD: "receptive_field",
@@ -145,13 +143,6 @@ def read_folder(folder: str | Path) -> dict[str, Score]:
     return {score.pe: score for score in read_score_files(paths).values()}
 
 
-def write_score(folder: str | Path, score: Score) -> None:
-    """Write a score file: names of encodings have no slashes."""
-    path = Path(folder) / f"{score.pe}.json"
-    write_json(path, msgspec.to_builtins(score))
-    print(f"wrote {path}")
-
-
 def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
     """Return {source: score} of files; see read_json_values for the sources, and what it raises.
 
@@ -173,13 +164,12 @@ def check_comparable(scores: dict[str, Score]) -> None:
     problems, first = [], {}
     for source, score in scores.items():
         for name, value in {"text": score.text, **score.budget}.items():
-            holder = first.setdefault(name, source)
-            other = scores[holder]
-            if value != (other.text if name == "text" else other.budget[name]):
+            holder, expected, python = first.setdefault(name, (source, value, score.python))
+            if value != expected:
                 problems.append(
                     f"{source} has another budget than {holder} ({name}): measure both by "
                     "scripts/score.sh of one commit with the same settings, and prepare the text "
-                    f"with Python {other.python} (here {score.python})"
+                    f"with Python {python} (here {score.python})"
                 )
     if problems:
         raise InputError(*problems)
@@ -202,11 +192,10 @@ def collect(folder: Path, pe: str) -> Score:
     by_kind = {kind: {} for kind in (*TEXT_KINDS, *RECALL_KINDS)}  # records by seed
     for seed in seeds:
         name = pe if seed == 1 else f"{pe}-seed{seed}"
-        records = read_run(folder / "text" / name, pe, seed)
+        text, task = folder / "text" / name, folder / "recall" / name
+        records = read_run(text, pe, seed) | read_run(task, pe, seed)
         kinds = [kind for kind in TEXT_KINDS if seed == seeds[0] or kind != "receptive_field"]
-        if "@" not in pe or (folder / "recall" / name).exists():
-            records |= read_run(folder / "recall" / name, pe, seed)
-            kinds += RECALL_KINDS
+        kinds += RECALL_KINDS if "@" not in pe or task.exists() else []
         for kind in kinds:
             if kind not in records:
                 raise InputError(f"seed {seed} of {pe} has no record of {kind}: {REMEDY}")
@@ -217,7 +206,8 @@ def collect(folder: Path, pe: str) -> Score:
 
     path = folder / "speed" / f"{pe}.json"
     bench = read_record(path, REMEDY)
-    ((context, cases),) = bench["train"]["contexts"].items()
+    train = bench["train"]
+    ((context, cases),) = train["contexts"].items()
     if not cases.get(pe):
         raise InputError(f"{path} has no speed of {pe}: {REMEDY}")
     protocols = {kind: same("protocol", each.values()) for kind, each in by_kind.items()}
@@ -227,10 +217,9 @@ def collect(folder: Path, pe: str) -> Score:
         "training": same("settings", by_kind["perplexity"].values()),
         **{name: protocols[name] for name in TEXT_KINDS},
         "speed": {
-            "model": bench["train"]["model"],
-            "micro_batch": bench["train"]["micro_batch"],
+            **{name: train[name] for name in ("model", "micro_batch")},
             "context": int(context),
-            "device": bench["train"]["device"].partition(" ")[0],
+            "device": train["device"].partition(" ")[0],
         },
     }
     steps_to_95 = {}
@@ -242,8 +231,7 @@ def collect(folder: Path, pe: str) -> Score:
     score = {
         "pe": pe,
         "commits": sorted({str(record["provenance"]["commit"]) for record in records}),
-        "python": provenance["python"],
-        "torch": provenance["torch"],
+        **{name: provenance[name] for name in ("python", "torch")},
         "processor": bench["processor"],
         "text": same("data", records),
         "training_text": same("training_text", records),
@@ -284,12 +272,12 @@ def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
 
 def same(field: str, records: Iterable[dict]) -> Any:
     """Return the field that all records have in common. Raises InputError if they differ."""
-    values = [record[field] for record in records]
-    if any(value != values[0] for value in values):
+    first, *others = [record[field] for record in records] or [None]
+    if any(value != first for value in others):
         raise InputError(
             f"the runs differ in {field}: remove those that scripts/score.sh did not make"
         )
-    return values[0] if values else None
+    return first
 
 
 def compact(by_seed: dict[str, dict]) -> dict[str, dict]:

@@ -24,6 +24,9 @@ from functools import partial
 from pathlib import Path
 
 from runtime import cli
+from runtime.files import write_json
+
+import msgspec
 
 from errors import InputError
 from evaluation.intervals import Interval
@@ -67,25 +70,25 @@ def main(argv=None):
         return
     out = Folder(config.out_dir)
     if config.settings:
-        settings = read_settings(config.scores)
-        table = Table.from_rows(setting_rows(settings))
-        print(out.add_text("settings.md", table.markdown(), about(settings)))
+        print(out.add_text("settings.md", *describe_settings(config.scores)))
     else:
         scores = read_scores(config.scores)
         rows = score_rows(scores)
         print(out.add_text("scores.md", Table.from_rows(rows).markdown(), caption(scores)))
-        out.add_text("summary.md", summary_table(rows).markdown(), summary_caption(scores))
+        out.add_text("summary.md", *summarize(rows, scores[REFERENCE].budget))
         out.add_plot("scores", partial(draw, scores))
     out.write()
 
 
 def write_scores(names: list[str], runs: Path, folder: Path) -> None:
-    """Write the score files of encodings and print their cards."""
+    """Write the score files of encodings, whose names have no slashes, and print their cards."""
     found = {pe: score_file.collect(runs, pe) for pe in dict.fromkeys(names)}
     scores = score_file.read_folder(folder) | found
     score_file.check_comparable(scores)
-    for score in found.values():
-        score_file.write_score(folder, score)
+    for pe, score in found.items():
+        path = folder / f"{pe}.json"
+        write_json(path, msgspec.to_builtins(score))
+        print(f"wrote {path}")
     for pe in found:
         print(f"\n{card(pe, scores)}")
 
@@ -103,14 +106,11 @@ def card(pe: str, scores: dict[str, Score]) -> str:
         field = f"{entry['receptive_field']:,.0f} of {int(length):,}" if entry else MISSING
         row |= {"receptive field (tokens)": field, "parameters": count(score.parameters)}
     cells = [list(row) for row in zip(*Table.from_rows(shown).cells, strict=True)]
+    cells[0][0] = "place"
     verdicts = criterion.judge(scores[pe], scores[REFERENCE])
-    parts = [
-        f"# {escape_markdown(pe)}",
-        Table([["place", *cells[0][1:]], *cells[1:]]).markdown(),
-        "\n".join(f"- {verdict}" for verdict in verdicts),
-        caption(scores),
-    ]
-    return "\n\n".join(parts)
+    texts = "\n".join(f"- {verdict}" for verdict in verdicts)
+    title = f"# {escape_markdown(pe)}"
+    return "\n\n".join([title, Table(cells).markdown(), texts, caption(scores)])
 
 
 def read_scores(paths: list[str]) -> dict[str, Score]:
@@ -118,10 +118,9 @@ def read_scores(paths: list[str]) -> dict[str, Score]:
     by_source = score_file.read_score_files(paths)
     score_file.check_comparable(by_source)
     scores = {score.pe: score for score in by_source.values()}
-    if len(scores) < len(by_source):
-        names = [score.pe for score in by_source.values()]
-        twice = next(pe for pe in names if names.count(pe) > 1)
-        raise InputError(f"there are two scores of {twice}: remove one of them")
+    names = [score.pe for score in by_source.values()]
+    if twice := [pe for pe in scores if names.count(pe) > 1]:
+        raise InputError(f"there are two scores of {twice[0]}: remove one of them")
     if REFERENCE not in scores:
         raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")
     return scores
@@ -159,11 +158,11 @@ def outcomes(score: Score, reference: Score) -> dict[str, str]:
 
 def accuracies(score: Score) -> dict[str, str]:
     """Return the cells of trained recall."""
-    found = {n: criterion.accuracy(score, n) for n in (1, FAR)}
-    return {
-        f"trained recall at {n}x (%)": with_interval(value and value.scaled(100), 1)
-        for n, value in found.items()
-    }
+    cells = {}
+    for multiple in (1, FAR):
+        found = criterion.accuracy(score, multiple)
+        cells[f"trained recall at {multiple}x (%)"] = with_interval(found and found.scaled(100), 1)
+    return cells
 
 
 def estimate(interval: Interval | None) -> str:
@@ -176,24 +175,17 @@ def count(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}"
 
 
-def summary_table(rows: list[dict[str, str]]) -> Table:
-    """Return the best encodings and the references of a table of scores, without intervals."""
+def summarize(rows: list[dict[str, str]], budget: dict) -> tuple[str, str]:
+    """Return the best encodings and the references of a table of scores, and what this shows."""
     names = [name for name in rows[0] if name not in DETAILS][:-1]
-    return Table.from_rows(
-        [
-            {name: row[name].partition(" (")[0] for name in names}
-            for row in rows
-            if row[""] in BEST or row["encoding"] in REFERENCES
-        ]
-    )
-
-
-def summary_caption(scores: dict[str, Score]) -> str:
-    """Return what the short table shows."""
-    budget = scores[REFERENCE].budget
+    table = [
+        {name: row[name].partition(" (")[0] for name in names}
+        for row in rows
+        if row[""] in BEST or row["encoding"] in REFERENCES
+    ]
     parts = "; ".join(f"{claim} ({name})" for name, claim in CLAIMS.items())
-    return (
-        f"Places among {len(scores) - 1} encodings; {REFERENCE} is the reference. Mean of "
+    return Table.from_rows(table).markdown(), (
+        f"Places among {len(rows) - 1} encodings; {REFERENCE} is the reference. Mean of "
         f"{len(budget['seeds'])} seeds. Criterion: {parts}. "
         f"?: not decided. Trained at {budget['training']['block_size']:,} tokens, "
         f"{budget['recall_training']['block_size']:,} for trained recall."
@@ -232,36 +224,30 @@ def draw(scores: dict[str, Score], file) -> None:
         recall = criterion.recall(scores[pe], FAR)
         if base and ratio and recall:
             points.append((pe, ratio.scaled(base.estimate), recall))
-    labels = (
-        f"perplexity at {FAR} times the training length",
-        f"recall of text at {FAR} times the training length (%)",
-    )
+    far = f"at {FAR} times the training length"
+    labels = f"perplexity {far}", f"recall of text {far} (%)"
     figures.scatter(points, file, *labels, highlighted=REFERENCES)
 
 
-# Other settings
+def describe_settings(paths: list[str]) -> tuple[str, str]:
+    """Return the table of settings, one for each folder of score files, and what it shows.
 
-
-def read_settings(paths: list[str]) -> dict[str, dict[str, Score]]:
-    """Return {name of the folder: {encoding: score}}. Raises InputError as read_scores does."""
+    Raises InputError as read_scores does, for folders of the same name, and if all scores are of
+    the reference.
+    """
     by_folder = defaultdict(list)
     for path in paths:
         by_folder[Path(path).resolve().parent].append(path)
-    settings = {folder.name: read_scores(group) for folder, group in by_folder.items()}
-    if len(settings) < len(by_folder):
+    if len({folder.name for folder in by_folder}) < len(by_folder):
         raise InputError("two folders have the same name: rename one, because names are settings")
-    return settings
-
-
-def setting_rows(settings: dict[str, dict[str, Score]]) -> list[dict[str, str]]:
-    """Return the rows of the table of settings. Raises InputError if all are of the reference."""
-    rows = []
-    for name, scores in settings.items():
+    rows, seeds = [], set()
+    for folder, group in by_folder.items():
+        scores = read_scores(group)
         reference = scores.pop(REFERENCE)
         for pe, score in scores.items():
             ratio = criterion.perplexity_ratio(score, FAR, reference)
             row = {
-                "setting": name,
+                "setting": folder.name,
                 "encoding": pe,
                 "survives": "yes" if criterion.survives(score, reference) else "no",
                 **outcomes(score, reference),
@@ -271,16 +257,11 @@ def setting_rows(settings: dict[str, dict[str, Score]]) -> list[dict[str, str]]:
                 row[f"{bound.what} (%)"] = with_interval(bound.measure(score, reference))
             del row["speed"]
             rows.append(row | accuracies(score))
+            seeds.add(len(score.budget["seeds"]))
     if not rows:
         raise InputError(f"the settings have no encoding but {REFERENCE}: pass more score files")
-    return rows
-
-
-def about(settings: dict[str, dict[str, Score]]) -> str:
-    """Return what the table of settings shows."""
-    counts = {len(each.budget["seeds"]) for scores in settings.values() for each in scores.values()}
-    return (
-        f"{' or '.join(map(str, sorted(counts)))} seeds, in brackets 95% intervals over text and "
+    return Table.from_rows(rows).markdown(), (
+        f"{' or '.join(map(str, sorted(seeds)))} seeds, in brackets 95% intervals over text and "
         f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "
         "the right side of their bounds, so none of them fails. Multiples are of the training "
         "length of the setting."
