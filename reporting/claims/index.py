@@ -92,13 +92,10 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     at_small = _count([scales[SMALL].get(key, []) for key in claims])
     parts = [
         "# Claims of the papers",
-        f"{len(claims)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): "
-        f"{at_small}. A line is a verdict of one report, with the 95% interval of "
-        "what was measured (docs/evaluation.md has the rule). Of the verdicts on a claim, those "
-        "with an interval are listed, and of these the ones that compare the most encodings. Of "
-        "several comparisons, the value shown is the least favorable to the claim. "
-        "Bounds that no paper prints are marked as ours. The order and the marks of a printed "
-        "table are judged on any text.",
+        f"{len(claims)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): {at_small}. "
+        "The linked tables have the measured values with 95% intervals (docs/evaluation.md has "
+        "the rule). Reports that compare fewer encodings than others are left out. Bounds that "
+        "no paper prints are marked as ours. –: not measured.",
     ]
     for name, title in TITLES.items():
         rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
@@ -141,25 +138,24 @@ def _count(measured: Iterable[list[dict]]) -> str:
 
 
 def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
-    """Return the verdicts at one scale, a line for each table."""
-    tables = {}
+    """Return the outcomes at one scale, a line for each, with links to the tables."""
+    tables, lines = {}, {}
     for verdict in verdicts:
         tables.setdefault(verdict["table"], []).append(verdict)
-    lines = []
     for path, found in tables.items():
         target = quote(os.path.relpath(path, out_dir), safe="/+")
         link = f"[{escape_markdown(found[0]['report'])}]({target})"
-        lines.append(f"{_summary(claim, found)} ({link})")
-    return "<br>".join(lines) or NOT_MEASURED
+        lines.setdefault(_summary(claim, found), []).append(link)
+    cells = [f"{summary}: {', '.join(links)}" for summary, links in lines.items()]
+    return "<br>".join(cells) or "–"
 
 
 def _summary(claim: Verdict, verdicts: list[dict]) -> str:
-    """Return one verdict, or how many of several (lengths, models) have each outcome."""
+    """Return one outcome, or how many of several verdicts (lengths, models) have each."""
     outcomes = [verdict["outcome"] for verdict in verdicts]
     if len(verdicts) > 1:
         counts = [f"{outcomes.count(outcome)} {OUTCOMES[outcome]}" for outcome in {*outcomes}]
         return f"**{', '.join(sorted(counts))}** of {len(verdicts)}"
-    (verdict,) = verdicts
-    compared = f" against {verdict['others']}" if verdict["others"] != claim.others else ""
-    measured = escape_markdown(f"{compared}: {verdict['measured']}")
-    return f"**{outcomes[0]}**{measured}"
+    others = escape_markdown(verdicts[0]["others"])
+    compared = f" against {others}" if verdicts[0]["others"] != claim.others else ""
+    return f"**{outcomes[0]}**{compared}"

@@ -57,12 +57,12 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
     page = (tmp_path / "claims.md").read_text()
     rows = rows_of(page)
     assert rows["CABLE", "section 5.1", KNOWN["growth 1"].claim] == [
-        "**holds**: 0.982 ([small/table1](small/table1/perplexity.md))",
-        "**fails**: 1.1 ([full/table4](full/table4/perplexity.md))",
+        "**holds**: [small/table1](small/table1/perplexity.md)",
+        "**fails**: [full/table4](full/table4/perplexity.md)",
     ]
     assert rows["CABLE", "table 1, our bound", ORDER] == [
-        "**1 fail, 1 hold** of 2 ([small/table1](small/table1/perplexity.md))",
-        "not measured",
+        "**1 fail, 1 hold** of 2: [small/table1](small/table1/perplexity.md)",
+        "–",
     ]
     # Claims of other papers are not on the page.
     number = sum(len(row) == 2 for key, row in rows.items() if key[1] not in ("---", "where"))
@@ -75,20 +75,21 @@ def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
 
 
 def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
-    for number, others in enumerate(("rope", "alibi, rope", "alibi, rope", "alibi")):
-        measured = str(min(number, 1))  # the third report has the records of the second
+    compared = ("rope", "alibi, rope", "alibi, rope", "alibi", "alibi, rope")
+    for number, others in enumerate(compared):
+        measured = str(max(number, 2))  # the third report has the records of the second
         row = ("lower 1", others, f"lower than {others}", "section 5.1", measured, "holds", SMALL)
         write_verdicts(tmp_path / str(number), row)
     page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
     cells = rows_of(page)["CABLE", "section 5.1", KNOWN["lower 1"].claim]
-    assert cells[0] == "**holds** against alibi, rope: 1 ([1](1/perplexity.md))"
+    assert cells[0] == "**holds** against alibi, rope: [1](1/perplexity.md), [4](4/perplexity.md)"
 
 
 def test_claims_without_a_verdict_are_not_measured(tmp_path):
     """Every printed table, and every claim of both papers with a criterion, has a row."""
     rows = rows_of(index.claims_page([], tmp_path))
     measured = [cells for key, cells in rows.items() if cells[0] not in ("---", "small scale")]
-    assert measured and all(cells == ["not measured"] * 2 for cells in measured)
+    assert measured and all(cells == ["–"] * 2 for cells in measured)
     for number, data in ((1, "arxiv"), (4, "openwebtext2"), (3, "github"), (5, "openwebtext2")):
         order = f"same order of encodings as printed for small on {data}"
         assert ("Sandwich", f"table {number}, our bound", order) in rows
@@ -128,8 +129,10 @@ def test_a_wrong_verdict_is_named(column, value, problem, refused, tmp_path):
 
 def test_texts_of_verdicts_are_escaped(tmp_path):
     folder = tmp_path / "a](javascript:x) |<b>"
-    write_verdicts(folder, (*GROWTH, "0.9 | <img src=x> [a](b) `c`", "holds", SMALL))
+    write_verdicts(
+        folder, ("growth 1", "<img src=x> [a](b) `c`", *GROWTH[2:], "0.9", "holds", SMALL)
+    )
     report.main(["--index", str(tmp_path), "--out_dir", str(tmp_path)])
     page = (tmp_path / "claims.md").read_text()
-    assert r"0.9 \| \<img src=x> \[a\](b) \`c\` (" in page
+    assert r"against \<img src=x> \[a\](b) \`c\`: [" in page
     assert r"[a\](javascript:x) \|\<b>](a%5D%28javascript%3Ax%29%20%7C%3Cb%3E/" in page
