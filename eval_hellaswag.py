@@ -47,6 +47,7 @@ from text_data import text_sources
 from text_data.tokenizer import run_tokenizer
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
+COLUMNS = ("activity_label", "ctx_a", "ctx_b", "endings", "label")
 BLOCK = 256  # examples between two writes of the record
 
 Pair = tuple[list[int], list[int]]  # tokens of a context and of one ending
@@ -80,7 +81,7 @@ def load_examples(source: str | None) -> list[dict]:
 
     Raises InputError for a source that is not HellaSwag.
     """
-    rows, name, _ = text_sources.load_table(source, HUB, "--source")
+    rows, name, _ = text_sources.load_table(source, HUB, "--source", COLUMNS)
     return [parse_example(row, f"{name}: example {number}") for number, row in enumerate(rows, 1)]
 
 

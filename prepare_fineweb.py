@@ -64,7 +64,7 @@ class Config(tokenization.Settings):
     out_dir: str = "data/fineweb-edu"
     """folder of the shards"""
     text_column: str = "text"
-    """column that holds the text"""
+    """column that holds the text; of several, as in text,body, the first that a row has"""
 
 
 def main(argv=None):
@@ -192,7 +192,7 @@ def download_shards(config: Config) -> None:
     with tokenization.preparing(meta):
         for file in [file for file in wanted if file not in on_disk]:
             try:
-                with text_sources.raise_input_errors(f"{repository}: {file}", remedy, False):
+                with hub.input_errors(f"{repository}: {file}", remedy, False):
                     downloaded = hub.with_retries(
                         functools.partial(
                             huggingface_hub.hf_hub_download,

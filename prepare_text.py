@@ -46,7 +46,8 @@ class Config(tokenization.Settings):
     """folder of the shards"""
     tokenizer: str = "bytes"
     text_column: str = "text"
-    """column of jsonl and parquet files that holds the text"""
+    """column of jsonl and parquet files that holds the text; of several, as in text,body, the
+    first that a row has"""
     val_every: int = cli.limited(20, minimum=2)
     """hold out every n-th document for validation"""
 

@@ -186,20 +186,26 @@ def read_triplets(config: Config, revision: str | None = None):
     revision: the commit to read; None: the newest.
     Raises InputError if they cannot be read, or if a text is missing.
     """
-    rows, name, commit = text_sources.load_table(config.data, HUB, "--data", revision)
+    rows, name, commit = text_sources.load_table(
+        config.data, HUB, "--data", COLUMNS, revision, config.samples
+    )
+    if isinstance(rows, list):  # of a local file
+        import datasets
+
+        texts = {
+            column: [
+                text_sources.find_text(row, [column], f"{name}, row {number}", "rename it")
+                for number, row in enumerate(rows, 1)
+            ]
+            for column in COLUMNS
+        }
+        return datasets.Dataset.from_dict(texts), None
     for column in COLUMNS:
-        if column not in rows.column_names:
-            raise InputError(f"{name} has no column {column}: add {', '.join(COLUMNS)}")
-        arrow = rows.data.column(column)  # has missing values without decoding the rows
-        if str(arrow.type) not in ("string", "large_string", "null"):
-            raise InputError(f"{name} has no text in {column}: use strings in each row")
-        if arrow.null_count:
-            raise InputError(
-                f"{name} has rows without {column}: remove them, or add a text to each"
-            )
+        texts = rows.data.column(column)  # has missing values without decoding the rows
+        if texts.null_count or str(texts.type) not in ("string", "large_string"):
+            raise InputError(f"{name} has rows without text in {column}: pass a file as --data")
     rows = rows.select_columns(list(COLUMNS))
-    if config.data is None:
-        rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
+    rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
     return rows.select(range(min(config.samples, len(rows)))), commit
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from errors import InputError
-from text_data import hub, text_sources
+from text_data import hub
 
 HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 
@@ -57,7 +57,7 @@ def load_task(source: str | None, split: str) -> Task:
     """
     name = source or HUB
     remedy = "repair it, or use another --data" if source else "pass a folder as --data"
-    with text_sources.raise_input_errors(name, remedy, is_local=bool(source)):
+    with hub.input_errors(name, remedy, is_local=bool(source)):
         rows, revision = _read_folder(Path(source), split, remedy) if source else _read_hub(split)
         documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
         queries = _texts_by_id(rows["queries"], remedy)

@@ -247,6 +247,16 @@ def test_one_table_for_several_runs(run, source, capsys):
     assert [line.split("|")[1].strip() for line in table[2:]] == ["cable", "rope"]
 
 
+def test_columns_of_any_type(tmp_path):
+    """Labels are numbers and texts; `datasets` would need a package for the other columns."""
+    note = {"type": "note", "id": "a", "version": 1, "cwd": "/x"}
+    rows = [{**note, **row, "label": int(row["label"]), "ind": "1"} for row in EXAMPLES]
+    mixed = write_examples(tmp_path / "mixed.jsonl", [EXAMPLES[0], *rows[1:]])
+    plain = write_examples(tmp_path / "plain.jsonl", EXAMPLES)
+    loaded = [eval_hellaswag.load_examples(str(path)) for path in (mixed, plain)]
+    assert loaded[0] == loaded[1] and loaded[0][1]["label"] == 1
+
+
 def test_invalid_settings_are_refused(refused, run, source, tmp_path):
     folder, main = run("cable"), eval_hellaswag.main
     assert "no run given" in refused(main)[0]

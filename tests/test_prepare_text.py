@@ -50,12 +50,12 @@ def test_validation_text_among_the_sources_is_not_trained_on(tmp_path):
     assert documents_of(out, "val") == ["all of b"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "ndjson", "jsonl.gz", "parquet", "Parquet"])
 def test_rows_of_tables_are_documents(tmp_path, kind):
     texts = [f"row {n}\nnaïve" for n in range(6)]
     path, out = tmp_path / f"rows.{kind}", tmp_path / "out"
     lines = "".join(json.dumps({"id": n, "body": text}) + "\n" for n, text in enumerate(texts))
-    if kind == "parquet":
+    if kind.lower() == "parquet":
         pyarrow.parquet.write_table(pyarrow.table({"id": range(6), "body": texts}), path)
     else:
         path.write_bytes(gzip.compress(lines.encode()) if kind.endswith("gz") else lines.encode())

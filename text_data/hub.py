@@ -13,9 +13,11 @@ the hub announced, which the clients would take as the whole file.
 import contextlib
 import functools
 import itertools
+import lzma
 import re
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +30,7 @@ RESUME = "run the same command to resume"
 LOG_IN = "log in with `hf auth login`"
 
 FORMATS = ("json", "parquet")  # of files in data sets
+READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
 
 T = TypeVar("T")
 
@@ -239,23 +242,28 @@ def download_model(
 
 
 @contextlib.contextmanager
-def input_errors(name: str, remedy: str):
-    """Raise an InputError of one line for what the hub's clients raise inside the block.
+def input_errors(name: str, remedy: str, is_local: bool = False):
+    """Raise an InputError of one line for data that is missing, corrupt or unreachable.
 
-    name: of what is accessed. remedy: an alternative to the hub.
+    It replaces what `datasets`, huggingface_hub and Python's readers raise inside the block.
+    name: of what is accessed. remedy: an alternative. is_local: whether the hub is not accessed.
     """
-    configure()
+    if not is_local:
+        configure()
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        if problem := _explain(error):
+        if not is_local and (problem := _explain(error)):
             raise InputError(f"{name} {problem}; or {remedy}") from None
-        raise
+        if not isinstance(error, (*READ_ERRORS, *_client_errors())):
+            raise
+        cause = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
+        raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
 
 
-def client_errors() -> tuple[type[Exception], ...]:
+def _client_errors() -> tuple[type[Exception], ...]:
     """Return the types of what the hub's clients raise, besides those of Python."""
     from datasets.exceptions import DatasetsError
     from huggingface_hub.errors import EntryNotFoundError

@@ -23,6 +23,7 @@ import functools
 import hashlib
 import os
 import re
+import resource
 import struct
 import weakref
 from pathlib import Path
@@ -40,6 +41,7 @@ SHARD_NAME = re.compile(r"(?:.+_)?(?P<split>train|val|test)(?:_(?P<index>\d+))?\
 HEADERLESS_NAMES = ("train.bin", "val.bin")
 HASH_BYTES = 1 << 20  # hashed of each foreign file, because there is no meta.json with hashes
 BLOCK_TOKENS = 1 << 23  # checked at a time
+OTHER_FILES = 256  # that a training may open besides shards
 MIN_WIDE_TOKENS = 16  # shorter files are too short to look like int32 or int64
 REMEDY = "prepare the text with prepare_text.py"
 
@@ -55,6 +57,24 @@ def make_header(version: int, tokens: int) -> bytes:
 
 def _starts_with_magic(content: bytes) -> bool:
     return int.from_bytes(content[:4], "little") in (MAGIC, LLAMA_MAGIC)
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the process's limit of open files, of which shards need one each, by `count`.
+
+    Raises InputError if the system's own limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/dev/fd"))
+    needed = open_now + count + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise InputError(
+            f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
+            "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class TokenFile:

@@ -29,6 +29,7 @@ from errors import InputError
 from text_data.shard_format import (
     TOKEN_TYPES,
     TokenFile,
+    allow_open_files,
     check_foreign,
     check_shard,
     describe_foreign,
@@ -280,6 +281,7 @@ class Shards:
             raise InputError(f"{folder} has no split '{split}': {remedy}")
         if problems := self._check(entries, verify):
             raise InputError(*problems)
+        allow_open_files(len(self.paths))
         self.tokens = [TokenFile(path) for path in self.paths]
         self.total = sum(map(len, self.tokens))
 

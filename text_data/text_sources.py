@@ -7,15 +7,13 @@
 Every order is fixed, so that an interrupted preparation resumes with the same documents.
 """
 
-import glob
 import hashlib
 import io
+import itertools
 import json
-import lzma
 import sysconfig
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +28,15 @@ PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at every multiple
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
-# Suffix -> the builder of `datasets` that reads it.
-TABLES = {".jsonl": "json", ".parquet": "parquet"}
+TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+PACKAGES = {".zst": "zstandard", ".lz4": "lz4", ".snappy": "python-snappy"}  # by compression
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
-READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
 def table_format(path: Path) -> str | None:
-    """Return the builder of `datasets` for a table, compressed or not; None for other files."""
-    for suffix in path.suffixes[-2:]:
-        if suffix in TABLES:
-            return TABLES[suffix]
-    return None
+    """Return the format of a table, compressed or not: json or parquet; None for other files."""
+    return next((TABLES[suffix] for suffix in _suffixes(path) if suffix in TABLES), None)
 
 
 def not_a_table(path: Path) -> str | None:
@@ -95,7 +89,7 @@ def find_files(
 
 def _is_empty(path: Path) -> bool:
     """Return whether a file has 0 bytes, or is a parquet file without rows."""
-    if path.suffix != ".parquet" or not path.stat().st_size:
+    if path.suffix.lower() != ".parquet" or not path.stat().st_size:
         return not path.stat().st_size
     import pyarrow.parquet
 
@@ -144,33 +138,33 @@ def split_text(text: str):
 
 
 def load_table(
-    path: str | None, hub_table: dict, flag: str, revision: str | None = None
+    path: str | None,
+    hub_table: dict,
+    flag: str,
+    columns: Sequence[str],
+    revision: str | None = None,
+    limit: int | None = None,
 ) -> tuple[Any, str, str | None]:
-    """Return a table (datasets.Dataset), its name for messages, and its commit on the hub or None.
+    """Return rows, their name for messages, and the commit on the hub or None.
 
-    path: a .jsonl or .parquet file, the value of `flag`; None: load hub_table, the arguments of
-    datasets.load_dataset, at this revision. Raises InputError if it cannot be read or has no rows.
+    path: a JSON Lines or parquet file, the value of `flag`; its first `limit` rows are a list of
+    dictionaries with those of `columns` that a row has. None: load hub_table, the arguments of
+    datasets.load_dataset, at this revision, as a datasets.Dataset.
+    Raises InputError if it cannot be read or has no rows.
     """
-    import datasets
-
-    datasets.disable_progress_bars()
-    builder = table_format(Path(path)) if path else None
-    if path is not None and not (builder and Path(path).is_file()):
+    if path is not None and not (table_format(Path(path)) and Path(path).is_file()):
         raise InputError(
             f"{flag} {path} is not a .jsonl or .parquet file: "
             f"use one, or remove {flag} to load {hub_table['path']} from the hub"
         )
     name = path or hub_table["path"]
     remedy = f"repair it, or use another {flag}" if path else f"pass a file as {flag}"
-    with raise_input_errors(name, remedy, is_local=path is not None):
-        if path is None or builder is None:
+    with hub.input_errors(name, remedy, is_local=path is not None):
+        if path is None:
             rows, commit = hub.load_table(hub_table, revision)
         else:
-            files = [glob.escape(path)]
-            rows, commit = (
-                datasets.load_dataset(path=builder, data_files=files, split="train"),
-                None,
-            )
+            found = itertools.islice(_read_file(Path(path), columns), limit)
+            rows, commit = [values for _, values in found], None
     if not len(rows):
         raise InputError(f"{name} has no rows: use another {flag}")
     return rows, name, commit
@@ -183,29 +177,33 @@ def read_rows(
     resume_from: tuple[int, tuple[int, int]] = (0, (0, 0)),
     on_state=lambda number, state: None,
     remedy="repair the file, or leave it out",
-    column_remedy=None,
+    column_remedy="choose --text_column",
 ) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each row of local files, or of files on the hub.
 
-    name: of all files together, for messages. column: the column that holds the text; others are
-    not decoded. files: a function returns those on the hub.
+    name: of all files together, for messages. column: the column that holds the text, or several
+    names with commas between them, of which each row's first one counts; other columns are not
+    decoded. files: a function returns those on the hub.
     on_state: called from time to time with (number of the next row, (its file, its row there)).
     resume_from: such a pair. Reading continues there: earlier files are not read again.
-    column_remedy: what to do if there is no such column; None: choose another --text_column.
+    column_remedy: what to do if there is no such column.
 
     Raises InputError if a file cannot be fetched or read, or for a row without text in `column`.
     """
     is_local = not callable(files)
+    columns = column.split(",")
     number, (first_file, first_row) = resume_from
     is_empty = number == 0
-    with raise_input_errors(name, remedy, is_local):
+    with hub.input_errors(name, remedy, is_local):
         paths = files() if callable(files) else files
     for index, path in enumerate(paths[first_file:], first_file):
-        with raise_input_errors(str(path) if is_local else name, remedy, is_local):
-            rows = _read_file(path, column, first_row, column_remedy or "choose --text_column")
-            for row, text in rows:
+        with hub.input_errors(str(path) if is_local else name, remedy, is_local):
+            for row, values in _read_file(path, columns, first_row):
                 if number % ROWS_PER_READ == 0:
                     on_state(number, (index, row))
+                text = values.get(columns[0])
+                if not isinstance(text, str):
+                    text = find_text(values, columns, f"{path}, row {row + 1}", column_remedy)
                 yield number, text
                 number += 1
                 is_empty = False
@@ -214,67 +212,93 @@ def read_rows(
         raise InputError(f"{name} has no rows: {remedy}")
 
 
-def _read_file(path, column: str, first: int, remedy: str) -> Iterator[tuple[int, str]]:
-    """Yield (row, text) of a parquet file, or of the lines of another file, from a row on."""
-    suffixes = Path(path).suffixes[-2:]
+def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: str) -> str:
+    """Return the first value in `columns` that is not null. Raises InputError if it is no text."""
+    column = next((name for name in columns if values.get(name) is not None), columns[0])
+    value = values.get(column)
+    if isinstance(value, str):
+        return value
+    if values.keys().isdisjoint(columns):
+        choose = f"{column_remedy} from {' '.join(values)}" if values else "write objects"
+        raise InputError(f"{where}: no text in column '{','.join(columns)}': {choose}")
+    raise InputError(
+        f"{where}: column '{column}' holds {json.dumps(value, default=str)[:50]}, not text: "
+        "write a string, or remove the row"
+    )
+
+
+def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[int, dict]]:
+    """Yield (row, value by column) of a file from a row on; a line of text has all `columns`.
+
+    Values are those of `columns` that the row has, or of all its columns if it has none of these.
+    """
+    suffixes = _suffixes(path)
     with _open(path) as file:
         if ".parquet" in suffixes:
-            rows = _read_parquet(file, column, first)
+            yield from _read_parquet(file, columns, first)
         elif JSON_LINES.isdisjoint(suffixes):
-            lines = enumerate(io.TextIOWrapper(file, encoding="utf-8"))
-            rows = ((row, line.rstrip("\n"), [column]) for row, line in lines if row >= first)
+            for row, line in enumerate(io.TextIOWrapper(file, encoding="utf-8")):
+                if row >= first:
+                    yield row, dict.fromkeys(columns, line.rstrip("\n"))
         else:
-            rows = _read_json_lines(file, column, first)
-        for row, text, columns in rows:
-            if column not in columns:
-                choose = f"{remedy} from {' '.join(columns)}" if columns else "write objects"
-                raise InputError(f"{path}, row {row + 1}: no text in column '{column}': {choose}")
-            if not isinstance(text, str):
-                raise InputError(
-                    f"{path}, row {row + 1}: column '{column}' holds {json.dumps(text)[:50]}, not "
-                    "text: write a string, or remove the row"
-                )
-            yield row, text
+            yield from _read_json_lines(file, columns, first)
 
 
-def _read_json_lines(file, column: str, first: int):
-    """Yield (row, value, columns) of the lines from `first` on; blank lines are left out."""
-    row_type: Any = msgspec.defstruct("Row", [("text", str)], rename={"text": column})
-    decoder = msgspec.json.Decoder(row_type)  # checks the syntax of other columns only
+def _read_json_lines(file, columns: Sequence[str], first: int):
+    """Yield as `_read_file`; blank lines are left out."""
+    # The syntax of other columns is checked, but they are not decoded.
+    names = {f"column{index}": column for index, column in enumerate(columns)}
+    fields = [(f"column{index}", Any, msgspec.UNSET) for index in range(len(columns))]
+    names = {field: column for (field, *_), column in zip(fields, columns, strict=True)}
+    row_type: Any = msgspec.defstruct("Row", fields, rename=names)
+    decoder = msgspec.json.Decoder(row_type)
     for row, line in enumerate(file):
         if row < first or line.isspace():
             continue
         try:
-            yield row, decoder.decode(line).text, [column]
+            decoded = msgspec.structs.astuple(decoder.decode(line))
+            found = zip(columns, decoded, strict=True)
+            values = {column: value for column, value in found if value is not msgspec.UNSET}
         except msgspec.DecodeError:
+            values = {}
+        if not values:
             try:
                 value = json.loads(line)  # also reads NaN
-                str(value.get(column) if isinstance(value, dict) else "").encode()
+                whole = value if isinstance(value, dict) else {}
+                values = {name: whole[name] for name in columns if name in whole} or whole
+                json.dumps(values, ensure_ascii=False).encode()  # refuses half characters
             except ValueError:
                 raise ValueError(f"line {row + 1} is not JSON in UTF-8") from None
-            columns = value if isinstance(value, dict) else {}
-            yield row, columns.get(column), [*columns]
+        yield row, values
 
 
-def _read_parquet(file, column: str, first: int):
-    """Yield (row, value, columns) of the rows from `first` on."""
+def _read_parquet(file, columns: Sequence[str], first: int):
+    """Yield as `_read_file`."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.ParquetFile(file)
-    columns = table.schema_arrow.names
-    if column not in columns:
-        yield 0, None, columns
+    names = table.schema_arrow.names
+    chosen = [name for name in names if name in columns]
+    if not chosen:
+        yield 0, dict.fromkeys(names)
     row = 0
     for group in range(table.num_row_groups):
         group_rows = table.metadata.row_group(group).num_rows
         if row + group_rows <= first:
             row += group_rows
             continue
-        for batch in table.iter_batches(ROWS_PER_READ, [group], [column]):
-            for value in batch.column(0).to_pylist():
+        for batch in table.iter_batches(ROWS_PER_READ, [group], chosen):
+            # RecordBatch.to_pylist takes several times as long.
+            lists = [column.to_pylist() for column in batch.columns]
+            for values in zip(*lists, strict=True):
                 if row >= first:
-                    yield row, value, columns
+                    yield row, dict(zip(batch.schema.names, values, strict=True))
                 row += 1
+
+
+def _suffixes(path: str | Path) -> list[str]:
+    """Return the last two suffixes of a file name, in lower case."""
+    return [suffix.lower() for suffix in Path(path).suffixes[-2:]]
 
 
 @contextmanager
@@ -285,26 +309,9 @@ def _open(path: str | Path) -> Iterator[Any]:
 
     openers: dict[Any, Any] = fsspec.compression.compr
     compression = fsspec.utils.infer_compression(str(path))
+    if compression is None and (package := PACKAGES.get(Path(path).suffix.lower())):
+        raise InputError(f"{path} is compressed: install {package} to read it, or decompress it")
     with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
         if compression:
             file = openers[compression](file, mode="rb")
         yield file
-
-
-@contextmanager
-def raise_input_errors(name: str, remedy: str, is_local: bool):
-    """Raise an InputError of one line for data that is missing, corrupt or unreachable.
-
-    Like hub.input_errors, it replaces what `datasets` and huggingface_hub raise inside the block,
-    and also the errors of local files. is_local: whether the hub is not accessed.
-    """
-    try:
-        with nullcontext() if is_local else hub.input_errors(name, remedy):
-            yield
-    except InputError:
-        raise
-    except Exception as error:
-        if not isinstance(error, (*READ_ERRORS, *hub.client_errors())):
-            raise
-        cause = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
-        raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None

@@ -32,6 +32,7 @@ TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 HASH_DIGITS = 12
 BPE_CHARACTERS = 500_000_000  # of the training text that a BPE is trained on
+LONGEST_WORD = 1024  # bytes of a word that BPE is trained on
 COPY_FILES = "copy it from the folder of the data set or of another run with this tokenizer"
 # Encoded and decoded again, to find tokenizers that lose characters.
 SAMPLE = "Naïve text,\r\n\twith  spaces,\n中文 and 😀. "
@@ -207,9 +208,11 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
         )
     try:
         return TiktokenTokenizer(tiktoken.get_encoding(name))
-    except OSError as error:  # the errors of `requests` are OSErrors
+    # The errors of `requests` are OSErrors; a proxy's page instead of the file is a ValueError.
+    except (OSError, ValueError) as error:
+        cause = type(error).__name__ if isinstance(error, OSError) else "the answer is not it"
         raise InputError(
-            f"the {name} vocabulary could not be fetched ({type(error).__name__}): connect to the "
+            f"the {name} vocabulary could not be fetched ({cause}): connect to the "
             "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
             "--tokenizer bytes"
         ) from None
@@ -285,7 +288,8 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """Return a byte-level BPE with this vocabulary, trained on an iterable of texts.
 
     It splits text into words as GPT-2 does. The last token is <|endoftext|>. The same text gives
-    the same tokenizer. A short text may give fewer tokens. Raises InputError if there is no text.
+    the same tokenizer. A short text may give fewer tokens. Prints the progress on a terminal.
+    Raises InputError if there is no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -297,14 +301,17 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
         )
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # The time of a merge is quadratic in the length of a word, and DNA is one word.
+    short_words = [words, pre_tokenizers.FixedLength(LONGEST_WORD)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(short_words)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
     )
     backend.train_from_iterator(itertools.chain([first], pieces), trainer)
+    backend.pre_tokenizer = words
     tokenizer = HuggingFaceTokenizer.from_backend(f"bpe:{vocab_size}", backend)
     if tokenizer.vocab_size < vocab_size:
         print(f"note: the text gives a vocabulary of only {tokenizer.vocab_size:,} tokens")

@@ -247,15 +247,18 @@ def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplet
     assert message in error(trained("cable"), triplets)
     message = "is not a .jsonl or .parquet file"
     assert message in error(exported("cable"), tmp_path / "none.jsonl")
-    message = "has no column negative: add query, positive, negative"
+    message = "row 1: no text in column 'negative': rename it from query positive"
     assert message in error_of_rows('{"query": "a", "positive": "b"}')
-    assert "has rows without positive: remove" in error_of_rows(
+    assert "row 2: column 'positive' holds null, not text: write" in error_of_rows(
         '{"query": "a", "positive": "b", "negative": "c"}',
         '{"query": "a", "positive": null, "negative": "c"}',
     )
     for value in ("7", '["c"]'):
         row = f'{{"query": "a", "positive": "b", "negative": {value}}}'
-        assert "rows.jsonl has no text in negative: use strings" in error_of_rows(row)
+        assert f"rows.jsonl, row 1: column 'negative' holds {value}, not text" in error_of_rows(row)
+    rows = ['{"query": "a", "positive": "b", "negative": "\\"c\\""}'] * 39
+    message = "rows.jsonl, row 40: column 'query' holds 1984, not text"
+    assert message in error_of_rows(*rows, rows[0].replace('"a"', "1984"))
     message = "learnable supports at most 16 positions: use a lower --max_tokens"
     assert message in error(exported("learnable"), triplets, "--max_tokens", "17")
     wrong = ["--batch", "1", "--warmup", "1", "--out_dir", tmp_path / "out"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import shutil
 
 import numpy as np
@@ -264,3 +265,23 @@ def test_slices_of_a_file_are_those_of_its_array(folder):
     for part in (slice(None), slice(3, 7), slice(7, 3), slice(-5, None), slice(95, 200)):
         assert tokens[part].dtype == np.uint16
         assert tokens[part].tolist() == array[part].tolist()
+
+
+def test_more_shards_than_open_files_are_allowed(tmp_path, monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    meta = shards.Meta(tmp_path / "many", {"dataset": "many", "tokenizer": "b", "vocab_size": 9})
+    writer = shards.ShardWriter(meta, "train", 1)
+    writer.add(0, 0, np.arange(300) % 9)
+    meta.content["complete"] = True
+    meta.write()
+    opened = None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 100, hard))
+    try:
+        opened = shards.Shards(tmp_path / "many", "train")
+        assert [int(tokens[:][0]) for tokens in opened.tokens] == [n % 9 for n in range(300)]
+    finally:
+        del opened  # closes the files
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 300))
+    with pytest.raises(InputError, match="300 shards need .* open files, the system allows 300"):
+        shards.Shards(tmp_path / "many", "train")

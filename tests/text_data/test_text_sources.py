@@ -2,6 +2,7 @@
 
 import json
 
+import fsspec.utils
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -44,3 +45,45 @@ def test_other_columns_are_not_decoded(tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(rows))
     found = text_sources.read_rows("rows", "text", [tmp_path / "rows.jsonl"])
     assert list(found) == [(n, f"{n}e0") for n in range(6)]
+
+
+def test_first_of_several_columns_that_a_row_has(tmp_path, refused):
+    lines = ['{"text": "a", "body": "no"}', '{"id": 1, "body": "b"}', '{"text": null, "body": "c"}']
+    (tmp_path / "0.jsonl").write_text("\n".join(lines))
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["d"], "n": [1]}), tmp_path / "1.parquet")
+    table = pyarrow.table({"body": ["no", "f"], "text": ["e", None]})
+    pyarrow.parquet.write_table(table, tmp_path / "2.parquet")
+    files = sorted(tmp_path.iterdir())
+    found = text_sources.read_rows("rows", "text,body", files)
+    assert [text for _, text in found] == list("abcdef")
+    (tmp_path / "0.jsonl").write_text('{"id": 1, "content": "b"}')
+    flags = ["--text_column", "text,body", "--out_dir", tmp_path / "out"]
+    (line,) = refused(prepare_text.main, tmp_path / "0.jsonl", *flags)
+    assert "row 1: no text in column 'text,body': choose --text_column from id content" in line
+
+
+def test_columns_nobody_reads_have_any_type(tmp_path):
+    """A row looks like a trace of an agent, whose columns `datasets` reads with a package."""
+    rows = [
+        {"text": 'He said "yes".\nNew line, café.', "url": None, "score": 1, "meta": {}},
+        {"text": "b", "url": "u", "score": 0.5, "meta": {"new": 1}, "more": "2024-01-02"},
+        {"type": "note", "id": "a", "version": 1, "cwd": "/x", "text": "c"},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = [row["text"] for row in rows]
+    assert [text for _, text in text_sources.read_rows("rows", "text", [path])] == texts
+    loaded, _, _ = text_sources.load_table(str(path), {}, "--data", ["text"])
+    assert loaded == [{"text": text} for text in texts]
+    assert text_sources.load_table(str(path), {}, "--data", ["text"], limit=2)[0] == loaded[:2]
+
+
+@pytest.mark.parametrize("name, package", [("A.JSONL.ZST", "zstandard"), ("a.jsonl.lz4", "lz4")])
+def test_missing_decompressor_is_named(tmp_path, refused, monkeypatch, name, package):
+    monkeypatch.setattr(fsspec.utils, "compressions", {})
+    (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd")
+    (line,) = refused(prepare_text.main, tmp_path / name, "--out_dir", tmp_path / "out")
+    assert line == (
+        f"error: {tmp_path / name} is compressed: install {package} to read it, or decompress it"
+    )
+    assert not (tmp_path / "out").exists()

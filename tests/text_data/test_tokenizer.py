@@ -1,11 +1,15 @@
 """Tests of the tokenizers, compared with the libraries `tokenizers` and `transformers`."""
 
 import json
+import random
 import shutil
+import time
 
 import huggingface_hub.constants
 import numpy as np
 import pytest
+import tiktoken.load
+import tiktoken.registry
 import tokenizers
 from conftest import contents
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -189,6 +193,27 @@ def test_bpe_reads_a_limited_text(monkeypatch):
     monkeypatch.setattr(tokenizer, "BPE_CHARACTERS", sum(map(len, TEXTS[:5])))
     limited = tokenizer.make_tokenizer("bpe:300", lambda: iter(TEXTS))
     assert limited.name == tokenizer.train_bpe(300, TEXTS[:5]).name
+
+
+def test_time_of_bpe_does_not_depend_on_the_length_of_words():
+    letters = "".join(random.Random(1).choices("ACGT", k=120_000))
+    words = " ".join(letters[start : start + 100] for start in range(0, len(letters), 100))
+    seconds = {}
+    for text in (words, letters):
+        start = time.perf_counter()
+        ours = tokenizer.train_bpe(1000, [text])
+        seconds[text] = time.perf_counter() - start
+    assert seconds[letters] < 5 * seconds[words]
+    assert ours.decode(ours.encode(letters)) == letters
+
+
+def test_page_of_a_proxy_instead_of_a_vocabulary(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setattr(tiktoken.load, "read_file", lambda path: b"<html>Log in</html>")
+    message = r"the gpt2 vocabulary could not be fetched \(the answer is not it\): connect"
+    with pytest.raises(InputError, match=message):
+        tokenizer.load_tokenizer("gpt2")
 
 
 def make_hugging_face_folder(folder, kind):
