@@ -25,7 +25,6 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import attention_cpu  # noqa: F401, registers the attention path "batched"
-import more_encodings  # noqa: F401, registers further encodings
 import pe_spec
 import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE

@@ -7,10 +7,12 @@
     pe_spec.build("window+rope@3_nope@1", ...)    # three layers, then one, and so on
     pe_spec.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
 
-Encodings, their options and their parameters are in posenc.py and more_encodings/.
+Encodings, their options and their parameters are in posenc.py and more_encodings/, which is
+imported when a string needs it.
 """
 
 import difflib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -142,6 +144,8 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
     parsed, problems = [], []
     for part in spec.split("+"):
         name, _, words = part.partition(":")
+        if name not in ENCODINGS or (words and not WRAPPERS):
+            _register_more()
         if name not in ENCODINGS:
             close = difflib.get_close_matches(name, ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
@@ -165,6 +169,12 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
                     "choose one of them"
                 )
     return parsed, problems
+
+
+def _register_more() -> None:
+    """Import the encodings and wrappers of more_encodings/, unless only the core was copied."""
+    if importlib.util.find_spec("more_encodings"):
+        importlib.import_module("more_encodings")
 
 
 def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attention
-import more_encodings  # noqa: F401, registers the encodings that are not in posenc.py
 import pe_spec
 from kv_cache import LayerCache
 

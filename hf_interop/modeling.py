@@ -45,6 +45,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.hub import cached_file
 
+import more_encodings  # noqa: F401, transformers copies only modules that are imported
 import pe_spec
 from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig

@@ -16,7 +16,8 @@ from runtime import cli, plugins
 from runtime.files import atomic
 
 import attention
-import model  # noqa: F401 (registers all encodings and attention paths)
+import model  # noqa: F401 (registers all attention paths)
+import more_encodings  # noqa: F401 (registers all encodings)
 import pe_spec
 import posenc
 import triton_attention

@@ -325,6 +325,8 @@ def _missing_plugin(config) -> list[str]:
 
 def describe_encodings() -> str:
     """Return the --pe names, the formula and the options of each registered encoding."""
+    import more_encodings  # noqa: F401, registers those that are not in posenc.py
+
     rows = []
     for cls in dict.fromkeys(posenc.ENCODINGS.values()):
         lines = inspect.cleandoc(cls.__doc__ or "").splitlines()

@@ -34,6 +34,7 @@ import torch  # noqa: E402
 import triton.language  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
+import more_encodings  # noqa: E402, F401, registers all encodings
 import triton_attention.flex  # noqa: E402, F401, registers the path
 from errors import InputError  # noqa: E402
 from kv_cache import Cache  # noqa: E402
