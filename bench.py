@@ -51,7 +51,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, devices, loading, provenance
+from runtime import cli, devices, loading
 from runtime.files import write_json
 
 import torch
@@ -180,7 +180,7 @@ def main(argv=None):
     if config.what != ["prepare"]:
         device, dtype = devices.select_device(config.device, config.dtype)
     trained = loading.load_model(config.run, device, causal=None) if config.run else None
-    record = provenance.provenance(device)
+    record = devices.provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
     if {"prepare", "compare"} & {*config.what}:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.files import read_json
-from runtime.provenance import hash_file
+from runtime.files import hash_file, read_json
 
 import numpy as np
 

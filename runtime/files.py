@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -244,3 +245,9 @@ def _json_value(line: bytes):
 def run_folder_of(run: str | Path) -> Path:
     """Return the folder of a run, also for the path of one of its checkpoints."""
     return Path(run) if os.path.isdir(run) else Path(run).parent
+
+
+def hash_file(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

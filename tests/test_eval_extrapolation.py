@@ -5,7 +5,7 @@ import math
 import re
 import shutil
 
-from runtime import checkpoints, loading, provenance
+from runtime import checkpoints, files, loading
 
 import numpy as np
 import pytest
@@ -415,7 +415,7 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     record = read_record(folder)
     identity = [record[key] for key in ("run", "pe", "step", "block_size")]
     assert identity == ["cable", "cable", 6, 16]
-    assert record["checkpoint_sha256"] == provenance.hash_file(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == files.hash_file(folder / "checkpoint_0000006.pt")
     assert record["settings"].items() >= {"lr": 1e-2, "steps": 6, "n_embd": 16}.items()
     assert record["settings"].keys().isdisjoint({"pe", "seed", "data", "out_dir", "device"})
     assert record["training_text"] == shards.Shards(data_dir, "train").sha256

@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from runtime import checkpoints, loading, provenance
+from runtime import checkpoints, files, loading
 
 import pytest
 import torch
@@ -235,7 +235,7 @@ def test_record_identifies_checkpoint_and_examples(run, source):
     evaluate(folder, "--source", source)
     record = read_record(folder)
     assert (record["run"], record["pe"], record["step"]) == ("cable", "cable", 6)
-    assert record["checkpoint_sha256"] == provenance.hash_file(folder / "checkpoint_0000006.pt")
+    assert record["checkpoint_sha256"] == files.hash_file(folder / "checkpoint_0000006.pt")
     assert record["data"].keys() == {"dataset", "split", "tokenizer", "sha256"}
     assert record["data"]["split"] == "scenes"
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()

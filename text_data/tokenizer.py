@@ -24,7 +24,6 @@ from runtime.schema import Text, fields
 import numpy as np
 
 from errors import InputError
-from text_data import hub
 from text_data.shard_format import find_foreign
 
 END_OF_TEXT = "<|endoftext|>"
@@ -339,6 +338,8 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
     Documents start with <|endoftext|> if it exists, otherwise with EOS, otherwise with BOS.
     """
     import transformers  # its import is not one of the errors of a model
+
+    from text_data import hub
 
     transformers.utils.logging.set_verbosity_error()  # errors are raised as InputError
     description = f"hf:{_short_name(source)}"

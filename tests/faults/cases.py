@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from runtime.provenance import hash_file
+from runtime.files import hash_file
 
 import torch
 

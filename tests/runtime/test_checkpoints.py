@@ -11,7 +11,7 @@ import socket
 import zipfile
 from pathlib import Path
 
-from runtime import checkpoints, loading, provenance
+from runtime import checkpoints, files, loading
 
 import pytest
 import torch
@@ -188,7 +188,7 @@ def test_resume_without_an_intact_checkpoint_is_refused(run, resume, refused):
 
 def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, monkeypatch):
     """A training replaces it between loading and writing of the record."""
-    expected = provenance.hash_file(run / NEWEST)
+    expected = files.hash_file(run / NEWEST)
     newer = run / "checkpoint_0000008.pt"
     load = loading.load_model
 
@@ -203,12 +203,12 @@ def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, mo
     eval_extrapolation.main([str(run), "--lengths", "16", "--max_tokens", "64", "--device", "cpu"])
     record = json.loads(evaluation(run).read_text())
     assert (record["step"], record["checkpoint_sha256"]) == (6, expected)
-    assert expected != provenance.hash_file(newer)
+    assert expected != files.hash_file(newer)
 
 
 def test_export_has_the_hash_of_the_checkpoint_that_was_loaded(run, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    expected = provenance.hash_file(run / NEWEST)
+    expected = files.hash_file(run / NEWEST)
     load = loading.load_model
 
     def load_and_replace(*args, **options):
