@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.loading import load_model, prepare_generation
+from runtime.loading import load_model
 
 import torch
 
 from errors import InputError
-from generation.sampling import SamplingConfig, generate
+from generation.sampling import SamplingConfig, generate, prepare_generation
 from model import GPT
 from text_data.tokenizer import Tokenizer, run_tokenizer
 

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable
 
-from runtime import devices, loading
+from runtime import devices
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     model = setting.build_model(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
-    loading.prepare_generation(model, setting.dtype, setting.compile)
+    sampling.prepare_generation(model, setting.dtype, setting.compile)
     new_tokens, vocab_size = min(NEW_TOKENS, setting.context // 2), model.config.vocab_size
     # The first new token comes from reading the prompt, which is not timed.
     options = sampling.SamplingConfig(

@@ -77,41 +77,16 @@ TYPE = fields(CONTENT, forbid_others=True)
 # Settings of train_gpt.py that do not define what is learned, only where, how fast and how exactly
 # it is computed and what is logged.
 MAY_CHANGE_ON_RESUME = {
-    "data",
-    "verify_data",
-    "out_dir",
-    "attention",
-    "skip_tolerance",
-    "micro_batch",
-    "log_every",
-    "val_every",
-    "val_tokens",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "logger",
-    "wandb_project",
-    "device",
-    "dtype",
-    "compile",
-    "activation_checkpointing",
-    "deterministic",
+    *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
+    *("checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
+    *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
+    *("device", "dtype", "compile", "deterministic"),
 }
-
 # Settings that shape what is learned and may be changed on resume with --override. All others
 # define the network or the data.
 MAY_BE_OVERRIDDEN = {
-    "mask_rate",
-    "steps",
-    "tokens_per_step",
-    "lr",
-    "min_lr",
-    "warmup_steps",
-    "beta1",
-    "beta2",
-    "weight_decay",
-    "grad_clip",
-    "seed",
-    "plugin",
+    *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
+    *("weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
 }
 # Settings that older checkpoints do not have, with their values.
 LATER_SETTINGS = {"optimizer": "adamw"}

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,13 +53,17 @@ def atomic(path: str | Path):
 def _open_partial_file(path: Path):
     """Return the path of a temporary file, and the file, locked for `remove_partial_files`."""
     while True:
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
+        partial = _partial_path(path)
         file = open(partial, "wb")  # noqa: SIM115
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return partial, file
         file.close()  # deleted by another process before it was locked
+
+
+def _partial_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
 
 
 def remove_partial_files(folder: Path, pattern: str) -> None:
@@ -87,9 +90,9 @@ def atomic_folder(path: str | Path):
     path = Path(path).resolve()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(".partial", f"{path.name}.", path.parent))
+        partial = _partial_path(path)
+        partial.mkdir()
         try:
-            partial.chmod(0o777 & ~_umask())  # mkdtemp lets only the owner read it
             yield partial
             os.replace(partial, path)
         finally:
@@ -126,18 +129,11 @@ def locked(path: str | Path):
 
 
 def set_default_permissions(folder: Path) -> None:
-    """Let others read the files of safetensors in a folder, as the umask allows for new files."""
-    umask = _umask()
+    """Let those who can read a folder read the files of safetensors in it."""
+    mode = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            path.chmod(0o666 & ~umask)
-
-
-def _umask() -> int:
-    """Return the umask of this process, which can only be read by setting it."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask
+            path.chmod(mode)
 
 
 @contextmanager
@@ -153,21 +149,16 @@ def writing(path: str | Path):
 
 
 def write_json(path: str | Path, value) -> None:
-    """Write `value` to `path` as JSON, with every array of numbers on one line."""
-    with atomic(path) as file:
-        file.write(compact_json(value).encode() + b"\n")
-
-
-def compact_json(value) -> str:
-    """Return JSON with an indent of one space and every array of numbers or nulls on one line."""
-    text = json.dumps(value, indent=1)
+    """Write `value` to `path` as JSON, with every array of numbers or nulls on one line."""
     # Strings contain no raw newline, so "[" before a newline opens an array. An array without
     # brackets, braces and quotes inside holds only numbers, booleans and nulls.
-    return re.sub(
+    text = re.sub(
         r"\[\n([^][{}\"]*)\n *\]",
         lambda match: f"[{' '.join(match[1].split())}]",
-        text,
+        json.dumps(value, indent=1),
     )
+    with atomic(path) as file:
+        file.write(text.encode() + b"\n")
 
 
 def read_json(path: str | Path, remedy: str, schema=None):

@@ -1,7 +1,6 @@
 """Models from checkpoints.
 
 model, checkpoint = load_model("runs/cable", device)
-prepare_generation(model, dtype)
 """
 
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from runtime.checkpoints import load_checkpoint
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attention import SKIP_TOLERANCE, resolve_paths
 from errors import InputError
@@ -52,53 +51,6 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
     for module in model.h.modules():
         if isinstance(module, nn.Linear):
             module.to(dtype)
-
-
-class PackedLinear(nn.Module):
-    """A bfloat16 Linear layer on a CPU without gradients, whose weight oneDNN packed only once."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 1)
-        self.weight = nn.Parameter(packed, requires_grad=False)
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x (..., in), cast to bfloat16, times the weight, plus the bias: (..., out)."""
-        x = x.to(torch.bfloat16)
-        linear = torch.ops.mkldnn._linear_pointwise.default
-        return linear(x, self.weight, self.bias, "none", [], "")
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Return whether `PackedLinear` supports a weight."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
-        return False
-    mkldnn = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and mkldnn._is_mkldnn_bf16_supported()
-
-
-def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) -> None:
-    """Cast the weights of all matrix products, the embedding included, for autocast to `dtype`.
-
-    Call it when the model is on its device; the model can then only generate.
-
-    On a CPU the product with one row reads all weights. In float32, those (out, in) with out >= in
-    are also stored by columns, which halves its time. In bfloat16, Linear layers of the blocks
-    become `PackedLinear`, unless the step is compiled. The embedding does not: looking up tokens
-    would need a second copy.
-    """
-    cast_blocks(model, dtype)
-    model.wte.to(dtype)
-    for name, module in [("", model.wte), *model.h.named_modules()]:
-        if not isinstance(module, nn.Linear | nn.Embedding):
-            continue
-        rows, columns = module.weight.shape
-        by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
-        if by_columns and rows >= columns:
-            module.weight.data = module.weight.data.T.contiguous().T
-        if isinstance(module, nn.Linear) and not compile and can_pack(module.weight):
-            model.h.set_submodule(name, PackedLinear(module))
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:

@@ -27,7 +27,6 @@ import copy
 import fcntl
 import functools
 import json
-import math
 import os
 import uuid
 import weakref
@@ -468,9 +467,3 @@ def read_log(run: str | Path) -> list[dict]:
     Raises InputError if the log cannot be read.
     """
     return [record for _, record in read_json_lines(Path(run) / LOG) if _is_record(record)]
-
-
-def validation_loss(run: str | Path) -> float:
-    """Return the loss of the last validation in a run's log; infinity if there is none yet."""
-    losses = [entry["loss"] for entry in read_log(run) if entry["kind"] == "val"]
-    return losses[-1] if losses else math.inf

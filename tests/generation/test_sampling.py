@@ -70,7 +70,7 @@ def test_weights_by_columns_give_the_same_tokens(pe, model):
     prompt = [END, *b"1: line"]
     expected = greedy_tokens(model(pe), prompt, 8)
     prepared = model(pe)
-    loading.prepare_generation(prepared, torch.float32)
+    sampling.prepare_generation(prepared, torch.float32)
     assert not prepared.h[0].mlp.c_fc.weight.is_contiguous()
     assert prepared.h[0].mlp.c_proj.weight.is_contiguous()
     assert generate_tokens(prepared, [prompt], temperature=0, max_new_tokens=8) == [expected]
@@ -80,11 +80,11 @@ def test_weights_by_columns_give_the_same_tokens(pe, model):
 def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
     """Cached logits of cast weights, against float32 arithmetic with the same weights."""
     cast, exact, tokens = model(pe), model(pe), torch.randint(257, (2, 16))
-    loading.prepare_generation(cast, torch.bfloat16, compile=True)  # plain weights
+    sampling.prepare_generation(cast, torch.bfloat16, compile=True)  # plain weights
     exact.load_state_dict(cast.state_dict())
     dense = copy.deepcopy(cast)
     dense.attention_paths = (attention.DENSE,) * len(dense.h)
-    loading.prepare_generation(cast, torch.bfloat16)
+    sampling.prepare_generation(cast, torch.bfloat16)
     cache = Cache(cast, 16)
     with torch.inference_mode():
         expected = exact(tokens)
@@ -99,23 +99,23 @@ def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
 @pytest.mark.parametrize("shape", [(128, 384), (512, 128)])
 def test_a_packed_layer_returns_what_f_linear_returns(shape, rows):
     linear = torch.nn.Linear(*shape, dtype=torch.bfloat16)
-    if not loading.can_pack(linear.weight):
+    if not sampling.can_pack(linear.weight):
         pytest.skip("oneDNN has no bfloat16 products here")
     x = torch.randn(2, rows, shape[0])
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(loading.PackedLinear(linear)(x), linear(x))
+        assert torch.equal(sampling.PackedLinear(linear)(x), linear(x))
 
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_layers_are_packed_where_onednn_can(compile, model, monkeypatch):
     """Elsewhere, and in a compiled step, they stay as they are and return the same logits."""
     cable, tokens = model("cable"), torch.randint(257, (1, 8))
-    packs = loading.can_pack(cable.wte.weight.bfloat16()) and not compile
-    loading.prepare_generation(cable, torch.bfloat16, compile)
-    assert isinstance(cable.h[0].mlp.c_fc, loading.PackedLinear) == packs
+    packs = sampling.can_pack(cable.wte.weight.bfloat16()) and not compile
+    sampling.prepare_generation(cable, torch.bfloat16, compile)
+    assert isinstance(cable.h[0].mlp.c_fc, sampling.PackedLinear) == packs
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     plain = model("cable")
-    loading.prepare_generation(plain, torch.bfloat16)
+    sampling.prepare_generation(plain, torch.bfloat16)
     assert isinstance(plain.h[0].mlp.c_fc, torch.nn.Linear)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(cable(tokens), plain(tokens))
