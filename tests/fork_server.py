@@ -2,9 +2,9 @@
 
     with fork_server.start(folder): ...    # folder/python runs programs as python does
 
-folder/python PROGRAM.py, in the root of the repository, runs the program in a fork of a server that
-has imported PyTorch, with the caller's environment, arguments and streams. Everything else is
-passed on to Python.
+folder/python PROGRAM.py and folder/python -m torch.distributed.run run the program in a fork of a
+server that has imported PyTorch, with the caller's folder, environment, arguments and streams.
+Everything else is passed on to Python. A signal that ends the client ends the program by SIGTERM.
 """
 
 import atexit
@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -21,15 +22,15 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+TORCHRUN = "torch.distributed.run"
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
-words = sys.argv[1:]
-is_program = words and words[0].endswith(".py") and os.path.dirname(words[0]) == ""
-if not is_program or os.getcwd() != {root!r}:
+words = sys.argv[1:] or ["-"]
+if not words[0].endswith(".py") and words[:2] != ["-m", {torchrun!r}]:
     os.execv({python!r}, [{python!r}, *words])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({address!r})
-message = json.dumps([words, dict(os.environ)]).encode()
+message = json.dumps([words, dict(os.environ), os.getcwd()]).encode()
 socket.send_fds(server, [message], [0, 1, 2])
 sys.exit(int(server.recv(100) or 1))
 """
@@ -39,7 +40,7 @@ sys.exit(int(server.recv(100) or 1))
 def start(folder: Path):
     """Start a server, write its client to folder/python, and stop the server at the end."""
     address, client = str(folder / "socket"), folder / "python"
-    client.write_text(CLIENT.format(python=sys.executable, root=str(ROOT), address=address))
+    client.write_text(CLIENT.format(python=sys.executable, torchrun=TORCHRUN, address=address))
     client.chmod(0o755)
     command = [sys.executable, __file__, address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as server:
@@ -65,23 +66,31 @@ def serve(address: str) -> list[str]:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         message, streams, _, _ = socket.recv_fds(client, 2**20, 3)
         if process := os.fork():
+            ended = os.pidfd_open(process)
+            if ended not in select.select([client, ended], [], [])[0]:  # the client was killed
+                os.kill(process, signal.SIGTERM)
             status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-            client.send(str(status % 256).encode())
+            with contextlib.suppress(BrokenPipeError):
+                client.send(str(status % 256).encode())
             os._exit(0)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
-        words, environment = json.loads(message)
+        words, environment, cwd = json.loads(message)
         os.environ.clear()
         os.environ.update(environment)
+        os.chdir(cwd)
         return words
 
 
 def run_program(words: list[str]) -> int:
     """Run a program as Python does, and return its status."""
-    sys.argv = words
-    sys.path[0] = str(ROOT)
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        if words[0] == "-m":
+            sys.argv, sys.path[0] = words[1:], os.getcwd()
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
+            runpy.run_path(words[0], run_name="__main__")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
@@ -93,6 +102,7 @@ def run_program(words: list[str]) -> int:
 if __name__ == "__main__":
     import matplotlib.pyplot  # noqa: F401
     import torch._dynamo
+    import torch.distributed.launcher.api  # noqa: F401
     import torch.utils.tensorboard  # noqa: F401
 
     gc.freeze()

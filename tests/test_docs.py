@@ -342,10 +342,10 @@ def blocks_to_run() -> Iterator:
 
 
 @pytest.mark.parametrize("command", blocks_to_run())
-def test_blocks_run(command, copy):
+def test_blocks_run(command, copy, search_path):
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": search_path,
         **{"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "INSTALLED": "1"},
     }
     done = subprocess.run(command, cwd=copy, env=environment, text=True, capture_output=True)

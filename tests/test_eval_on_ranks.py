@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 import small_batches
@@ -15,7 +14,7 @@ EVALUATIONS = {
     "eval_receptive_field.py": ["--lengths", "16,48", "--windows", "5"],
     "eval_hellaswag.py": ["--source", str(ROOT / "scripts" / "hellaswag_smoke.jsonl")],
 }
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+TORCHRUN = "python -m torch.distributed.run --standalone --nproc_per_node=2 --no-python python"
 
 
 def rounded(value):
@@ -28,7 +27,7 @@ def rounded(value):
 
 @pytest.mark.parametrize("program", EVALUATIONS)
 def test_two_ranks_write_the_record_of_one_process(
-    program, trained, data_dir, tmp_path, monkeypatch
+    program, trained, data_dir, tmp_path, monkeypatch, search_path
 ):
     """Batches are small, so that both ranks have some."""
     monkeypatch.chdir(ROOT)
@@ -39,7 +38,9 @@ def test_two_ranks_write_the_record_of_one_process(
     for run in runs:
         shutil.copytree(trained("cable"), run)
     small_batches.run(program, [str(runs[0]), *flags], monkeypatch)
-    command = [*TORCHRUN, str(ROOT / "tests" / "small_batches.py"), program, str(runs[1]), *flags]
+    monkeypatch.setenv("PATH", search_path)
+    words = [str(ROOT / "tests" / "small_batches.py"), program, str(runs[1]), *flags]
+    command = [*TORCHRUN.split(), *words]
     done = subprocess.run(command, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("record: ") == 1
