@@ -82,6 +82,12 @@ def test_readme_is_short():
     assert max(map(len, lines)) <= 160
 
 
+def test_index_of_the_documentation_lists_all_pages():
+    links = re.findall(r"^\| \[.+?\]\((.+?)\)", (ROOT / "docs/README.md").read_text(), re.MULTILINE)
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(links) == sorted(pages)
+
+
 def anchors(path: Path) -> set[str]:
     """Return GitHub's anchors of the headings of a Markdown file."""
     text = FENCE.sub("", path.read_text())
