@@ -147,7 +147,7 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
         if name not in ENCODINGS or (words and not WRAPPERS):
             _register_more()
         if name not in ENCODINGS:
-            close = difflib.get_close_matches(name, ENCODINGS, 1)
+            close = difflib.get_close_matches(name.lower(), ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
             known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
             problems.append(f"unknown positional encoding '{name}': {hint}choose one of {known}")

@@ -83,7 +83,7 @@ class Config:
     """files written by eval_*.py, retrieval.evaluate or bench.py, or .jsonl files of records"""
     paper: str | None = None
     """file in results/paper: compare with these printed numbers"""
-    out_dir: str = "runs"
+    out_dir: str = "results/mine"
     """folder for the tables and plots"""
     index: bool = False
     """write the index page of claims; the arguments are folders of reports"""

@@ -36,6 +36,8 @@ from training import attention_path, loggers, metrics, settings
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
 from training.settings import Config
 
+SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_every
+
 
 def learning_rate(step: int, config: Config) -> float:
     """Return the learning rate: linear warmup to lr, then cosine decay to min_lr at `steps`."""
@@ -108,7 +110,8 @@ class Trainer:
             print(self.model.describe(), state, sep="\n")
             return
         self.start()
-        is_stopped = False
+        is_stopped = has_printed = False
+        start, first_step = time.perf_counter(), self.step
         with (
             contextlib.closing(self.batches),
             distributed.Signals() as signals,
@@ -138,8 +141,12 @@ class Trainer:
                 if should_log:  # waits for the device
                     losses = self.metrics.reduce_losses(self.step, run, self.scaler)
                 self.metrics.seconds.append(time.perf_counter() - step_start)
+                seconds = time.perf_counter() - start
                 if should_log:
                     self.log_step(losses)
+                elif not has_printed and seconds > SILENT_SECONDS:
+                    self.print_line(f"steps so far: {self.step - first_step} in {seconds:.0f} s")
+                has_printed = should_log or seconds > SILENT_SECONDS
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
                     self.validate()
                 if should_save:

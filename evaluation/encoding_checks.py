@@ -201,7 +201,18 @@ def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
         cause = error.cause or CHECKS[name].cause
         return Result(name, "failed", error.measurement, str(error), cause)
     except Exception as error:
-        return Result(name, "failed", None, _describe(error, sources), CHECKS[name].cause)
+        return Result(name, "failed", None, _describe(error, sources), _cause(name, error))
+
+
+def _cause(name: str, error: Exception) -> str:
+    """Return the usual cause of an exception in a check, "" for a slip in the code."""
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return (
+            "a hook has other arguments than in posenc.Encoding, which has "
+            "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
+        )
+    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in str(error)
+    return "" if is_slip else CHECKS[name].cause
 
 
 def _describe(error: Exception, sources: Sequence[str]) -> str:

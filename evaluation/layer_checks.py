@@ -165,7 +165,7 @@ def check_shapes(spec: str) -> None:
                     f"rotate returns {name} as {_describe(rotated)} for {_describe(q)}",
                     "compute in float32 or float64 and return x.to(q.dtype)",
                 )
-        q_features, k_features = encoding.features(x, pos)
+        q_features, k_features = encoding.features(x, pos, None)
         _check_feature_shapes(q_features, "query", (1, T))
         _check_feature_shapes(k_features, "key", (T,))
         if encoding.bias is not None:

@@ -130,6 +130,12 @@ def checkpoint_path(run: str | Path) -> Path:
         problem = "contains no checkpoint"
         if paths := list_checkpoints(run):
             return paths[-1]
+        runs = sorted(path for path in Path(run).iterdir() if list_checkpoints(path))
+        if runs:
+            raise InputError(
+                f"{run} contains runs, but no checkpoint: pass {runs[0]}, or {run}/* to programs "
+                "that take several runs"
+            )
     elif os.path.exists(run):
         problem = "is neither a file nor a folder"
     raise InputError(f"{run} {problem}: train first, or pass the folder of a run")

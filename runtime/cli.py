@@ -19,7 +19,7 @@ import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runtime import describe_missing_package, plugins
 
@@ -36,6 +36,34 @@ LARGEST_FLOAT = 1e30  # products of two settings stay within float64, and most w
 CONVERSION_LIMIT = "integer string conversion"  # in Python's error about more than 4300 digits
 TOO_MANY_DIGITS = "a number has hundreds of digits: use a smaller one"
 LONGEST_LENGTH = 2**31 - 1  # tokens of a context
+
+# Names that other programs give to settings.
+SYNONYMS = {
+    "batch_size": ("micro_batch", "tokens_per_step"),
+    "checkpoint_interval": ("checkpoint_every",),
+    "context_length": ("block_size", "lengths"),
+    "dataset": ("data", "source"),
+    "encoding": ("pe",),
+    "epochs": ("steps",),
+    "eval_interval": ("val_every",),
+    "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
+    "hidden_size": ("n_embd",),
+    "learning_rate": ("lr",),
+    "log_interval": ("log_every",),
+    "max_iters": ("steps",),
+    "max_length": ("max_new_tokens", "block_size"),
+    "max_steps": ("steps",),
+    "model": ("size",),
+    "num_heads": ("n_head",),
+    "num_layers": ("n_layer",),
+    "output": ("out_dir",),
+    "output_dir": ("out_dir",),
+    "positional_encoding": ("pe",),
+    "precision": ("dtype",),
+    "save_every": ("checkpoint_every",),
+    "seq_len": ("block_size", "lengths"),
+}
+WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", None: "null"}
 
 PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
 
@@ -83,11 +111,7 @@ def parse(
         # Files first: flags override them wherever they are on the command line.
         values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))
     except ArgumentError as error:
-        message = str(error).replace("Parser key", "value of")
-        message = re.sub(r"<class '(\w+)'>|typing\.(\w)", r"\1\2", message)
-        if CONVERSION_LIMIT in message:
-            message = TOO_MANY_DIGITS
-        raise InputError(" ".join(message.split())) from None
+        raise InputError(*_parse_problems(" ".join(str(error).split()), fields)) from None
     except OverflowError:
         raise InputError(TOO_MANY_DIGITS) from None
     values.pop("config")
@@ -130,13 +154,44 @@ def _make_parser(config_class: type, fields: dict, description, positional) -> A
     help = "YAML file of settings; flags override it"
     parser.add_argument("--config", action="config", help=help)
     if positional:
-        parser.add_argument(positional[0], nargs="*", type=str, help=positional[1])
+        parser.add_argument(positional[0], nargs="*", type=str, default=[], help=positional[1])
     skipped: set[str | int] = {positional[0]} if positional else set()
     if "plugin" in fields:
         parser.add_argument("--plugin", metavar="FILE", type=dict, help=PLUGIN_HELP)
         skipped.add("plugin")
     parser.add_class_arguments(config_class, None, skip=skipped)
     return parser
+
+
+def _parse_problems(message: str, fields: dict) -> list[str]:
+    """Return one line for each problem in a message of the parser."""
+    if CONVERSION_LIMIT in message:
+        return [TOO_MANY_DIGITS]
+    if match := re.search(r'Parser key "(\w+)".*[Vv]alue: (.*)', message):
+        name, value = match.groups()
+        return [f"{name} is {value}: use {_describe_type(fields[name])}"]
+    if match := re.match(r"argument (--\w+): expected one argument", message):
+        return [f"{match[1]} has no value: pass one"]
+    if "unrecognized arguments: " in message:
+        words = message.partition("unrecognized arguments: ")[2].split()
+        return [_describe_unrecognized(word) for word in words]
+    return [message]
+
+
+def _describe_type(kind) -> str:
+    """Return what a setting of a type takes: "an integer or null"."""
+    if typing.get_origin(kind) is Literal:
+        words = typing.get_args(kind)
+        return f"one of {', '.join(words)}" if len(words) > 1 else words[0]
+    if members := typing.get_args(kind):
+        return " or ".join(map(_describe_type, members))
+    return WORDS.get(None if kind is type(None) else kind, str(kind))
+
+
+def _describe_unrecognized(word: str) -> str:
+    if word.endswith((".yaml", ".yml")):
+        return f"{word} is not a flag: pass --config {word}"
+    return f"{word} is neither a flag nor the value of one: remove it, or use --help for a list"
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
@@ -201,9 +256,10 @@ def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
     completed = []
     for word, next_word in itertools.zip_longest(argv, argv[1:], fillvalue=""):
         is_boolean = fields.get(word[2:]) in (bool, bool | None)
-        if is_boolean and next_word not in ("true", "false", "null"):
+        if is_boolean and next_word.lower() not in ("true", "false", "null"):
             word = f"{word}=true"
-        completed.append(word)
+        follows_boolean = completed and fields.get(completed[-1][2:]) in (bool, bool | None)
+        completed.append(word.lower() if follows_boolean else word)
     return completed
 
 
@@ -235,8 +291,10 @@ def _unknown_names(argv, files, fields, positional) -> list[str]:
 
 def unknown(what: str, name: str, fields) -> str:
     """Return a message for an unknown name, with the nearest known one."""
-    similar = difflib.get_close_matches(name, fields, 1)
-    hint = f"did you mean {similar[0]}?" if similar else "use --help for a list"
+    name = name.lower().replace("-", "_")
+    similar = [known for known in SYNONYMS.get(name, ()) if known in fields]
+    similar = similar or difflib.get_close_matches(name, fields, 1)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "use --help for a list"
     return f"{what} is unknown: {hint}"
 
 

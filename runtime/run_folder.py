@@ -427,7 +427,9 @@ def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
 
 def difference(name: str, old, new) -> str:
     """Return "trained with NAME OLD, not NEW" for `refusals`."""
-    return f"trained with {name} {old}, not {new}"
+    if old is None:
+        return f"trained without {name}, not with {name} {new}"
+    return f"trained with {name} {old}, " + ("not without it" if new is None else f"not {new}")
 
 
 def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -> list[str]:

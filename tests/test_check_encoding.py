@@ -44,6 +44,33 @@ class Broken(Recency):
         return -(q_features[0] - k_features[0]).abs().log() * self.r[h]
 
 
+class Forgetful(Recency):
+    """-(S_i - S_j) without `previous`."""
+
+    names = ("my-forgetful",)
+
+    def features(self, x, pos, previous=None):
+        s = -x.abs().mean(-1)[:, None].cumsum(-1)
+        return (s,), (s,)
+
+    def bias(self, q_features, k_features, h):
+        return q_features[0] - k_features[0]
+
+
+class Short(Forgetful):
+    names = ("my-short",)
+
+    def features(self, x, pos):
+        return super().features(x, pos)
+
+
+class Slip(Recency):
+    names = ("my-slip",)
+
+    def bias(self, q_features, k_features, h):
+        return q_features[0] - keys[0]
+
+
 class Unfinished(Recency):
     names = ("my-unfinished",)
 
@@ -99,6 +126,24 @@ def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
     )
     assert "5 checks of my-broken: 1 ok, 3 failed, 1 not applicable" in out
     assert "5 checks of my-recency:power=2,growth=root: 4 ok, 0 failed" in out
+
+
+def test_causes_belong_to_the_failures(mine, capsys, monkeypatch):
+    """Neither a slip nor what follows from an earlier failure gets the cause of another fault."""
+    names = ("options", "shapes", "continued features", "KV cache in bfloat16", "float64")
+    checks = {name: encoding_checks.CHECKS[name] for name in names}
+    monkeypatch.setattr(check_encoding, "CHECKS", checks)
+    causes = {}
+    for pe in ("my-slip", "my-short", "my-forgetful"):
+        with pytest.raises(SystemExit):
+            check_encoding.main([str(mine), "--pe", pe, "--speed", "false"])
+        lines = capsys.readouterr().out.splitlines()
+        causes[pe] = [line for line in lines if "usual cause" in line]
+    assert causes["my-slip"] == []
+    assert "features(self, x, pos, previous=None)" in causes["my-short"][0]
+    assert "features ignore `previous`" in causes["my-forgetful"][0]
+    after = "    usual cause: that of 'continued features' above"
+    assert causes["my-forgetful"][1:] == [after, after]
 
 
 def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):

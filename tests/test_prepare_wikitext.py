@@ -168,7 +168,7 @@ def test_wrong_sources_are_refused(tmp_path, refused, hub):
     (files / "train.raw").write_text("text")
     message = "several files for train (train.raw train.txt): keep one"
     assert message in error("--source", files)
-    assert "value of" in error("--size", 3)
+    assert "size is 3: use one of 103, 2" in error("--size", 3)
     assert not (tmp_path / "out").exists()
     (files / "train.raw").unlink()
     (files / "valid.txt").write_text(" \n \n")

@@ -61,6 +61,8 @@ def test_invalid_settings_are_refused(refused, trained, tmp_path):
     run, main = trained("cable"), sample.main
     assert "one run is needed" in refused(main)[0]
     assert "contains no checkpoint" in refused(main, tmp_path)[0]
+    (line,) = refused(main, run.parent)
+    assert f"contains runs, but no checkpoint: pass {run.parent}/" in line
     assert refused(main, run, "--temperature", -1, "--top_k", 0) == [
         "error: temperature is -1.0: it must be at least 0",
         "error: top_k is 0: it must be at least 1",

@@ -542,12 +542,31 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys):
     flops = (6 * n + 12 * 24 * 1024 * 1024) * 9_961_472_000
     hours = flops / (0.4 * 989e12) / 3600
     assert f"{flops:.3g} FLOPs" in output
-    assert f"1 H100 {hours:.2f}, 8 H100 {hours / 8:.2f}" in output
+    assert f"1 H100 {hours:.2f} h, 8 H100 {hours / 8:.2f} h" in output
     assert f"{12 * n / 1e9:.2f} GB a checkpoint" in output
     assert "does not exist yet" in output
     assert not run.exists()
     train_gpt.main([*TINY, "--data", str(data_dir), "--dry_run"])
-    assert "0.03 epochs of 12,004" in capsys.readouterr().out  # 6 x 64 tokens
+    output = capsys.readouterr().out
+    assert "0.03 epochs of 12,004" in output  # 6 x 64 tokens
+    assert " s, 8 H100" in output and " 0.00" not in output.split("disk")[0]
+
+
+def test_dry_run_of_the_quick_start_needs_no_data(monkeypatch, tmp_path, capsys):
+    """The vocabulary is that of the default data, bytes: 0.84M parameters, not 7M."""
+    config = str(ROOT / "configs" / "quickstart.yaml")
+    monkeypatch.chdir(tmp_path)
+    train_gpt.main(["--config", config, "--dry_run"])
+    assert "0.84M parameters" in capsys.readouterr().out
+
+
+def test_a_line_comes_early_whatever_log_every_is(train, capsys, monkeypatch):
+    monkeypatch.setattr(train_gpt, "SILENT_SECONDS", 0.0)
+    capsys.readouterr()
+    train("cable", "--log_every", 100, "--checkpoint_every", 100, "--val_every", 100)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert lines[0].startswith("step 1/6 | steps so far: 1 in ")
+    assert [line.split(" |")[0] for line in lines[1:]] == ["step 6/6", "step 6/6"]
 
 
 def test_dry_run_refuses_an_indivisible_step_without_data(tmp_path):
@@ -829,9 +848,9 @@ def lines(refused, data_dir, tmp_path):
         (["--attn_scale", 0], "attn_scale is 0.0: use a number above 0, or null"),
         (["--pe", "t5:max_distance=16"], "leaves no logarithmic bucket"),
         (["--pe", "t5:buckets=1"], "leaves no logarithmic bucket"),
-        (["--steps", "many"], "Expected a int. Got value: many"),
+        (["--steps", "many"], "steps is many: use an integer"),
         (["--dtype", "fp8"], "fp8"),
-        (["--steps"], "--steps: expected one argument"),
+        (["--steps"], "--steps has no value: pass one"),
         (["--config", "none.yaml"], "cannot be read"),
         (["--device", "cuda"], "there is no CUDA device"),
         (["--device", "gpu"], "unknown device 'gpu'"),
@@ -869,7 +888,7 @@ def test_all_invalid_settings_are_reported_at_once(lines):
         ),
         ("steps: [1", ["is not YAML"]),
         ("- 1", ["is not a mapping: use lines of the form 'name: value'"]),
-        ("steps: many", ["Got value: many"]),
+        ("steps: many", ["steps is many: use an integer"]),
         ("# nothing", ["is not a mapping: use lines of the form"]),
         ("seed: null\nbeta1: null", ["beta1 is null: pass a value", "seed is null: pass a value"]),
     ],
@@ -911,6 +930,8 @@ def test_resume_with_other_settings_is_refused(resume_lines, copied_run):
         "trained with n_layer 2, not 3: use the same, or another --out_dir",
         "trained with pe cable, not alibi: use the same, or another --out_dir",
     ]
+    (line,) = resume_lines("--resume", "--attn_scale", 0.5)
+    assert " was trained without attn_scale, not with attn_scale 0.5: use the same" in line
     values = {"lr": 1, "seed": 2, "tokens_per_step": 128, "beta2": 0.9, "grad_clip": 2}
     for flag, value in values.items():
         assert f"was trained with {flag}" in resume_lines("--resume", f"--{flag}", value)[0]

@@ -22,6 +22,7 @@ from text_data.shards import Shards
 from training import metrics, settings
 
 MFU = 0.4
+BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
 DEVICES = ("H100", "A100", "RTX 4090")
 
 
@@ -49,8 +50,9 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
     """Return the cost of a training.
 
     config: the `Config` of train_gpt.py. vocab_size: padded, assumed where the data does not exist;
-    None: GPT-2's. use_data: whether to open the data if it exists. Raises InputError if
-    tokens_per_step is not a multiple of block_size, and if the data cannot be used.
+    None: that of the default data, or GPT-2's. use_data: whether to open the data if it exists.
+    Raises InputError if tokens_per_step is not a multiple of block_size, and if the data cannot be
+    used.
     """
     config.sequences_per_step(1)  # raises InputError
     if use_data and Path(config.data).is_dir():
@@ -58,7 +60,8 @@ def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) 
         vocab_size = train.padded_vocab_size
         epochs = metrics.describe_epochs(config, train)
     else:
-        vocab_size = vocab_size or GPTConfig.vocab_size
+        is_default = config.data == settings.Config.data
+        vocab_size = vocab_size or (BYTES if is_default else GPTConfig.vocab_size)
         state = "is not used" if Path(config.data).is_dir() else "does not exist yet"
         epochs = f"{config.data} {state}, assuming a vocabulary of {vocab_size}"
     with torch.device("meta"):  # shapes only, no memory
@@ -106,11 +109,21 @@ def hours(flops: float, device: str) -> float:
 
 
 def describe_hours(flops: float) -> str:
-    """Return a line with the hours of one and of eight devices."""
+    """Return a line with the time of one and of eight devices."""
     words = [
-        f"{count} {name} {hours(flops, name) / count:.2f}" for name in DEVICES for count in (1, 8)
+        f"{count} {name} {format_hours(hours(flops, name) / count)}"
+        for name in DEVICES
+        for count in (1, 8)
     ]
-    return f"hours at {MFU:.0%} MFU: {', '.join(words)}"
+    return f"time at {MFU:.0%} MFU: {', '.join(words)}"
+
+
+def format_hours(value: float) -> str:
+    """Return a time in hours, or in minutes or seconds below one: "2.12 h"."""
+    for unit, factor in (("h", 1), ("min", 60)):
+        if value * factor >= 1:
+            return f"{value * factor:,.2f} {unit}"
+    return f"{value * 3600:.2g} s"
 
 
 def describe_costs(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import TINY
 
+import prepare_text
 import sample
 import train_gpt
 from errors import InputError
@@ -119,7 +120,7 @@ def test_there_are_numbers_and_texts():
     [
         (".nan", "lr is nan: use a finite number"),
         (".inf", "lr is inf: use a finite number"),
-        ("nan", 'value of "lr": Expected a float. Got value: nan'),
+        ("nan", "lr is nan: use a number"),
         ("1e300", "lr is 1e+300: it must be at most 1e+30"),
         ("1" * 400, "a number has hundreds of digits: use a smaller one"),
         ("9" * 5000, "a number has hundreds of digits: use a smaller one"),
@@ -132,6 +133,47 @@ def test_numbers_of_flags_and_files_are_finite(value, message, refused, tmp_path
     for flags in (["--lr", value], ["--config", path]):
         (line,) = refused(train_gpt.main, *flags)
         assert message in line
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--seed 1.5", "seed is 1.5: use an integer"),
+        ("--n_layer x", "n_layer is x: use an integer or null"),
+        ("--micro_batch x", "micro_batch is x: use an integer or auto"),
+        ("--optimizer", "--optimizer has no value: pass one"),
+        ("--logger x", "logger is x: use one of auto, "),
+        ("--batch_size 12", "unknown: did you mean micro_batch or tokens_per_step?"),
+        ("--learning-rate 1", "flag --learning-rate is unknown: did you mean lr?"),
+        ("--encoding rope", "flag --encoding is unknown: did you mean pe?"),
+        ("--pe RoPE", "unknown positional encoding 'RoPE': did you mean rope?"),
+        ("configs/a.yaml", "configs/a.yaml is not a flag: pass --config configs/a.yaml"),
+        ("--resume yes", "yes is neither a flag nor the value of one: remove it"),
+    ],
+)
+def test_common_mistakes_name_what_was_meant(flags, message, refused):
+    (line,) = refused(train_gpt.main, *flags.split())
+    assert message in line
+
+
+def test_booleans_may_be_capitalized():
+    flags = ["--compile", "False", "--deterministic", "True", "--seed", "2"]
+    config = cli.parse(train_gpt.Config, flags, None)
+    assert (config.compile, config.deterministic, config.seed) == (False, True, 2)
+
+
+def test_synonyms_are_no_settings_themselves():
+    """A name that becomes a setting needs no hint; each hint is a setting of some program."""
+    known = {field.name for config in CONFIGS.values() for field in dataclasses.fields(config)}
+    for name, meant in cli.SYNONYMS.items():
+        assert set(meant) & known and name not in train_gpt.Config.__dataclass_fields__, name
+
+
+def test_optional_arguments_are_not_described_as_required(capsys):
+    with pytest.raises(SystemExit):
+        prepare_text.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "source code (type: str" in text and "source code (required" not in text
 
 
 def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
