@@ -109,12 +109,17 @@ def parse(
     loaded = [plugins.load_plugin(path) for path in plugin_files]
     try:
         # Files first: flags override them wherever they are on the command line.
-        values = vars(parser.parse_args([*(f"--config={path}" for path in files), *argv]))
+        given = [f"--config={path}" for path in files]
+        given += [word for word in argv if word != "--help"]
+        values = vars(parser.parse_args(given))
     except ArgumentError as error:
         raise InputError(*_parse_problems(" ".join(str(error).split()), fields)) from None
     except OverflowError:
         raise InputError(TOO_MANY_DIGITS) from None
     values.pop("config")
+    if "--help" in argv:  # with what files and other flags give as the defaults
+        parser.set_defaults(values)
+        parser.parse_args(["--help"])
     if "plugin" in fields:
         if not loaded and "pe" not in _flag_names(argv):
             _check_plugin_of_files(files)

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Sandwich (Chi et al. 2023), tables 3 and 5, figures 6, 7 and 11.
 #
+#     python prepare_text.py arxiv_*.jsonl --tokenizer gpt2 --out_dir data/arxiv
 #     bash scripts/sandwich_table3_5.sh --seeds 1 2 3 4 5 --data data/arxiv --runs runs/arxiv
 #
-# GPT-2 small trained at 512 tokens, evaluated at up to 8,192, and at up to 16,384 with and without a
-# KV cache of 2,048 tokens. Without --data: FineWeb-Edu. Other texts: openwebtext2 and github, each with its own --runs.
-# At smaller scales also ALiBi with slopes scaled to the training length (section 6.2).
-#
-# Cost: 8 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 4 hours
-# per seed. Disk: 3 GB per run.
+# --data        data set on the hub (column text)   files, unpacked (tar, zstd -d): jsonl   license
+# arxiv         togethercomputer/RedPajama-Data-1T  28B tokens                              terms of arXiv
+# github        togethercomputer/RedPajama-Data-1T  59B tokens                              MIT, BSD, Apache
+# openwebtext2  segyges/OpenWebText2                29 GB compressed                        MIT
+# 0.8B tokens of each are enough. Without --data: FineWeb-Edu. GPT-2 small trained at 512 tokens, evaluated at up
+# to 16,384, also with a KV cache of 2,048 tokens; at smaller scales also ALiBi with scaled slopes (section 6.2).
+# Cost: 8 trainings of 0.82B tokens, 30 minutes of one H100 at 40% MFU each. Disk: 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
 common="--data fineweb-edu --train sandwich_small --block_size 512"

@@ -64,6 +64,27 @@ def test_rows_of_tables_are_documents(tmp_path, kind):
     assert documents_of(out, "val") == [texts[n] for n in (2, 5)]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"meta": {"url": "x", "year": 2020}, "red_pajama_subset": "arxiv"},
+        {"meta": {"repo_name": "x", "license": "mit", "size": "9"}, "red_pajama_subset": "github"},
+        {"meta": {"title": None, "lang": "en", "word_count": 3, "reddit_scores": [1, 2]}},
+    ],
+    ids=["arxiv", "github", "openwebtext2"],
+)
+def test_data_sets_of_the_sandwich_paper_are_prepared(tmp_path, row):
+    """Rows as in the data sets of scripts/sandwich_table3_5.sh; `meta` changes its type."""
+    texts = [f"text {n}" for n in range(6)]
+    rows = [{"text": text, **row} for text in texts]
+    rows[3]["meta"] = {"title": 3.5}
+    path, out = tmp_path / "part.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    prepare(path, "--out_dir", out, "--val_every", 3)
+    assert documents_of(out, "train") == [texts[n] for n in (0, 1, 3, 4)]
+    assert documents_of(out, "val") == [texts[n] for n in (2, 5)]
+
+
 # With line breaks, and without any but with characters of one, two and four bytes.
 @pytest.mark.parametrize("line", ["abc\n", "aé😀"])
 def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):

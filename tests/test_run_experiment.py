@@ -1,5 +1,7 @@
 """run_experiment.py and training/scheduler.py: jobs of every script, and a simulated node."""
 
+import contextlib
+import functools
 import os
 import re
 import shlex
@@ -18,7 +20,8 @@ from test_docs import check_python, stop_after_parsing  # noqa: F401
 
 import run_experiment
 from errors import InputError
-from training import scheduler
+from model import GPT, GPTConfig
+from training import cost, scheduler
 
 TRAININGS = yaml.safe_load((ROOT / "tests" / "paper_trainings.yaml").read_text())
 SCRIPTS = sorted(
@@ -31,6 +34,7 @@ FIRST = {"ladder": ["4"], "authors_checkpoint": ["weights.pt"]}  # further words
 PROGRAM = """#!/bin/bash
 for word in "$@"; do case $word in *.py) program=$word; break ;; esac; done
 case $program in
+    run_experiment.py) exec "$PYTHON" "$@" ;;
     report.py) exit ;;
     train_gpt.py) out=${@: -1}; mkdir -p "$out"; if [ -f "$out/finished" ]; then exit; fi ;;
     eval_*) echo "record: $RECORD" ;;
@@ -92,6 +96,7 @@ def test_dry_run_prints_commands_that_the_programs_accept(
 ):
     """At small scale; commands with encodings get the plugin, and nothing is written."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(cost, "measure_cpu", lambda config, vocab_size: 1e12)
     plugin = tmp_path / "mine.py"
     plugin.write_text('import posenc\n\n\nclass Mine(posenc.Encoding):\n    names = ("mine",)\n')
     words = [*FIRST.get(name, []), "--scale", "small", "--data", data_dir, "--encodings", "mine"]
@@ -111,6 +116,35 @@ def test_dry_run_prints_commands_that_the_programs_accept(
         if re.search(programs, " ".join(words)):
             assert str(plugin) in words
     assert not (tmp_path / "runs").exists()
+
+
+def test_dry_run_measures_this_cpu_and_prints_short_times(tmp_path, monkeypatch, capsys):
+    """Of the quick start without data: the vocabulary of bytes; five steps, each of 0.3 s."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    times = []
+    monkeypatch.setattr(
+        cost.devices, "measure_seconds", lambda step, device: times.append(step()) or 0.3
+    )
+    words = ["--fixed", "--data", "stdlib", "--train", "quickstart", "--perplexity", "1x"]
+    run_experiment.main([*words, "--dry_run", "--eval_tokens", "65536"])
+    lines = capsys.readouterr().out.splitlines()
+    model = GPT(GPTConfig("quickstart", "cable", 320, 256))
+    (training,) = [line for line in lines if line.endswith("train experiment/cable")]
+    assert training.split()[0] == f"{model.parameter_count():,}" and "0.1 s" in training
+    assert len(times) == 5
+    steps = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())["steps"]
+    flops = (steps * 4096 + 65536 / 3) * model.flops_per_token(256)
+    sequences = 1e10 // (256 * model.flops_per_token(256)) + 1
+    minutes = flops / (sequences * 256 * model.flops_per_token(256) / 0.3) / 60
+    assert lines[-2].endswith(f"on 8 H100; this CPU: about {minutes:.1f} min")
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(0.001, "<0.1 s"), (59, "59.0 s"), (90, "1.5 min"), (1e6, "278 h")]
+)
+def test_times_have_a_unit_of_their_size(seconds, text):
+    assert cost.describe_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -180,7 +214,9 @@ def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
     assert all_jobs == "all: 15.0 min left"
 
 
-def run(folder, *words, devices, wait=True, **settings):
+def run(
+    folder, *words, devices, wait=True, program=(sys.executable, "run_experiment.py"), **settings
+):
     """Run an experiment with programs that only log; return the process, or its result."""
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
@@ -190,9 +226,12 @@ def run(folder, *words, devices, wait=True, **settings):
     environment = {**os.environ, "EXPERIMENT_DEVICES": str(devices)}
     environment |= {"JOB_LOG": str(folder / "jobs"), "RECORD": str(folder / "record.json")}
     environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "run_experiment.py", "--runs", str(folder / "runs"), *words]
+    environment |= {"PYTHON": sys.executable, "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix}
+    command = [*program, "--runs", str(folder / "runs"), *words]
     process = subprocess.Popen(
         [*command, "--plugin", str(folder / "broken.py")],
+        start_new_session=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         cwd=ROOT,
         env=environment | settings,
         text=True,
@@ -285,6 +324,38 @@ def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
     assert run(node, *FLAGS, "--jobs", "2", devices=2).returncode == 1
     trained = [words for *_, words in logged(node) if "train_gpt.py" in words]
     assert len(trained) == len(set(trained)) == 10
+
+
+def processes_of(folder):
+    """Return the command lines of the running processes that log to this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"JOB_LOG={folder}/".encode() in (path / "environ").read_bytes():
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize(
+    "script, number", [("all_tables", signal.SIGTERM), ("sandwich_table3_5", signal.SIGINT)]
+)
+def test_no_process_outlives_a_script_of_several_stages(node, script, number):
+    """SIGTERM reaches the shell only, Ctrl-C all processes of the terminal."""
+    words = ["--scale", "smoke", "--data", "stdlib", "--encodings", "cable", "rope"]
+    command = ["bash", f"scripts/{script}.sh"]
+    started = {"devices": 2, "wait": False, "program": command, "SECONDS_PER_JOB": "30"}
+    process = run(node, *words, **started)
+    deadline = time.time() + 60
+    while not any("train_gpt.py" in words for words in processes_of(node)):
+        assert time.time() < deadline
+        time.sleep(0.1)
+    send = os.killpg if number == signal.SIGINT else os.kill
+    send(process.pid, number)
+    process.communicate(timeout=30)
+    assert process.returncode
+    while processes_of(node) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(node)
 
 
 def test_a_report_keeps_the_records_of_earlier_calls(node):

@@ -68,6 +68,9 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir, search_path)
 def test_help_lists_the_flags():
     done = script("table4.sh", "--help")
     assert done.returncode == 0 and "--encodings" in done.stdout and not done.stderr
+    words = " ".join(done.stdout.split())
+    for default in ("table4", "512,1024,2048,4096,8192,15360"):  # those of the script
+        assert f"default: {default})" in words
 
 
 def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):

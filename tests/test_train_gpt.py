@@ -542,14 +542,14 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys):
     flops = (6 * n + 12 * 24 * 1024 * 1024) * 9_961_472_000
     hours = flops / (0.4 * 989e12) / 3600
     assert f"{flops:.3g} FLOPs" in output
-    assert f"1 H100 {hours:.2f} h, 8 H100 {hours / 8:.2f} h" in output
+    assert f"{hours:.1f} h on 1 H100, {hours / 8:.1f} h on 8 H100" in output
     assert f"{12 * n / 1e9:.2f} GB a checkpoint" in output
     assert "does not exist yet" in output
     assert not run.exists()
     train_gpt.main([*TINY, "--data", str(data_dir), "--dry_run"])
     output = capsys.readouterr().out
     assert "0.03 epochs of 12,004" in output  # 6 x 64 tokens
-    assert " s, 8 H100" in output and " 0.00" not in output.split("disk")[0]
+    assert " s on 8 H100" in output and " 0.00" not in output.split("disk")[0]
 
 
 def test_dry_run_of_the_quick_start_needs_no_data(monkeypatch, tmp_path, capsys):

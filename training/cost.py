@@ -6,6 +6,7 @@
 Hours assume 40% model FLOPs utilization (MFU).
 """
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,18 @@ from runtime import cli, devices
 import torch
 
 from attention import resolve_paths
+from errors import InputError
 from model import GPT, GPTConfig
 from text_data import recall_task
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
-from training import metrics, settings
+from training import attention_path, metrics, settings
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
-DEVICES = ("H100", "A100", "RTX 4090")
+# Steps to measure a CPU, the FLOPs of each, and the seconds after which no other step starts.
+MEASURED_STEPS, STEP_FLOPS, MEASURED_SECONDS = 5, 1e10, 10
 
 
 @dataclass
@@ -46,24 +50,22 @@ class Cost:
         return self.flops_per_token * self.tokens
 
 
-def estimate_cost(config, vocab_size: int | None = None, use_data: bool = True) -> Cost:
+def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     """Return the cost of a training.
 
     config: the `Config` of train_gpt.py. vocab_size: padded, assumed where the data does not exist;
-    None: that of the default data, or GPT-2's. use_data: whether to open the data if it exists.
-    Raises InputError if tokens_per_step is not a multiple of block_size, and if the data cannot be
-    used.
+    None: that of the default data, or GPT-2's. Raises InputError if tokens_per_step is not a
+    multiple of block_size, and if the data cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
-    if use_data and Path(config.data).is_dir():
+    if Path(config.data).is_dir():
         train = settings.make_windows(config, Shards(config.data, "train", "never"))
         vocab_size = train.padded_vocab_size
         epochs = metrics.describe_epochs(config, train)
     else:
         is_default = config.data == settings.Config.data
         vocab_size = vocab_size or (BYTES if is_default else GPTConfig.vocab_size)
-        state = "is not used" if Path(config.data).is_dir() else "does not exist yet"
-        epochs = f"{config.data} {state}, assuming a vocabulary of {vocab_size}"
+        epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
     with torch.device("meta"):  # shapes only, no memory
         model = GPT(config.gpt_config(vocab_size))
     model.attention_paths = resolve_paths(config.attention, model.posenc, "cuda")
@@ -97,33 +99,65 @@ def describe_cost(config) -> str:
         f"{cost.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens "
         f"({cost.epochs})",
         f"{cost.flops:.3g} FLOPs: {formula}",
-        describe_hours(cost.flops),
+        describe_time(cost.flops),
         f"disk: {cost.checkpoint_gb:.2f} GB a checkpoint, {files} of them while one is written",
     ]
     return "\n".join(lines)
 
 
-def hours(flops: float, device: str) -> float:
-    """Return the hours of one device for these FLOPs, at 40% MFU."""
-    return flops / (MFU * 1e12 * devices.PEAK_TFLOPS[device]) / 3600
+def machines() -> list[tuple[str, float]]:
+    """Return name and FLOP/s at 40% MFU of this machine's GPUs, else of one and of eight H100."""
+    count = torch.cuda.device_count()
+    name = torch.cuda.get_device_name() if count else ""
+    peak = devices.peak_flops_by_name(name)
+    if peak:
+        return [(f"{count} {name}", count * peak * MFU)]
+    return [(f"{n} H100", n * 1e12 * devices.PEAK_TFLOPS["H100"] * MFU) for n in (1, 8)]
 
 
-def describe_hours(flops: float) -> str:
-    """Return a line with the time of one and of eight devices."""
-    words = [
-        f"{count} {name} {format_hours(hours(flops, name) / count)}"
-        for name in DEVICES
-        for count in (1, 8)
-    ]
-    return f"time at {MFU:.0%} MFU: {', '.join(words)}"
+def describe_seconds(seconds: float) -> str:
+    """Return a duration in hours, minutes or seconds, of two digits at least."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size:
+            amount = seconds / size
+            return f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else "<0.1 s"
 
 
-def format_hours(value: float) -> str:
-    """Return a time in hours, or in minutes or seconds below one: "2.12 h"."""
-    for unit, factor in (("h", 1), ("min", 60)):
-        if value * factor >= 1:
-            return f"{value * factor:,.2f} {unit}"
-    return f"{value * 3600:.2g} s"
+def describe_time(flops: float, cpu_speed: float | None = None) -> str:
+    """Return a line with the time on each of `machines`, and on this CPU at `cpu_speed` FLOP/s."""
+    words = [f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()]
+    line = f"time at {MFU:.0%} MFU: {', '.join(words)}"
+    if cpu_speed:
+        line += f"; this CPU: about {describe_seconds(flops / cpu_speed)}"
+    return line
+
+
+def measure_cpu(config, vocab_size: int) -> float:
+    """Return the FLOP/s of five training steps on this CPU, fewer if they take long.
+
+    A step has as many sequences as `STEP_FLOPS` allow. config: the `Config` of train_gpt.py.
+    """
+    device, dtype = devices.select_device("cpu", config.dtype)
+    torch.manual_seed(0)
+    model = GPT(config.gpt_config(vocab_size))
+    attention_path.choose_path(model, config, device)
+    optimizer = make_optimizer(model)
+    scaler = make_grad_scaler(device, dtype)
+    flops = config.block_size * model.flops_per_token(config.block_size)
+    sequences = min(int(STEP_FLOPS // flops) + 1, config.sequences_per_step(1))
+    tokens = torch.randint(vocab_size, (sequences, config.block_size))
+    seconds: list[float] = []
+
+    def step():
+        with devices.autocast(device, dtype):
+            loss = model(tokens, tokens)
+        scaler.scale(loss).backward()
+        optimizer_step(model, optimizer, scaler)
+
+    while len(seconds) < MEASURED_STEPS and sum(seconds) < MEASURED_SECONDS:
+        seconds.append(devices.measure_seconds(step, device))
+    return flops * sequences / min(seconds)
 
 
 def describe_costs(
@@ -136,22 +170,29 @@ def describe_costs(
     """
     costs, gigabytes = {}, 0.0
     for name, config in trainings.items():
-        exists = Path(config.data).is_dir()
-        costs[name] = estimate_cost(config, vocab_size, use_data=exists)
+        costs[name] = estimate_cost(config, vocab_size)
         gigabytes += costs[name].checkpoint_gb * (1 + config.keep_checkpoints)
+    cpu_speed = None
+    if costs and not torch.cuda.is_available():
+        smallest = min(trainings, key=lambda name: costs[name].flops_per_token)
+        shape = costs[smallest].model.config
+        with contextlib.suppress(InputError):  # not enough memory
+            settings.check_memory(shape, torch.device("cpu"))
+            cpu_speed = measure_cpu(trainings[smallest], shape.vocab_size)
     for name, trained, text, tokens in evaluations:
         training, lengths = costs[trained], cli.parse_lengths(text, trainings[trained].block_size)
         forward = [training.model.flops_per_token(length) / 3 for length in lengths]
         costs[name] = dataclasses.replace(
             training, tokens=tokens * len(lengths), flops_per_token=sum(forward) / len(lengths)
         )
-    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {'H100 hours':>10}  job"]
+    machine, speed = machines()[0]
+    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>10}  job"]
     for name, cost in costs.items():
-        time = hours(cost.flops, "H100")
-        shown = f"{time:,.2f}" if time >= 0.01 else "<0.01"
+        time = describe_seconds(cost.flops / speed)
         lines.append(
-            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {shown:>10}  {name}"
+            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {time:>10}  {name}"
         )
     flops = sum(cost.flops for cost in costs.values())
-    lines += [f"total of {len(trainings)} trainings: {flops:.3g} FLOPs", describe_hours(flops)]
-    return "\n".join([*lines, f"disk: {gigabytes:,.1f} GB of checkpoints"])
+    lines.append(f"total of {len(trainings)} trainings: {flops:.3g} FLOPs")
+    lines += [describe_time(flops, cpu_speed), f"disk: {gigabytes:,.1f} GB of checkpoints"]
+    return "\n".join(lines)

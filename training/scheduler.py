@@ -25,6 +25,7 @@ import torch
 import yaml
 
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
+SCRIPT = "EXPERIMENT_SCRIPT"  # process of the script that calls this one; jobs end with it
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
 PRINT_SECONDS = 60  # between lines of progress, if they cannot be updated
@@ -94,6 +95,7 @@ class Scheduler:
         if width > 1:
             self.groups = [[number] for number in ids[:width]] or [[]] * width
         self.threads = max(1, cores // len(self.groups))
+        self.script = Path("/proc", os.environ.get(SCRIPT, "self"), "exe")  # zombies have none
         self.running: dict[Job, subprocess.Popen] = {}
         self.started = time.time()
         self.printed = 0.0
@@ -122,6 +124,8 @@ class Scheduler:
                 job.records = [path for path in known if Path(path).exists()]
         while True:
             self.collect()
+            if not (self.signal or self.script.exists()):
+                self.interrupt(signal.SIGTERM, None)
             if not self.signal:
                 self.start_ready()
             if not self.running:
