@@ -192,14 +192,10 @@ def read_triplets(config: Config, revision: str | None = None):
     if isinstance(rows, list):  # of a local file
         import datasets
 
-        texts = {
-            column: [
+        for number, row in enumerate(rows, 1):
+            for column in COLUMNS:
                 text_sources.find_text(row, [column], f"{name}, row {number}", "rename it")
-                for number, row in enumerate(rows, 1)
-            ]
-            for column in COLUMNS
-        }
-        return datasets.Dataset.from_dict(texts), None
+        return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows
         if texts.null_count or str(texts.type) not in ("string", "large_string"):

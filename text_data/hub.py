@@ -255,39 +255,30 @@ def input_errors(name: str, remedy: str, is_local: bool = False):
     except InputError:
         raise
     except Exception as error:
+        from datasets.exceptions import DatasetsError
+        from huggingface_hub.errors import EntryNotFoundError
+
         if not is_local and (problem := _explain(error)):
             raise InputError(f"{name} {problem}; or {remedy}") from None
-        if not isinstance(error, (*READ_ERRORS, *_client_errors())):
+        of_clients = DatasetsError, EntryNotFoundError, http_library().HTTPError
+        if not isinstance(error, (*READ_ERRORS, *of_clients)):
             raise
         cause = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
         raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
 
 
-def _client_errors() -> tuple[type[Exception], ...]:
-    """Return the types of what the hub's clients raise, besides those of Python."""
-    from datasets.exceptions import DatasetsError
-    from huggingface_hub.errors import EntryNotFoundError
-
-    return DatasetsError, EntryNotFoundError, http_library().HTTPError
-
-
-def is_offline() -> bool:
-    from datasets import config
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE or config.HF_HUB_OFFLINE)
-
-
 def _explain(error: Exception) -> str | None:
     """Return "PROBLEM: WHAT TO DO" for a failed access to the hub; None for other errors."""
+    from datasets import config
     from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     failure = _find_failure(error)
+    is_offline = bool(constants.HF_HUB_OFFLINE or config.HF_HUB_OFFLINE)
     if isinstance(error, errors.HFValidationError):
         return "is neither a local path nor a name on the hub: check it"
     is_gated = isinstance(error, DatasetNotFoundError) and "gated" in str(error)
-    is_local = is_offline() and isinstance(error, OSError | ValueError) and not is_gated
+    is_local = is_offline and isinstance(error, OSError | ValueError) and not is_gated
     if is_local or isinstance(failure, errors.OfflineModeIsEnabled):
         return (
             "is not in the cache, or not completely, and offline mode is on: unset HF_HUB_OFFLINE "

@@ -16,6 +16,7 @@ import codecs
 import hashlib
 import itertools
 import json
+import sys
 from pathlib import Path
 
 from runtime.files import read_json, read_json_lines, run_folder_of
@@ -308,6 +309,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=sys.stderr.isatty(),
     )
     backend.train_from_iterator(itertools.chain([first], pieces), trainer)
     backend.pre_tokenizer = words
