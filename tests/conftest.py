@@ -1,6 +1,7 @@
 """Shared fixtures: small data, short training runs, and two encodings for tests only."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -274,13 +276,20 @@ def refused(capsys):
     return run
 
 
-@pytest.fixture(scope="session")
-def search_path(tmp_path_factory):
-    """A PATH whose `python` starts programs quickly, for shell scripts."""
-    folder = tmp_path_factory.mktemp("bin")
-    server = fork_server.start(folder) if sys.platform == "linux" else contextlib.nullcontext()
-    with server:
-        yield os.pathsep.join([str(folder), os.path.dirname(sys.executable), os.environ["PATH"]])
+SERVER = contextlib.ExitStack()
+
+
+@functools.cache
+def search_path():
+    """Return a PATH whose `python` starts programs quickly."""
+    folder = SERVER.enter_context(tempfile.TemporaryDirectory())
+    if sys.platform == "linux":
+        SERVER.enter_context(fork_server.start(Path(folder)))
+    return os.pathsep.join([folder, os.path.dirname(sys.executable), os.environ["PATH"]])
+
+
+def pytest_unconfigure():
+    SERVER.close()
 
 
 def program(name, *flags, **environment):
@@ -309,15 +318,12 @@ def ranks(count, *flags, code=""):
         "from runtime import cli\n"
         "rank = int(os.environ['RANK'])\n"
     )
-    command = [
-        sys.executable,
-        "-c",
-        f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)",
-        *map(str, flags),
-    ]
+    folder = tempfile.TemporaryDirectory()
+    script = Path(folder.name) / "rank.py"
+    script.write_text(f"{program}{textwrap.dedent(code)}\ncli.run(train_gpt.main)")
     started = [
         subprocess.Popen(
-            command,
+            [shutil.which("python", path=search_path()), script, *map(str, flags)],
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -340,6 +346,7 @@ def ranks(count, *flags, code=""):
     finally:
         for process in started:
             process.kill()
+        folder.cleanup()
     return [(process.returncode, *output) for process, output in zip(started, outputs, strict=True)]
 
 

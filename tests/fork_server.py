@@ -4,7 +4,8 @@
 
 folder/python PROGRAM.py and folder/python -m torch.distributed.run run the program in a fork of a
 server that has imported PyTorch, with the caller's folder, environment, arguments and streams.
-Everything else is passed on to Python. A signal that ends the client ends the program by SIGTERM.
+Everything else is passed on to Python. The client ends by the program's signal or status; if it is
+killed before, the program gets SIGTERM, and SIGKILL after PATIENCE seconds.
 """
 
 import atexit
@@ -22,6 +23,7 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PATIENCE = 10
 TORCHRUN = "torch.distributed.run"
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
@@ -32,7 +34,10 @@ server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({address!r})
 message = json.dumps([words, dict(os.environ), os.getcwd()]).encode()
 socket.send_fds(server, [message], [0, 1, 2])
-sys.exit(int(server.recv(100) or 1))
+status = int(server.recv(100) or 1)
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
 
 
@@ -69,9 +74,11 @@ def serve(address: str) -> list[str]:
             ended = os.pidfd_open(process)
             if ended not in select.select([client, ended], [], [])[0]:  # the client was killed
                 os.kill(process, signal.SIGTERM)
+                if not select.select([ended], [], [], PATIENCE)[0]:
+                    os.kill(process, signal.SIGKILL)
             status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
             with contextlib.suppress(BrokenPipeError):
-                client.send(str(status % 256).encode())
+                client.send(str(status).encode())
             os._exit(0)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)

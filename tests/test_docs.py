@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import search_path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -348,10 +349,10 @@ def blocks_to_run() -> Iterator:
 
 
 @pytest.mark.parametrize("command", blocks_to_run())
-def test_blocks_run(command, copy, search_path):
+def test_blocks_run(command, copy):
     environment = {
         **os.environ,
-        "PATH": search_path,
+        "PATH": search_path(),
         **{"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "INSTALLED": "1"},
     }
     done = subprocess.run(command, cwd=copy, env=environment, text=True, capture_output=True)

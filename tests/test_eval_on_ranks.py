@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import small_batches
-from conftest import ROOT
+from conftest import ROOT, search_path
 
 EVALUATIONS = {
     "eval_extrapolation.py": ["--lengths", "16,64", "--stride", "8"],
@@ -27,7 +27,7 @@ def rounded(value):
 
 @pytest.mark.parametrize("program", EVALUATIONS)
 def test_two_ranks_write_the_record_of_one_process(
-    program, trained, data_dir, tmp_path, monkeypatch, search_path
+    program, trained, data_dir, tmp_path, monkeypatch
 ):
     """Batches are small, so that both ranks have some."""
     monkeypatch.chdir(ROOT)
@@ -38,7 +38,7 @@ def test_two_ranks_write_the_record_of_one_process(
     for run in runs:
         shutil.copytree(trained("cable"), run)
     small_batches.run(program, [str(runs[0]), *flags], monkeypatch)
-    monkeypatch.setenv("PATH", search_path)
+    monkeypatch.setenv("PATH", search_path())
     words = [str(ROOT / "tests" / "small_batches.py"), program, str(runs[1]), *flags]
     command = [*TORCHRUN.split(), *words]
     done = subprocess.run(command, text=True, capture_output=True)

@@ -7,16 +7,16 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, search_path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts a server in the background")
-def test_first_hour(tmp_path, search_path):
+def test_first_hour(tmp_path):
     kept = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
     done = subprocess.run(
         ["bash", "scripts/first_hour.sh"],
         cwd=ROOT,
-        env=kept | {"PATH": search_path, "OUT": str(tmp_path / "out")},
+        env=kept | {"PATH": search_path(), "OUT": str(tmp_path / "out")},
         capture_output=True,
         text=True,
     )

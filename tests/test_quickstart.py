@@ -1,6 +1,6 @@
 """scripts/quickstart.sh with a small model, twice; one of the two encodings is a plugin's."""
 
-from conftest import evaluation
+from conftest import evaluation, search_path
 from test_scripts import script
 
 import prepare_text
@@ -24,13 +24,13 @@ class Near(posenc.Encoding):
 """
 
 
-def test_quickstart_prepares_trains_and_skips_finished_steps(tmp_path, search_path):
+def test_quickstart_prepares_trains_and_skips_finished_steps(tmp_path):
     data = tmp_path / "stdlib"
     prepare_text.main(["--out_dir", str(data)])
     (tmp_path / "near.py").write_text(PLUGIN)
     words = ["--runs", tmp_path, "--data", data, "--eval_tokens", "8192", "--encodings", "near"]
     words += ["cable", "--plugin", tmp_path / "near.py", "--", *FLAGS.split()]
-    done = script("quickstart.sh", *words, PATH=search_path)
+    done = script("quickstart.sh", *words, PATH=search_path())
     assert done.returncode == 0, done.stderr
     for line in (
         "| context |",
@@ -44,7 +44,7 @@ def test_quickstart_prepares_trains_and_skips_finished_steps(tmp_path, search_pa
     assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in runs.iterdir()}
     assert evaluation(runs / "cable", "stdlib_val")
 
-    done = script("quickstart.sh", *words, PATH=search_path)
+    done = script("quickstart.sh", *words, PATH=search_path())
     assert done.returncode == 0, done.stderr
     logs = [path for path in written if path.suffix == ".txt"]
     texts = "".join(path.read_text() for path in logs)

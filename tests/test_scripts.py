@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import ROOT, search_path
 
 SEARCH_PATH = f"{sys.prefix}/bin:{os.environ['PATH']}"
 SCRIPTS = sorted(
@@ -33,7 +33,7 @@ def script(name, *words, **settings):
     )
 
 
-def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir, search_path):
+def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     """One encoding fails: the table has the others, and the failure is listed with its log.
 
     A second run skips everything that is finished. The failing encoding is a plugin's.
@@ -45,7 +45,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir, search_path)
     )
     words = ["--scale", "smoke", "--data", data_dir, "--runs", tmp_path / "runs"]
     words += ["--plugin", broken, "--encodings", "kerple", "broken", "cable"]
-    first = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path)
+    first = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path())
     runs = tmp_path / "runs" / "verify_dataalways" / "smoke"
     assert first.returncode == 1
     (line,) = [line for line in first.stderr.splitlines() if line.startswith("error: failed: ")]
@@ -60,7 +60,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir, search_path)
     assert trained == {"kerple", "cable"}
 
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")}
-    second = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path)
+    second = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path())
     assert second.returncode == 1 and "| context |" in second.stdout
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")} == times
 
