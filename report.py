@@ -135,7 +135,7 @@ def main(argv=None):
         report_lengths(metric, records_of(metric, records), table, perplexities, out)
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
-        out.add_page(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
+        out.add_table(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
     for metric in (LOSSES, COMPARISON, GROWTH):
         report_each(metric, records_of(metric, records), out)
     report_speeds(speeds, statements, out)
@@ -154,10 +154,6 @@ class Report(Folder):
         """whether the report has verdicts"""
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
-
-    def add_page(self, stem: str, table: Table, *parts: str) -> None:
-        """Add a table and the paragraphs that follow it."""
-        self.add_table(stem, table, [table.markdown(), *parts])
 
     def add_verdicts(
         self,
@@ -221,7 +217,7 @@ def report_trend(paths: list[str], out: Report) -> None:
     """Write the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
     trends = [trend.measure(claim, rungs) for claim in trend.CLAIMS]
-    out.add_page("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
+    out.add_table("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
     if any(found.points() for found in trends):
         out.add_plot("trend", partial(trend.plot, trends))
 
@@ -242,7 +238,7 @@ def report_generalization(records: list[dict], out: Report) -> None:
     trained = [*filter(claims.has_verdicts, records)]
     short = [record["run"] for record in records if not claims.has_verdicts(record)]
     verdicts = claims.judge_generalization(trained)
-    out.add_page(stem, table, caption, out.add_verdicts(stem, records, verdicts, short))
+    out.add_table(stem, table, caption, out.add_verdicts(stem, records, verdicts, short))
 
 
 def report_lengths(
@@ -276,7 +272,7 @@ def report_lengths(
             verdicts = judge(trained) if trained else []
             labels = [column.label for column in short] if short and judge(short) else []
             parts.append(out.add_verdicts(stem, group, verdicts, labels))
-        out.add_page(stem, metric.table(columns, marks=marks, printed=matching), *parts)
+        out.add_table(stem, metric.table(columns, marks=marks, printed=matching), *parts)
         entries = metrics.entries_of(group)
         for name, draw in metric.plots.items() if entries else ():
             # Records may lack the field that this plot shows.
@@ -333,7 +329,7 @@ def report_training_lengths(
         trained, _ = trained_long_enough(columns)
         verdicts = claims.judge_training_lengths(trained, results)
         caption = f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"
-        out.add_page(stem, table, caption, out.add_verdicts(stem, group, verdicts))
+        out.add_table(stem, table, caption, out.add_verdicts(stem, group, verdicts))
 
 
 def report_each(metric: Metric, records: list[dict], out: Report) -> None:
@@ -342,7 +338,7 @@ def report_each(metric: Metric, records: list[dict], out: Report) -> None:
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
         verdicts = metric.judge(record) if metric.judge else []
         listed = out.add_verdicts(stem, record.get("runs", []), verdicts)
-        out.add_page(stem, metric.table(record), metric.caption(record), listed)
+        out.add_table(stem, metric.table(record), metric.caption(record), listed)
         for draw in metric.plots.values():
             out.add_plot(stem, partial(draw, record))
 
@@ -363,7 +359,7 @@ def report_speeds(records: list[dict], printed: paper.PaperStatements | None, ou
                 parts += [compared[0].markdown(), escape_markdown(compared[1])]
         verdicts = claims.judge_speed(benchmark, result)
         parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
-        out.add_page(benchmark, SPEED.table(result), *parts)
+        out.add_table(benchmark, SPEED.table(result), *parts)
         for draw in SPEED.plots.values():
             out.add_plot(benchmark, partial(draw, result))
 

@@ -167,9 +167,9 @@ class Folder:
         self.files[name] = f"{text}\n".encode()
         return text
 
-    def add_table(self, stem: str, table: Table, parts: list[str]) -> None:
-        """Print the parts of a text; add them as Markdown, and the table as CSV and LaTeX."""
-        print(f"{self.add_text(f'{stem}.md', *parts)}\n")
+    def add_table(self, stem: str, table: Table, *parts: str) -> None:
+        """Print and add a table with paragraphs as Markdown; add the table as CSV and LaTeX."""
+        print(f"{self.add_text(f'{stem}.md', table.markdown(), *parts)}\n")
         self.add(f"{stem}.csv", table.csv())
         self.add(f"{stem}.tex", f"{table.latex()}\n")
 

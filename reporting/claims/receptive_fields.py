@@ -15,10 +15,9 @@ from reporting.claims.verdicts import (
     judge_bound,
     printed_interval,
 )
-from reporting.columns import Column, entry_pairs
+from reporting.columns import Column, entry_pairs, setup_of
 
 Pairs = list[tuple[dict, dict]]  # entries far beyond and at the training length, one for each seed
-MODEL = ("pe", "size", "block_size", "settings", "training_text", "cache_window")
 
 
 def judge_receptive_fields(
@@ -70,9 +69,9 @@ def receptive_field(column: Column, length: int) -> Interval | None:
 def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, Pairs]:
     """Return the multiple of FAR_MULTIPLES at which a column's model was evaluated, and entries."""
     trained_at = column.trained_at
-    model = [column.records[0].get(name) for name in MODEL]
+    model = setup_of(column.records[0])
     for other in (other for group in perplexities for other in group):
-        if [other.records[0].get(name) for name in MODEL] == model and other.values(trained_at):
+        if setup_of(other.records[0]) == model and other.values(trained_at):
             for far in FAR_MULTIPLES:
                 if other.values(far * trained_at):
                     return far, entry_pairs(other, far * trained_at, other, trained_at)
