@@ -9,7 +9,7 @@
     python report.py results/recall/records.jsonl --out_dir results/recall
 
 A file has one record or, with the suffix .jsonl, one in each line; FILE.jsonl:RUN: those of a run.
-Each table is written as Markdown (.md, with caption and verdicts), CSV and LaTeX (.tex):
+Each table is written as Markdown (.md, with a caption), CSV and LaTeX (.tex):
 
 perplexity       records of eval_extrapolation.py; also perplexity.png
 recall           records of eval_recall.py; also recall.png
@@ -28,12 +28,13 @@ Runs that differ only in their seed become one column, mean ± standard deviatio
 each protocol gets its own table. --paper adds the numbers that a paper printed.
 
 A verdict holds, fails or is not decided by the 95% interval of what was measured
-(docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. verdicts.csv has all of them.
+(docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All are printed, and written to
+verdicts.csv.
 
     python report.py --index results --out_dir results
 
 writes an index page of the papers' claims, claims.md, from all verdicts.csv in a folder: holds,
-fails, not decided or not measured, with links to the tables.
+fails or not decided, with links to the tables, and how many are not measured.
 
     python report.py --trend results/reproduction results/ladder --out_dir results/ladder
 
@@ -46,6 +47,7 @@ makes every committed table and plot (results/reports.yaml), and compares; witho
 writes them.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -73,6 +75,8 @@ from reporting.metrics import (
     Metric,
 )
 from reporting.scaling import trend
+
+MAX_LISTED = 6  # verdicts below a table
 
 
 @dataclass
@@ -142,6 +146,7 @@ def main(argv=None):
     if out.verdicts:
         names = [*out.verdicts[0]]
         out.add(index.FILE, Table([names, *(list(row.values()) for row in out.verdicts)]).csv())
+        print("\n".join(out.listed))
     out.write(unless_added=index.FILE)
 
 
@@ -154,6 +159,8 @@ class Report(Folder):
         """whether the report has verdicts"""
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
+        self.listed: list[str] = []
+        """lines that list the verdicts of tables with many"""
 
     def add_verdicts(
         self,
@@ -164,6 +171,8 @@ class Report(Folder):
     ) -> str:
         """Add verdicts on the records of a table, and return them as a Markdown list; "": none.
 
+        Of a long list: return how many have each outcome, because main prints it.
+
         not_judged: labels of runs that were trained for too few steps.
         """
         if not self.judges:
@@ -171,8 +180,15 @@ class Report(Folder):
         sizes = {record["size"] for record in records if record.get("size")}
         source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
         self.verdicts += [asdict(verdict) | source for verdict in verdicts]
-        lines = ["Verdicts, with 95% intervals (docs/evaluation.md):"] if verdicts else []
-        lines += [f"- {verdict}" for verdict in verdicts]
+        lines = [f"- {verdict}" for verdict in verdicts]
+        title = "with 95% intervals (docs/evaluation.md):"
+        if len(verdicts) > MAX_LISTED:
+            self.listed += [f"Verdicts of {stem}, {title}", *lines]
+            counts = Counter(verdict.outcome for verdict in verdicts)
+            texts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+            lines = [f"[Verdicts]({index.FILE}): {texts}."]
+        elif verdicts:
+            lines.insert(0, f"Verdicts, {title}")
         if not_judged:
             why = f"trained for fewer than {claims.MIN_STEPS} steps"
             lines.append(f"- not judged, because {why}: {escape_markdown(', '.join(not_judged))}")

@@ -5,8 +5,8 @@
     python -m scores.table --settings true runs/settings/*/*.json --out_dir runs/settings
     python -m scores.table --runs runs/scores rope cable fox          # after scripts/score.sh
 
-All scores must have the same budget and the same text. Writes scores.md, with all encodings,
-summary.md, a short table of the best and the references, and scores.png, with one point per
+All scores must have the same budget and the same text. Writes scores.md, a short table of the best
+and the references, scores.csv, with all encodings and intervals, and scores.png, with one point per
 encoding: perplexity at 16 times the training length against recall of text at the same distance.
 
 --settings writes settings.md, the table of encodings in other settings: learning rates, training
@@ -38,8 +38,13 @@ from scores.criterion import BOUNDS, CLAIMS, FAR, REFERENCE
 from scores.score_file import Score
 
 REFERENCES = ("rope", REFERENCE)
-BEST = ("1", "2", "3")  # places in the summary
-DETAILS = ("at 16x / cable", "recall at 4x (%)", "trained recall at 1x (%)", "steps to 95%")
+MAX_ROWS = 15  # of the short table
+MEASURED = (  # columns of the short table, without intervals
+    "perplexity at 16x / cable",
+    "recall at 16x (%)",
+    "trained recall at 16x (%)",
+    "speed / rope",
+)
 SHORT = {HOLDS: "yes", FAILS: "no", UNDECIDED: "?"}
 
 
@@ -74,8 +79,8 @@ def main(argv=None):
     else:
         scores = read_scores(config.scores)
         rows = score_rows(scores)
-        print(out.add_text("scores.md", Table.from_rows(rows).markdown(), caption(scores)))
-        out.add_text("summary.md", *summarize(rows, scores[REFERENCE].budget))
+        print(out.add_text("scores.md", shorten(rows).markdown(), caption(scores)))
+        out.add("scores.csv", Table.from_rows(rows).csv())
         out.add_plot("scores", partial(draw, scores))
     out.write()
 
@@ -106,7 +111,6 @@ def card(pe: str, scores: dict[str, Score]) -> str:
         field = f"{entry['receptive_field']:,.0f} of {int(length):,}" if entry else MISSING
         row |= {"receptive field (tokens)": field, "parameters": count(score.parameters)}
     cells = [list(row) for row in zip(*Table.from_rows(shown).cells, strict=True)]
-    cells[0][0] = "place"
     verdicts = criterion.judge(scores[pe], scores[REFERENCE])
     texts = "\n".join(f"- {verdict}" for verdict in verdicts)
     title = f"# {escape_markdown(pe)}"
@@ -133,12 +137,12 @@ def score_rows(scores: dict[str, Score]) -> list[dict[str, str]]:
         score = scores[pe]
         ratio = criterion.perplexity_ratio(score, FAR, reference)
         row = {
-            "": str(place or MISSING),
+            "place": str(place or MISSING),
             "encoding": pe,
             **outcomes(score, reference),
             "perplexity at 1x": estimate(criterion.perplexity(score, 1)),
-            "at 16x": estimate(criterion.perplexity(score, FAR)),
-            "at 16x / cable": MISSING if pe == REFERENCE else with_interval(ratio, 3),
+            "perplexity at 16x": estimate(criterion.perplexity(score, FAR)),
+            "perplexity at 16x / cable": MISSING if pe == REFERENCE else with_interval(ratio, 3),
             "recall at 4x (%)": with_interval(criterion.recall(score, 4)),
             "recall at 16x (%)": with_interval(criterion.recall(score, FAR)),
             **accuracies(score),
@@ -175,21 +179,17 @@ def count(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}"
 
 
-def summarize(rows: list[dict[str, str]], budget: dict) -> tuple[str, str]:
-    """Return the best encodings and the references of a table of scores, and what this shows."""
-    names = [name for name in rows[0] if name not in DETAILS][:-1]
-    table = [
-        {name: row[name].partition(" (")[0] for name in names}
-        for row in rows
-        if row[""] in BEST or row["encoding"] in REFERENCES
-    ]
-    parts = "; ".join(f"{claim} ({name})" for name, claim in CLAIMS.items())
-    return Table.from_rows(table).markdown(), (
-        f"Places among {len(rows) - 1} encodings; {REFERENCE} is the reference. Mean of "
-        f"{len(budget['seeds'])} seeds. Criterion: {parts}. "
-        f"?: not decided. Trained at {budget['training']['block_size']:,} tokens, "
-        f"{budget['recall_training']['block_size']:,} for trained recall."
-    )
+def shorten(rows: list[dict[str, str]]) -> Table:
+    """Return the rows of the best encodings and of the references, without intervals."""
+    others = [row["encoding"] for row in rows if row["encoding"] not in REFERENCES]
+    shown = {*others[: MAX_ROWS - len(REFERENCES)], *REFERENCES}
+    table = []
+    for row in rows:
+        if row["encoding"] in shown:
+            parts = {"a, b, c, speed": " ".join(row[part] for part in CLAIMS)}
+            measured = {name: row[name].partition(" (")[0] for name in MEASURED}
+            table.append({name: row[name] for name in ("place", "encoding")} | parts | measured)
+    return Table.from_rows(table)
 
 
 def caption(scores: dict[str, Score]) -> str:
@@ -197,16 +197,13 @@ def caption(scores: dict[str, Score]) -> str:
     score = scores[REFERENCE]
     training, task = score.budget["training"], score.budget["recall_training"]
     seeds = len(score.budget["seeds"])
+    parts = "; ".join(f"{name}: {claim}" for name, claim in CLAIMS.items())
     return (
-        f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''} each, in brackets 95% "
-        f"intervals over text and seeds; those relative to {REFERENCE} are paired. Sorted by the "
-        "number of parts of the criterion that hold (a, b, c, speed; ?: not decided), then by "
-        f"perplexity at {FAR} times the training length. Perplexity and recall of text: "
-        f"{score.text['dataset']} ({score.text['split']}), trained for {training['steps']:,} steps "
-        f"at {training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
-        f"{task['block_size']:,} tokens; steps to an accuracy of 95%, by seed. Multiples are of "
-        f"these training lengths. KV cache: bytes per token in float32. {MISSING}: the encoding "
-        "does not support the length, or its pattern has more layers than the recall task."
+        f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''} each; all with 95% "
+        f"intervals: scores.csv. Sorted by the number of parts that hold (?: not decided), then by "
+        f"perplexity. {parts}. Text: {score.text['dataset']} ({score.text['split']}), "
+        f"{training['steps']:,} steps at {training['block_size']:,} tokens; trained recall: "
+        f"{task['steps']:,} steps at {task['block_size']:,} tokens. Multiples are of these lengths."
     )
 
 

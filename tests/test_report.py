@@ -239,7 +239,7 @@ def test_refusals(refused, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
+def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys, monkeypatch):
     trained = record("cable", {256: 4.0, 4096: 3.9}) | {"step": 500}
     short = record("rope", {256: 4.0, 4096: 9.0}) | {"step": 40}
 
@@ -272,9 +272,14 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
     ]
     assert verdicts(short) == ["- not judged, because trained for fewer than 50 steps: rope"]
     assert verdicts(trained, short, flags=("--verdicts", "false")) == []
+    monkeypatch.setattr(report, "MAX_LISTED", 0)
+    capsys.readouterr()
+    assert verdicts(trained) == ["[Verdicts](verdicts.csv): 1 holds."]
+    printed = capsys.readouterr().out.partition("\nVerdicts of perplexity, with 95% ")[2]
+    assert "(CABLE, section 5.1): 0.975 (0.975 to 0.975): **holds**" in printed
 
 
-def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
+def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
     """Table 3 of the Sandwich paper, trained at 512 tokens; here at 256.
 
     alibi is above sandwich by 0.2 in each of three seeds (the paper: dagger on ArXiv at 2x, none at
@@ -295,7 +300,8 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     flags = ("--paper", str(paper.FOLDER / "sandwich_table3_arxiv.csv"))
     report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
     parts = (tmp_path / "out" / "perplexity.md").read_text().split("\n\n")
-    table, caption, comparison, explained, verdicts = parts
+    table, caption, comparison, explained, _ = parts
+    verdicts = capsys.readouterr().out.partition("wrote")[0].rstrip()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert rows[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
     assert rows[2] == [
@@ -323,19 +329,21 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     other = save(tmp_path / "other.json", measured)
     report.main([*paths, other, *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
-    assert "5.30 ± 0.10†" in text and "1 of 1 agree, 0 disagree, 0 are not significant" in text
+    assert "5.30 ± 0.10†" in text
+    assert "1 of 1 agree, 0 disagree, 0 are not significant" in capsys.readouterr().out
     assert "Encodings that the paper's table does not have are not marked." in text
     # One seed of one encoding is missing: no marks, and nothing is measured.
     report.main([*paths[:-2], *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
     assert "t-test over 3 seeds" not in text
-    assert text.count("seeds) (Sandwich, table 3): **not measured**") == 2
+    printed = capsys.readouterr().out
+    assert printed.count("seeds) (Sandwich, table 3): **not measured**") == 2
     # Another protocol than the paper's: its claims are not judged.
     for path in paths:
         measured = json.loads(Path(path).read_text()) | {"protocol": {"name": "segments"}}
         save(Path(path), measured)
     report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
-    assert "(Sandwich, table 3):" not in (tmp_path / "out" / "perplexity.md").read_text()
+    assert "(Sandwich, table 3):" not in capsys.readouterr().out
 
 
 def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):

@@ -93,18 +93,20 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     parts = [
         "# Claims of the papers",
         f"{len(claims)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): {at_small}. "
-        "The linked tables have the measured values with 95% intervals (docs/evaluation.md has "
-        "the rule). Reports that compare fewer encodings than others are left out. Bounds that "
-        "no paper prints are marked as ours. –: not measured.",
+        "verdicts.csv next to a linked table has the measured values with 95% intervals "
+        "(docs/evaluation.md has the rule). Reports that compare fewer encodings than others are "
+        "left out. Bounds that no paper prints are marked as ours. –: not measured.",
     ]
     for name, title in TITLES.items():
         rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
         of_paper = [claim for claim in claims.values() if claim.paper == name]
-        for claim in sorted(of_paper, key=lambda claim: claim.where):
+        measured = [each for each in of_paper if any(each.key in by for by in scales.values())]
+        for claim in sorted(measured, key=lambda claim: claim.where):
             cells = [_cell(claim, found.get(claim.key, []), out_dir) for found in scales.values()]
             rows.append([escape_markdown(claim.where), escape_markdown(claim.claim), *cells])
         rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+        parts.append(f"Not measured: {len(of_paper) - len(measured)} claims of claims.yaml.")
     return "\n\n".join(parts) + "\n"
 
 

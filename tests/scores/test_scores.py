@@ -1,5 +1,6 @@
 """Score files, cards and the table: from runs of tiny models, and from hand-made scores."""
 
+import csv
 import hashlib
 import json
 import shutil
@@ -187,9 +188,9 @@ def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys, refuse
     paths = write(tmp_path / "in", pattern, make_score("rope"), make_score("cable", gained=0.002))
     table.main([*map(str, paths), "--out_dir", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "| cable@3_nope@1 | yes | yes |   — |   yes |" in printed
     (row,) = [line for line in printed.splitlines() if "| cable@3_nope@1 |" in line]
-    assert cells(row)[-3:-1] == ["—", "1.00"]  # steps to 95%, speed
+    assert cells(row)[2] == "yes yes — yes"
+    assert cells(row)[-2:] == ["—", "1.00"]  # trained recall, speed
     text = table.card("cable@3_nope@1", score_file.read_folder(tmp_path / "in"))
     assert "**not measured**" in text
     other = make_score("fox")
@@ -230,23 +231,25 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
     scores[2]["steps_to_95"] = {"1": 350, "2": None, "3": 350}
     paths = write(tmp_path / "in", *scores)
     table.main([*map(str, paths), "--out_dir", str(tmp_path)])
-    lines = (tmp_path / "scores.md").read_text().splitlines()
-    rows = [cells(line) for line in lines[2:6]]
+    with open(tmp_path / "scores.csv", newline="") as file:
+        rows = list(csv.reader(file))[1:]
     assert rows[0][-3] == "350, —, 350"
     assert [row[1] for row in rows] == ["winner", "forgets", "cable", "rope"]
     assert rows[0][:6] == ["1", "winner", "yes", "yes", "yes", "yes"]
     assert rows[2][2:4] == ["—", "—"] and rows[3][2:5] == ["no", "yes", "no"]
-    assert "4 encodings, 3 seeds each" in lines[7]
-    losers = [make_score(f"loser{n}", loss=1.6 + n, gained=0.0, speed=0.5) for n in range(2)]
+    assert "4 encodings, 3 seeds each" in (tmp_path / "scores.md").read_text()
+    losers = [make_score(f"loser{n}", loss=1.6 + n, gained=0.0, speed=0.5) for n in range(13)]
     table.main([*map(str, [*paths, *write(tmp_path / "in", *losers)]), "--out_dir", str(tmp_path)])
-    text = (tmp_path / "summary.md").read_text()
-    rows = [cells(line) for line in text.splitlines()[2:6]]
-    # The first three and the references.
-    assert [row[1] for row in rows] == ["winner", "forgets", "cable", "rope"]
-    assert [row[0] for row in rows] == ["1", "2", "—", "3"]  # cable is the reference
-    assert rows[0][2:6] == ["yes", "yes", "yes", "yes"] and rows[2][2:4] == ["—", "—"]
-    assert rows[0][7:9] == ["4.26", "1.98"]  # exp(1.45), 100 (1 - exp(-0.02))
-    assert "Places among 5 encodings; cable is the reference. Mean of 3 seeds." in text
+    text = (tmp_path / "scores.md").read_text()
+    rows = [cells(line) for line in text.split("\n\n")[0].splitlines()[2:]]
+    # The best 13 and the references.
+    assert len(rows) == 15 and "loser10" in text and "loser11" not in text
+    assert [row[:3] for row in rows[:3]] == [
+        ["1", "winner", "yes yes yes yes"],
+        ["2", "forgets", "yes no yes yes"],
+        ["—", "cable", "— — yes yes"],
+    ]
+    assert rows[0][3:5] == ["0.951", "1.98"]  # exp(1.45 - 1.5), 100 (1 - exp(-0.02))
 
 
 @pytest.mark.parametrize(
