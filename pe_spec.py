@@ -155,7 +155,7 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
         cls = ENCODINGS[name]
         if not causal and not cls.supports_bidirectional:
             problems.append(f"{name} supports decoders only: use another encoding for an encoder")
-        options, option_problems = _parse_options(name, cls, words)
+        options, option_problems = _parse_options(name, cls, words) if words else ({}, [])
         problems += option_problems
         parsed.append((cls, options))
     for hook in ("embed", "rotate", "logits_transform"):

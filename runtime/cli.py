@@ -338,30 +338,26 @@ def check_values(values: dict, config_class: type) -> list[str]:
     file name or be printed, and empty text unless that is the default.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
-    problems = []
-    for name, value in values.items():
-        for item in value if isinstance(value, list) else [value]:
-            problem = None
-            if isinstance(item, str):
-                problem = _text_problem(item, may_be_empty=fields[name].default == "")
-            elif isinstance(item, int | float):
-                problem = _number_problem(item, fields[name].metadata.get("maximum"))
-            if problem:
-                problems.append(f"{name} {problem}")
-    return problems
+    return [
+        f"{name} {problem}"
+        for name, value in values.items()
+        for item in (value if isinstance(value, list) else [value])
+        if (problem := _value_problem(item, fields[name]))
+    ]
 
 
-def _text_problem(text: str, may_be_empty: bool) -> str | None:
-    if not text and not may_be_empty:
-        return "is empty: pass a value, or leave it out"
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        return f"is {ascii(text)}: remove NUL and all that is not UTF-8"
-    return None
-
-
-def _number_problem(value: float, maximum: float | None) -> str | None:
+def _value_problem(value, field: dataclasses.Field) -> str | None:
+    """Return why no program can use a value, None if one can."""
+    if isinstance(value, str):
+        if not value and field.default != "":
+            return "is empty: pass a value, or leave it out"
+        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            return f"is {ascii(value)}: remove NUL and all that is not UTF-8"
+    if not isinstance(value, int | float):
+        return None
     if isinstance(value, float) and not math.isfinite(value):
         return f"is {value}: use a finite number"
+    maximum = field.metadata.get("maximum")
     if maximum is not None:
         limit = f"at most {maximum:,}"
     elif isinstance(value, float):

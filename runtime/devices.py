@@ -77,7 +77,12 @@ def select_device(
             raise InputError(f"--device {device} is one GPU for several processes: use cuda")
         selected = torch.device("cuda", local_rank)
     configure_backends(selected)
-    name, reason = _default_dtype(selected) if dtype == "auto" else (dtype, "")
+    name, reason = dtype, ""
+    if dtype == "auto" and bfloat16_in_hardware(selected):
+        name, reason = "bfloat16", " (has bfloat16 in hardware)"
+    elif dtype == "auto":
+        name = "float16" if selected.type == "cuda" else "float32"
+        reason = " (has no bfloat16 in hardware)"
     print(f"device {describe(selected)}, {name}{reason}")
     is_emulated = name == "float16" or not bfloat16_in_hardware(selected)
     if selected.type == "cpu" and name != "float32" and is_emulated:
@@ -121,14 +126,6 @@ def _check_gpu_is_usable(device: str) -> None:
         "cannot use it: install the build for its driver (docs/installation.md), or pass "
         "--device cpu"
     )
-
-
-def _default_dtype(device: torch.device) -> tuple[str, str]:
-    """Return the name of the default dtype of a device, and the reason."""
-    if bfloat16_in_hardware(device):
-        return "bfloat16", " (has bfloat16 in hardware)"
-    name = "float16" if device.type == "cuda" else "float32"
-    return name, " (has no bfloat16 in hardware)"
 
 
 def configure_backends(device: torch.device) -> None:
