@@ -210,7 +210,7 @@ def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, An
     found = {
         f"{file}, line {number}": value
         for number, value in enumerate(lines, 1)
-        if not separator or (isinstance(value, dict) and _name_of(value) == name)
+        if not separator or (isinstance(value, dict) and value.get("run", value.get("pe")) == name)
     }
     if not found:
         raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")
@@ -218,11 +218,6 @@ def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, An
         if schema and (problem := find_mismatch(value, schema)):
             raise InputError(f"{source}: {problem}: {remedy}")
     return found
-
-
-def _name_of(record: dict):
-    """Return what selects a line: the name of the run, or the encoding of a score."""
-    return record.get("run", record.get("pe"))
 
 
 def _json_value(line: bytes):
