@@ -24,8 +24,9 @@ compare          record of bench.py compare: speed relative to other people's co
 growth           record of bench.py growth: time per token by context, with a plot
 training_lengths records of perplexity of runs of different training length, and of `bench.py train`
 
-Runs that differ only in their seed become one column, mean ± standard deviation. Each data set and
-each protocol gets its own table. --paper adds the numbers that a paper printed.
+Runs that differ only in their seed become one column, mean ± standard deviation. Runs that differ
+in more than encoding and seed are not compared, except in the settings of --may_differ. Each data
+set and each protocol gets its own table. --paper adds the numbers that a paper printed.
 
 A verdict holds, fails or is not decided by the 95% interval of what was measured
 (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All are printed, and written to
@@ -60,7 +61,15 @@ from evaluation import record_schema
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, reports, tables
 from reporting.claims import index, paper_tables
-from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
+from reporting.columns import (
+    Column,
+    describe_settings,
+    differing_settings,
+    differing_texts,
+    group_by_protocol,
+    in_order,
+    make_columns,
+)
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
@@ -97,6 +106,9 @@ class Config:
     """make every committed table and plot (results/reports.yaml)"""
     check: bool = False
     """with --all: compare with the committed files, and write nothing"""
+    may_differ: str = ""
+    """settings that were tuned for each run, or are the subject of the comparison, as in
+    lr,block_size"""
     verdicts: bool = True
     """judge the papers' claims; false for functional tests"""
 
@@ -105,7 +117,7 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
-    out = Report(config.out_dir, config.verdicts)
+    out = Report(config.out_dir, config.verdicts, tuple(config.may_differ.split(",")))
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
@@ -153,10 +165,12 @@ def main(argv=None):
 class Report(Folder):
     """The files of a report, with its verdicts."""
 
-    def __init__(self, path: str, judges: bool):
+    def __init__(self, path: str, judges: bool, may_differ: tuple[str, ...]):
         super().__init__(path)
         self.judges = judges
         """whether the report has verdicts"""
+        self.may_differ = may_differ
+        """settings in which runs that are compared may differ"""
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
         self.listed: list[str] = []
@@ -253,7 +267,7 @@ def report_generalization(records: list[dict], out: Report) -> None:
         caption += f" Models are tested on different text or contexts: {names}."
     trained = [*filter(claims.has_verdicts, records)]
     short = [record["run"] for record in records if not claims.has_verdicts(record)]
-    verdicts = claims.judge_generalization(trained)
+    verdicts = claims.judge_generalization(trained, out.may_differ)
     out.add_table(stem, table, caption, out.add_verdicts(stem, records, verdicts, short))
 
 
@@ -275,9 +289,10 @@ def report_lengths(
         suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
         stem = f"{metric.stem}{suffix}"
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
-        columns = make_columns(group, metric.key)
+        columns = make_columns(group, metric.key, out.may_differ)
         marks, caption = seed_marks(columns, matching)
-        parts = [f"{metric.caption(group)}{caption}"]
+        warning, differences = describe_differences(columns, out.may_differ)
+        parts = [f"{metric.caption(group)}{caption}{differences}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
             compared, caption = comparison
@@ -288,12 +303,40 @@ def report_lengths(
             verdicts = judge(trained) if trained else []
             labels = [column.label for column in short] if short and judge(short) else []
             parts.append(out.add_verdicts(stem, group, verdicts, labels))
-        out.add_table(stem, metric.table(columns, marks=marks, printed=matching), *parts)
+        table = metric.table(columns, marks=marks, printed=matching)
+        out.add_table(stem, table, *parts, warning=warning)
         entries = metrics.entries_of(group)
         for name, draw in metric.plots.items() if entries else ():
             # Records may lack the field that this plot shows.
             if name != "by_position" or all(name in entry for entry in entries):
                 out.add_plot(f"{name}{suffix}", partial(draw, columns))
+
+
+def describe_differences(columns: list[Column], may_differ: tuple[str, ...]) -> tuple[str, str]:
+    """Return a warning about settings that prevent comparisons, and a sentence on the others.
+
+    Sizes and training lengths are in the labels of the columns, and are judged separately.
+    """
+    models = {}
+    for column in columns:
+        first = column.records[0]
+        models.setdefault((first.get("size"), column.trained_at), []).append(first)
+    names = [name for group in models.values() for name in differing_settings(group)]
+    names = sorted({*names})
+    wrong = [name for name in names if name not in may_differ]
+    warning, sentence = "", ""
+    if wrong:
+        values = escape_markdown(describe_settings(columns, wrong))
+        warning = (
+            f"**Not comparable**, because the runs differ in more than encoding and seed: {values}."
+        )
+    shown = [name for name in names if name in may_differ]
+    if shown:
+        sentence = f" Settings that differ: {escape_markdown(describe_settings(columns, shown))}."
+    unknown = [each.label for each in columns if each.records[0].get("settings") is None]
+    if unknown:
+        sentence += f" Settings are unknown: {escape_markdown(', '.join(unknown))}."
+    return warning, sentence
 
 
 def trained_long_enough(columns: list[Column]) -> tuple[list[Column], list[Column]]:
@@ -336,7 +379,7 @@ def report_training_lengths(
     if printed and printed.metric != paper.TRAINING_LENGTHS:
         printed = None
     for number, group in enumerate(group_by_protocol(perplexities), 1):
-        columns = make_columns(group, PERPLEXITY.key)
+        columns = make_columns(group, PERPLEXITY.key, out.may_differ)
         compared = paper_tables.training_length_table(columns, results, printed)
         if compared is None or "objective" in group[0]:
             continue

@@ -306,6 +306,14 @@ class Experiment:
             words += ["--paper", found[0]]
         if self.config.scale == "smoke":
             words += ["--verdicts", "false"]
+        # Settings that are tuned, or that the experiment compares.
+        differing = ["lr"] if "small" in (self.config.scale, *self.config.train) else []
+        differing += ["block_size"] if len(self.config.block_size) > 1 else []
+        if self.config.continue_as:
+            flags = cli.split_flags(shlex.split(self.format(self.config.continue_flags)))
+            differing += ["step", "steps", *(name for name, _ in flags)]
+        differing += [flag[2:] for flag, _ in self.swept[:1]]
+        words += ["--may_differ", ",".join(dict.fromkeys(differing))] if differing else []
         return Job(f"report {out.name}", words)
 
     def add(self, name: str, words: list[str], needs: list[Job], reports=(), **fields) -> Job:

@@ -21,6 +21,8 @@ PAPER_ORDER = (
 # What a label shows, and what else must agree between the seeds of one column.
 LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
+# What runs must share to be compared, in addition to their settings.
+TRAINING_KEYS = ("size", "block_size", "step", "training_text")
 
 
 @dataclass
@@ -32,11 +34,20 @@ class Column:
     records: list[dict]
     key: str
     """key of the value in an entry of record["lengths"], e.g. "perplexity" """
+    may_differ: tuple[str, ...] = ()
+    """settings that were tuned for each run, or are the subject of the comparison"""
 
     @property
     def trained_at(self) -> int:
         """Training length in tokens."""
         return self.records[0]["block_size"]
+
+    def differing(self, other: "Column", *ignored: str) -> list[str]:
+        """Return the settings in which two columns differ, without those that may differ."""
+        if self is other:
+            return []
+        names = differing_settings([self.records[0], other.records[0]])
+        return [name for name in names if name not in (*self.may_differ, *ignored)]
 
     def lengths(self) -> list[int]:
         """Return the lengths of all records, ascending."""
@@ -85,7 +96,7 @@ def dataset_of(record: dict) -> str:
     return record["data"]["dataset"].removesuffix("-bytes")
 
 
-def make_columns(records: list[dict], key: str) -> list[Column]:
+def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()) -> list[Column]:
     """Return the columns of a table, in order; key: of the value, in an entry of a record.
 
     A label is the encoding, plus model size, training length and KV cache window where columns of
@@ -101,9 +112,13 @@ def make_columns(records: list[dict], key: str) -> list[Column]:
         suffix = _label_suffix(setup, setups)
         seeds = {record.get("seed") for record in group}
         if len(seeds) == len(group) and setups.count(setup) == 1:
-            columns.append(Column(pe + suffix, pe, group, key))
+            columns.append(Column(pe + suffix, pe, group, key, may_differ))
         else:
-            columns += [Column(record["run"] + suffix, pe, [record], key) for record in group]
+            names = [record["run"] + suffix for record in group]
+            columns += [
+                Column(name, pe, [record], key, may_differ)
+                for name, record in zip(names, group, strict=True)
+            ]
     counts = Counter(column.label for column in columns)
     for column in columns:
         folder = column.records[0].get("folder")
@@ -118,6 +133,35 @@ def setup_of(record: dict) -> tuple:
     recipe["plugins"] = sorted((record.get("plugin") or {}).values())  # SHA-256 of the files
     labels = (record.get(name) for name in LABEL_KEYS)
     return (*labels, json.dumps(recipe, sort_keys=True))
+
+
+def differing_settings(records: list[dict]) -> list[str]:
+    """Return the names of the settings of training in which records differ.
+
+    Encoding and seed are not among them. Records without settings agree with all.
+    """
+    known = [training_of(record) for record in records if record.get("settings") is not None]
+    names = sorted({name for training in known for name in training})
+    return [name for name in names if len({str(each.get(name)) for each in known}) > 1]
+
+
+def training_of(record: dict) -> dict:
+    """Return what a record's run was trained with, without encoding and seed."""
+    return record["settings"] | {name: record.get(name) for name in TRAINING_KEYS}
+
+
+def describe_settings(columns: list[Column], names: list[str]) -> str:
+    """Return the values of settings, each with its columns: "lr: 0.004 (cable), 0.008 (rope)"."""
+    parts = []
+    for name in names:
+        labels = {}
+        for column in columns:
+            if column.records[0].get("settings") is not None:
+                value = str(training_of(column.records[0]).get(name))
+                labels.setdefault(value[:12], []).append(column.label)
+        values = [f"{value} ({', '.join(found)})" for value, found in labels.items()]
+        parts.append(f"{name}: {', '.join(values)}")
+    return "; ".join(parts)
 
 
 def record_labels(records: list[dict]) -> list[str]:

@@ -167,9 +167,13 @@ class Folder:
         self.files[name] = f"{text}\n".encode()
         return text
 
-    def add_table(self, stem: str, table: Table, *parts: str) -> None:
-        """Print and add a table with paragraphs as Markdown; add the table as CSV and LaTeX."""
-        print(f"{self.add_text(f'{stem}.md', table.markdown(), *parts)}\n")
+    def add_table(self, stem: str, table: Table, *parts: str, warning: str = "") -> None:
+        """Print and add a table with paragraphs as Markdown; add the table as CSV and LaTeX.
+
+        warning: a paragraph above the table.
+        """
+        text = self.add_text(f"{stem}.md", *filter(None, [warning]), table.markdown(), *parts)
+        print(f"{text}\n")
         self.add(f"{stem}.csv", table.csv())
         self.add(f"{stem}.tex", f"{table.latex()}\n")
 

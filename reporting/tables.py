@@ -79,14 +79,15 @@ def seed_marks(columns: list[Column], reference: str) -> Marks:
     """Return the marks of paired tests over seeds (evaluation/significance.py).
 
     reference: encoding that the others are compared with. {} if it has no column, or if a column
-    has fewer than two seeds.
+    has fewer than two seeds. Columns with other settings get no marks.
     """
     first = next((column for column in columns if column.pe == reference), None)
     if first is None or any(len(column.records) < 2 for column in columns):
         return {}
     marks: Marks = {}
     for column in columns:
-        for length in column.lengths() if column is not first else ():
+        is_other = column is not first and not first.differing(column)
+        for length in column.lengths() if is_other else ():
             values = column.values_by_seed(length)
             compared = compare_seeds(first.values_by_seed(length), values)
             if compared:

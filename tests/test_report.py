@@ -379,3 +379,39 @@ def test_one_run_of_a_file_can_be_selected(tmp_path, refused):
     (line,) = refused(report.main, path, *flags)
     assert f"{path}, line 2 is not a record of eval_*.py or bench.py" in line
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("steps", 60), ("lr", 1e-3), ("tokens_per_step", 512), ("training_text", "b" * 64)]
+    + [("block_size", 128), ("size", "tiny"), ("step", 60), ("seed", 2)],
+)
+def test_runs_that_differ_in_more_than_encoding_and_seed_are_not_compared(tmp_path, name, value):
+    """Growth is of one run and stays judged; --may_differ allows the comparison."""
+    settings = {"steps": 200, "lr": 2e-3, "tokens_per_step": 1024}
+    near, far = {128: 4.2, 256: 4.0}, {"cable": 3.9, "rope": 8.0}
+    records = [record(pe, near | {512: x, 4096: x}, seed=1) for pe, x in far.items()]
+    for each in records:
+        each |= {"settings": dict(settings), "training_text": "a" * 64, "step": 200}
+    (records[1]["settings"] if name in settings else records[1])[name] = value
+    paths = [save(tmp_path / f"{each['pe']}.json", each) for each in records]
+
+    def outcomes(*flags):
+        report.main([*paths, "--out_dir", str(tmp_path / "out"), *flags])
+        with open(tmp_path / "out" / "verdicts.csv", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if "cable: perplexity" in row["claim"]]
+        return {row["key"].split()[0]: row["outcome"] for row in rows}
+
+    compared = outcomes()
+    text = (tmp_path / "out" / "perplexity.md").read_text()
+    assert compared["growth"] == "holds"
+    if name == "seed":
+        assert compared["lower"] == "holds" and "omparable" not in text
+        return
+    assert compared["lower"] == "not comparable"
+    assert f"the runs differ in {name}: **not comparable**" in text
+    if name not in ("size", "block_size"):  # in the labels
+        assert text.startswith("**Not comparable**, because the runs differ in more than encoding")
+        assert outcomes("--may_differ", name)["lower"] == "holds"
+        text = (tmp_path / "out" / "perplexity.md").read_text()
+        assert f"Settings that differ: {name}: " in text

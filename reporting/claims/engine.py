@@ -14,14 +14,23 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
 from reporting.claims.catalog import Claim
-from reporting.claims.verdicts import HOLDS, Verdict, combine, judge_bound, printed_interval
+from reporting.claims.verdicts import (
+    HOLDS,
+    NOT_COMPARABLE,
+    Incomparable,
+    Verdict,
+    combine,
+    incomparable_settings,
+    judge_bound,
+    printed_interval,
+)
 from reporting.columns import Column, entry_pairs
 
 # An encoding of another paper, and the name of the same encoding in the claims of version 1.
 CLAIMED_AS = {"fox": "cable-v1"}
 ALONE = ("", "")  # name of a single comparison
 
-Comparisons = dict[tuple[str, str], Interval | None]
+Comparisons = dict[tuple[str, str], Interval | Incomparable | None]
 Measured = Iterator[tuple[Claim, Comparisons]]
 
 
@@ -37,7 +46,12 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict:
     It shows the least favorable one, and how many agree unless all do. It names the other encodings
     that were compared, or all if none was.
     """
-    measured = {name: interval for name, interval in comparisons.items() if interval is not None}
+    if settings := incomparable_settings(comparisons.values()):
+        verdict = claim.unmeasured()
+        verdict.measured = f"the runs differ in {', '.join(settings)}"
+        verdict.outcome = NOT_COMPARABLE
+        return verdict
+    measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
     compared = {other for other, _ in measured}
     if claim.others and compared - {""}:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
@@ -70,8 +84,10 @@ def _distance(value: float, relation: str) -> float:
 
 
 def perplexity_ratio(
-    over: Column, over_length: float, under: Column, under_length: float
-) -> Interval:
-    """Return the ratio of the perplexities of two columns."""
+    over: Column, over_length: float, under: Column, under_length: float, ignored: str = ""
+) -> Interval | Incomparable:
+    """Return the ratio of the perplexities of two columns; ignored: a setting that may differ."""
+    if settings := over.differing(under, ignored):
+        return Incomparable(tuple(settings))
     pairs = entry_pairs(over, round(over_length), under, round(under_length))
     return intervals.perplexity_ratio(pairs)

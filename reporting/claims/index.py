@@ -17,7 +17,15 @@ from runtime.schema import Name, Text, fields, find_mismatch
 
 from errors import InputError
 from reporting.claims import catalog
-from reporting.claims.verdicts import FAILS, HOLDS, NO_INTERVAL, NOT_MEASURED, UNDECIDED, Verdict
+from reporting.claims.verdicts import (
+    FAILS,
+    HOLDS,
+    NO_INTERVAL,
+    NOT_COMPARABLE,
+    NOT_MEASURED,
+    UNDECIDED,
+    Verdict,
+)
 from reporting.formatting import escape_markdown
 from reporting.paper import SANDWICH
 
@@ -28,11 +36,12 @@ TITLES = {
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
 OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
+OUTCOMES |= {NOT_COMPARABLE: "are not comparable"}
 COUNTED = OUTCOMES | {NOT_MEASURED: "are not measured", "mixed": "have verdicts that differ"}
 ROW = fields(  # of verdicts.csv
     {
         "claim paper where measured key others sizes": Text,
-        "outcome": Literal[HOLDS, FAILS, UNDECIDED, NOT_MEASURED],
+        "outcome": Literal[HOLDS, FAILS, UNDECIDED, NOT_COMPARABLE, NOT_MEASURED],
         "table": Name,
     }
 )

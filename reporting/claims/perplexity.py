@@ -11,9 +11,12 @@ from reporting.claims.verdicts import (
     FAILS,
     FAR_MULTIPLES,
     HOLDS,
+    NOT_COMPARABLE,
     UNDECIDED,
+    Incomparable,
     Verdict,
     combine,
+    incomparable_settings,
     judge_bound,
 )
 from reporting.columns import Column, dataset_of
@@ -48,6 +51,7 @@ def judge_perplexity(
         model = _Model(group, trained_at, printed)
         if len(groups) > 1:
             model.prefix = f"{size}, trained with {trained_at:,} tokens: "
+            model.elsewhere = [column for column in columns if column not in group]
         sections = ("growth", "lower", "growth_on_data", "lower_on_data")
         verdicts += judge(sections, _at_multiples, model)
         verdicts += _judge_order(model, printed)
@@ -82,6 +86,7 @@ class _Model:
 
     def __init__(self, columns: list[Column], trained_at: int, printed: PaperTable | None):
         self.prefix = ""
+        self.elsewhere: list[Column] = []  # of other sizes or training lengths
         self.record = columns[0].records[0]
         self.trained_at = trained_at
         self.encodings: set[str] = set()
@@ -116,7 +121,16 @@ class _Model:
         comparable = [m for m in measured if m < 1 or (m == int(m) and m <= FAR)]
         return [multiple for multiple in comparable if multiple >= catalog.SMALLEST[at]]
 
-    def ratio(self, over: tuple[str, float], under: tuple[str, float]) -> Interval | None:
+    def incomparable(self, claim: Claim) -> Incomparable | None:
+        """Return what prevents a comparison with encodings of other sizes or training lengths."""
+        ours = [column for (pe, _), column in self.columns.items() if pe == claim.encoding]
+        others = [column for column in self.elsewhere if column.pe in claim.others]
+        settings = [name for other in others for own in ours[:1] for name in own.differing(other)]
+        return Incomparable(tuple(settings)) if settings else None
+
+    def ratio(
+        self, over: tuple[str, float], under: tuple[str, float]
+    ) -> Interval | Incomparable | None:
         """Return the ratio of two perplexities, each of an encoding at a multiple."""
         if over not in self.columns or under not in self.columns:
             return None
@@ -127,7 +141,11 @@ class _Model:
 def _at_multiples(claim: Claim, model: _Model) -> Measured:
     """Compare an encoding with those of the others that were evaluated, or with itself at 1x."""
     others = [pe for pe in claim.others if pe in model.encodings]
-    if not model.is_of(claim) or (claim.others and not others):
+    if not model.is_of(claim):
+        return
+    if claim.others and not others:
+        if reason := model.incomparable(claim):
+            yield claim.but(prefix=model.prefix), {ALONE: reason}
         return
     pe, multiples = claim.encoding, model.multiples(claim.at)
     at = claim.at if isinstance(claim.at, str) else multiples
@@ -163,9 +181,12 @@ def _judge_order(model: _Model, printed: PaperTable | None) -> list[Verdict]:
             for b in values
             if values[b] / values[a] > 1 + TIE
         ]
-        outcomes = [judge_bound(ratio, ">", 1) for ratio in ratios if ratio]
+        outcomes = [judge_bound(each, ">", 1) for each in ratios if isinstance(each, Interval)]
         verdict = order.but(prefix=f"{model.prefix}at {multiple:g}x: ").unmeasured()
-        if outcomes:
+        if settings := incomparable_settings(ratios):
+            verdict.outcome = NOT_COMPARABLE
+            verdict.measured = f"the runs differ in {', '.join(settings)}"
+        elif outcomes:
             verdict.outcome, counts = combine(outcomes)
             verdict.measured = counts.replace(" agree", " pairs agree", 1)
         verdicts.append(verdict)
@@ -200,7 +221,7 @@ def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
         for column in ours:
             if column.trained_at <= length and column.values(length) and other.values(length):
                 name = f"{other.label} and {column.label} at {length:,} tokens"
-                ratios["", name] = perplexity_ratio(other, length, column, length)
+                ratios["", name] = perplexity_ratio(other, length, column, length, "block_size")
     yield claim, ratios
 
 

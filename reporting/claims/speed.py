@@ -18,9 +18,9 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 from reporting.claims import catalog
 from reporting.claims.catalog import Claim
-from reporting.claims.engine import ALONE, Measured, judge, perplexity_ratio
-from reporting.claims.verdicts import Verdict
-from reporting.columns import Column, dataset_of
+from reporting.claims.engine import ALONE, Measured, judge
+from reporting.claims.verdicts import Incomparable, Verdict
+from reporting.columns import Column, dataset_of, entry_pairs
 
 SIZES = ("small", "medium")  # of the papers' statements on speed
 SCALES = (1, 4, 32)  # scripts divide the paper's lengths by these, and use networks of other sizes
@@ -116,7 +116,8 @@ class Pair:
         The interval of the time is over rounds, unpaired.
         """
         ours, other = self.columns
-        ratios = {"perplexity": perplexity_ratio(ours, self.length, other, self.length)}
+        pairs = entry_pairs(ours, self.length, other, self.length)
+        ratios = {"perplexity": intervals.perplexity_ratio(pairs)}
         if self.entries:
             logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries]
             ratios["memory"] = memory_ratio(*self.entries)
@@ -138,7 +139,11 @@ def _costs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Measured:
         found = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
         if pair.speed and claim.quantity != "perplexity":
             found = found.but(prefix=on_device(pair.speed))
-        yield found, {ALONE: pair.ratios().get(claim.quantity)}
+        ratio = pair.ratios().get(claim.quantity)
+        settings = pair.columns[0].differing(pair.columns[1], "block_size")
+        if settings and claim.quantity == "perplexity":
+            ratio = Incomparable(tuple(settings))
+        yield found, {ALONE: ratio}
 
 
 def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:

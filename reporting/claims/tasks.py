@@ -9,8 +9,8 @@ from evaluation.intervals import MAX_SEGMENTS, Interval
 from reporting.claims import catalog
 from reporting.claims.catalog import Claim
 from reporting.claims.engine import ALONE, CLAIMED_AS, Measured, decide, judge
-from reporting.claims.verdicts import Verdict, has_verdicts
-from reporting.columns import Column, all_lengths, entry_pairs
+from reporting.claims.verdicts import Incomparable, Verdict, has_verdicts
+from reporting.columns import Column, all_lengths, differing_settings, entry_pairs
 from reporting.tables import ACCURACIES, FINAL, last, losses_by_encoding, values_on_other_data
 
 
@@ -84,11 +84,13 @@ def _scores(claim: Claim, columns: dict[str, Column], trained_at: int, lengths: 
 
 def _compare_scores(
     ours: Column, length: int, theirs: Column, other_length: int, is_ratio: bool = False
-) -> Interval | None:
+) -> Interval | Incomparable | None:
     """Return the difference or the ratio of two means, None if one is missing.
 
     Without the scores of the queries there is no interval.
     """
+    if settings := ours.differing(theirs):
+        return Incomparable(tuple(settings))
     mean, other_mean = ours.mean(length), theirs.mean(other_length)
     if mean is None or other_mean is None or (is_ratio and not other_mean):
         return None
@@ -100,7 +102,7 @@ def _compare_scores(
     return compare(scores)
 
 
-def judge_generalization(records: list[dict]) -> list[Verdict]:
+def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) -> list[Verdict]:
     """Return whether an encoding is the best on other data, for every size and measure.
 
     records: of eval_hellaswag.py and eval_extrapolation.py, see tables.values_on_other_data.
@@ -120,12 +122,14 @@ def judge_generalization(records: list[dict]) -> list[Verdict]:
         if measure in ACCURACIES:
             best = f"highest {measure}"
         claim = by_best.get(best, first).but(prefix=f"{size}: ", best=best)
-        found = _best(claim, measure, groups[measure, size])
+        found = _best(claim, measure, groups[measure, size], may_differ)
         verdicts += [decide(*measured) for measured in found]
     return verdicts
 
 
-def _best(claim: Claim, measure: str, by_encoding: dict[str, list[dict]]) -> Measured:
+def _best(
+    claim: Claim, measure: str, by_encoding: dict[str, list[dict]], may_differ: tuple[str, ...]
+) -> Measured:
     """Compare an encoding with the others on a measure, and show the next best."""
     others = [pe for pe in claim.others if pe in by_encoding]
     if claim.encoding not in by_encoding or not others:
@@ -140,6 +144,10 @@ def _best(claim: Claim, measure: str, by_encoding: dict[str, list[dict]]) -> Mea
     compared = {}
     for pe in others:
         pairs = _by_seed(by_encoding[claim.encoding], by_encoding[pe])
+        settings = {*differing_settings([*pairs[0]])} - {*may_differ}
+        if settings:
+            compared[pe, ""] = Incomparable(tuple(settings))
+            continue
         if is_accuracy:
             values = [[_percent_and_error(record, measure) for record in pair] for pair in pairs]
             difference = intervals.unpaired_difference([(ours, other) for ours, other in values])

@@ -16,6 +16,7 @@ from reporting.formatting import escape_markdown
 
 NO_INTERVAL = "(no interval)"  # in Verdict.measured
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
+NOT_COMPARABLE = "not comparable"  # the runs differ in more than encoding and seed
 
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
 # The multiple of the training length that "far" claims are about: the first that was evaluated.
@@ -32,7 +33,7 @@ class Verdict:
     """section, table or figure, as in "section 5.1", and whose bound it is; "" if there is none"""
     measured: str = ""
     outcome: str = NOT_MEASURED
-    """HOLDS, FAILS, UNDECIDED or NOT_MEASURED"""
+    """HOLDS, FAILS, UNDECIDED, NOT_COMPARABLE or NOT_MEASURED"""
     key: str = ""
     """of the claim, equal for all reports (Claim.key)"""
     others: str = ""
@@ -43,6 +44,19 @@ class Verdict:
         texts = map(escape_markdown, (f"{self.claim} ({source})", self.measured))
         parts = [*texts, f"**{self.outcome}**"]
         return ": ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Incomparable:
+    """In place of the interval of a comparison, the settings that prevent it."""
+
+    settings: tuple[str, ...]
+
+
+def incomparable_settings(comparisons) -> list[str]:
+    """Return the settings that prevent any of several comparisons."""
+    found = [each.settings for each in comparisons if isinstance(each, Incomparable)]
+    return sorted({name for settings in found for name in settings})
 
 
 def has_verdicts(record: dict) -> bool:
