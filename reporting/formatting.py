@@ -172,7 +172,7 @@ class Folder:
 
         warning: a paragraph above the table.
         """
-        text = self.add_text(f"{stem}.md", *filter(None, [warning]), table.markdown(), *parts)
+        text = self.add_text(f"{stem}.md", warning, table.markdown(), *parts)
         print(f"{text}\n")
         self.add(f"{stem}.csv", table.csv())
         self.add(f"{stem}.tex", f"{table.latex()}\n")
