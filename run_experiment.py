@@ -22,7 +22,6 @@ written whenever a run has been evaluated. Failed jobs are listed at the end.
     {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}    TEXT at this scale, else nothing
 """
 
-import contextlib
 import math
 import re
 import shlex
@@ -37,7 +36,7 @@ import yaml
 
 import pe_spec
 from errors import InputError
-from text_data.shards import Shards
+from text_data.named_data import prepare_command
 from training import cost, settings
 from training.scheduler import Job, Scheduler
 
@@ -50,12 +49,6 @@ ONCE = ("bench.py", "export_hf.py", "import_pretrained.py", "retrieval.prepare")
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
-PROGRAMS = {  # data set: (program and flags, split to evaluate on)
-    "fineweb-edu": (["prepare_fineweb.py"], "val"),
-    "fineweb": (["prepare_fineweb.py", "--dataset", "HuggingFaceFW/fineweb"], "val"),
-    "wikitext103": (["prepare_wikitext.py"], "test"),
-    "stdlib": (["prepare_text.py"], "val"),
-}
 
 
 @dataclass(frozen=True)
@@ -176,37 +169,6 @@ def main(argv: list[str] | None = None) -> None:
 def folder_name(flags: list[str]) -> str:
     """Return flags as a part of a folder's name, as in -steps5000; "": none."""
     return "".join(flags).replace("--", "-").replace("/", "_")
-
-
-def prepare_command(name: str, scale: str, flags: list[str]) -> tuple[str, str, list[str]]:
-    """Return the folder of a data set, the split to evaluate on, and the command to prepare it.
-
-    name: a data set, or a folder of shards. scale: full; small: bytes; smoke: the standard library
-    in place of others. flags: of the program at full scale. The command is empty if the shards
-    exist, from whatever source. Raises InputError for other names.
-    """
-    if name not in PROGRAMS:
-        if not [*Path(name).glob("*_val_*.bin")]:
-            problem = "has no shards" if Path(name).is_dir() else "does not exist"
-            known = ", ".join(PROGRAMS)
-            raise InputError(f"--data {name} {problem}: use {known}, or a folder of shards")
-        return name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", []
-    name = "stdlib" if scale == "smoke" else name
-    words, split = PROGRAMS[name]
-    folder = f"data/{name}"
-    if scale == "small" and name != "stdlib":
-        folder, flags = f"{folder}-bytes", ["--tokenizer", "bytes"]
-    elif scale != "full":
-        flags = []
-    elif "--tokenizer" in flags:
-        folder += f"-{flags[flags.index('--tokenizer') + 1].replace(':', '')}"
-    if name == "fineweb" or (name == "fineweb-edu" and scale == "small"):
-        flags = [*flags, "--shards", "2"]
-    with contextlib.suppress(InputError):
-        for each in ("train", split):
-            Shards(folder, each, "never")
-        return folder, split, []
-    return folder, split, [*words, *flags, "--out_dir", folder]
 
 
 class Data(NamedTuple):
