@@ -291,7 +291,8 @@ def report_lengths(
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key, out.may_differ)
         marks, caption = seed_marks(columns, matching)
-        warning, differences = describe_differences(columns, out.may_differ)
+        trained, short = trained_long_enough(columns)
+        warning, differences = describe_differences(trained, out.may_differ)
         parts = [f"{metric.caption(group)}{caption}{differences}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
@@ -299,7 +300,6 @@ def report_lengths(
             parts += [compared.markdown(), caption]
         if metric.judge:
             judge = partial(metric.judge, printed=matching, perplexities=others)
-            trained, short = trained_long_enough(columns)
             verdicts = judge(trained) if trained else []
             labels = [column.label for column in short] if short and judge(short) else []
             parts.append(out.add_verdicts(stem, group, verdicts, labels))

@@ -186,7 +186,7 @@ def _parse_problems(message: str, fields: dict) -> list[str]:
 def _describe_type(kind) -> str:
     """Return what a setting of a type takes: "an integer or null"."""
     if typing.get_origin(kind) is Literal:
-        words = typing.get_args(kind)
+        words = [*typing.get_args(kind)]
         return f"one of {', '.join(words)}" if len(words) > 1 else words[0]
     if members := typing.get_args(kind):
         return " or ".join(map(_describe_type, members))
