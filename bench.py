@@ -140,7 +140,10 @@ class Config:
         if "growth" in self.what and len(self.own_names()) > 1:
             problems.append("growth measures one encoding: pass a single one in --encodings")
         if "compare" in self.what:
-            baselines.nanogpt_folder()
+            try:
+                baselines.nanogpt_folder()
+            except InputError as error:
+                problems += error.problems
         if {"prepare", "compare"} & {*self.what} and self.source:
             source = Path(self.source)
             if not (text_sources.table_format(source) and source.is_file()):

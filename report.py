@@ -69,6 +69,7 @@ from reporting.columns import (
     group_by_protocol,
     in_order,
     make_columns,
+    training_of,
 )
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
@@ -117,7 +118,8 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
-    out = Report(config.out_dir, config.verdicts, tuple(config.may_differ.split(",")))
+    may_differ = tuple(name.strip() for name in config.may_differ.split(",") if name.strip())
+    out = Report(config.out_dir, config.verdicts, may_differ)
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
@@ -140,6 +142,11 @@ def main(argv=None):
     records = load_records(config.records)
     if printed:
         check_paper(config.paper, printed, records)
+    settings = {
+        name for each in records.values() if each.get("settings") for name in training_of(each)
+    }
+    if unknown := [name for name in may_differ if settings and name not in settings]:
+        raise InputError(*(cli.unknown(f"--may_differ {name}", name, settings) for name in unknown))
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
     speeds = records_of(SPEED, records)

@@ -38,12 +38,10 @@ import pe_spec
 from errors import InputError
 from text_data.named_data import prepare_command
 from training import cost, settings
-from training.scheduler import Job, Scheduler
+from training.scheduler import Job, Scheduler, is_finished
 
 # Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
 NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
-# Programs that do not resume: they are done if their output exists.
-ONCE = ("bench.py", "export_hf.py", "import_pretrained.py", "retrieval.prepare")
 # Learning rates that were best at small scale (results/reproduction/README.md), where the config's
 # was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
@@ -285,7 +283,7 @@ class Experiment:
                 known.reports += [each for each in reports if each not in known.reports]
                 return known
         job = Job(name, words, needs, reports=[*reports], **fields)
-        if set(ONCE) & set(words) and Path(words[-1]).exists():
+        if is_finished(words):
             job.state, job.finished_before = "done", 1.0
         self.jobs.append(job)
         return job

@@ -146,7 +146,7 @@ class Trainer:
                     self.log_step(losses)
                 elif not has_printed and seconds > SILENT_SECONDS:
                     self.print_line(f"steps so far: {self.step - first_step} in {seconds:.0f} s")
-                has_printed = should_log or seconds > SILENT_SECONDS
+                has_printed = has_printed or should_log or seconds > SILENT_SECONDS
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
                     self.validate()
                 if should_save:

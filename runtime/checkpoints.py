@@ -133,8 +133,8 @@ def checkpoint_path(run: str | Path) -> Path:
         runs = sorted(path for path in Path(run).iterdir() if list_checkpoints(path))
         if runs:
             raise InputError(
-                f"{run} contains runs, but no checkpoint: pass {runs[0]}, or {run}/* to programs "
-                "that take several runs"
+                f"{run} contains runs, but no checkpoint: pass {runs[0]}, or {Path(run) / '*'} to "
+                "programs that take several runs"
             )
     elif os.path.exists(run):
         problem = "is neither a file nor a folder"

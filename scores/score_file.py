@@ -125,6 +125,8 @@ class Score(Struct, omit_defaults=True):
             raise ValueError("results have other seeds than the budget")
         if self.trained_recall and "recall_training" not in self.budget:
             raise ValueError("field budget.recall_training is missing")
+        if self.speed.keys() != {"seconds", "rope"}:
+            raise ValueError("field speed needs seconds and rope")
         if len(self.speed["seconds"]) != len(self.speed["rope"]):
             raise ValueError("field speed has different numbers of rounds")
         for by_length in self.perplexity.values():

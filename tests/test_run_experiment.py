@@ -40,7 +40,7 @@ case $program in
     eval_*) echo "record: $RECORD" ;;
 esac
 start=$(date +%s.%N)
-trap 'exit 0' TERM
+trap 'kill $! 2>/dev/null; exit 0' TERM
 sleep "${SECONDS_PER_JOB:-0.2}" & wait $!
 echo "$start $(date +%s.%N) ${CUDA_VISIBLE_DEVICES:-} $OMP_NUM_THREADS $0 $*" >>"$JOB_LOG"
 case "$*" in *"--pe broken"*) exit 1 ;; esac
@@ -193,8 +193,17 @@ def test_a_finished_benchmark_is_not_repeated(tmp_path, monkeypatch):
     words = ["--runs", str(tmp_path), "--commands", "bench.py train --out {root}/train.json"]
     (tmp_path / "full").mkdir()
     assert experiment(words).jobs[0].state == "waiting"
-    (tmp_path / "full" / "train.json").touch()
+    (tmp_path / "full" / "train.json").touch()  # bench.py writes it before it measures
+    (job,) = experiment(words).jobs[:1]
+    assert job.state == "waiting"
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    scheduler.Scheduler([job], tmp_path / "full", 1).run()
     assert experiment(words).jobs[0].state == "done"
+    other = [*words[:-1], words[-1].replace("train", "train attention", 1)]
+    assert experiment(other).jobs[0].state == "waiting"
 
 
 def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
@@ -351,8 +360,9 @@ def test_no_process_outlives_a_script_of_several_stages(node, script, number):
         time.sleep(0.1)
     send = os.killpg if number == signal.SIGINT else os.kill
     send(process.pid, number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode
+    deadline = time.time() + 20  # less than a job takes
     while processes_of(node) and time.time() < deadline:
         time.sleep(0.1)
     assert not processes_of(node)

@@ -191,7 +191,7 @@ def read_rows(
     Raises InputError if a file cannot be fetched or read, or for a row without text in `column`.
     """
     is_local = not callable(files)
-    columns = column.split(",")
+    columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
     number, (first_file, first_row) = resume_from
     is_empty = number == 0
     with hub.input_errors(name, remedy, is_local):
@@ -247,7 +247,6 @@ def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[i
 def _read_json_lines(file, columns: Sequence[str], first: int):
     """Yield as `_read_file`; blank lines are left out."""
     # The syntax of other columns is checked, but they are not decoded.
-    names = {f"column{index}": column for index, column in enumerate(columns)}
     fields = [(f"column{index}", Any, msgspec.UNSET) for index in range(len(columns))]
     names = {field: column for (field, *_), column in zip(fields, columns, strict=True)}
     row_type: Any = msgspec.defstruct("Row", fields, rename=names)

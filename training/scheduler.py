@@ -24,6 +24,10 @@ from pathlib import Path
 import torch
 import yaml
 
+# Programs that do not resume: they are done if their output exists.
+ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
+# bench.py writes its output before it ends: this file next to it has the command that has ended.
+FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPT = "EXPERIMENT_SCRIPT"  # process of the script that calls this one; jobs end with it
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -191,6 +195,8 @@ class Scheduler:
             if job.words[0] in ("report.py", "sample.py"):
                 print(output, flush=True)
             elif job.state == "done":
+                if job.words[0] == "bench.py":
+                    Path(job.words[-1]).with_suffix(FINISHED).write_text(shlex.join(job.words))
                 # A benchmark prints no record, but names it at the end of its command.
                 records = re.findall("^record: (.+)", output, re.MULTILINE)
                 records = records or [str(Path(job.words[-1]).with_suffix(".json"))]
@@ -229,6 +235,15 @@ class Scheduler:
 
 def _minutes(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds / 60:.1f} min"
+
+
+def is_finished(words: list[str]) -> bool:
+    """Return whether a command that does not resume has ended before."""
+    output = Path(words[-1])
+    if words[0] == "bench.py":
+        marker = output.with_suffix(FINISHED)
+        return output.exists() and marker.exists() and marker.read_text() == shlex.join(words)
+    return bool({*ONCE} & {*words}) and output.exists()
 
 
 def _end_with_parent() -> None:
