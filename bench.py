@@ -53,6 +53,7 @@ from typing import Literal
 
 from runtime import cli, devices, loading
 from runtime.files import write_json
+from runtime.provenance import provenance
 
 import torch
 
@@ -183,7 +184,7 @@ def main(argv=None):
     if config.what != ["prepare"]:
         device, dtype = devices.select_device(config.device, config.dtype)
     trained = loading.load_model(config.run, device, causal=None) if config.run else None
-    record = devices.provenance(device)
+    record = provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
     if {"prepare", "compare"} & {*config.what}:
         record |= {name: version(name) for name in ("tiktoken", "datasets")}

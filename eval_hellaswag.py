@@ -22,9 +22,9 @@ from typing import Literal
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.devices import provenance
 from runtime.distributed import Processes
 from runtime.loading import load_model
+from runtime.provenance import provenance
 
 import numpy as np
 import torch

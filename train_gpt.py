@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from model import GPT
 from text_data import data_loader
-from training import attention_path, loggers, metrics, settings
+from training import attention_path, metrics, settings
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
 from training.settings import Config
 
@@ -141,12 +141,12 @@ class Trainer:
                 if should_log:  # waits for the device
                     losses = self.metrics.reduce_losses(self.step, run, self.scaler)
                 self.metrics.seconds.append(time.perf_counter() - step_start)
-                seconds = time.perf_counter() - start
                 if should_log:
                     self.log_step(losses)
-                elif not has_printed and seconds > SILENT_SECONDS:
+                    has_printed = True
+                elif not has_printed and (seconds := time.perf_counter() - start) > SILENT_SECONDS:
                     self.print_line(f"steps so far: {self.step - first_step} in {seconds:.0f} s")
-                has_printed = has_printed or should_log or seconds > SILENT_SECONDS
+                    has_printed = True
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
                     self.validate()
                 if should_save:
@@ -262,7 +262,11 @@ class Trainer:
         """Return the run folder and the checkpoint to resume from, if there is one."""
         config, shards = self.config, self.train_windows.shards
         data = {"sha256": shards.sha256, "tokenizer": shards.tokenizer}
-        logger = loggers.make_logger(config.logger, config.wandb_project)
+        logger = None
+        if config.logger_name != "none":
+            from training import loggers
+
+            logger = loggers.make_logger(config.logger_name, config.wandb_project)
         values, keep = settings.recorded(config), config.keep_checkpoints
         is_writer = self.rank == 0
         files = shards.tokenizer_files

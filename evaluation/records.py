@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.checkpoints import trained_steps, training_settings
-from runtime.devices import provenance
 from runtime.distributed import Processes
 from runtime.files import locked, run_folder_of, write_json
+from runtime.provenance import provenance
 from runtime.schema import find_mismatch
 
 import torch

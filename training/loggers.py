@@ -1,6 +1,6 @@
 """Loggers: send the values of a run's log to Weights & Biases or TensorBoard.
 
-    logger = make_logger("tensorboard")              # None for "none"
+    logger = make_logger("tensorboard")
     logger.start(folder, run_id, config, step=-1)    # step: of the checkpoint to resume from
     logger.log({"train/loss": 2.5}, step=10)
     logger.log_image("biases", image, step=10)       # (height, width, 3) uint8
@@ -10,28 +10,18 @@ A run keeps its own log in any case (runtime/run_folder.py).
 """
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from errors import InputError
 
-Name = Literal["auto", "none", "wandb", "tensorboard"]
 
+def make_logger(name: str, wandb_project: str | None = None):
+    """Return the logger wandb or tensorboard. Raises InputError if its package is missing.
 
-def make_logger(name: Name, wandb_project: str | None = None):
-    """Return the logger of this name, or None.
-
-    "auto" is "wandb" if there is a wandb_project, otherwise "none". Raises InputError if the
-    package is missing. Writes nothing.
+    Writes nothing.
     """
-    if name == "auto":
-        name = "wandb" if wandb_project else "none"
-    if name == "wandb":
-        return WandbLogger(wandb_project)
-    if name == "tensorboard":
-        return TensorBoardLogger()
-    return None
+    return WandbLogger(wandb_project) if name == "wandb" else TensorBoardLogger()
 
 
 class WandbLogger:

@@ -29,7 +29,7 @@ from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
 from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
-from training import attention_path, loggers
+from training import attention_path
 from training.optimizer import OPTIMIZERS
 
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
@@ -125,7 +125,7 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = cli.limited(2, 1)
     """number of newest checkpoints to keep"""
-    logger: loggers.Name = "auto"
+    logger: Literal["auto", "none", "wandb", "tensorboard"] = "auto"
     """also log to Weights & Biases or TensorBoard; auto: to wandb if there is a wandb_project"""
     wandb_project: str | None = None
     """project of Weights & Biases; WANDB_MODE=offline keeps its log in out_dir"""
@@ -145,6 +145,13 @@ class Config:
         problems = check(self)
         if problems:
             raise InputError(*problems)
+
+    @property
+    def logger_name(self) -> str:
+        """The logger: none, wandb or tensorboard."""
+        if self.logger == "auto":
+            return "wandb" if self.wandb_project else "none"
+        return self.logger
 
     @property
     def causal(self) -> bool:

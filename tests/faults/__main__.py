@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from runtime.devices import provenance
+from runtime.provenance import provenance
 
 import torch
 
