@@ -206,6 +206,18 @@ def test_a_finished_benchmark_is_not_repeated(tmp_path, monkeypatch):
     assert experiment(other).jobs[0].state == "waiting"
 
 
+@pytest.mark.parametrize("status, records", [("true", ["x.json"]), ("false", [])])
+def test_a_record_that_was_written_during_an_interruption_counts(tmp_path, status, records):
+    report = scheduler.Job("report a", ["report.py", "--out_dir", str(tmp_path)])
+    job = scheduler.Job("a", ["eval_recall.py", "runs/a"], reports=[report], state="running")
+    runner = scheduler.Scheduler([report, job], tmp_path, 1)
+    runner.log_of(job).write_text("record: x.json\n")
+    runner.running[job], runner.signal = subprocess.Popen([status]), signal.SIGTERM
+    runner.running[job].wait()
+    runner.collect()
+    assert (job.state, report.records) == ("interrupted", records)
+
+
 def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
     """In a minute from 40 to 50 of 100 steps: five minutes are left, and as long for a second."""
     (tmp_path / "config.yaml").write_text("steps: 100")
@@ -353,7 +365,7 @@ def test_no_process_outlives_a_script_of_several_stages(node, script, number):
     words = ["--scale", "smoke", "--data", "stdlib", "--encodings", "cable", "rope"]
     command = ["bash", f"scripts/{script}.sh"]
     started = {"devices": 2, "wait": False, "program": command, "SECONDS_PER_JOB": "30"}
-    process = run(node, *words, **started)
+    process = run(node, *words, **started, EXPERIMENT_SCRIPTS=str(os.getpid()))
     deadline = time.time() + 60
     while not any("train_gpt.py" in words for words in processes_of(node)):
         assert time.time() < deadline

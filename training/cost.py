@@ -134,7 +134,7 @@ def describe_time(flops: float, cpu_speed: float | None = None) -> str:
 
 
 def measure_cpu(config, vocab_size: int) -> float:
-    """Return the FLOP/s of five training steps on this CPU, fewer if they take long.
+    """Return the FLOP/s of the fastest of five training steps on this CPU, fewer if they are slow.
 
     A step has as many sequences as `STEP_FLOPS` allow. config: the `Config` of train_gpt.py.
     """
@@ -186,11 +186,12 @@ def describe_costs(
             training, tokens=tokens * len(lengths), flops_per_token=sum(forward) / len(lengths)
         )
     machine, speed = machines()[0]
-    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>10}  job"]
+    width = max(10, len(machine))
+    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>{width}}  job"]
     for name, cost in costs.items():
         time = describe_seconds(cost.flops / speed)
         lines.append(
-            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {time:>10}  {name}"
+            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {time:>{width}}  {name}"
         )
     flops = sum(cost.flops for cost in costs.values())
     lines.append(f"total of {len(trainings)} trainings: {flops:.3g} FLOPs")

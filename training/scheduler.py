@@ -24,12 +24,14 @@ from pathlib import Path
 import torch
 import yaml
 
+from training.cost import describe_seconds
+
 # Programs that do not resume: they are done if their output exists.
 ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
 # bench.py writes its output before it ends: this file next to it has the command that has ended.
 FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
-SCRIPT = "EXPERIMENT_SCRIPT"  # process of the script that calls this one; jobs end with it
+SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the scripts that called this one; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
 PRINT_SECONDS = 60  # between lines of progress, if they cannot be updated
@@ -99,7 +101,8 @@ class Scheduler:
         if width > 1:
             self.groups = [[number] for number in ids[:width]] or [[]] * width
         self.threads = max(1, cores // len(self.groups))
-        self.script = Path("/proc", os.environ.get(SCRIPT, "self"), "exe")  # zombies have none
+        scripts = os.environ.get(SCRIPTS, "").split()
+        self.scripts = [f"/proc/{process}/exe" for process in scripts]  # zombies have none
         self.running: dict[Job, subprocess.Popen] = {}
         self.started = time.time()
         self.printed = 0.0
@@ -128,7 +131,7 @@ class Scheduler:
                 job.records = [path for path in known if Path(path).exists()]
         while True:
             self.collect()
-            if not (self.signal or self.script.exists()):
+            if not (self.signal or all(map(os.path.exists, self.scripts))):
                 self.interrupt(signal.SIGTERM, None)
             if not self.signal:
                 self.start_ready()
@@ -187,14 +190,16 @@ class Scheduler:
         """Note the jobs that have ended, and skip those that need a failed one."""
         ended = [job for job, process in self.running.items() if process.poll() is not None]
         for job in ended:
-            job.state = "failed" if self.running.pop(job).returncode else "done"
-            if self.signal:
+            has_failed = bool(self.running.pop(job).returncode)
+            job.state = "failed" if has_failed else "done"
+            if self.signal:  # a training ends without an error, but before its last step
                 job.state = "interrupted"
             output = self.log_of(job).read_text(errors="replace")
-            print(f"{job.state}: {job.name}, {_minutes(time.time() - job.started)}", flush=True)
+            seconds = time.time() - job.started
+            print(f"{job.state}: {job.name}, {describe_seconds(seconds)}", flush=True)
             if job.words[0] in ("report.py", "sample.py"):
                 print(output, flush=True)
-            elif job.state == "done":
+            elif not has_failed:
                 if job.words[0] == "bench.py":
                     Path(job.words[-1]).with_suffix(FINISHED).write_text(shlex.join(job.words))
                 # A benchmark prints no record, but names it at the end of its command.
@@ -221,20 +226,16 @@ class Scheduler:
             done = fraction - job.finished_before
             if done > 0:
                 left = (time.time() - job.started) * (1 - fraction) / done
-                details += f", {_minutes(left)} left"
+                details += f", {describe_seconds(left)} left"
             lines.append(f"{self.jobs.index(job) + 1} of {len(self.jobs)}: {job.name}{details}")
         fractions = {job: job.progress()[0] for job in self.jobs}
         done = sum(job.weight * (fractions[job] - job.finished_before) for job in self.jobs)
         if done > 0:
             remaining = sum(job.weight * (1 - fractions[job]) for job in self.jobs)
             left = (time.time() - self.started) * remaining / done
-            lines.append(f"all: {_minutes(left)} left")
+            lines.append(f"all: {describe_seconds(left)} left")
         end = f"\x1b[{len(lines)}F" if updates else ""
         print("".join(f"{line}\n" for line in lines), end=end, flush=True)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds / 60:.1f} min"
 
 
 def is_finished(words: list[str]) -> bool:
