@@ -201,19 +201,19 @@ class PosencPreTrained(PreTrainedModel):
         cache = None
         if past_key_values is not None:
             cache = CacheAdapter(past_key_values, self.model, x.size(1))
-        start = cache.length if cache else 0
-        check_positions(position_ids, attention_mask, start, x)
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
-            return BaseModelOutputWithPast(self.model.wte(x.long()).float(), past_key_values)
+            empty = x.float() if input_ids is None else self.model.wte(x.long()).float()
+            return BaseModelOutputWithPast(empty, past_key_values)
         if attention_mask is not None and cache is None and attention_mask.shape != x.shape[:2]:
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)} for texts of "
                 f"{tuple(x.shape[:2])}: pass whole texts and their mask"
             )
+        if cache and is_padded(attention_mask):
+            raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
+        check_positions(position_ids, attention_mask, cache.length if cache else 0, x)
         lengths = original_index = None
         if is_padded(attention_mask):
-            if cache:
-                raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
             x, original_index = pad_right(x, attention_mask)
             # With padding on the right, no token of a decoder attends to it.
             lengths = None if self.model.config.causal else attention_mask.long().sum(1)
@@ -465,7 +465,8 @@ def check_positions(
     if is_padded(attention_mask):
         mask = attention_mask.long()
     expected = start + mask.cumsum(1) - 1
-    if not torch.equal(position_ids.expand_as(mask) * mask, expected * mask):
+    is_row = position_ids.shape in (mask.shape, (1, mask.size(1)), (mask.size(1),))
+    if not is_row or not torch.equal(position_ids.expand_as(mask) * mask, expected * mask):
         raise ValueError(
             "position_ids other than 0, 1, 2, … of each text are not supported: leave them out"
         )

@@ -158,8 +158,9 @@ def describe_settings(columns: list[Column], names: list[str]) -> str:
         for column in columns:
             if column.records[0].get("settings") is not None:
                 value = str(training_of(column.records[0]).get(name))
-                labels.setdefault(value[:12], []).append(column.label)
-        values = [f"{value} ({', '.join(found)})" for value, found in labels.items()]
+                labels.setdefault(value, []).append(column.label)
+        # Hashes are long, and dictionaries differ at any place.
+        values = [f"{value:.60} ({', '.join(found)})" for value, found in labels.items()]
         parts.append(f"{name}: {', '.join(values)}")
     return "; ".join(parts)
 

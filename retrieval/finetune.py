@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices, run_folder
-from runtime.devices import provenance
 from runtime.files import hash_file, read_json, set_default_permissions, write_json, writing
+from runtime.provenance import provenance
 
 import torch
 
@@ -128,8 +128,9 @@ def main(argv=None):
         "data": hash_file(config.data) if config.data else None,
         "encoder": hash_file(Path(encoder) / "model.safetensors"),
     }
-    if previous.get("sha256", hashes) != hashes:
-        difference = "trained with another content of --data or the encoder"
+    known = previous.get("sha256", hashes)
+    if changed := [name for name, sha256 in hashes.items() if known.get(name) != sha256]:
+        difference = f"trained with another content of {' and '.join(changed)}"
         raise InputError(*run_folder.refusals(out, [difference]))
     record = {
         "settings": dataclasses.asdict(config),
@@ -194,7 +195,10 @@ def read_triplets(config: Config, revision: str | None = None):
 
         for number, row in enumerate(rows, 1):
             for column in COLUMNS:
-                text_sources.find_text(row, [column], f"{name}, row {number}", "rename it")
+                if column not in row:
+                    where = f"{name}, row {number}"
+                    raise InputError(f"{where} has no {column}: add {', '.join(COLUMNS)}")
+                text_sources.find_text(row, [column], f"{name}, row {number}", "")
         return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows

@@ -113,6 +113,8 @@ def parse(
         given += [word for word in argv if word != "--help"]
         values = vars(parser.parse_args(given))
     except ArgumentError as error:
+        if "--help" in argv:
+            parser.parse_args(["--help"])
         raise InputError(*_parse_problems(" ".join(str(error).split()), fields)) from None
     except OverflowError:
         raise InputError(TOO_MANY_DIGITS) from None

@@ -123,6 +123,8 @@ class Score(Struct, omit_defaults=True):
         results = [self.perplexity, self.recall, *self.trained_recall.values()]
         if not seeds or any(by_seed.keys() != seeds for by_seed in results):
             raise ValueError("results have other seeds than the budget")
+        if len(self.receptive_field) > 1:
+            raise ValueError("field receptive_field has several seeds")
         if self.trained_recall and "recall_training" not in self.budget:
             raise ValueError("field budget.recall_training is missing")
         if self.speed.keys() != {"seconds", "rope"}:

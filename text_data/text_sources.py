@@ -288,10 +288,10 @@ def _read_parquet(file, columns: Sequence[str], first: int):
             continue
         for batch in table.iter_batches(ROWS_PER_READ, [group], chosen):
             # RecordBatch.to_pylist takes several times as long.
-            lists = [column.to_pylist() for column in batch.columns]
+            lists, read = [column.to_pylist() for column in batch.columns], batch.schema.names
             for values in zip(*lists, strict=True):
                 if row >= first:
-                    yield row, dict(zip(batch.schema.names, values, strict=True))
+                    yield row, dict(zip(read, values, strict=True))
                 row += 1
 
 

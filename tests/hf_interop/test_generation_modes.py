@@ -201,12 +201,15 @@ def test_unsupported_arguments_are_refused_in_one_line():
     model(TOKENS, attention_mask=mask, position_ids=padded_positions)
     for problem, arguments in {
         "position_ids other than": {"position_ids": pos[None] + 1},
+        "position_ids other than 0": {"position_ids": pos[None, :5]},
         "position_ids other than 0, 1": {"position_ids": pos[None], "attention_mask": mask},
         "output_attentions is not supported": {"output_attentions": True},
         "either input_ids or inputs_embeds": {"inputs_embeds": embedded},
     }.items():
         with pytest.raises(ValueError, match=problem):
             model(TOKENS, **arguments)
+    empty = model.get_input_embeddings()(TOKENS[:, :0])
+    assert model(inputs_embeds=empty).logits.shape == (2, 0, 257)
     with pytest.raises(ValueError, match="output_attentions is not supported"):
         model.generate(TOKENS, output_attentions=True, return_dict_in_generate=True)
     with pytest.raises(ValueError, match="pass whole texts and their mask"):

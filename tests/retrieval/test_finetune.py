@@ -153,14 +153,13 @@ def test_resuming_needs_the_same_content(exported, triplets, tmp_path, monkeypat
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Trainer, "train", interrupt)
         run_finetune(*run)
-    message = "trained with another content of --data or the encoder: use the same"
     data.write_text("".join(triplets.read_text().splitlines(keepends=True)[::-1]))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="trained with another content of data: use the same"):
         run_finetune(*run, "--resume")
     shutil.copy(triplets, data)
     for name in ("model.safetensors", "config.json"):
         shutil.copy(exported("alibi") / name, encoder)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="trained with another content of encoder: use the same"):
         run_finetune(*run, "--resume")
     shutil.copytree(exported("cable"), encoder, dirs_exist_ok=True)
     assert losses_of(run_finetune(*run, "--resume"))
@@ -247,8 +246,8 @@ def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplet
     assert message in error(trained("cable"), triplets)
     message = "is not a .jsonl or .parquet file"
     assert message in error(exported("cable"), tmp_path / "none.jsonl")
-    message = "row 1: no text in column 'negative': rename it from query positive"
-    assert message in error_of_rows('{"query": "a", "positive": "b"}')
+    message = "row 1 has no negative: add query, positive, negative"
+    assert message in error_of_rows('{"query": "a", "positive": "b", "neg": "c"}')
     assert "row 2: column 'positive' holds null, not text: write" in error_of_rows(
         '{"query": "a", "positive": "b", "negative": "c"}',
         '{"query": "a", "positive": null, "negative": "c"}',

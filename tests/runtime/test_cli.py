@@ -169,6 +169,12 @@ def test_synonyms_are_no_settings_themselves():
         assert set(meant) & known and name not in train_gpt.Config.__dataclass_fields__, name
 
 
+def test_help_is_printed_next_to_a_wrong_value(capsys):
+    with pytest.raises(SystemExit) as stop:
+        train_gpt.main(["--lr", "abc", "--help"])
+    assert stop.value.code == 0 and "--weight_decay" in capsys.readouterr().out
+
+
 def test_optional_arguments_are_not_described_as_required(capsys):
     with pytest.raises(SystemExit):
         prepare_text.main(["--help"])

@@ -39,6 +39,9 @@ def write(folder, *scores):
     return [str(folder / f"{score['pe']}.json") for score in scores]
 
 
+FIELD = {"64": {"receptive_field": 1.0, "receptive_field_se": 0.0}}
+
+
 def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -260,6 +263,8 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
         ({"recall": {}}, "other seeds than the budget"),
         ({"recall": {"1": {}, "2": {}, "3": {}}}, "expected object of length >= 1 at recall"),
         ({"speed": {"seconds": [1.0], "rope": [1.0, 1.0]}}, "different numbers of rounds"),
+        ({"speed": {"seconds": [1.0]}}, "field speed needs seconds and rope"),
+        ({"receptive_field": {"1": FIELD, "2": FIELD}}, "receptive_field has several seeds"),
         ({"text": {"dataset": "toy", "split": "val"}}, "missing required field tokenizer"),
         ({"perplexity": {"1": {"256": {"loss": 1.0}}}}, "missing required field"),
         ({"budget": {"seeds": [1, 2, 3], "training": {}}}, "missing required field lr"),
