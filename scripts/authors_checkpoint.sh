@@ -11,8 +11,8 @@
 #
 # --block_size is the training length of that checkpoint.
 #
-# Cost: no training. Perplexity of FineWeb's 0.1B validation tokens and of WikiText-103's test set at seven
-# lengths, and HellaSwag: less than one H100 hour for medium. Disk: about 1 GB of data, 1.4 GB of weights.
+# Cost: no training. FineWeb's 0.1B validation tokens and WikiText-103's test set at seven lengths,
+# and HellaSwag: less than one H100 hour for medium. Disk: 1 GB of data, 1.4 GB of weights.
 
 source "$(dirname "$0")/activate.sh"
 common=(--name authors_checkpoint --data wikitext103 --pretrained "${1:?pass a file, as shown in this script}"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # CABLE, figures 4 and 8 to 15: biases of every head in the last layer.
 #
-# GPT-2 small trained on FineWeb-Edu-10B at 512 tokens; biases on 512 tokens of validation text. With DAPEv2
-# the plot shows the sum of bias and correction; for RoPE, which has no bias, the logits.
+# GPT-2 small trained on FineWeb-Edu-10B at 512 tokens; biases on 512 tokens of validation text.
+# DAPEv2: the sum of bias and correction; RoPE, which has no bias: the logits.
 #
-# Cost per encoding: 9.96B tokens, 8.0e18 FLOPs, 6 hours of one H100 at 40% MFU. The trainings of cable and
-# kerple, with and without DAPEv2, are shared with table2_dapev2.sh. Disk: 20 GB of data, 3 GB per run.
+# Cost per encoding: 9.96B tokens, 8.0e18 FLOPs, 6 hours of one H100 at 40% MFU. table2_dapev2.sh
+# shares cable and kerple, with and without DAPEv2. Disk: 20 GB of data, 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
 exec python run_experiment.py --name figure4_8-15 --data fineweb-edu --train fineweb-edu_small --block_size 512 \

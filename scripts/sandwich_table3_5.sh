@@ -4,12 +4,12 @@
 #     python prepare_text.py arxiv_*.jsonl --tokenizer gpt2 --out_dir data/arxiv
 #     bash scripts/sandwich_table3_5.sh --seeds 1 2 3 4 5 --data data/arxiv --runs runs/arxiv
 #
-# --data        data set on the hub (column text)   files, unpacked (tar, zstd -d): jsonl   license
-# arxiv         togethercomputer/RedPajama-Data-1T  28B tokens                              terms of arXiv
-# github        togethercomputer/RedPajama-Data-1T  59B tokens                              MIT, BSD, Apache
-# openwebtext2  segyges/OpenWebText2                29 GB compressed                        MIT
-# 0.8B tokens of each are enough. Without --data: FineWeb-Edu. GPT-2 small trained at 512 tokens, evaluated at up
-# to 16,384, also with a KV cache of 2,048 tokens; at smaller scales also ALiBi with scaled slopes (section 6.2).
+# --data        on the hub (column text)            jsonl files: tar, zstd -d   license
+# arxiv         togethercomputer/RedPajama-Data-1T  28B tokens                  terms of arXiv
+# github        togethercomputer/RedPajama-Data-1T  59B tokens                  MIT, BSD, Apache
+# openwebtext2  segyges/OpenWebText2                29 GB compressed            MIT
+# 0.8B tokens of each are enough; default: FineWeb-Edu. GPT-2 small, trained at 512 tokens, evaluated
+# at up to 16,384, also with a KV cache of 2,048; at smaller scales also ALiBi with scaled slopes.
 # Cost: 8 trainings of 0.82B tokens, 30 minutes of one H100 at 40% MFU each. Disk: 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"

@@ -145,7 +145,8 @@ def _count(measured: Iterable[list[dict]]) -> str:
     for verdicts in measured:
         outcomes = {verdict["outcome"] for verdict in verdicts} or {NOT_MEASURED}
         counts["mixed" if len(outcomes) > 1 else outcomes.pop()] += 1
-    return ", ".join(f"{number} {COUNTED[outcome]}" for outcome, number in counts.items())
+    shown = {outcome: number for outcome, number in counts.items() if number}
+    return ", ".join(f"{number} {COUNTED[outcome]}" for outcome, number in shown.items())
 
 
 def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
