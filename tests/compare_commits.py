@@ -45,6 +45,7 @@ CHANGES = [
     ("removed", "record/*/recipe"),
     ("new", "record/*/settings/*"),
     ("new", "record/*/training_text"),
+    ("ignored", "table/clm/perplexity_*.md"),  # long verdicts: perplexity_*.csv, verdicts.csv
     ("new", "table/*/verdicts.csv/key"),
     ("new", "table/*/verdicts.csv/others"),
     ("ignored", "record/*/attention"),  # "sdpa" was also the name of batched products
