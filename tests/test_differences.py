@@ -130,13 +130,13 @@ def test_parameters_of_kerple_and_t5():
     parameters = {id(p): p.numel() for layer in layers for p in layer.parameters()}
     assert sum(p.numel() for p in layers[0].parameters()) == 24
     assert sum(parameters.values()) == 288
-    row = next(line for line in PAGE.read_text().splitlines() if "KERPLE in the Sandwich" in line)
+    row = next(line for line in PAGE.read_text().splitlines() if "KERPLE shares" in line)
     assert "24 parameters" in row and "288 parameters" in row
     t5 = pe_spec.build(pe_spec.parse("t5"), HEADS, WIDTH, 512, 1)[0]
     nearest = distance_bias_of(t5)[0]
     assert nearest.tolist() == pytest.approx(t5.table[:, 0].tolist(), rel=1e-6)
     xavier = np.sqrt(2 / (t5.buckets + HEADS))
-    assert f"(standard deviation {xavier:.2f})" in PAGE.read_text()
+    assert f"standard deviation {xavier:.2f} " in PAGE.read_text()
 
 
 def test_sizes_of_the_papers():
