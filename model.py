@@ -471,3 +471,25 @@ class MeanCrossEntropy(torch.autograd.Function):
         x_grad, weight_grad = ctx.saved_tensors
         grad = grad / len(x_grad)
         return x_grad.to(grad.dtype) * grad, weight_grad * grad, None
+
+
+def optimizer_step(
+    model,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    grad_clip: float = 1.0,
+) -> Tensor:
+    """Update the parameters from their gradients, then clear the gradients.
+
+    model: has `parameters()` and `clamp_parameters_()`. grad_clip: largest gradient norm; 0
+    disables clipping. Returns the norm before clipping, a scalar tensor on the device (no
+    synchronization). If the scaler is enabled and a gradient is Inf or NaN, the parameters stay as
+    they are and the scale shrinks.
+    """
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
+    scaler.step(optimizer)
+    scaler.update()
+    model.clamp_parameters_()
+    optimizer.zero_grad(set_to_none=True)
+    return norm

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from errors import InputError
-from operators.elementary import running_sum, sin_cos
+from operators.elementary import register, sin_cos
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 WRAPPERS: dict[str, Any] = {}  # option of many encodings -> the class that adds it to them
@@ -447,3 +447,31 @@ def sinusoids(pos: Tensor, width: int) -> Tensor:
     """Return [sin, cos](pos / 10000^(2n/width)), n < width/2: (..., width) float64."""
     angle = angles(pos, width)
     return torch.cat([angle.sin(), angle.cos()], -1)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
+
+    That of torch.compile is not deterministic on GPUs. Also, torch 2.11 fails to compile a scan of
+    a sum with a broadcast bias.
+    """
+    return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
+
+
+def _running_sum(x):
+    """Return x.cumsum(-1). Only for a single row, PyTorch's O(T^2) deterministic sum is needed."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode(mode if x.numel() == x.size(-1) else 0)
+    try:
+        return x.cumsum(-1)
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+
+
+register(
+    "running_sum",
+    "(Tensor x) -> Tensor",
+    _running_sum,
+    lambda x: torch.empty_like(x, memory_format=torch.contiguous_format),
+    lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1),
+)

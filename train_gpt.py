@@ -30,10 +30,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from model import GPT
+from model import GPT, optimizer_step
 from text_data import data_loader
 from training import attention_path, metrics, settings
-from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step, restore_optimizer
+from training.optimizer import make_grad_scaler, make_optimizer, restore_optimizer
 from training.settings import Config
 
 SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_every

@@ -14,8 +14,8 @@ from benchmarking.attention_cases import attention_cases
 from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, tensor_bytes
 from generation import sampling
 from kv_cache import Cache
-from model import GPT, GPTConfig
-from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from model import GPT, GPTConfig, optimizer_step
+from training.optimizer import make_grad_scaler, make_optimizer
 
 NEW_TOKENS = 64  # tokens to generate per round, or half of the context if that is less
 

@@ -29,9 +29,9 @@ from evaluation.measurement import (
     worst,
 )
 from kv_cache import Cache
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, optimizer_step
 from pe_spec import Composition, layer_specs
-from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from training.optimizer import make_grad_scaler, make_optimizer
 
 V = 96  # vocabulary
 CHUNKS = (1, 7, 64)  # tokens that a KV cache reads at a time

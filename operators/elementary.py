@@ -1,16 +1,7 @@
-"""PyTorch operators of the encodings: cumulative sums, and sines and cosines."""
+"""PyTorch operators: registration, and that of sines and cosines."""
 
 import torch
 from torch import Tensor
-
-
-def running_sum(x: Tensor) -> Tensor:
-    """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
-
-    That of torch.compile is not deterministic on GPUs. Also, torch 2.11 fails to compile a scan of
-    a sum with a broadcast bias.
-    """
-    return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
 def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
@@ -21,16 +12,6 @@ def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Te
     if angle.size(-2) > 1 and dtype == torch.float32:
         return torch.ops.posenc.circle(angle, radius)
     return (angle.sin() * radius).to(dtype), (angle.cos() * radius).to(dtype)
-
-
-def _running_sum(x):
-    """Return x.cumsum(-1). Only for a single row, PyTorch's O(T^2) deterministic sum is needed."""
-    mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode(mode if x.numel() == x.size(-1) else 0)
-    try:
-        return x.cumsum(-1)
-    finally:
-        torch.set_deterministic_debug_mode(mode)
 
 
 def _empty(angle, radius):
@@ -56,10 +37,3 @@ def register(name, schema, function, fake, backward=None, setup_context=None):
 
 
 register("circle", "(Tensor angle, float radius) -> (Tensor, Tensor)", _sin_cos, _empty)
-register(
-    "running_sum",
-    "(Tensor x) -> Tensor",
-    _running_sum,
-    lambda x: torch.empty_like(x, memory_format=torch.contiguous_format),
-    lambda ctx, grad: running_sum(grad.flip(-1)).flip(-1),
-)

@@ -17,12 +17,12 @@ import torch
 
 from attention import resolve_paths
 from errors import InputError
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, optimizer_step
 from text_data import recall_task
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
 from training import attention_path, metrics, settings
-from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from training.optimizer import make_grad_scaler, make_optimizer
 
 MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data

@@ -1,9 +1,9 @@
-"""Optimizers by name, and one optimizer step, shared by training and the benchmarks.
+"""Optimizers by name, shared by training and the benchmarks.
 
     optimizer = make_optimizer(model)  # AdamW with the default settings of train_gpt.py
     scaler = make_grad_scaler(device, dtype)
     scaler.scale(loss).backward()
-    norm = optimizer_step(model, optimizer, scaler)
+    norm = optimizer_step(model, optimizer, scaler)  # model.py
 
 `--optimizer NAME` takes a function that is registered here:
 
@@ -14,14 +14,12 @@
 
 It returns any torch.optim.Optimizer. The schedule multiplies the "lr" that each of its groups has
 by one factor. A resumed run is bit-exact if everything that changes is in the optimizer's `state`.
-A model provides `parameters()`, `parameter_groups(weight_decay)` and `clamp_parameters_()`.
+A model provides `parameter_groups(weight_decay)`, and what `optimizer_step` needs.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from errors import InputError
 
@@ -98,24 +96,3 @@ def _check_moments(optimizer: torch.optim.AdamW) -> None:
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
     """Return a gradient scaler that is enabled for float16 and passes all through otherwise."""
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-
-
-def optimizer_step(
-    model,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    grad_clip: float = 1.0,
-) -> Tensor:
-    """Update the parameters from their gradients, then clear the gradients.
-
-    grad_clip: largest gradient norm; 0 disables clipping. Returns the norm before clipping, a
-    scalar tensor on the device (no synchronization). If the scaler is enabled and a gradient is
-    Inf or NaN, the parameters stay as they are and the scale shrinks.
-    """
-    scaler.unscale_(optimizer)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
-    scaler.step(optimizer)
-    scaler.update()
-    model.clamp_parameters_()
-    optimizer.zero_grad(set_to_none=True)
-    return norm

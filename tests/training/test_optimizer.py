@@ -12,8 +12,9 @@ from in_process import digest
 from torch import nn
 
 import train_gpt
+from model import optimizer_step
 from training import optimizer as optimizers
-from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from training.optimizer import make_grad_scaler, make_optimizer
 
 
 class Clamped(nn.Module):
