@@ -2,9 +2,9 @@
 
     python report.py runs/quickstart/*/eval_*.json --out_dir runs/quickstart
     python report.py runs/medium/*/eval_*.json --out_dir results/medium \\
-        --paper results/paper/cable_table1_fineweb-edu-10b_medium.csv
+        --paper cable_table1_fineweb-edu-10b_medium
     python report.py runs/retrieval/*/eval_*.json --out_dir results/retrieval \\
-        --paper results/paper/cable_table3_mldr_ndcg10_bert.csv
+        --paper cable_table3_mldr_ndcg10_bert
     python report.py results/bench/figure3.json --out_dir results/bench/figure3
     python report.py results/recall/records.jsonl --out_dir results/recall
 
@@ -52,7 +52,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 
 from runtime import cli
 
@@ -96,7 +95,7 @@ class Config:
     records: list[str] = field(default_factory=list)
     """files written by eval_*.py, retrieval.evaluate or bench.py, or .jsonl files of records"""
     paper: str | None = None
-    """file in results/paper: compare with these printed numbers"""
+    """table in results/paper/index.csv: compare with these printed numbers"""
     out_dir: str = "results/mine"
     """folder for the tables and plots"""
     index: bool = False
@@ -135,7 +134,7 @@ def main(argv=None):
     if config.trend:
         report_trend(config.records, out)
         return out.write()
-    is_generalization = config.paper and Path(config.paper).name == paper.GENERALIZATION
+    is_generalization = config.paper and paper.find(config.paper) == paper.GENERALIZATION
     printed = paper.load(config.paper) if config.paper and not is_generalization else None
     table = printed if isinstance(printed, paper.PaperTable) else None
     statements = printed if isinstance(printed, paper.PaperStatements) else None

@@ -22,6 +22,7 @@ written whenever a run has been evaluated. Failed jobs are listed at the end.
     {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}    TEXT at this scale, else nothing
 """
 
+import fnmatch
 import math
 import re
 import shlex
@@ -36,6 +37,7 @@ import yaml
 
 import pe_spec
 from errors import InputError
+from reporting import paper
 from text_data.named_data import prepare_command
 from training import cost, settings
 from training.scheduler import Job, Scheduler, is_finished
@@ -129,7 +131,7 @@ class Config:
     commands: list[str] = field(default_factory=list)
     """further commands, see above"""
     paper: str | None = None
-    """file in results/paper, without .csv; {text}: the data; {network}: a report for each config"""
+    """table in results/paper/index.csv; {text}: the data; {network}: a report for each config"""
     runs: str = "runs"
     """folder for all outputs"""
     fixed: bool = False
@@ -259,10 +261,10 @@ class Experiment:
         words = ["report.py", "--out_dir", str(out)]
         text = Path(self.config.data).name
         text = text if text in OTHER_TEXTS else "arxiv"
-        if paper := self.format(self.config.paper or "", network=network, text=text):
-            found = sorted(map(str, Path("results/paper").glob(f"{paper}.csv")))
+        if pattern := self.format(self.config.paper or "", network=network, text=text):
+            found = fnmatch.filter(paper.index(), pattern)
             if not found:
-                raise InputError(f"--paper {paper} is not in results/paper: use a name there")
+                raise InputError(f"--paper {pattern} is not in results/paper: use a name there")
             words += ["--paper", found[0]]
         if self.config.scale == "smoke":
             words += ["--verdicts", "false"]

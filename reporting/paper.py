@@ -8,7 +8,7 @@ from errors import InputError
 from reporting.formatting import MISSING
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
-GENERALIZATION = "cable_v1_table1_generalization.csv"
+GENERALIZATION = "cable_v1_table1_generalization"
 # Daggers and asterisks of table 3 of the Sandwich paper compare with this encoding.
 MARKS_REFERENCE = "sandwich"
 SANDWICH = "Sandwich"
@@ -107,7 +107,7 @@ SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Speed", "Training lengths", "Recept
 
 @dataclass
 class PaperStatements(Source):
-    """Numbers in the text of a paper, as the rows of their file in results/paper."""
+    """Numbers in the text of a paper, as rows of a file in results/paper."""
 
     metric: str
     """SPEED, TRAINING_LENGTHS or RECEPTIVE_FIELDS"""
@@ -151,43 +151,62 @@ class PaperStatements(Source):
         return found[0] if found else None
 
 
+# Files in results/paper by measure; tables.csv has the others.
+FILES = {
+    SPEED: "speeds.csv",
+    TRAINING_LENGTHS: "training_lengths.csv",
+    RECEPTIVE_FIELDS: "receptive_fields.csv",
+    "Generalization": "generalization.csv",
+}
+
+
 def index() -> dict[str, dict[str, str]]:
-    """Return {file: its row in results/paper/index.csv}."""
-    return {row["file"]: row for row in _read(FOLDER / "index.csv")}
+    """Return {table: its row in results/paper/index.csv}."""
+    return {row["table"]: row for row in _read("index.csv")}
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
+def find(table: str) -> str:
+    """Return the name of a table in the index; Raises InputError for others.
+
+    A path whose file would have this name, such as results/paper/NAME.csv, is also accepted.
+    """
+    name, known = Path(table).name.removesuffix(".csv"), index()
+    if name not in known:
+        raise InputError(f"{table} is not a table of a paper: use one of {', '.join(known)}")
+    return name
+
+
+def _rows(table: str) -> list[dict[str, str]]:
+    """Return the rows of a table in its file."""
+    file = FILES.get(index()[table]["measure"], "tables.csv")
+    return [row for row in _read(file) if row["table"] == table]
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with open(FOLDER / name, newline="") as file:
         return list(csv.DictReader(file))
 
 
-def load(path: str | Path) -> PaperTable | PaperStatements:
-    """Return the table or the statements in a file that results/paper/index.csv lists.
+def load(name: str) -> PaperTable | PaperStatements:
+    """Return a table or statements that results/paper/index.csv lists.
 
-    Raises InputError for other files.
+    Raises InputError for other names (find).
     """
-    path, files = Path(path), index()
-    if path.name not in files or not path.is_file():
-        choices = ", ".join(str(FOLDER / name) for name in files)
-        raise InputError(f"{path} is not a table of a paper: use one of {choices}")
-    rows, entry = _read(path), files[path.name]
+    name = find(name)
+    rows, entry = _rows(name), index()[name]
     source, measure = entry["what"], entry["measure"]
     if measure in (SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS):
         return PaperStatements(source, measure, rows)
-    lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per column
+    lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per encoding
     trained_at = lengths[0] if len(lengths) == 1 else None
     table = PaperTable(source, measure, entry["dataset"], entry["size"], trained_at, {})
-    for name in list(rows[0])[1:]:
-        pe, _, kind = name.partition(" ")
-        cells = {int(row["context_length"]): row[name] for row in rows if row[name]}
-        if kind == "mark":
-            table.marks[pe] = cells
-        elif kind == "std":
-            for context, text in cells.items():
-                table.texts[pe][context] += f" ± {text}"
-        else:
-            table.numbers[pe] = {context: float(text) for context, text in cells.items()}
-            table.texts[pe] = {context: with_commas(text) for context, text in cells.items()}
+    for row in rows:
+        pe, context = row["encoding"], int(row["context"])
+        deviation = f" ± {row['deviation']}" if row["deviation"] else ""
+        table.numbers.setdefault(pe, {})[context] = float(row["value"])
+        table.texts.setdefault(pe, {})[context] = with_commas(row["value"]) + deviation
+        if row["mark"]:
+            table.marks.setdefault(pe, {})[context] = row["mark"]
     if trained_at is None:
         table.lengths = dict(zip(table.numbers, lengths, strict=True))
     return table
@@ -205,8 +224,9 @@ def generalization() -> dict[tuple[str, str], dict[str, float]]:
     "cable" is `cable-v1` here.
     """
     numbers = {}
-    for row in _read(FOLDER / GENERALIZATION):
+    for row in _rows(GENERALIZATION):
         size, pe = row.pop("model"), row.pop("encoding")
+        del row["table"]
         names = {"cable": ["cable-v1"], "t5": ["t5", "t5-clip"]}.get(pe, [pe])
         numbers |= {(size, name): {key: float(row[key]) for key in row} for name in names}
     return numbers

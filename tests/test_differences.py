@@ -104,7 +104,7 @@ def test_figure_1_of_version_1_is_of_gpt2_small():
         ("table4_fineweb-edu-10b_small", True),
         ("table1_fineweb-edu-10b_medium", False),
     ):
-        table = paper.load(paper.FOLDER / f"cable_{name}.csv")
+        table = paper.load(f"cable_{name}")
         ratios = [value / table.value(pe, 1024) for pe, value in figure.items()]
         assert all((0.98 < ratio < 1.02) == is_near for ratio in ratios)
         if is_near:

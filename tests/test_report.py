@@ -82,8 +82,8 @@ def test_a_paper_table_is_only_compared_with_its_metric(tmp_path, capsys, refuse
     }
     del ndcg["protocol"]
     retrieval = save(tmp_path / "retrieval.json", ndcg)
-    perplexity_table = paper.FOLDER / "cable_table4_fineweb-edu-10b_small.csv"
-    ndcg_table = paper.FOLDER / "cable_table3_mldr_ndcg10_bert.csv"
+    perplexity_table = "cable_table4_fineweb-edu-10b_small"
+    ndcg_table = "cable_table3_mldr_ndcg10_bert"
     for path, table in (
         (masked, perplexity_table),
         (masked, ndcg_table),
@@ -176,7 +176,7 @@ def test_results_on_other_data_are_next_to_the_paper_s(tmp_path):
     for seed, value in ((1, 40.0), (2, 41.0)):
         measured = record("rope", {256: value, 512: 9.0}, run=f"{seed}", seed=seed) | model | data
         paths.append(save(tmp_path / f"{seed}.json", measured))
-    numbers = str(paper.FOLDER / paper.GENERALIZATION)
+    numbers = paper.GENERALIZATION
     report.main([*paths, "--paper", numbers, "--out_dir", str(tmp_path / "out")])
     with open(tmp_path / "out" / "generalization.csv") as file:
         header, row = csv.reader(file)
@@ -297,7 +297,7 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
             pair = {256: first[seed - 1], 512: second[seed - 1]}
             measured = record(pe, pair, seed=seed) | {"protocol": SAME_TARGETS}
             paths.append(save(tmp_path / f"{pe}{seed}.json", measured))
-    flags = ("--paper", str(paper.FOLDER / "sandwich_table3_arxiv.csv"))
+    flags = ("--paper", "sandwich_table3_arxiv")
     report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
     parts = (tmp_path / "out" / "perplexity.md").read_text().split("\n\n")
     table, caption, comparison, explained, _ = parts
@@ -358,7 +358,7 @@ def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):
         for pe in ("sandwich", "alibi")
         for seed in (1, 2)
     ]
-    flags = ("--paper", str(paper.FOLDER / "sandwich_table3_arxiv.csv"))
+    flags = ("--paper", "sandwich_table3_arxiv")
     report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
     text = re.sub(" +", " ", text)

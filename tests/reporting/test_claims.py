@@ -1,6 +1,5 @@
 """Verdicts on records with known numbers and known noise, by each kind of claim."""
 
-import csv
 import math
 import re
 
@@ -262,10 +261,8 @@ CONTRADICTED = {
 def test_criteria_hold_on_the_tables_that_the_papers_print():
     """No criterion is stricter than the tables of its paper, except where these disagree."""
     failed, held = set(), set()
-    for path in sorted(paper.FOLDER.glob("*.csv")):
-        if path.name in ("index.csv", paper.GENERALIZATION):
-            continue
-        printed = paper.load(path)
+    for table in sorted({*paper.index()} - {paper.GENERALIZATION}):
+        printed = paper.load(table)
         if printed.metric != "Perplexity":
             continue
         records = [
@@ -274,7 +271,7 @@ def test_criteria_hold_on_the_tables_that_the_papers_print():
             for pe, values in printed.numbers.items()
         ]
         for verdict in judge(records):
-            key = (verdict.paper, path.stem, verdict.claim.partition(" / ")[0].split(" than")[0])
+            key = (verdict.paper, table, verdict.claim.partition(" / ")[0].split(" than")[0])
             if printed.paper == verdict.paper and verdict.outcome != "not measured":
                 (held if verdict.outcome == "holds" else failed).add(key)
     assert failed == CONTRADICTED
@@ -352,9 +349,9 @@ def test_rank_correlations_are_those_of_scipy():
 
 def test_criterion_of_the_rank_correlation_holds_on_the_paper_s_numbers():
     """Over its windows. Over windows and slopes, its numbers have a correlation of 0.52."""
-    with open(paper.FOLDER / "sandwich_section5.1_receptive_fields.csv") as file:
-        fields = {row["encoding"]: float(row["receptive_field"]) for row in csv.DictReader(file)}
-    numbers = paper.load(paper.FOLDER / "sandwich_table1_arxiv.csv").numbers
+    rows = paper.load("sandwich_section5.1_receptive_fields").rows
+    fields = {row["encoding"]: float(row["receptive_field"]) for row in rows}
+    numbers = paper.load("sandwich_table1_arxiv").numbers
     for start, expected in (("window", 0.94), ("", 0.52)):
         names = [pe for pe in fields if pe.startswith(start)]
         growth = [numbers[pe][8192] / numbers[pe][512] for pe in names]

@@ -46,7 +46,7 @@ github cable 8192 —
 @pytest.mark.parametrize("row", NUMBERS.strip().splitlines())
 def test_numbers_of_tables(row):
     file, trained_at, pe, context, value = row.split()
-    table = paper.load(paper.FOLDER / f"{file}.csv")
+    table = paper.load(file)
     assert table.dataset.replace("wikitext", "wikitext-") in file
     assert table.size in file or (table.paper == "Sandwich" and table.size == "small")
     assert table.trained_at == (None if "sandwich_table2" in file else int(trained_at))
@@ -59,23 +59,25 @@ def test_numbers_of_tables(row):
 def test_deviations_and_marks(row):
     """T5 has logarithmic buckets there (section 6.3), so that the clipped bias has no numbers."""
     name, pe, context, text = row.split(" ", 3)
-    table = paper.load(paper.FOLDER / f"sandwich_table3_{name}.csv")
+    table = paper.load(f"sandwich_table3_{name}")
     assert table.printed(pe, int(context)) == text
 
 
 def test_printed_numbers_have_thousands_separators():
-    table = paper.load(paper.FOLDER / "cable_table1_fineweb-edu-10b_medium.csv")
+    table = paper.load("cable_table1_fineweb-edu-10b_medium")
     assert table.printed("sinusoidal", 4096) == "1,058.84"
     assert table.printed("fire", 4096) == "101.98"
 
 
 def test_every_table_of_the_index_loads():
-    names = [line.split(",")[0] for line in (paper.FOLDER / "index.csv").read_text().splitlines()]
-    assert sorted([*names[1:], "index.csv"]) == sorted(p.name for p in paper.FOLDER.glob("*.csv"))
-    for name in names[1:]:
+    found = set()
+    for file in paper.FOLDER.glob("*.csv"):
+        found |= {line.partition(",")[0] for line in file.read_text().splitlines()[1:]}
+    assert found == {*paper.index()}
+    for name in paper.index():
         if name == paper.GENERALIZATION:  # has its own function
             continue
-        table = paper.load(paper.FOLDER / name)
+        table = paper.load(name)
         if isinstance(table, paper.PaperStatements):
             assert table.rows and {row["section"] for row in table.rows}
             continue
@@ -104,7 +106,7 @@ def test_generalization_is_from_version_1():
 
 def test_differences_between_training_lengths_in_the_text_of_version_1():
     """Values read from the abstract and section 5.4."""
-    lengths = paper.load(paper.FOLDER / "cable_v1_training-lengths.csv")
+    lengths = paper.load("cable_v1_training-lengths")
     headline = ("cable-v1", "sinusoidal", (512, 1024))
     found = [lengths.difference(name, *headline) for name in ("perplexity", "memory", "time")]
     assert found == ["-0.65", "-48%", "+3.5%"]
@@ -115,7 +117,7 @@ def test_differences_between_training_lengths_in_the_text_of_version_1():
 
 def test_receptive_fields_in_the_text_of_sandwich():
     """Values read from section 5.1: of 512 to 2,048 tokens."""
-    rows = paper.load(paper.FOLDER / "sandwich_section5.1_receptive_fields.csv").rows
+    rows = paper.load("sandwich_section5.1_receptive_fields").rows
     fields = {row["encoding"]: row["relation"] + row["receptive_field"] for row in rows}
     windows = {f"window:w={w}": "<512" for w in (40, 80, 100)}
     windows |= {"window:w=120": "=768", "window:w=160": "=1024", "window:w=320": "=1536"}
@@ -125,12 +127,12 @@ def test_receptive_fields_in_the_text_of_sandwich():
 
 def test_speeds_in_the_text():
     """Sections 5.3, and 5.2 of version 1: ratios of speed."""
-    final = paper.load(paper.FOLDER / "cable_section5.3_speed.csv").speed_ratios()
+    final = paper.load("cable_section5.3_speed").speed_ratios()
     assert [(*row[:4], round(row[4], 4)) for row in final] == [
         ("train", 512, "dapev2+cable", "cable", 0.3158),  # 0.6M and 1.9M tokens/s
         ("generate", 512, "dapev2+cable", "cable", 0.5882),  # 1.7 times slower
     ]
-    first = paper.load(paper.FOLDER / "cable_v1_section5.2_speed.csv").speed_ratios()
+    first = paper.load("cable_v1_section5.2_speed").speed_ratios()
     assert [(*row[:2], round(row[4], 4)) for row in first] == [
         ("train", 512, 1.0),
         ("train", 1024, 0.92),  # 8% overhead

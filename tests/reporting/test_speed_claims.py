@@ -54,7 +54,7 @@ def test_bounds(row):
 def test_claims_are_judged_on_the_size_of_their_section():
     """Section 5.2 is of medium and 5.3 of small; networks of another size are judged on both."""
     values = {"cable": entry(1), "alibi": entry(1), "dapev2+cable": entry(4)}
-    printed = paper.load(paper.FOLDER / "cable_section5.3_speed.csv")
+    printed = paper.load("cable_section5.3_speed")
     for model, sections, has_table in (
         ("medium", {"section 5.2, our bound", "section 5.2"}, False),
         ("small", {"section 5.3"}, True),
@@ -124,7 +124,7 @@ def training_steps():
 
 
 def test_headline_is_compared_with_the_paper_s():
-    printed = paper.load(paper.FOLDER / "cable_v1_training-lengths.csv")
+    printed = paper.load("cable_v1_training-lengths")
     table, caption = paper_tables.training_length_table(
         compared_runs(), [training_steps()], printed
     )
@@ -153,7 +153,7 @@ def test_pairs_have_the_paper_s_lengths_or_a_scale_of_them():
 
 
 def test_a_paper_s_text_that_no_record_is_compared_with_is_refused(tmp_path, refused):
-    numbers = paper.FOLDER / "cable_v1_training-lengths.csv"
+    numbers = "cable_v1_training-lengths"
     speed = {"train": training_steps() | {"compile": True}, "processor": "P", "torch": "2.13.0"}
     path = save(tmp_path / "bench.json", speed)
     (problem,) = refused(report.main, path, "--paper", numbers)
@@ -167,7 +167,7 @@ def test_training_lengths_are_shown_without_the_paper_s_next_to_its_speeds(tmp_p
         paths.append(save(tmp_path / f"{column.pe}.json", column.records[0]))
     speed = {"train": training_steps() | {"compile": True}, "processor": "P", "torch": "2.13.0"}
     paths.append(save(tmp_path / "bench.json", speed))
-    numbers = paper.FOLDER / "cable_v1_section5.2_speed.csv"
+    numbers = "cable_v1_section5.2_speed"
     report.main([*paths, "--paper", str(numbers), "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "training_lengths.md").read_text()
     assert "-0.65" in text and text.count("— |\n") == 3

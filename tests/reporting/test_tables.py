@@ -212,7 +212,7 @@ def test_comparison_with_a_paper_in_its_setting_has_differences():
 )
 def test_tables_of_the_papers_have_one_row_per_length(name):
     """The nine encodings as printed, and t5-clip: the paper's T5 may be either."""
-    printed = paper.load(paper.FOLDER / f"cable_table{name}.csv")
+    printed = paper.load(f"cable_table{name}")
     encodings = [*printed.numbers, "t5-clip"]
     records = [record(pe, {512: 20.0, 15360: 30.0}) for pe in encodings]
     table = PERPLEXITY.table(columns_of(records), printed=printed)
@@ -227,7 +227,7 @@ def test_tables_of_the_papers_have_one_row_per_length(name):
 
 def test_table_2_of_sandwich_has_both_training_lengths():
     """Absolute in the paper's setting, otherwise relative to the shortest printed context."""
-    printed = paper.load(paper.FOLDER / "sandwich_table2_arxiv.csv")
+    printed = paper.load("sandwich_table2_arxiv")
     setting = {"size": "small", "data": {**SAME_SETTING["data"], "dataset": "arxiv"}}
     setting["protocol"] = SAME_TARGETS
     lengths = {2048: 6.0, 4096: 6.3, 8192: 6.6}

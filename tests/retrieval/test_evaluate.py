@@ -170,7 +170,7 @@ def test_report_compares_with_the_paper(finetuned, task, tmp_path, capsys):
         "models trained with 16 tokens of context." in capsys.readouterr().out
     )
     records = [str(folder / RECORD) for folder in folders]
-    paper = ["--paper", "results/paper/cable_table3_mldr_ndcg10_bert.csv"]
+    paper = ["--paper", "cable_table3_mldr_ndcg10_bert"]
     report.main([*records, *paper, "--out_dir", str(tmp_path / "report")])
     text = (tmp_path / "report" / "retrieval.md").read_text()
     assert "|      32 |" in text and "— |" in text  # learnable supports at most 16 positions
