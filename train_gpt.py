@@ -19,6 +19,7 @@ import dataclasses
 import math
 import time
 import warnings
+from typing import TYPE_CHECKING
 
 from runtime import cli, devices, distributed
 from runtime.checkpoints import load_checkpoint, trained_steps
@@ -36,6 +37,10 @@ from training import attention_path, metrics, settings
 from training.optimizer import make_grad_scaler, make_optimizer, restore_optimizer
 from training.settings import Config
 
+if TYPE_CHECKING:
+    from text_data.tokenizer import Tokenizer
+
+SAMPLE_TOKENS = 100  # of --sample_every
 SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_every
 
 
@@ -76,6 +81,7 @@ class Trainer:
         self.train_windows, self.val_windows = settings.open_data(config)
         self.run, checkpoint = self.open_run()
         self.can_draw = self.run.logger is not None
+        self.tokenizer = self.open_tokenizer()
         self.init_steps, source = self.open_source(checkpoint)
         self.model = self.make_model(checkpoint, source)
         betas = (config.beta1, config.beta2)
@@ -149,6 +155,8 @@ class Trainer:
                     has_printed = True
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
                     self.validate()
+                if config.sample_every and self.step % config.sample_every == 0 and self.rank == 0:
+                    self.sample()
                 if should_save:
                     self.save_checkpoint()
                 bar.update()
@@ -221,11 +229,30 @@ class Trainer:
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
         sums = self.processes.sum(sums)
-        values = metrics.validation_values(sums, tokens, windows, self.step, self.run) | summary
+        found = metrics.validation_values(sums, tokens, windows, self.step, self.run)
+        values = found | summary
         self.print_line(*metrics.validation_columns(values))
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
-        if self.run.logger and picture is not None:
-            self.run.logger.log_image("biases", picture, self.step)
+        if logger := self.run.logger:
+            logger.log({"val/perplexity": metrics.perplexity(found["loss"])}, self.step)
+            if picture is not None:
+                logger.log_image("biases", picture, self.step)
+
+    def sample(self) -> None:
+        """Print and log a text of the model, from the start of a document on."""
+        from generation import sampling
+
+        assert self.tokenizer is not None  # by open_tokenizer
+        end, size = self.tokenizer.eot, self.tokenizer.vocab_size
+        config = sampling.SamplingConfig(max_new_tokens=SAMPLE_TOKENS)
+        self.model.eval()
+        with torch.compiler.set_stance("force_eager"):
+            where = self.device, self.dtype
+            steps = list(sampling.generate(self.model, [[end]], config, size, end, *where))
+        self.model.train()
+        text = self.tokenizer.decode([tokens[0] for tokens in steps if tokens])
+        self.print_line(f"sample: {text}")
+        self.run.log_sample(self.step, text)
 
     def draw_biases(self, tokens: Tensor):
         """Return a picture for the logger, or None: training continues without pictures."""
@@ -280,6 +307,14 @@ class Trainer:
         if config.resume and not checkpoint:
             print(f"{config.out_dir} contains no checkpoint yet: starting at step 0")
         return run, checkpoint
+
+    def open_tokenizer(self) -> "Tokenizer | None":
+        """Return the tokenizer of the data, None if nothing is sampled."""
+        if not self.config.sample_every:
+            return None
+        from text_data.tokenizer import load_tokenizer
+
+        return load_tokenizer(self.train_windows.shards.tokenizer, self.config.data)
 
     def open_source(self, checkpoint: dict | None) -> tuple[int | None, dict | None]:
         """Return the checkpoint of --init_from and its steps; if resumed, `checkpoint`."""
@@ -353,9 +388,9 @@ class Trainer:
             f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences, "
             f"from step {self.step}",
             *self.run.describe_changes(),
+            *settings.notes(config, self.train_windows),
             sep="\n",
         )
-        settings.print_notes(config)
         found = {"micro_batch": self.micro_batch} if config.micro_batch == "auto" else {}
         facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
         self.processes.run_on_all_ranks(

@@ -78,7 +78,7 @@ TYPE = fields(CONTENT, forbid_others=True)
 # it is computed and what is logged.
 MAY_CHANGE_ON_RESUME = {
     *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
-    *("checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
+    *("sample_every", "checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
     *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
     *("device", "dtype", "compile", "deterministic"),
 }

@@ -4,7 +4,7 @@ The files of a run:
 
     config.yaml             every setting, resolved; `--config` accepts the file. Comments at the
                             top say which settings were changed on resume, and at which step
-    log.jsonl               records with "kind" (start, train or val), "step" and values
+    log.jsonl               records with "kind" (start, train, val or sample), "step" and values
     log.jsonl.corrupt       lines of log.jsonl that were corrupt when the run was resumed
     tokenizer.json          copy of the tokenizer, with tokenizer_config.json, unless its name is
                             enough: bytes, gpt2 and other encodings of tiktoken
@@ -287,6 +287,12 @@ class Run:
             else:
                 flat[f"{kind}/{name}"] = value
         self.logger.log(flat, step)
+
+    def log_sample(self, step: int, text: str) -> None:
+        """Append a text that the model has written to the log, and send it to the logger."""
+        self._write("sample", step, text=text)
+        if self.logger:
+            self.logger.log_text("sample", text, step)
 
     def _write(self, kind: str, step: int, **values) -> None:
         with writing(self.folder / LOG), open(self.folder / LOG, "a", encoding="utf-8") as log:

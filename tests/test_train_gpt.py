@@ -1,6 +1,7 @@
 """Tests of train_gpt.py: what a run writes, resuming, accumulation, and invalid input."""
 
 import gc
+import html
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from model import GPT, GPTConfig
 from text_data import shards
 from text_data.tokenizer import make_tokenizer
 from train_gpt import Config, learning_rate
-from training import settings
+from training import cost, settings
 
 
 @pytest.fixture
@@ -394,7 +395,7 @@ def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
     wandb = mock.MagicMock()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "wandb.errors", wandb.errors)
-    run = train("run", "--wandb_project", "tests")
+    run = train("run", "--wandb_project", "tests", "--sample_every", 3)
     options = wandb.init.call_args.kwargs
     assert (options["project"], options["dir"]) == ("tests", run)
     assert (options["id"], options["name"]) == (log_of(run)[0]["id"], f"{run.parent.name}/run")
@@ -403,12 +404,15 @@ def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
         values = [(each["step"], each[f"{kind}/loss"]) for each in logged if f"{kind}/loss" in each]
         assert values == [(record["step"], record["loss"]) for record in records_of(run, kind)]
     assert {"val/window/1", "val/slope/0", "biases"} <= set().union(*logged)
+    assert sum("sample" in each for each in logged) == 2
+    (shown,) = wandb.Html.call_args.args
+    assert html.unescape(shown) == f"<pre>{records_of(run, 'sample')[-1]['text']}</pre>"
 
 
 def test_tensorboard_gets_the_values_of_the_log(train):
     """After steps 5 and 6 were repeated with another learning rate; without their old values."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    flags = ["--logger", "tensorboard", "--log_every", 1]
+    flags = ["--logger", "tensorboard", "--log_every", 1, "--sample_every", 3]
     run = train("run", *flags)
     (run / "checkpoint_0000006.pt").unlink()
     train("run", *flags, "--resume", "--override", "lr", "--lr", 0.005)
@@ -423,6 +427,29 @@ def test_tensorboard_gets_the_values_of_the_log(train):
             np.testing.assert_allclose([event.value for event in found], values, rtol=1e-6)
     assert len(events.Scalars("val/slope/1")) == 2
     assert [image.step for image in events.Images("biases")] == [3, 6]
+    perplexities = [event.value for event in events.Scalars("val/perplexity")]
+    np.testing.assert_allclose(perplexities, np.exp(val_losses(run)), rtol=1e-6)
+    texts = events.Tensors("sample/text_summary")
+    assert {text.step for text in texts} == {3, 6}
+    session = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    assert all(name in session for name in (b"weight_decay", b"init_from", b"cable"))
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope", "t5", "learnable"])
+def test_sampled_texts_are_logged_and_change_nothing(pe, trained, train, capsys):
+    """Texts of at most 100 bytes; the weights are those without samples, bit for bit."""
+    run = train("run", "--pe", pe, "--sample_every", 2)
+    output = capsys.readouterr().out
+    assert digest(weights_of(run)) == digest(weights_of(trained(pe)))
+    samples = records_of(run, "sample")
+    assert [record["step"] for record in samples] == [2, 4, 6]
+    assert output.count(" | sample: ") == 3
+    assert all(0 < len(record["text"]) <= 100 for record in samples)
+
+
+def test_encoder_samples_no_text(lines):
+    (line,) = lines("--sample_every", 2, "--objective", "mlm")
+    assert line.startswith("error: sample_every is for decoders: ")
 
 
 @pytest.mark.parametrize(
@@ -530,7 +557,8 @@ def test_micro_batch_auto_reserves_memory(
     assert totals == [copies * model.parameter_count()]
 
 
-def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys):
+def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cost, "measure_cpu", lambda config, vocab_size: None)
     run = tmp_path / "run"
     flags = ["--size", "medium", "--pe", "learnable", "--out_dir", str(run), "--dry_run"]
     train_gpt.main([*flags, "--data", str(tmp_path / "nodata")])
@@ -550,6 +578,24 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys):
     output = capsys.readouterr().out
     assert "0.03 epochs of 12,004" in output  # 6 x 64 tokens
     assert " s on 8 H100" in output and " 0.00" not in output.split("disk")[0]
+
+
+@pytest.mark.parametrize("size, layers, length", [("quickstart", 4, 16), ("xl", 1, 256)])
+def test_dry_run_measures_this_cpu_within_seconds(size, layers, length, monkeypatch, capsys):
+    """A step takes 0.3 s; that of a large network has one of its layers and a short sequence."""
+    calls = []
+    monkeypatch.setattr(cost.devices, "measure_seconds", lambda *call: calls.append(call) or 0.3)
+    block_size = 16 if size == "quickstart" else 1024
+    steps = ["--steps", "1000", "--tokens_per_step", "1024", "--block_size", str(block_size)]
+    train_gpt.main(["--size", size, *steps, "--data", "nodata", "--dry_run"])
+    full = GPT(GPTConfig(size, block_size=block_size))
+    small = GPT(GPTConfig(size, n_layer=layers, block_size=length))
+    step_flops = small.flops_per_token(length) * length
+    step_flops *= min(1024 // block_size, 1e10 // step_flops + 1)
+    hours = 1000 * 1024 * full.flops_per_token(block_size) / (step_flops / 0.3) / 3600
+    text = cost.describe_seconds(3600 * hours)
+    assert f"; this CPU: about {text}\n" in capsys.readouterr().out
+    assert len(calls) == 5
 
 
 def test_dry_run_of_the_quick_start_needs_no_data(monkeypatch, tmp_path, capsys):
@@ -990,6 +1036,15 @@ def test_files_of_an_interrupted_start_do_not_prevent_a_new_one(train, tmp_path,
     assert [record["step"] for record in records_of(run, "train")] == [2, 4, 6]
     note = "note: warmup_steps 7 is above steps 6: the learning rate never reaches lr"
     assert note in capsys.readouterr().out
+
+
+def test_many_passes_over_the_data_are_noted(train, capsys):
+    """Of 12,003 targets in windows of 16: 750 windows, 4 of them per step."""
+    for steps, is_noted in ((1875, False), (1876, True)):
+        flags = ["--steps", steps, "--dry_run"]
+        train("run", *flags)
+        note = "note: the training passes over its data 10.0 times and may overfit: "
+        assert (note in capsys.readouterr().out) == is_noted
 
 
 def test_nan_in_the_last_validation_is_an_error(refused, data_dir, tmp_path):

@@ -3,10 +3,9 @@
     print(describe_cost(config))  # train_gpt.py --dry_run
     cost = estimate_cost(config)  # the numbers
 
-Hours assume 40% model FLOPs utilization (MFU).
+Hours on GPUs assume 40% model FLOPs utilization (MFU). A machine without GPUs is measured.
 """
 
-import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from runtime import cli, devices
 import torch
 
 from attention import resolve_paths
-from errors import InputError
 from model import GPT, GPTConfig, optimizer_step
 from text_data import recall_task
 from text_data.data_loader import masked_count
@@ -28,14 +26,19 @@ MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
 # Steps to measure a CPU, the FLOPs of each, and the seconds after which no other step starts.
 MEASURED_STEPS, STEP_FLOPS, MEASURED_SECONDS = 5, 1e10, 10
+MEASURED_TOKENS = 256  # of one sequence, if a full one has more than STEP_FLOPS
 
 
 @dataclass
 class Cost:
-    """Cost of one training or evaluation. model: without memory; epochs: as in "0.5 epochs of"."""
+    """Cost of one training or evaluation. model: without memory; epochs: as in "0.5 epochs of".
+
+    notes: lines on what may not be intended.
+    """
 
     model: GPT
     epochs: str
+    notes: list[str]
     parameters: int
     steps: int
     tokens: int
@@ -61,8 +64,9 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     if Path(config.data).is_dir():
         train = settings.make_windows(config, Shards(config.data, "train", "never"))
         vocab_size = train.padded_vocab_size
-        epochs = metrics.describe_epochs(config, train)
+        epochs, notes = metrics.describe_epochs(config, train), settings.notes(config, train)
     else:
+        notes = []
         is_default = config.data == settings.Config.data
         vocab_size = vocab_size or (BYTES if is_default else GPTConfig.vocab_size)
         epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
@@ -78,6 +82,7 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     return Cost(
         model=model,
         epochs=epochs,
+        notes=notes,
         parameters=parameters,
         steps=config.steps,
         tokens=config.steps * config.tokens_per_step,
@@ -99,8 +104,9 @@ def describe_cost(config) -> str:
         f"{cost.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens "
         f"({cost.epochs})",
         f"{cost.flops:.3g} FLOPs: {formula}",
-        describe_time(cost.flops),
+        describe_time(cost.flops, measure_cpu(config, cost.model.config.vocab_size)),
         f"disk: {cost.checkpoint_gb:.2f} GB a checkpoint, {files} of them while one is written",
+        *cost.notes,
     ]
     return "\n".join(lines)
 
@@ -133,20 +139,31 @@ def describe_time(flops: float, cpu_speed: float | None = None) -> str:
     return line
 
 
-def measure_cpu(config, vocab_size: int) -> float:
+def measure_cpu(config, vocab_size: int) -> float | None:
     """Return the FLOP/s of the fastest of five training steps on this CPU, fewer if they are slow.
 
-    A step has as many sequences as `STEP_FLOPS` allow. config: the `Config` of train_gpt.py.
+    A step has as many sequences as `STEP_FLOPS` allow. If these are less than one, the step has a
+    short sequence and each kind of layer once. config: the `Config` of train_gpt.py. Returns None
+    if there is a GPU, which `machines` has.
     """
+    if torch.cuda.is_available():
+        return None
     device, dtype = devices.select_device("cpu", config.dtype)
+    shape = config.gpt_config(vocab_size)
+    with torch.device("meta"):
+        flops = config.block_size * GPT(shape).flops_per_token(config.block_size)
+    if flops > STEP_FLOPS:
+        layers = min(shape.n_layer, len(shape.encodings.layers))
+        length = min(config.block_size, MEASURED_TOKENS)
+        shape = dataclasses.replace(shape, n_layer=layers, block_size=length)
     torch.manual_seed(0)
-    model = GPT(config.gpt_config(vocab_size))
+    model = GPT(shape)
     attention_path.choose_path(model, config, device)
     optimizer = make_optimizer(model)
     scaler = make_grad_scaler(device, dtype)
-    flops = config.block_size * model.flops_per_token(config.block_size)
+    flops = shape.block_size * model.flops_per_token(shape.block_size)
     sequences = min(int(STEP_FLOPS // flops) + 1, config.sequences_per_step(1))
-    tokens = torch.randint(vocab_size, (sequences, config.block_size))
+    tokens = torch.randint(vocab_size, (sequences, shape.block_size))
     seconds: list[float] = []
 
     def step():
@@ -173,12 +190,9 @@ def describe_costs(
         costs[name] = estimate_cost(config, vocab_size)
         gigabytes += costs[name].checkpoint_gb * (1 + config.keep_checkpoints)
     cpu_speed = None
-    if costs and not torch.cuda.is_available():
+    if costs:
         smallest = min(trainings, key=lambda name: costs[name].flops_per_token)
-        shape = costs[smallest].model.config
-        with contextlib.suppress(InputError):  # not enough memory
-            settings.check_memory(shape, torch.device("cpu"))
-            cpu_speed = measure_cpu(trainings[smallest], shape.vocab_size)
+        cpu_speed = measure_cpu(trainings[smallest], costs[smallest].model.config.vocab_size)
     for name, trained, text, tokens in evaluations:
         training, lengths = costs[trained], cli.parse_lengths(text, trainings[trained].block_size)
         forward = [training.model.flops_per_token(length) / 3 for length in lengths]

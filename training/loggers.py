@@ -4,11 +4,13 @@
     logger.start(folder, run_id, config, step=-1)    # step: of the checkpoint to resume from
     logger.log({"train/loss": 2.5}, step=10)
     logger.log_image("biases", image, step=10)       # (height, width, 3) uint8
+    logger.log_text("sample", "Once upon", step=10)
     logger.finish()
 
 A run keeps its own log in any case (runtime/run_folder.py).
 """
 
+import html
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +68,9 @@ class WandbLogger:
     def log_image(self, name: str, image: np.ndarray, step: int) -> None:
         self.run.log({"step": step, name: self.wandb.Image(image)})
 
+    def log_text(self, name: str, text: str, step: int) -> None:
+        self.run.log({"step": step, name: self.wandb.Html(f"<pre>{html.escape(text)}</pre>")})
+
     def finish(self) -> None:
         self.run.finish()
 
@@ -84,7 +89,16 @@ class TensorBoardLogger:
 
     def start(self, folder: Path, run_id: str, config: dict, step: int) -> None:
         """Open an event file that replaces older events of the steps after `step`."""
+        from torch.utils.tensorboard.summary import hparams
+
         self.writer = self.SummaryWriter(str(folder), purge_step=step + 1)
+        values = {
+            name: value if isinstance(value, int | float | str) else str(value)
+            for name, value in config.items()
+        }
+        # SummaryWriter.add_hparams would put them into another folder.
+        for summary in hparams(values, {"val/loss": None, "val/perplexity": None}):
+            self.writer._get_file_writer().add_summary(summary)
 
     def log(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items():
@@ -93,6 +107,10 @@ class TensorBoardLogger:
 
     def log_image(self, name: str, image: np.ndarray, step: int) -> None:
         self.writer.add_image(name, image, step, dataformats="HWC")
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        code = text.replace("\n", "\n    ")  # in Markdown
+        self.writer.add_text(name, f"    {code}", step)
 
     def finish(self) -> None:
         self.writer.close()

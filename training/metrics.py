@@ -214,7 +214,11 @@ def validation_columns(values: dict) -> list[str]:
     return columns
 
 
+def epochs(config, windows: Windows) -> float:
+    """Return how often a training run reads its data."""
+    return config.sequences_per_step(1) * config.steps / len(windows)
+
+
 def describe_epochs(config, windows: Windows) -> str:
     """Return how often a training run reads its tokens, as in "0.03 epochs of 12,004"."""
-    epochs = config.sequences_per_step(1) * config.steps / len(windows)
-    return f"{epochs:.2f} epochs of {windows.shards.total:,}"
+    return f"{epochs(config, windows):.2f} epochs of {windows.shards.total:,}"

@@ -29,7 +29,7 @@ from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
 from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
-from training import attention_path
+from training import attention_path, metrics
 from training.optimizer import OPTIMIZERS
 
 SHAPE = ("size", "n_layer", "n_head", "n_embd")
@@ -38,6 +38,7 @@ rope+cable                 several at once
 cable:heads=2              on the first 2 heads only, for encodings that act on queries, keys or
 cable:heads_percent=50     biases; or on that percentage of the heads
 window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all layers"""
+MANY_EPOCHS = 10  # of which `notes` warns
 # Settings that are no part of a run's config: they choose what the program does.
 NOT_RECORDED = {"resume", "override", "dry_run", "list"}
 
@@ -121,6 +122,8 @@ class Config:
     """steps between validations"""
     val_tokens: int = cli.limited(1_048_576, 1)
     """tokens of one validation, in windows of block_size"""
+    sample_every: int = cli.limited(0, 0)
+    """steps between texts that the model writes, printed and logged; 0: none"""
     checkpoint_every: int = cli.limited(1000, 1)
     """steps between checkpoints"""
     keep_checkpoints: int = cli.limited(2, 1)
@@ -227,13 +230,20 @@ def recorded(config) -> dict:
     return {name: value for name, value in values.items() if name not in NOT_RECORDED}
 
 
-def print_notes(config) -> None:
-    """Print what may not be intended, but is no error."""
+def notes(config, windows: Windows) -> list[str]:
+    """Return a line for each setting that may not be intended, but is no error."""
+    lines = []
     if config.warmup_steps > config.steps > 0:
-        print(
+        lines.append(
             f"note: warmup_steps {config.warmup_steps} is above steps {config.steps}: "
             "the learning rate never reaches lr"
         )
+    if (epochs := metrics.epochs(config, windows)) > MANY_EPOCHS:
+        lines.append(
+            f"note: the training passes over its data {epochs:.1f} times and may overfit: "
+            "use more data or fewer --steps"
+        )
+    return lines
 
 
 def check_device(config, device: torch.device) -> None:
@@ -307,6 +317,8 @@ def check(config) -> list[str]:
         value = getattr(config, name)
         if not 0 <= value < 1:
             problems.append(f"{name} is {value}: it must be at least 0 and below 1")
+    if config.sample_every and not config.causal:
+        problems.append("sample_every is for decoders: remove it, or use --objective clm")
     if not 0 < config.mask_rate < 1:
         problems.append(f"mask_rate is {config.mask_rate}: it must be above 0 and below 1")
     try:
