@@ -166,6 +166,7 @@ def tokenize_documents(
     bounded. Stops early when all writers are full.
     """
     workers = os.cpu_count() or 1
+    eot = np.array([tokenizer.eot])
     waiting = deque()  # (batch, future of its tokens)
     offset = 0  # of the next piece's first token in its document
     tokens_done = 0
@@ -176,12 +177,12 @@ def tokenize_documents(
         batch, future = waiting.popleft()
         for (writer, number, is_start, _), tokens in zip(batch, future.result(), strict=True):
             if is_start:
-                offset = 0
-                tokens = np.concatenate([[tokenizer.eot], tokens])
+                writer.add(number, 0, eot)
+                offset = 1
                 bar.update()
             writer.add(number, offset, tokens)
             offset += len(tokens)
-            tokens_done += len(tokens)
+            tokens_done += is_start + len(tokens)
         speed = tokens_done / (time.perf_counter() - start_time)
         bar.set_postfix_str(f"{tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False)
 
