@@ -78,6 +78,13 @@ class Column:
         values = self.values(length)
         return statistics.mean(values) if values else None
 
+    def error(self, length: int) -> float | None:
+        """Return the standard error over the text at a length, of the first seed, if recorded."""
+        entry = self.records[0]["lengths"][str(length)]
+        if "loss_se" in entry:
+            return entry["loss_se"] and entry["loss_se"] * entry[self.key]
+        return entry.get(f"{self.key}_se")
+
 
 def entry_pairs(
     first: Column, first_length: int, second: Column, second_length: int
@@ -163,6 +170,22 @@ def describe_settings(columns: list[Column], names: list[str]) -> str:
         values = [f"{value:.60} ({', '.join(found)})" for value, found in labels.items()]
         parts.append(f"{name}: {', '.join(values)}")
     return "; ".join(parts)
+
+
+def describe_models(columns: list[Column]) -> str:
+    """Return data, model size, training length and seeds: the title of a figure."""
+    records = [record for column in columns for record in column.records]
+    data = records[0]["data"]
+    sizes = {record.get("size") or "custom" for record in records}
+    millions = [record["parameters"] / 1e6 for record in records if record.get("parameters")]
+    parameters = f" ({statistics.median(millions):.1f}M parameters)" if millions else ""
+    lengths = sorted({column.trained_at for column in columns})
+    seeds = sorted({len(column.records) for column in columns})
+    return (
+        f"{data['dataset']} ({data['split']}), {' and '.join(sorted(sizes))} model{parameters}, "
+        f"trained at {' and '.join(f'{length:,}' for length in lengths)} tokens, "
+        f"{' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seed{'s' if seeds[-1] > 1 else ''}"
+    )
 
 
 def record_labels(records: list[dict]) -> list[str]:

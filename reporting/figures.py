@@ -1,22 +1,27 @@
-"""Line plots: metrics against context length, losses against steps; and a scatter plot of scores.
+"""Line plots by length, position, step or model size; and a scatter plot of scores.
 
-Plot functions take the data and a binary file, to which they write a PNG.
+Plot functions take the data and a binary file, to which they write a PNG. reporting/style.py has
+the colors and the labels.
 """
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from errors import InputError
 from evaluation.intervals import Interval
-from reporting.columns import Column, all_lengths
+from reporting import style
+from reporting.columns import Column, all_lengths, describe_models
 from reporting.formatting import standard_deviation
-from reporting.tables import growth_exponent, seconds_per_token, speed_sort_key, speed_values
+from reporting.tables import (
+    describe_setup,
+    growth_exponent,
+    seconds_per_token,
+    speed_sort_key,
+)
 
 Points = list[tuple[float, float]]  # (x, y)
 
@@ -24,23 +29,24 @@ CLOSE = 1.15  # lines below this multiple of the lowest value at every context g
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
 MAX_DRAWN = 1e12  # larger perplexities, also infinite ones, are only in the table
-COLORS = (  # of lines in turn; then they are dashed
-    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"),
-    *("#56b4e9", "#7a5195", "#666666", "#000000"),
-)
-DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
 FLOOR = 0.01  # percent of recall: lower values, also negative ones, are drawn here
 WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
+SIDE_BY_SIDE = 1.2  # ratio of the places of the first and the last line of a single length
+CONTEXT = "context (tokens)"
+OVER_SEEDS = "standard deviation over seeds"
+OVER_TEXT = "standard error over text"
 
 
 @dataclass
 class Line:
-    """A labeled line of a plot. A line without points is not drawn, but has a color."""
+    """A labeled line of a plot. A line without points is not drawn."""
 
     label: str
-    points: Points
-    errors: list[tuple[float, float]] | None = None
-    """lengths of the error bar below and above each point; NaN: no bar"""
+    pe: str
+    """encoding, which has the color"""
+    points: Sequence[tuple[float, float]]
+    errors: Sequence[tuple[float, float]] = ()
+    """height of the error band below and above each point; NaN: no band"""
 
 
 def by_length(
@@ -48,22 +54,24 @@ def by_length(
     file,
     y_label: str,
     y_scale: str = "log",
-    x_label: str = "context (tokens)",
+    x_label: str = CONTEXT,
     close_up: bool = False,
 ) -> None:
-    """Plot the mean of each column against context length, with standard deviations over seeds.
+    """Plot the mean of each column against context length, with error bands.
 
     close_up: adds a second panel with the lines close to the lowest, if others are far above.
     """
     lengths = all_lengths(columns)
     lines = [_line(column, lengths) for column in columns]
-    panels = [lines]
+    panels = [(y_label, lines)]
     if close_up:
         close = _close_to_lowest(lines, lengths)
         if MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
-            panels.append(close)
-    labels = [y_label] * len(panels)
-    line_plot(file, panels, x_label, labels, y_scale=y_scale, trained_at=_trained_at(columns))
+            panels.append((y_label, close))
+    several = {len(column.records) > 1 for column in columns}
+    errors = " or ".join([OVER_SEEDS] * (True in several) + [OVER_TEXT] * (False in several))
+    title = f"{describe_models(columns)}\nbands: ± {errors}"
+    draw_lines(file, title, panels, x_label, y_scale, trained_at=_trained_at(columns))
 
 
 def _line(column: Column, lengths: list[int]) -> Line:
@@ -71,10 +79,13 @@ def _line(column: Column, lengths: list[int]) -> Line:
     for length in lengths:
         mean = column.mean(length)
         if mean is not None and mean <= MAX_DRAWN:
-            deviation = standard_deviation(column.values(length)) or math.nan
+            error = standard_deviation(column.values(length))
+            if len(column.records) == 1:
+                error = column.error(length)
+            error = math.nan if error is None else error
             points.append((length, mean))
-            errors.append((deviation, deviation))
-    return Line(column.label, points, errors)
+            errors.append((error, error))
+    return Line(column.label, column.pe, points, errors)
 
 
 def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
@@ -86,15 +97,16 @@ def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
     for line in lines:
         is_close = all(y < CLOSE * lowest[x] for x, y in line.points)
         is_complete = len(line.points) == len(lengths)
-        close.append(line if is_close and is_complete else Line(line.label, []))
+        close.append(line if is_close and is_complete else Line(line.label, line.pe, []))
     return close
 
 
 def by_position(columns: list[Column], file) -> None:
     """Plot the perplexity of each column against the position in its longest window.
 
-    Seeds are averaged. Positions are averaged over half powers of two. A label names the longest
-    window if it is shorter than the other columns', because its text differs.
+    Seeds are averaged. Positions are averaged over half powers of two, with the standard error over
+    what was averaged. A label names the longest window if it is shorter than the other columns',
+    because its text differs.
     """
     longest = {column.label: max(map(_longest_length, column.records)) for column in columns}
     lines = []
@@ -102,18 +114,20 @@ def by_position(columns: list[Column], file) -> None:
         length = longest[column.label]
         if length:
             suffix = f" ({length:,})" if length < max(longest.values()) else ""
-            lines.append(Line(column.label + suffix, _perplexity_by_position(column.records)))
+            curve = _perplexity_by_position(column.records)
+            lines.append(Line(column.label + suffix, column.pe, *curve))
     is_encoder = "objective" in columns[0].records[0]
     x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
-    line_plot(file, [lines], x_label, ["perplexity"], trained_at=_trained_at(columns))
+    title = f"{describe_models(columns)}\nbands: ± standard error over positions"
+    draw_lines(file, title, [("perplexity", lines)], x_label, trained_at=_trained_at(columns))
 
 
 def _longest_length(record: dict) -> int:
     return max((int(length) for length, entry in record["lengths"].items() if entry), default=0)
 
 
-def _perplexity_by_position(records: list[dict]) -> Points:
-    """Return (position, perplexity) over the longest windows of a column's records."""
+def _perplexity_by_position(records: list[dict]) -> tuple[Points, list[tuple[float, float]]]:
+    """Return (position, perplexity) over the longest windows of a column's records, and errors."""
     groups = {}  # half power of two -> [(tokens, middle position, mean loss)] of its stretches
     for record in records:
         length = _longest_length(record)
@@ -126,13 +140,16 @@ def _perplexity_by_position(records: list[dict]) -> Points:
             middle = start + (size + 1) / 2
             group = math.floor(2 * math.log2(middle))
             groups.setdefault(group, []).append((size, middle, loss))
-    points = []
+    points, errors = [], []
     for _, stretches in sorted(groups.items()):
         sizes, middles, losses = zip(*stretches, strict=True)
         loss = float(np.average(losses, weights=sizes))
         if loss <= math.log(MAX_DRAWN):
             points.append((float(np.average(middles, weights=sizes)), math.exp(loss)))
-    return points
+            deviation = standard_deviation(losses)
+            error = math.nan if deviation is None else deviation / math.sqrt(len(losses))
+            errors.append((math.exp(loss) * error, math.exp(loss) * error))
+    return points, errors
 
 
 def cumulative_gradient(columns: list[Column], file) -> None:
@@ -143,10 +160,13 @@ def cumulative_gradient(columns: list[Column], file) -> None:
     lines = []
     for column in columns:
         points = gradient_further_back(column.records)
-        lines.append(Line(column.label, [point for point in points if point[1] >= MIN_FRACTION]))
+        drawn = [point for point in points if point[1] >= MIN_FRACTION]
+        lines.append(Line(column.label, column.pe, drawn))
     level = 1 - columns[0].records[0]["protocol"]["held"]
-    style = {"marker": "", "level": level, "trained_at": _trained_at(columns)}
-    line_plot(file, [lines], "tokens back", ["fraction of the gradient further back"], **style)
+    title = f"{describe_models(columns)}\ndotted: end of the receptive field"
+    panels = [("fraction of the gradient further back", lines)]
+    trained_at = _trained_at(columns)
+    draw_lines(file, title, panels, "tokens back", marker="", level=level, trained_at=trained_at)
 
 
 def gradient_further_back(records: list[dict]) -> Points:
@@ -168,50 +188,59 @@ def gradient_further_back(records: list[dict]) -> Points:
 def speeds(result: dict, file) -> None:
     """Plot throughput and memory of a benchmark of bench.py against context.
 
-    The dense path is only in the table.
+    The dense path is only in the table. The band of a throughput has the middle half of the rounds.
     """
-    contexts = sorted(result["contexts"].items(), key=lambda item: int(item[0]))
-    names = {name for _, entries in contexts for name, entry in entries.items() if entry}
-    names = sorted((n for n in names if not n.endswith(" dense")), key=speed_sort_key)
-    labels = ["tokens/s", "memory (MB)"]
-    panels = []
-    for label in labels:
-        lines = {name: [] for name in names}
-        for context, entries in contexts:
-            for name, line in lines.items():
-                if entry := entries.get(name):
-                    line.append((int(context), speed_values(entry)[label]))
-        panels.append([Line(*line) for line in lines.items()])
-    line_plot(file, panels, "context (tokens)", labels)
+    names = {name for entries in result["contexts"].values() for name in entries}
+    throughput, memory = [], []
+    for name in sorted((n for n in names if not n.endswith(" dense")), key=speed_sort_key):
+        rates, errors, megabytes = [], [], []
+        for context, entries in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
+            if entry := entries.get(name):
+                rate = entry["tokens_per_second"]
+                low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
+                rates.append((int(context), rate))
+                errors.append((rate - low, high - rate))
+                megabytes.append((int(context), entry["memory"] / 1e6))
+        pe = name.partition(" ")[0]
+        throughput.append(Line(name, pe, rates, errors))
+        memory.append(Line(name, pe, megabytes))
+    panels = [("tokens/s", throughput), ("memory (MB)", memory)]
+    title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
+    draw_lines(file, title, panels, CONTEXT)
 
 
 def growth(record: dict, file) -> None:
     """Plot seconds per token of `bench.py growth` against context, with the fitted exponents."""
-    lines = []
-    for name, entries in record["growth"]["lengths"].items():
+    result, lines = record["growth"], []
+    for name, entries in result["lengths"].items():
         points = seconds_per_token(entries)
         exponent = growth_exponent(points)
         label = name if exponent is None else f"{name}: exponent {exponent.estimate:.2f}"
-        lines.append(Line(label, [(context, 1e6 * seconds) for context, seconds in points]))
-    line_plot(file, [lines], "context (tokens)", ["microseconds per token"])
+        points = [(context, 1e6 * seconds) for context, seconds in points]
+        lines.append(Line(label, result["encoding"], points))
+    title = f"{result['encoding']}: {describe_setup(result)}"
+    draw_lines(file, title, [("microseconds per token", lines)], CONTEXT)
 
 
-def losses(lines: list[tuple[str, Points]], file) -> None:
-    """Plot losses against steps; lines: (label, [(step, loss)])."""
-    panels, labels = [[Line(*line) for line in lines]], ["loss (nats)"]
-    line_plot(file, panels, "steps", labels, y_scale="linear", x_scale="linear", marker="")
+def losses(lines: list[Line], file, title: str) -> None:
+    """Plot losses against steps; points of lines: (step, loss)."""
+    panels = [("loss (nats)", lines)]
+    draw_lines(file, title, panels, "steps", y_scale="linear", x_scale="linear", marker="")
 
 
-def by_parameters(lines: dict[str, list[tuple[float, Interval]]], file) -> None:
-    """Plot lines of (parameters, ratio) with intervals as error bars, on logarithmic axes.
+def by_parameters(
+    lines: list[tuple[str, str, list[tuple[float, Interval]]]], file, title: str
+) -> None:
+    """Plot ratios with intervals as bands, on logarithmic axes.
 
-    lines: by label, none of them empty.
+    lines: (label, encoding with the color, [(parameters, ratio)]), none of them empty.
     """
     drawn = []
-    for label, points in lines.items():
+    for label, pe, points in lines:
         errors = [_error_bar(ratio, ratio.estimate) for _, ratio in points]
-        drawn.append(Line(label, [(x, ratio.estimate) for x, ratio in points], errors))
-    line_plot(file, [drawn], "parameters", ["ratio (1: no effect)"], level=1, x_base=10)
+        drawn.append(Line(label, pe, [(x, ratio.estimate) for x, ratio in points], errors))
+    panels = [("ratio (1: no effect)", drawn)]
+    draw_lines(file, title, panels, "parameters", level=1, x_base=10)
 
 
 def scatter(
@@ -219,49 +248,39 @@ def scatter(
     file,
     x_label: str,
     y_label: str,
+    title: str = "",
     highlighted: tuple[str, ...] = (),
 ) -> None:
-    """Plot one point per (label, x, y), with intervals as error bars, on logarithmic axes.
+    """Plot one point per (encoding, x, y), with intervals as error bars, on logarithmic axes.
 
     Values of x above WIDEST times the lowest are drawn there, as triangles, and printed with the
-    label. Values of y below FLOOR are drawn there, as triangles. Labels are at the right, in the
-    order of the points' heights. highlighted: labels in bold.
+    label. Values of y below FLOOR are drawn there, as triangles. highlighted: drawn larger.
     """
     limit = WIDEST * min(x.estimate for _, x, _ in points)
-    points = sorted(points, key=lambda point: (max(point[2].estimate, FLOOR), point[1].estimate))
-    with _figure(file, 1, len(points)) as (axes,):
-        for number, (label, x, y) in enumerate(points):
-            color, marker = COLORS[number % len(COLORS)], "o"
-            at = min(x.estimate, limit), max(y.estimate, FLOOR)
-            weight = "bold" if label in highlighted else "normal"
-            if x.estimate > limit:
-                label, marker = f"{label} ({x.estimate:,.3g})", ">"
-            if y.estimate < FLOOR:
-                marker = "v"
-            bars = {
-                "xerr": _error_bar(x, at[0], highest=limit),
-                "yerr": _error_bar(y, at[1], FLOOR),
-            }
-            bars = {name: np.reshape(bar, (2, 1)) for name, bar in bars.items()}
-            style = {"fmt": marker, "color": color, "markersize": 5, "elinewidth": 0.8}
-            axes.errorbar(*at, **bars, capsize=2, **style)
-            arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)}
-            axes.annotate(
-                label,
-                at,
-                (1.03, (number + 0.5) / len(points)),
-                textcoords="axes fraction",
-                va="center",
-                color=color,
-                fontsize=9,
-                fontweight=weight,
-                arrowprops=arrow,
-            )
-        axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
-        axes.set_ylim(bottom=0.8 * FLOOR)
-        _set_ticks(axes.xaxis)
-        _set_ticks(axes.yaxis)
-        axes.grid(color="0.92")
+    figure = style.new_figure(5)
+    style.set_title(figure, title)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log")
+    ends = []
+    for pe, x, y in points:
+        color, marker, label = style.color_of(pe), "o", style.short_label(pe)
+        at = min(x.estimate, limit), max(y.estimate, FLOOR)
+        if x.estimate > limit:
+            label, marker = f"{label} ({x.estimate:,.3g})", ">"
+        if y.estimate < FLOOR:
+            marker = "v"
+        bars = {
+            "xerr": np.reshape(_error_bar(x, at[0], highest=limit), (2, 1)),
+            "yerr": np.reshape(_error_bar(y, at[1], FLOOR), (2, 1)),
+        }
+        size = 8 if pe in highlighted else 5
+        drawn = {"fmt": marker, "color": color, "markersize": size, "elinewidth": 0.8}
+        axes.errorbar(*at, **bars, capsize=2, **drawn)
+        ends.append((label, color, at))
+    axes.set_ylim(bottom=0.8 * FLOOR)
+    _finish(axes, x_label, y_label)
+    style.label_ends(axes, ends)
+    style.save(figure, file)
 
 
 def _error_bar(
@@ -279,11 +298,11 @@ def _trained_at(columns: list[Column]) -> set[int]:
     return {column.trained_at for column in columns}
 
 
-def line_plot(
+def draw_lines(
     file,
-    panels: list[list[Line]],
+    title: str,
+    panels: list[tuple[str, list[Line]]],
     x_label: str,
-    y_labels: list[str],
     y_scale: str = "log",
     x_scale: str = "log",
     x_base: int = 2,
@@ -291,89 +310,61 @@ def line_plot(
     level: float | None = None,
     trained_at: Iterable[float] = (),
 ) -> None:
-    """Draw panels of lines; the legend is in the order of the lines' ends.
+    """Draw panels, one below the other: (label of the y axis, lines).
 
     level, trained_at: dotted lines at this height and at these training lengths.
     """
-    with _figure(file, len(panels), len(panels[0])) as all_axes:
-        for axes, lines, y_label in zip(all_axes, panels, y_labels, strict=True):
-            handles = {}  # by the height of their ends
-            for number, line in enumerate(lines):
-                if line.points:
-                    style = {
-                        "color": COLORS[number % len(COLORS)],
-                        "linestyle": "-" if number < len(COLORS) else "--",
-                        "label": line.label,
-                    }
-                    errors = np.transpose(line.errors) if line.errors else None
-                    x, y = zip(*line.points, strict=True)
-                    bars = {"yerr": errors, "elinewidth": 1, "capsize": 2}
-                    drawn = axes.errorbar(x, y, marker=marker, markersize=4, **bars, **style)
-                    handles[y[-1], number] = drawn
-            axes.set(xscale=x_scale, yscale=y_scale, xlabel=x_label, ylabel=y_label)
-            _set_ticks(axes.xaxis, x_base)
-            _set_ticks(axes.yaxis)
-            axes.grid(axis="y", color="0.92")
-            if level is not None:
-                axes.axhline(level, **DOTTED)
-            for length in trained_at:
-                axes.axvline(length, **DOTTED)
-                style = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
-                style |= {"xytext": (4, -4), "va": "top", "fontsize": 8, "color": "0.4"}
-                axes.annotate("training length", (length, 1), **style)
-            ordered = [handles[end] for end in sorted(handles, reverse=True)]
-            axes.legend(handles=ordered, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    heights = [max(3.6, 1 + style.LABEL_HEIGHT * len(lines)) for _, lines in panels]
+    figure = style.new_figure(sum(heights) + 0.5)
+    style.set_title(figure, title)
+    all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
+        axes.set(xscale=x_scale, yscale=y_scale)
+        used, ends = Counter(), []
+        lengths = {x for line in lines for x, _ in line.points}
+        is_single = len(lengths) == 1
+        for number, line in enumerate(lines):
+            color = style.color_of(line.pe)
+            pattern = style.LINE_STYLES[used[color] % len(style.LINE_STYLES)]
+            used[color] += 1
+            if not line.points:
+                continue
+            x, y = map(np.array, zip(*line.points, strict=True))
+            if is_single:  # points side by side
+                x = x * SIDE_BY_SIDE ** ((number + 0.5) / len(lines) - 0.5)
+            axes.plot(x, y, color=color, linestyle=pattern, marker=marker, markersize=4)
+            if line.errors:
+                _draw_band(axes, x, y, *np.transpose(line.errors), color=color)
+            ends.append((style.short_label(line.label), color, (x[-1], y[-1])))
+        if level is not None:
+            axes.axhline(level, **style.DOTTED)
+        for length in trained_at:
+            axes.axvline(length, **style.DOTTED)
+            at = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
+            font = {"xytext": (0, 2), "ha": "center", "fontsize": 8, "color": "0.4"}
+            axes.annotate("training length", (length, 1), **at, **font)
+        ticks = lengths.union(trained_at)
+        _finish(axes, x_label, y_label, x_base, ticks if x_base == 2 and marker else None)
+        style.label_ends(axes, ends)
+    style.save(figure, file)
 
 
-def _set_ticks(axis, base: int = 10) -> None:
-    """Set round numbers: powers of the base and what is between them where the axis is short."""
-    from matplotlib import ticker
-
-    low, high = axis.get_view_interval()
-    if axis.get_scale() == "log":
-        is_short = high < 20 * low and base == 10
-        wide = ticker.LogLocator(base, subs=(1, 2, 5) if base == 10 else (1,), numticks=10)
-        axis.set_major_locator(ticker.MaxNLocator(8) if is_short else wide)
-        axis.set_minor_locator(ticker.NullLocator())
-    is_large = base == 10 and high >= 1e5
-    plain = ticker.StrMethodFormatter("{x:,.10g}")
-    axis.set_major_formatter(ticker.EngFormatter(sep="") if is_large else plain)
+def _draw_band(axes, x, y, below, above, color: str) -> None:
+    """Draw the errors of a line, or the error bar of a single point."""
+    low = np.maximum(y - below, y / 10) if axes.get_yscale() == "log" else y - below
+    if len(x) > 1:
+        axes.fill_between(x, low, y + above, color=color, alpha=0.15, linewidth=0)
+    else:
+        axes.vlines(x, low, y + above, color=color, linewidth=1)
 
 
-def new_figure(width: float, height: float):
-    """Return an empty figure of Matplotlib, in inches, that can be drawn without a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def draw_matrix(axes, matrix, **style):
-    """Draw a matrix (rows: queries, columns: keys; NaN: nothing) and return its image."""
-    image = axes.imshow(matrix, cmap="magma", interpolation="nearest", **style)
-    axes.spines[:].set_visible(False)
-    return image
-
-
-def check_png(path: str) -> None:
-    """Raise InputError unless a file's name is that of a PNG file."""
-    if Path(path).suffix != ".png":
-        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")
-
-
-@contextmanager
-def _figure(file, panels: int, lines: int) -> Iterator:
-    """Yield the axes of panels side by side, high enough for the labels of so many lines."""
-    import matplotlib
-
-    settings: dict = {
-        "text.parse_math": False,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with matplotlib.rc_context(settings):  # labels may contain dollar signs
-        figure = new_figure(7.5 * panels, max(4.5, 0.25 * lines))
-        yield figure.subplots(1, panels, squeeze=False)[0]
-        figure.savefig(file, format="png", dpi=160)
+def _finish(axes, x_label: str, y_label: str, x_base: int = 10, x_values: set | None = None):
+    """Set labels, which name logarithmic scales, ticks and grid."""
+    style.fix_limits(axes)
+    for axis, label in ((axes.xaxis, x_label), (axes.yaxis, y_label)):
+        is_log = axis.get_scale() == "log"
+        axis.set_label_text(f"{label}, log scale" if is_log else label)
+    style.set_ticks(axes.xaxis, x_base, x_values)
+    style.set_ticks(axes.yaxis)
+    axes.grid(axis="y", color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)

@@ -27,6 +27,7 @@ from reporting.tables import (
     FITTED_LENGTHS,
     accuracy_table,
     comparison_table,
+    describe_setup,
     growth_table,
     length_table,
     loss_caption,
@@ -296,17 +297,10 @@ def _speed_caption(benchmark: str, result: dict) -> str:
         tokens=f"{tokens[0]}" if len(tokens) == 1 else f"{tokens[0]} to {tokens[-1]}",
     )
     return (
-        f"{benchmark}: {measured}. {_setup(result)} "
+        f"{benchmark}: {measured}. {describe_setup(result)}. "
         f"Medians of {result['repeats']} interleaved rounds; ratios compare speed, above 1 is "
         "faster."
     )
-
-
-def _setup(result: dict) -> str:
-    """Return the model and the device of a benchmark as a sentence."""
-    kind = "encoder" if "objective" in result else "model"
-    compiled = "compiled" if result["compile"] else "not compiled"
-    return f"{result['model']} {kind}, {result['dtype']}, {result['device']}, {compiled}."
 
 
 def _hardware(record: dict) -> str:
@@ -325,7 +319,7 @@ def _comparison_caption(record: dict) -> str:
     skipped = [f" Not measured: {label} ({why})." for label, why in result["skipped"].items()]
     return (
         f"Speed compared with other implementations, at {result['context']:,} tokens; training "
-        f"with micro-batch {result['micro_batch']}. {_setup(result)} Medians of {rounds} "
+        f"with micro-batch {result['micro_batch']}. {describe_setup(result)}. Medians of {rounds} "
         "interleaved rounds; ratio: ours to theirs in the same round, geometric mean with its 95% "
         "t interval, above 1 is faster. Of peak: our FLOP/s relative to a product of square "
         f"matrices in the same dtype and round{peak}. {_hardware(record)}{''.join(skipped)}"
@@ -337,7 +331,7 @@ def _growth_caption(record: dict) -> str:
     return (
         f"Microseconds per token of {result['encoding']}: one optimizer step (train), losses "
         "without gradients (eval) and greedy generation up to the context (generate), one "
-        f"sequence. {_setup(result)} Medians of {result['repeats']} rounds. Exponent p of "
+        f"sequence. {describe_setup(result)}. Medians of {result['repeats']} rounds. Exponent p of "
         f"time per token ~ context^p: least squares in logarithms over the {FITTED_LENGTHS} "
         f"longest contexts, with its 95% t interval. {_hardware(record)}"
     )

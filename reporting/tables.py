@@ -229,6 +229,13 @@ def speed_table(result: dict) -> Table:
     return Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
 
 
+def describe_setup(result: dict) -> str:
+    """Return the model and the device of a benchmark in words."""
+    kind = "encoder" if "objective" in result else "model"
+    compiled = "compiled" if result["compile"] else "not compiled"
+    return f"{result['model']} {kind}, {result['dtype']}, {result['device']}, {compiled}"
+
+
 def speed_sort_key(name: str) -> tuple:
     """Return the sort key of a benchmark case, e.g. "cable triton": its encoding, then its path."""
     return sort_key(name.partition(" ")[0]), name

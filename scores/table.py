@@ -39,6 +39,7 @@ from scores.score_file import Score
 
 REFERENCES = ("rope", REFERENCE)
 MAX_ROWS = 15  # of the short table
+MAX_POINTS = 12  # of the picture
 MEASURED = (  # columns of the short table, without intervals
     "perplexity at 16x / cable",
     "recall at 16x (%)",
@@ -210,20 +211,33 @@ def caption(scores: dict[str, Score]) -> str:
 def draw(scores: dict[str, Score], file) -> None:
     """Write the picture: perplexity against recall at FAR times the training length.
 
-    The bars of a perplexity are the interval of its ratio to that of the reference, because the
-    text, which is the same for all, makes most of the error of a single perplexity.
+    Of the MAX_POINTS first encodings of the table, the references included. The bars of a
+    perplexity are the interval of its ratio to that of the reference, because the text, which is
+    the same for all, makes most of the error of a single perplexity.
     """
     reference = scores[REFERENCE]
     base = criterion.perplexity(reference, FAR)
-    points = []
+    points = {}
     for pe in criterion.rank(scores):
         ratio = criterion.perplexity_ratio(scores[pe], FAR, reference)
         recall = criterion.recall(scores[pe], FAR)
         if base and ratio and recall:
-            points.append((pe, ratio.scaled(base.estimate), recall))
+            points[pe] = (pe, ratio.scaled(base.estimate), recall)
+    shown = [*dict.fromkeys([*filter(points.get, REFERENCES), *points])][:MAX_POINTS]
     far = f"at {FAR} times the training length"
     labels = f"perplexity {far}", f"recall of text {far} (%)"
-    figures.scatter(points, file, *labels, highlighted=REFERENCES)
+    title = f"{describe_training(reference)}\n95% intervals; triangles: outside of the plot"
+    figures.scatter([points[pe] for pe in shown], file, *labels, title, REFERENCES)
+
+
+def describe_training(score: Score) -> str:
+    """Return data, model size, training length and seeds: the title of the picture."""
+    training, seeds = score.budget["training"], len(score.budget["seeds"])
+    return (
+        f"{score.text['dataset']} ({score.text['split']}), {score.parameters / 1e6:.1f}M "
+        f"parameters, trained at {training['block_size']:,} tokens, "
+        f"{seeds} seed{'s' if seeds > 1 else ''}"
+    )
 
 
 def describe_settings(paths: list[str]) -> tuple[str, str]:

@@ -27,15 +27,16 @@ from torch import Tensor
 from errors import InputError
 from evaluation import bias_statistics
 from evaluation.records import shards_for_run
-from reporting import figures
+from reporting import style
 from text_data.tokenizer import run_tokenizer
 
-MAX_LABELED_TOKENS = 64
+MAX_LABELED_TOKENS = 40
 # Of the picture that a training run logs at each validation: small and fast to draw.
 PICTURE_TOKENS = 128
 PICTURE_HEADS = 8
 PICTURE_DPI = 60
-HEADS_PER_ROW = 4
+HEADS_PER_ROW = (4, 2)  # without labels of tokens, and with them
+POINTS_OF_LABELS = 360  # total height of the labels of a row of heads
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Config:
     def __post_init__(self):
         if self.tokens is not None and self.tokens < 2:
             raise InputError(f"--tokens {self.tokens} is too few: use at least 2")
-        figures.check_png(self.out)
+        style.check_png(self.out)
 
 
 def main(argv=None):
@@ -97,7 +98,12 @@ def main(argv=None):
     if len(tokens) <= MAX_LABELED_TOKENS:
         labels = [tokenizer.decode([token]) for token in tokens]
         labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
-    title = f"{content}: {pe}, layer {config.layer % layers} of 0–{layers - 1}"
+        labels = [label if len(label) < 10 else f"{label[:9]}…" for label in labels]
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    title = (
+        f"{content}\n{pe}, layer {config.layer % layers} of 0–{layers - 1}, {millions:.1f}M "
+        f"parameters, trained at {checkpoint['gpt']['block_size']:,} tokens"
+    )
     with atomic(config.out) as file:
         plot(matrices, decay, labels, title, file)
     print(f"wrote {config.out}")
@@ -149,43 +155,49 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
 
 
 def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
-    """Write a PNG with four heads per row; arguments as in `draw`."""
-    draw(matrices, decay, labels, title).savefig(file, format="png", dpi=150)
+    """Write a PNG; arguments as in `draw`."""
+    style.save(draw(matrices, decay, labels, title), file)
 
 
 def draw(matrices, decay, labels: list[str] | None, title: str):
-    """Return a figure of Matplotlib with four heads per row.
+    """Return a figure of Matplotlib with four heads per row; with labels, two.
 
     matrices: (H, T, T); decay: (H, T), drawn as bars under each head, or None; labels: of the
-    tokens, or None.
+    tokens, or None. All heads have one color scale.
     """
     heads, T, _ = matrices.shape
-    columns = min(HEADS_PER_ROW, heads)
+    columns = min(HEADS_PER_ROW[labels is not None], heads)
     rows = -(-heads // columns)
-    row_height, parts = (3.3, [3]) if decay is None else (4.6, [3, 1])
-    figure = figures.new_figure(3.1 * columns + 0.6, row_height * rows)
+    parts = [3] if decay is None else [3, 1]
+    width = style.WIDTH / max(2, columns)
+    figure = style.new_figure(0.6 + rows * (width if decay is None else 1.4 * width))
+    style.set_title(figure, title)
     shape = (rows * len(parts), columns)
     axes = figure.subplots(*shape, squeeze=False, height_ratios=parts * rows)
     axes = axes.reshape(rows, len(parts), columns).swapaxes(1, 2).reshape(-1, len(parts))
     for unused in axes[heads:].flat:
         unused.set_visible(False)
+    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
+    limit = max(-low, high, 1e-6)
     for head, (top, *below) in enumerate(axes[:heads]):
-        image = figures.draw_matrix(top, matrices[head])
-        figure.colorbar(image, ax=top, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
-        top.set(title=f"head {head}" if heads > 1 else "", ylabel="" if head % columns else "query")
+        is_first = head % columns == 0
+        image = style.draw_matrix(top, matrices[head], limit)
+        top.tick_params(labelbottom=not below)
+        top.set_title(f"head {head}" if heads > 1 else "", fontsize=9)
+        top.set_ylabel("query token" if is_first else "", fontsize=9)
+        (below or [top])[-1].set_xlabel("key token", fontsize=9)
         if decay is not None:
             (bars,) = below
-            bars.bar(range(T), decay[head], color=figures.COLORS[0])
+            bars.bar(range(T), decay[head], width=1, color=style.GRAY)
             bars.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
-            bars.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
+            bars.set_ylabel("decay at the token" if is_first else "", fontsize=8)
             bars.spines[["top", "right"]].set_visible(False)
-        for each in (top, *below):
-            each.tick_params(length=0, pad=1, labelsize=7)
-            if labels:
-                # parse_math: a token "$$" is not a formula.
-                font = {"fontsize": min(7, 240 / T), "family": "monospace", "parse_math": False}
-                each.set_xticks(range(T), labels, **font)
-                if each is top:
-                    each.set_yticks(range(T), labels, **font)
-    figure.suptitle(title, fontsize=11)
+            bars.tick_params(length=0, pad=1, labelsize=8)
+        if labels:
+            # parse_math: a token "$$" is not a formula.
+            size = min(8, POINTS_OF_LABELS / columns / T)
+            font = {"fontsize": size, "family": "monospace", "parse_math": False}
+            (below or [top])[-1].set_xticks(range(T), labels, rotation=90, **font)
+            top.set_yticks(range(T), labels, **font)
+    style.add_color_bar(figure, image, axes[:heads, 0].tolist(), low, high)
     return figure

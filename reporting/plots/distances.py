@@ -4,16 +4,15 @@
     python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
 Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal) in one head.
-Lower panel: the last row of each matrix, which is the bias of the last query. --fit N fits
-a log(1 + d) + b to the first encoding at the N shortest distances d by least squares, and draws and
-prints the curve. Learnable encodings have their initial values.
+Lower panel: the bias by distance. --fit N fits a log(1 + d) + b to the first encoding at the N
+shortest distances d by least squares, and draws and prints the curve. Learnable encodings have
+their initial values.
 
 Figures 8 to 10 of the Sandwich paper: 12 heads, of which the last has the compression ratio h = 8,
 and 8,192 tokens. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
-from itertools import cycle
 
 from runtime import cli
 from runtime.files import atomic
@@ -27,8 +26,7 @@ import pe_spec
 import posenc
 from errors import InputError
 from more_encodings.some_heads import unwrap
-from reporting import figures
-from reporting.figures import COLORS
+from reporting import style
 
 CHANNELS_PER_HEAD = 64
 MATRIX_PIXELS = 256  # rows and columns of a matrix that are drawn
@@ -63,7 +61,7 @@ class Config:
             problems.append(f"--fit {self.fit}: use 2 to {self.context}, the --context")
         if problems:
             raise InputError(*problems)
-        figures.check_png(self.out)
+        style.check_png(self.out)
 
 
 def main(argv=None):
@@ -76,7 +74,8 @@ def main(argv=None):
         fitted = a, b = fit_logarithm(rows[pe][: config.fit])
         print(f"{pe}: {a:.3f} log(1 + d) {b:+.3f}, fitted to distances 0 to {config.fit - 1:,}")
     with atomic(config.out) as file:
-        plot(rows, fitted, file)
+        title = f"head {config.head % config.heads} of {config.heads}, {config.context:,} tokens"
+        plot(rows, fitted, title, file)
     print(f"wrote {config.out}")
 
 
@@ -109,34 +108,41 @@ def fit_logarithm(bias: np.ndarray) -> tuple[float, float]:
     return float(a), float(b)
 
 
-def plot(rows: dict[str, np.ndarray], fitted: tuple[float, float] | None, file) -> None:
-    """Write a PNG with the matrix of each encoding, and all last rows below them.
+def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) -> None:
+    """Write a PNG with the matrix of each encoding, and the biases by distance below them.
 
     rows: {encoding: bias (n,) at the distances 0 to n - 1}; fitted: the result of fit_logarithm to
     draw, or None.
     """
-    figure = figures.new_figure(2.9 * max(2, len(rows)) + 0.9, 6.6)
-    upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
-    all_axes = upper.subplots(1, len(rows), squeeze=False)[0]
-    scale = {"vmin": min(map(np.min, rows.values())), "vmax": max(map(np.max, rows.values()))}
+    heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
+    figure = style.new_figure(sum(heights))
+    style.set_title(figure, title)
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+    all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
+    low, high = min(map(np.min, rows.values())), max(map(np.max, rows.values()))
+    limit = max(-low, high)
     for axes, (pe, bias) in zip(all_axes, rows.items(), strict=True):
         tokens = np.linspace(0, len(bias) - 1, min(len(bias), MATRIX_PIXELS)).astype(int)
         distances = tokens[:, None] - tokens
         matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
         extent = (0, len(bias), len(bias), 0)
-        image = figures.draw_matrix(axes, matrix, extent=extent, **scale)
-        axes.set_title(pe, fontsize=10)
-        axes.tick_params(labelsize=7)
-    upper.colorbar(image, ax=all_axes, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
+        image = style.draw_matrix(axes, matrix, limit, extent=extent)
+        axes.set_title(style.short_label(pe).replace(", ", "\n"), fontsize=9)
+        axes.set(xticks=(0, len(bias)), yticks=(0, len(bias)), xlabel="key token")
+    all_axes[0].set_ylabel("query token")
+    style.add_color_bar(upper, image, all_axes, low, high)
     axes = lower.subplots()
-    keys = np.arange(len(bias))
-    for color, (pe, bias) in zip(cycle(COLORS), rows.items(), strict=False):
-        axes.plot(keys, bias[::-1], color=color, linewidth=1.2, label=pe)
+    distances = np.arange(len(bias))
+    lines = [(style.short_label(pe), style.color_of(pe), "-", bias) for pe, bias in rows.items()]
     if fitted:
         a, b = fitted
-        curve, label = a * np.log1p(keys) + b, f"fit: {a:.3f} log(1 + d) {b:+.3f}"
-        axes.plot(keys, curve[::-1], "--", color="black", linewidth=1.2, label=label)
-    axes.set(xlabel="key token", ylabel=f"bias of query token {keys[-1]:,}")
+        label = f"fit: {a:.3f} log(1 + d) {b:+.3f}"
+        lines.append((label, "black", "--", a * np.log1p(distances) + b))
+    ends = []
+    for label, color, pattern, bias in lines:
+        axes.plot(distances, bias, pattern, color=color, linewidth=1.2)
+        ends.append((label, color, (distances[-1], bias[-1])))
+    axes.set(xlabel="distance (tokens)", ylabel="bias")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
-    figure.savefig(file, format="png", dpi=110)
+    style.label_ends(axes, ends)
+    style.save(figure, file)

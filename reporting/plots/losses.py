@@ -22,7 +22,7 @@ import yaml
 
 from errors import InputError
 from evaluation import record_schema
-from reporting import figures
+from reporting import figures, style
 
 METRIC = "Training loss"  # record["metric"]
 PRETRAINING, FINETUNING = "pretraining", "fine-tuning"
@@ -57,9 +57,9 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
-    figures.check_png(config.out)
+    style.check_png(config.out)
     lines, runs, trainings = [], [], {training_of(Path(run)) for run in config.runs}
-    has_record = config.kind == "train" and len(trainings) == 1
+    is_described = len(trainings) == 1
     for run in map(Path, config.runs):
         losses = read_losses(run, config.kind)
         points = [(step, loss) for step, loss in losses if step >= config.from_step]
@@ -68,13 +68,16 @@ def main(argv=None):
                 f"{run} has no {config.kind} losses from step {config.from_step}: "
                 "remove it, or use a lower --from_step"
             )
-        lines.append((run.name, points))
-        if has_record:
-            runs.append(describe_run(run) | {"step": losses[-1][0], "losses": losses})
+        found = describe_run(run) if is_described else {"pe": run.name, "size": None}
+        lines.append(figures.Line(run.name, found["pe"], points))
+        runs.append(found | {"step": losses[-1][0], "losses": losses})
+    sizes = sorted({run["size"] or "custom" for run in runs})
+    kind = " and ".join(sorted(trainings))
+    title = f"{config.kind} loss, {kind}, {' and '.join(sizes)} model; one run per line"
     with atomic(config.out) as file:
-        figures.losses(lines, file)
+        figures.losses(lines, file, title)
     print(f"wrote {config.out}")
-    if has_record:
+    if is_described and config.kind == "train":
         path = Path(config.out).with_suffix(".json")
         write_json(path, {"metric": METRIC, "training": trainings.pop(), "runs": runs})
         print(f"record: {path}")

@@ -283,10 +283,19 @@ def caption(rungs: Sequence[Rung]) -> str:
 
 
 def plot(trends: Sequence[Trend], file) -> None:
-    """Plot the ratios of the claims with at least two rungs, or of all if none has two."""
-    points = {trend.claim.text: trend.points() for trend in trends if trend.points()}
-    longer = {text: line for text, line in points.items() if len(line) > 1}
-    figures.by_parameters(longer or points, file)
+    """Plot the ratios of the claims with at least two rungs, or of all if none has two.
+
+    A claim on cable has the color of what cable is compared with.
+    """
+    lines = []
+    for trend in trends:
+        claim = trend.claim
+        pe = claim.other if claim.pe == "cable" and claim.other else claim.pe
+        if points := trend.points():
+            lines.append((claim.text, pe, points))
+    longer = [line for line in lines if len(line[2]) > 1]
+    title = "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
+    figures.by_parameters(longer or lines, file, title)
 
 
 def _cell(ratio: Interval | None) -> str:

@@ -22,7 +22,7 @@ def test_a_png_is_written(flags, trained, tmp_path):
 
 
 def test_content_of_the_plot(trained, tmp_path, monkeypatch):
-    """--tokens reads the data; up to 64 tokens are labeled; --mean is relative to the largest."""
+    """--tokens reads the data; up to 40 tokens are labeled; --mean is relative to the largest."""
     plotted = {}
 
     def note(matrices, decay, labels, title, file):

@@ -52,9 +52,9 @@ def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys, monkeypatch):
     drawn = {}
     plot = distances.plot
 
-    def note(rows, fitted, file):
+    def note(rows, fitted, title, file):
         drawn.update(rows=rows, fitted=fitted)
-        plot(rows, fitted, file)
+        plot(rows, fitted, title, file)
 
     monkeypatch.setattr(distances, "plot", note)
     out = tmp_path / "figure9.png"

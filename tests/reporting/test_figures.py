@@ -1,25 +1,26 @@
 """Plots: which lines are drawn, with which labels and values; error bars; round numbers on axes."""
 
 import math
+import re
 
 import pytest
 from test_report import record
 
 from evaluation.intervals import Interval
-from reporting import figures
+from reporting import figures, style
 from reporting.columns import make_columns
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """Panels and arguments of every plot of lines, which are drawn, too."""
-    calls, line_plot = [], figures.line_plot
+    calls, draw_lines = [], figures.draw_lines
 
-    def note(file, panels, x_label, y_labels, **style):
-        calls.append((panels, x_label, y_labels))
-        line_plot(file, panels, x_label, y_labels, **style)
+    def note(file, title, panels, x_label, *others, **style):
+        calls.append(([lines for _, lines in panels], x_label, title))
+        draw_lines(file, title, panels, x_label, *others, **style)
 
-    monkeypatch.setattr(figures, "line_plot", note)
+    monkeypatch.setattr(figures, "draw_lines", note)
     return calls
 
 
@@ -41,12 +42,57 @@ def labels_of(panel):
     ],
 )
 def test_ticks_are_round_numbers(low, high, labels):
-    axes = figures.new_figure(7, 4).subplots()
+    axes = style.new_figure(4).subplots()
     axes.plot([1, 2], [low, high])
     axes.set_yscale("log")
-    figures._set_ticks(axes.yaxis)
+    style.set_ticks(axes.yaxis)
     axes.figure.canvas.draw()
     assert labels <= {text.get_text() for text in axes.get_yticklabels()}
+
+
+@pytest.mark.parametrize(
+    "pe, label",
+    [
+        ("cable", "cable"),
+        ("rope:heads_percent=75+alibi:heads_percent=75", "rope+alibi, ¾ of heads"),
+        ("cable:heads_percent=50, 512", "cable, 512, ½ of heads"),
+        ("rope+cable@1_cable:heads_percent=50@1", "rope+cable@1_cable½@1"),
+        ("yarn:ramp=released,factor=16", "yarn, ramp released, factor 16"),
+        ("window:w=64+rope", "window:w=64+rope"),
+    ],
+)
+def test_labels_are_short(pe, label):
+    assert style.short_label(pe) == label
+
+
+def test_a_line_has_the_color_of_its_encoding_in_every_figure(tmp_path, monkeypatch):
+    """In the order of the paper or alone, and in a scatter plot; others are gray, with labels."""
+    drawn = []
+    monkeypatch.setattr(style, "label_ends", lambda axes, ends: drawn.append(ends))
+    records = [record(pe, {256: 4.0, 512: 4.0}) for pe in ("cable", "rope", "rope+cable")]
+    figures.by_length(columns_of(records), tmp_path / "a.png", "perplexity")
+    figures.by_length(columns_of(records[1:]), tmp_path / "a.png", "perplexity")
+    value = Interval(3.0, 2.0, 4.0)
+    figures.scatter([("rope", value, value)], tmp_path / "a.png", "x", "y")
+    colors = [{label: color for label, color, _ in ends} for ends in drawn]
+    both = {"rope": style.COLORS["rope"], "rope+cable": style.GRAY}
+    assert colors == [{"cable": style.COLORS["cable"]} | both, both, {"rope": both["rope"]}]
+
+
+def test_labels_do_not_overlap():
+    """Those at one height are spread around it, within the plot as far as they fit."""
+    heights = style.spread([0.0, 0.5, 0.5, 0.99, 1.0], 0.1)
+    assert all(b - a > 0.099 for a, b in zip(heights, heights[1:], strict=False))
+    assert heights[0] == 0 and heights[1] == 0.5 and heights[-1] == pytest.approx(1)
+    assert style.spread([0.2] * 3, 0.6) == pytest.approx([0.0, 0.6, 1.2])
+
+
+def test_title_names_data_model_length_and_seeds(drawn, tmp_path):
+    records = [record("cable", {256: 4.0}, seed=seed) for seed in (1, 2)]
+    figures.by_length(columns_of(records), tmp_path / "a.png", "perplexity")
+    first, second = drawn[0][2].split("\n")
+    assert re.fullmatch(r"toy \(val\), .* model.*, trained at 256 tokens, 2 seeds", first)
+    assert second == "bands: ± standard deviation over seeds"
 
 
 def test_close_up_has_the_lines_near_the_lowest(drawn, tmp_path):
@@ -79,7 +125,8 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
     figures.by_length(columns_of(records[:1]), tmp_path / "plot.png", "perplexity")
     ((line,),), *_ = drawn[1]
     assert [x for x, _ in line.points] == [256, 512]
-    assert all(map(math.isnan, line.errors[0]))
+    entry = records[0]["lengths"]["256"]
+    assert line.errors[0] == (pytest.approx(entry["loss_se"] * entry["perplexity"]),) * 2
 
 
 def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
@@ -90,7 +137,7 @@ def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
     assert all(map(math.isnan, figures._error_bar(Interval(3.0), 3.0)))
     points = [("cable", Interval(4.0, 4.0, 4.0), Interval(-0.1, -0.2, 0.1))]
     points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
-    figures.scatter(points, tmp_path / "plot.png", "x", "y", ("cable",))
+    figures.scatter(points, tmp_path / "plot.png", "x", "y", "title", ("cable",))
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -18,9 +18,9 @@ def plotted(monkeypatch):
     by_label = {}
     draw = figures.losses
 
-    def note(lines, file):
-        by_label.update(lines)
-        draw(lines, file)
+    def note(lines, file, title):
+        by_label.update({line.label: line.points for line in lines})
+        draw(lines, file, title)
 
     monkeypatch.setattr(figures, "losses", note)
     return by_label

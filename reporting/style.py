@@ -1,0 +1,182 @@
+"""Style sheet of all figures: colors and labels of encodings, sizes, titles, ticks, matrices.
+
+An encoding has the same color in every figure. The others are gray. Labels are at the right of a
+plot, where each is connected with its line. Figures are as wide as a page of the repository.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from errors import InputError
+
+COLORS = {
+    "cable": "#0072b2",
+    "alibi": "#d55e00",
+    "rope": "#009e73",
+    "fox": "#7a5195",
+    "kerple": "#e69f00",
+    "t5": "#cc79a7",
+    "sandwich": "#56b4e9",
+    "nope": "#000000",
+    "learnable": "#8c564b",
+    "sinusoidal": "#9a9a00",
+    "fire": "#e31a1c",
+}
+GRAY = "#8c8c8c"
+LINE_STYLES = ("-", "--", ":", "-.")  # of lines of one color, in turn
+DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
+BIAS_COLORS = ("#67001f", "#d6604d", "white", "#4393c3", "#053061")  # lowest first
+MASKED = "0.9"  # where a query does not attend to a key
+FRACTIONS = {"25": "¼", "50": "½", "75": "¾"}  # of heads, by percent
+WIDTH = 8  # inches
+DPI = 150
+LABEL_HEIGHT = 0.17  # inches between two labels
+MAX_TICKS = 9
+
+
+def color_of(pe: str) -> str:
+    """Return the color of an encoding."""
+    return COLORS.get(pe, GRAY)
+
+
+def short_label(label: str) -> str:
+    """Return a label with options of `--pe` in words, as in "rope+alibi, ¾ of heads"."""
+    percents = {*re.findall(":heads_percent=([0-9]+)", label)}
+    if len(percents) == 1 and "@" not in label:
+        label = re.sub(":heads_percent=[0-9]+", "", label)
+        label += f", {_fraction(percents.pop())} of heads"
+    label = re.sub(":heads_percent=([0-9]+)", lambda match: _fraction(match[1]), label)
+    if re.search("[+@]", label):
+        return label
+    return re.sub("[:,](?! )", ", ", label).replace("=", " ")
+
+
+def _fraction(percent: str) -> str:
+    return FRACTIONS.get(percent, f"{percent}%")
+
+
+def new_figure(height: float):
+    """Return an empty figure of Matplotlib, in inches, that can be drawn without a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def set_title(figure, title: str, subtitle: str = "") -> None:
+    """Set the title and a smaller line below it, at the left."""
+    style = {"x": 0.01, "ha": "left", "parse_math": False, "wrap": True}
+    figure.suptitle("\n".join(filter(None, (title, subtitle))), fontsize=10, **style)
+
+
+def save(figure, file) -> None:
+    """Write a figure to a binary file as PNG."""
+    figure.savefig(file, format="png", dpi=DPI)
+
+
+def set_ticks(axis, base: int = 10, values: Iterable[float] | None = None) -> None:
+    """Set ticks at round numbers, or at those of the values that have room.
+
+    base: of the logarithm; ticks are its powers and, where the axis is short, what is in between.
+    """
+    from matplotlib import ticker
+
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log":
+        is_short = high < 20 * low and base == 10
+        wide = ticker.LogLocator(base, subs=(1, 2, 5) if base == 10 else (1,), numticks=10)
+        axis.set_major_locator(ticker.MaxNLocator(8) if is_short else wide)
+        axis.set_minor_locator(ticker.NullLocator())
+    if values:
+        axis.set_major_locator(ticker.FixedLocator(_with_room(values, high / low)))
+    is_large = base == 10 and high >= 1e5
+    plain = ticker.StrMethodFormatter("{x:,.10g}")
+    axis.set_major_formatter(ticker.EngFormatter(sep="") if is_large else plain)
+
+
+def _with_room(values: Iterable[float], ratio: float) -> list[float]:
+    """Return values of a logarithmic axis that are not too close to each other, largest first.
+
+    ratio: of the ends of the axis.
+    """
+    shown = []
+    for value in sorted(values, reverse=True):
+        if not shown or shown[-1] / value > ratio ** (1 / MAX_TICKS):
+            shown.append(value)
+    return shown
+
+
+def fix_limits(axes) -> None:
+    """Scale the axes to what is drawn, once."""
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+
+
+def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]], **style) -> None:
+    """Write labels at the right of a plot, each connected with a point, without overlaps.
+
+    ends: (label, color, (x, y)).
+    """
+    fix_limits(axes)
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ordered = sorted(ends, key=lambda end: end[2][1])
+    gap = LABEL_HEIGHT * axes.figure.dpi / axes.bbox.height
+    heights = spread([to_axes.transform(point)[1] for _, _, point in ordered], gap)
+    for (label, color, point), height in zip(ordered, heights, strict=True):
+        axes.annotate(
+            label,
+            point,
+            (1.05, height),
+            textcoords="axes fraction",
+            va="center",
+            color=color,
+            fontsize=9,
+            parse_math=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)},
+            **style,
+        )
+
+
+def spread(heights: list[float], gap: float) -> list[float]:
+    """Return ascending heights with at least a gap between them, below 1 as far as they fit."""
+    lowest = 0.0
+    result = []
+    for height in heights:
+        result.append(max(height, lowest))
+        lowest = result[-1] + gap
+    highest = max(1.0, gap * (len(heights) - 1))
+    for index in reversed(range(len(result))):
+        result[index] = min(result[index], highest)
+        highest = result[index] - gap
+    return result
+
+
+def draw_matrix(axes, matrix, limit: float, **style):
+    """Draw a matrix (rows: queries, columns: keys; NaN: masked) and return its image.
+
+    limit: largest magnitude of the color scale, which is white at zero.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colors = LinearSegmentedColormap.from_list("bias", BIAS_COLORS)
+    scale = {"cmap": colors, "vmin": -limit, "vmax": limit}
+    image = axes.imshow(matrix, interpolation="nearest", **scale, **style)
+    axes.set_facecolor(MASKED)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, pad=1, labelsize=8)
+    return image
+
+
+def add_color_bar(figure, image, axes, low: float, high: float) -> None:
+    """Add a color bar of the values from low to high, and zero."""
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, panchor=False).ax
+    bar.set_ylim(min(low, 0), max(high, low + 1e-6, 0))
+    bar.tick_params(labelsize=8)
+
+
+def check_png(path: str) -> None:
+    """Raise InputError unless a file's name is that of a PNG file."""
+    if Path(path).suffix != ".png":
+        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")
