@@ -225,10 +225,8 @@ def run_outside(code, away, *arguments):
 
     Returns what it saves in results.pt there.
     """
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {"HF_HOME": str(away / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, *map(str, arguments), str(away)]
-    done = subprocess.run(command, cwd=away, env=environment, text=True, capture_output=True)
+    environment = {"HF_HOME": str(away / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    done = python("-c", code, *arguments, away, cwd=away, **environment)
     assert done.returncode == 0, done.stderr
     return torch.load(away / "results.pt", weights_only=True)
 
@@ -292,13 +290,13 @@ def pytest_unconfigure():
     SERVER.close()
 
 
-def program(name, *flags, **environment):
-    """Run a program in a new process, as a user does."""
+def python(*words, cwd=ROOT, **environment):
+    """Run Python in a new process, as a user does; the words are a program and its flags."""
     return subprocess.run(
-        [sys.executable, str(ROOT / name), *map(str, flags)],
+        [shutil.which("python", path=search_path()), *map(str, words)],
         text=True,
         capture_output=True,
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
 

@@ -2,9 +2,9 @@
 
     with fork_server.start(folder): ...    # folder/python runs programs as python does
 
-folder/python PROGRAM.py and folder/python -m torch.distributed.run run the program in a fork of a
-server that has imported PyTorch, with the caller's folder, environment, arguments and streams.
-Everything else is passed on to Python. The client ends by the program's signal or status; if it is
+folder/python PROGRAM.py, -c CODE and -m torch.distributed.run run in a fork of a server that has
+imported PyTorch, with the caller's folder, environment, arguments and streams. Everything else is
+passed on to Python. The client ends by the program's signal or status; if it is
 killed before, the program gets SIGTERM, and SIGKILL after PATIENCE seconds.
 """
 
@@ -28,7 +28,7 @@ TORCHRUN = "torch.distributed.run"
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
 words = sys.argv[1:] or ["-"]
-if not words[0].endswith(".py") and words[:2] != ["-m", {torchrun!r}]:
+if not words[0].endswith(".py") and words[0] != "-c" and words[:2] != ["-m", {torchrun!r}]:
     os.execv({python!r}, [{python!r}, *words])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({address!r})
@@ -95,6 +95,9 @@ def run_program(words: list[str]) -> int:
         if words[0] == "-m":
             sys.argv, sys.path[0] = words[1:], os.getcwd()
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif words[0] == "-c":
+            sys.argv, sys.path[0] = ["-c", *words[2:]], ""
+            exec(words[1], {"__name__": "__main__"})
         else:
             sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
             runpy.run_path(words[0], run_name="__main__")

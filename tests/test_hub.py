@@ -19,7 +19,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import program
+from conftest import python
 from hub_server import TOKEN, HubServer
 from huggingface_hub import HfFileSystem, constants
 
@@ -506,6 +506,6 @@ def test_missing_and_protected_repositories(hub, tmp_path, refusal, monkeypatch)
 
 def test_program_with_hf_endpoint(server, tmp_path, local_shards):
     environment = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(tmp_path / "home")}
-    done = program("prepare_fineweb.py", *fineweb_flags(tmp_path / "toy"), **environment)
+    done = python("prepare_fineweb.py", *fineweb_flags(tmp_path / "toy"), **environment)
     assert done.returncode == 0, done.stderr
     assert shards_of(tmp_path / "toy") == local_shards

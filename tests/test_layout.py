@@ -1,11 +1,10 @@
 """Layout of the repository: names at the root, import directions and the size of packages."""
 
 import importlib.metadata
-import subprocess
 import sys
 
 import pytest
-from conftest import CORE, ROOT
+from conftest import CORE, ROOT, python
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from layers import MODULES, RANKS, diagram, imported_modules, part_of  # noqa: E402
@@ -75,9 +74,7 @@ def test_root_names_differ_from_other_packages():
 
 
 def test_training_loads_neither_measuring_nor_printing():
-    code = "import sys, train_gpt; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
-    modules = done.stdout.split()
+    modules = python("-c", "import sys, train_gpt; print(*sys.modules)").stdout.split()
     loaded = {name.partition(".")[0] for name in modules} & RANKS.keys()
     assert loaded >= {"model", "training"}
     assert not {part for part in loaded if RANKS[part] > RANKS["training"]}

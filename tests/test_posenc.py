@@ -6,15 +6,12 @@ encoding_formulas.py.
 
 import importlib.util
 import math
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
-from conftest import NAMES, ROOT
+from conftest import NAMES, ROOT, python
 from encoding_formulas import (
     BIASES,
     WITHOUT_BIAS,
@@ -101,14 +98,7 @@ def test_core_files_can_be_copied_alone(tmp_path):
     for name in ("posenc.py", "pe_spec.py", "attention.py", "errors.py"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "operators", tmp_path / "operators")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", CORE_FILES_ALONE],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", CORE_FILES_ALONE, cwd=tmp_path, PYTHONPATH="")
     assert done.returncode == 0, done.stderr
     assert "cable" in done.stdout.split()
     assert "dape" not in done.stdout.split()

@@ -4,10 +4,8 @@ import gc
 import html
 import json
 import math
-import os
 import shlex
 import shutil
-import subprocess
 import sys
 from unittest import mock
 
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, TINY, contents, log_of, program, save_checkpoint
+from conftest import ROOT, TINY, contents, log_of, python, save_checkpoint
 from in_process import digest
 
 import posenc
@@ -813,7 +811,7 @@ def test_resumed_run_equals_an_uninterrupted_one(data_dir, tmp_path):
     assert log_of(parts)[-1]["step"] == 4
     with open(parts / "log.jsonl", "a") as log:  # later steps, the last one incomplete
         log.write('{"kind": "train", "step": 6, "loss": 0}\n{"kind": "tr')
-    done = program("train_gpt.py", *flags_of(data_dir, parts), *flags, "--resume")
+    done = python("train_gpt.py", *flags_of(data_dir, parts), *flags, "--resume")
     assert done.returncode == 0, done.stderr
     assert "from step 4" in done.stdout
 
@@ -832,7 +830,6 @@ def test_resumed_run_equals_an_uninterrupted_one(data_dir, tmp_path):
 def program_interrupted_after_save(saves, *flags):
     """Run train_gpt.py in a new process and interrupt it, as by Ctrl-C, after some checkpoints."""
     code = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
 import train_gpt
 from runtime import cli, run_folder
 save, count = run_folder.Run.save, []
@@ -844,12 +841,7 @@ def save_and_stop(self, **checkpoint):
 run_folder.Run.save = save_and_stop
 cli.run(train_gpt.main)
 """
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, flags)],
-        text=True,
-        capture_output=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return python("-c", code, *flags)
 
 
 def test_resume_of_a_finished_run_changes_nothing(trained, data_dir, capsys):
