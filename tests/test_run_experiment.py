@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from runtime import cli
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, search_path
 from test_docs import check_python, stop_after_parsing  # noqa: F401
 
 import run_experiment
@@ -235,10 +236,10 @@ def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
     assert all_jobs == "all: 15.0 min left"
 
 
-def run(
-    folder, *words, devices, wait=True, program=(sys.executable, "run_experiment.py"), **settings
-):
+def run(folder, *words, devices, wait=True, program=(), **settings):
     """Run an experiment with programs that only log; return the process, or its result."""
+    # A process that gets signals is not forked from the server, which is in another group.
+    python = shutil.which("python", path=search_path()) if wait else sys.executable
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
     for name in ("python", "torchrun"):
@@ -248,7 +249,7 @@ def run(
     environment |= {"JOB_LOG": str(folder / "jobs"), "RECORD": str(folder / "record.json")}
     environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"PYTHON": sys.executable, "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix}
-    command = [*program, "--runs", str(folder / "runs"), *words]
+    command = [*(program or [python, "run_experiment.py"]), "--runs", str(folder / "runs"), *words]
     process = subprocess.Popen(
         [*command, "--plugin", str(folder / "broken.py")],
         start_new_session=True,

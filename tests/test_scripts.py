@@ -1,12 +1,16 @@
-"""Experiment scripts: one run end to end at a small scale, and the script that runs all."""
+"""Scripts: the first hour, experiments at a small scale and again, all tables, and Slurm."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT, search_path
+import pytest
+from conftest import ROOT, evaluation, search_path
+
+import prepare_text
 
 SEARCH_PATH = f"{sys.prefix}/bin:{os.environ['PATH']}"
 SCRIPTS = sorted(
@@ -62,6 +66,8 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")}
     second = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path())
     assert second.returncode == 1 and "| context |" in second.stdout
+    logs = "".join(path.read_text() for path in runs.rglob("*.txt"))
+    assert logs.count("is already trained") == logs.count("already evaluated") == 2
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")} == times
 
 
@@ -82,3 +88,97 @@ def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):
     run = re.findall(r"^== scripts/(\S+).sh", done.stdout, re.MULTILINE)
     others = {"ladder", "recall", "rope_extended", "quickstart", "trained_recall", "score"}
     assert {*SCRIPTS} - {*run} == others | {"authors_checkpoint"} and len(run) == len({*run})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="starts a server in the background")
+def test_first_hour(tmp_path):
+    kept = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+    done = subprocess.run(
+        ["bash", "scripts/first_hour.sh"],
+        cwd=ROOT,
+        env=kept | {"PATH": search_path(), "OUT": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    docs = "".join(page.read_text() for page in pages)
+    commands = re.findall(r"^\+ python (.*)", done.stdout, re.MULTILINE)
+    assert len(commands) == int(re.search(r"first hour: (\d+) commands", done.stdout)[1]) - 1
+    for command in commands:
+        program, *words = shlex.split(command.replace("# refused", ""))
+        assert program in docs
+        flags = {word for word in words if word.startswith("--")}
+        assert not [flag for flag in flags if flag not in docs], command
+
+
+FLAGS = (
+    "--steps 8 --n_layer 1 --n_head 2 --n_embd 16 --val_tokens 1024 --checkpoint_every 2 "
+    "--log_every 2 --lr 1e-2"
+)
+PLUGIN = """import posenc
+
+
+class Near(posenc.Encoding):
+    names = ("near",)
+
+    def features(self, x, pos, previous=None):
+        p = pos.float()[None, None]
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        return -(q_features[0] - k_features[0]).abs()
+"""
+
+
+def test_quickstart_prints_table_and_sample(tmp_path):
+    """With a small model; one of the two encodings is a plugin's."""
+    data = tmp_path / "stdlib"
+    prepare_text.main(["--out_dir", str(data)])
+    (tmp_path / "near.py").write_text(PLUGIN)
+    words = ["--runs", tmp_path, "--data", data, "--eval_tokens", "8192", "--encodings", "near"]
+    words += ["cable", "--plugin", tmp_path / "near.py", "--", *FLAGS.split()]
+    done = script("quickstart.sh", *words, PATH=search_path())
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "| context |",
+        "|   4,096 |",
+        "- not judged, because trained for fewer than 50 steps: cable, near",
+        "def read(self, path):",
+    ):
+        assert line in done.stdout
+    (runs,) = tmp_path.glob("*/quickstart")
+    assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in runs.iterdir()}
+    assert evaluation(runs / "cable", "stdlib_val")
+
+
+def test_slurm_starts_torchrun_on_every_node(tmp_path):
+    """With programs of Slurm that print their arguments; the first node is the rendezvous."""
+    for name, prints in (
+        ("srun", 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'),
+        ("scontrol", "echo node7; sleep 0.2; echo node8"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{prints}\n")
+        (tmp_path / name).chmod(0o755)
+    settings = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_JOB_NODELIST": "node[7-8]",
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_JOB_ID": "5",
+        "SLURM_CPUS_PER_TASK": "32",
+    }
+    flags = ["--pe", "cable", "--out_dir", "a b"]
+    done = script("slurm.sh", *flags, **settings)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "srun --cpus-per-task=32 torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d "
+        "--rdzv_id=5 --rdzv_endpoint=node7:29500 train_gpt.py --pe cable --out_dir a b "
+        "--resume; timeout 110\n"
+    )
+    done = script("slurm.sh", "scripts/table4.sh", "--seeds", "2", **settings)
+    words = "srun --nodes=1 --ntasks=1 --cpus-per-task=32 bash scripts/table4.sh --seeds 2; "
+    assert done.stdout == f"{words}timeout 110\n"
+    del settings["SLURM_SUBMIT_DIR"]
+    assert "use sbatch to start this script" in script("slurm.sh", *flags, **settings).stderr
