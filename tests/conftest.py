@@ -97,6 +97,8 @@ ENCODINGS = [
     "window:w=9+alibi",
     "yarn:factor=2,ramp=released",
 ]
+# One of each kind: features, rotation, a table of positions, a window, rows of logits.
+KINDS = ["cable", "rope", "learnable", "cope", "dapev2+kerple", "window:w=9+rope@1_cable@1"]
 # Encodings that support no more positions than the training length.
 LIMITED = ["learnable", "learnable+alibi", "diet-abs"]
 TINY = shlex.split(

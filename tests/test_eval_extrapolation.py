@@ -10,7 +10,7 @@ from runtime import checkpoints, files, loading
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS, LIMITED, evaluation, save_checkpoint, write_shards
+from conftest import KINDS, LIMITED, evaluation, save_checkpoint, write_shards
 
 import eval_extrapolation
 from evaluation import intervals
@@ -397,8 +397,8 @@ def test_long_windows_have_bins_of_positions(run):
     assert np.mean(entry["by_position"]["loss"]) == pytest.approx(entry["loss"])
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_every_encoding_up_to_its_longest_context(pe, run, capsys):
+@pytest.mark.parametrize("pe", [*KINDS, *LIMITED[1:]])
+def test_encodings_up_to_its_longest_context(pe, run, capsys):
     folder = run(pe)
     evaluate(folder, "--lengths", "1x,4x", "--max_tokens", 640)
     lengths = read_record(folder)["lengths"]

@@ -7,7 +7,7 @@ from runtime import checkpoints, files, loading
 
 import pytest
 import torch
-from conftest import ENCODINGS, save_checkpoint
+from conftest import KINDS, save_checkpoint
 
 import eval_hellaswag
 from errors import InputError
@@ -79,7 +79,7 @@ def single_log_likelihood(model, context, ending):
     return sum(log_p[n - count, token].item() for n, token in enumerate(tokens[-count:]))
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize("pe", KINDS)
 def test_log_likelihoods_equal_those_of_single_sequences(pe, run, source):
     """Also of those that are longer than the encoding's longest context."""
     folder = run(pe)

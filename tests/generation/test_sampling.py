@@ -7,7 +7,7 @@ from runtime import checkpoints, loading
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODINGS, LIMITED
+from conftest import KINDS, LIMITED
 
 import attention
 from generation import sampling
@@ -44,7 +44,7 @@ def model(lively):
     return lambda pe: loading.load_model(lively(pe), CPU)[0]
 
 
-@pytest.mark.parametrize("pe", [pe for pe in ENCODINGS if pe not in LIMITED])
+@pytest.mark.parametrize("pe", [pe for pe in KINDS if pe not in LIMITED])
 def test_temperature_zero_is_greedy_decoding(pe, model):
     prompt = [END, *b"1: line 7"]
     expected = greedy_tokens(model(pe), prompt, 40)  # far beyond the training length of 16

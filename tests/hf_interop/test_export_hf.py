@@ -13,21 +13,23 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from conftest import ENCODINGS, ROOT, evaluation, run_outside
+from conftest import KINDS, LIMITED, ROOT, evaluation, run_outside
 from test_report import record as make_record
 from test_sampling import greedy_tokens
 
 import eval_extrapolation
 import eval_hellaswag
 import export_hf
+import posenc
 from errors import InputError
 from hf_interop.tokenizer import build_tokenizer
 from text_data.tokenizer import load_tokenizer
 
-EXPORTED = [pe for pe in ENCODINGS if "test-" not in pe]
-# One of each kind: these also generate, and are saved again.
-GENERATING = ["cable", "rope", "learnable", "kerple", "fire", "cope", "dapev2+kerple"]
-GENERATING += ["window:w=9+rope@1_cable@1", "rope:heads_percent=75+cable:heads_percent=75"]
+# These also generate, and are saved again.
+GENERATING = [*KINDS, "kerple", "fire", "rope:heads_percent=75+cable:heads_percent=75"]
+# One of each module, which the folder must contain.
+MODULES = {cls.__module__: pe for pe, cls in posenc.ENCODINGS.items() if "test-" not in pe}
+EXPORTED = sorted({*GENERATING, *LIMITED, "alibi", *MODULES.values()})
 PROMPT = [256, *b"1: line"]
 LOADED = """
 import logging, pathlib, sys
@@ -74,17 +76,8 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
         result["tokens per step"], model.model.hidden = steps, forward
         uncached = model.generate(**prompt, max_new_tokens=8, use_cache=False)
         result["text, no cache"] = uncached[0].tolist()
-        for key, use_cache in (("beams", True), ("beams, no cache", False)):
-            beams = model.generate(**prompt, max_new_tokens=6, num_beams=3, use_cache=use_cache)
-            result[key] = beams[0].tolist()
         texts = ["<|endoftext|>", "<|endoftext|>12: l"]
         rows = [[256], [256, *b"12: l"]]
-        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
-        result["batch"] = [row[-7:].tolist() for row in model.generate(**batch, max_new_tokens=7)]
-        result["alone"] = []
-        for row in rows:
-            output = model.generate(torch.tensor([row]), max_new_tokens=7)
-            result["alone"].append(output[0, len(row):].tolist())
         for side in ("left", "right"):
             batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
             logits, mask = model(**batch).logits, batch["attention_mask"].bool()
@@ -151,8 +144,6 @@ def test_loaded_folder_generates_and_is_saved_again(pe, lively, loaded):
     expected = PROMPT + greedy_tokens(model, PROMPT, 8)
     assert result["text"] == result["text, no cache"] == expected
     assert result["tokens per step"] == [len(PROMPT)] + [1] * 7  # the cache holds the rest
-    assert result["beams"] == result["beams, no cache"]
-    assert result["batch"] == result["alone"]
     for side in ("left", "right"):
         assert all(map(close, result[f"padded {side}"], result["unpadded"])), side
 

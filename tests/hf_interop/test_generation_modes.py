@@ -5,15 +5,13 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import ENCODINGS
+from conftest import ENCODINGS, KINDS
 from transformers import DynamicCache, GenerationConfig, QuantizedCache, StaticCache
 
 from hf_interop.modeling import PosencConfig, PosencForCausalLM, PosencModel
 from model import GPTConfig
 
 TOKENS = torch.tensor([[3, *b"12: line 7 of 4"], [5, *b"3: line 9 of 12"]])
-# One of each kind: rotation, features, a table of positions, a window, rows of logits.
-KINDS = ["cable", "rope", "learnable", "cope", "dapev2+kerple", "window:w=9+rope@1_cable@1"]
 
 
 def make_model(pe: str, dtype: torch.dtype = torch.float32) -> PosencForCausalLM:
