@@ -59,7 +59,7 @@ part() {
 }
 tests() { part "$1" "$2" python3 -m pytest -v -rs -p no:cacheprovider -m gpu "${@:3}"; }
 bench() { part "$1" "$2" python3 bench.py "${@:3}" --device "$DEVICE" --out "$OUT/$1.json"; }
-kernels=(kernel_formulas kernel_order tile_skipping kernel_models kernel_interface flex)
+kernels=(kernel_formulas tile_skipping kernel_models kernel_interface flex)
 long=(--model medium --context 131072 --micro_batch 1) short=(--model small --micro_batch 32)
 if [ "$DEVICE" = cpu ]; then
     kernels=(kernel_interface)

@@ -35,6 +35,7 @@ import posenc  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 from text_data import shards  # noqa: E402
 
+os.fsync = fork_server.skip_fsync
 torch.set_flush_denormal(True)
 torch.set_num_threads(1)
 

@@ -359,19 +359,6 @@ def test_a_cache_window_changes_only_models_that_attend_further(run, pe, same, f
     assert (abs(cached["200"] - full["200"]) < 1e-6) == same
 
 
-def test_a_cache_window_equals_window_attention(run, tmp_path):
-    folder, window = run("nope"), tmp_path / "window"
-    evaluate(folder, "--lengths", "64", "--cache_window", 24)
-    checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
-    checkpoint["gpt"]["pe"] = "window:w=24"
-    window.mkdir()
-    save_checkpoint(checkpoint, window / "checkpoint_0000006.pt")
-    evaluate(window, "--lengths", "64")
-    cached = read_record(folder, "toy_val_cache24")["lengths"]["64"]["loss"]
-    masked = read_record(window)["lengths"]["64"]["loss"]
-    assert cached == pytest.approx(masked, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     "flags, text",
     [
@@ -514,16 +501,6 @@ def test_another_dtype_replaces_the_record(run):
     flags = ["--lengths", "16", "--device", "cpu", "--dtype", "bfloat16"]
     eval_extrapolation.main([str(folder), *flags])
     assert read_record(folder)["dtype"] == "bfloat16"
-
-
-def test_dense_attention_gives_the_same_loss(run):
-    folder = run("cable")
-    evaluate(folder, "--lengths", "64")
-    fused = read_record(folder)
-    evaluate(folder, "--lengths", "64", "--attention", "dense")
-    dense = read_record(folder)
-    assert (fused["attention"], dense["attention"]) == ("batched", "dense")
-    assert dense["lengths"]["64"]["loss"] == pytest.approx(fused["lengths"]["64"]["loss"], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from encoding_formulas import (
 )
 from numpy.testing import assert_allclose
 
-import attention
 import pe_spec
 import posenc
 from errors import InputError
@@ -160,25 +159,6 @@ def test_alibi_matches_transformers():
         encoding = make("alibi", heads=heads, width=heads)
         ours = dense_bias(encoding, torch.randn(1, T, heads), heads)[0, :, -1]
         assert_allclose(ours, theirs - theirs[:, -1:], rtol=1e-5, atol=1e-6)
-
-
-def test_cable_with_unit_steps_and_alibi_slopes_is_bitwise_alibi():
-    alibi, cable = make("alibi"), make("cable")
-    features = alibi.features(torch.randn(1, 1000, C), torch.arange(1000))
-    expected = attention.bias_matrix(attention.BiasInputs(alibi, *features), H, 1000)
-    s = -torch.ones(1, H, 1000).cumsum(-1)
-    g = alibi.slopes.expand(1, H, 1000)
-    bias = attention.bias_matrix(attention.BiasInputs(cable, (s, g), (s,)), H, 1000)
-    assert torch.equal(bias, expected)
-
-
-def test_cable_v1_is_fox_with_the_other_sign_of_its_weights():
-    """CABLE version 1, cumsum(-Softplus(x w)), is cumsum(log sigmoid(-x w))."""
-    assert posenc.ENCODINGS["fox"] is posenc.ENCODINGS["cable-v1"]
-    fox, x = make("fox"), torch.randn(B, T, C)
-    (s, _), _ = fox.features(x, torch.arange(T))
-    expected = -np.cumsum(softplus(-linear(fox.gate, x.double().numpy())), 1)
-    assert_allclose(s.mT.detach(), expected, rtol=1e-5)
 
 
 def test_t5_matches_transformers():

@@ -586,8 +586,9 @@ def test_dry_run_measures_this_cpu_within_seconds(size, layers, length, monkeypa
     block_size = 16 if size == "quickstart" else 1024
     steps = ["--steps", "1000", "--tokens_per_step", "1024", "--block_size", str(block_size)]
     train_gpt.main(["--size", size, *steps, "--data", "nodata", "--dry_run"])
-    full = GPT(GPTConfig(size, block_size=block_size))
-    small = GPT(GPTConfig(size, n_layer=layers, block_size=length))
+    with torch.device("meta"):
+        full = GPT(GPTConfig(size, block_size=block_size))
+        small = GPT(GPTConfig(size, n_layer=layers, block_size=length))
     step_flops = small.flops_per_token(length) * length
     step_flops *= min(1024 // block_size, 1e10 // step_flops + 1)
     hours = 1000 * 1024 * full.flops_per_token(block_size) / (step_flops / 0.3) / 3600

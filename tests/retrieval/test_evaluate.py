@@ -154,14 +154,6 @@ def test_vectors_with_nan_are_refused(refused, finetuned, task, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_bar_only_on_terminals(terminal, finetuned, task, tmp_path, monkeypatch, capsys):
-    folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    run_evaluate(task, "16", folder)
-    assert ("Batches: 100%" in capsys.readouterr().err) == terminal
-
-
 def test_report_compares_with_the_paper(finetuned, task, tmp_path, capsys):
     folders = [shutil.copytree(finetuned(pe), tmp_path / pe) for pe in ("cable", "learnable")]
     run_evaluate(task, "16,32", *folders)

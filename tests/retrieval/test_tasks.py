@@ -1,15 +1,15 @@
-"""Tests of retrieval tasks: reading folders, malformed files, and nDCG."""
+"""Tasks of retrieval: reading folders, nDCG, and queries and triplets made from prepared text."""
 
 import copy
 import json
 import math
 
-import numpy as np
 import pytest
 from retrieval_helpers import write_task
 
+import prepare_text
 from errors import InputError
-from retrieval import tasks
+from retrieval import prepare, tasks
 
 pytest_plugins = ["retrieval_fixtures"]
 
@@ -26,17 +26,6 @@ def test_ndcg_by_hand():
     assert tasks.ndcg(["0"], {str(n): 1 for n in range(20)}) == pytest.approx(
         1 / sum(1 / math.log2(1 + rank) for rank in range(1, 11))
     )
-
-
-def test_ndcg_agrees_with_scikit_learn():
-    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        relevance, scores = generator.integers(0, 3, 30), generator.random(30)
-        ranking = [str(n) for n in np.argsort(-scores)]
-        relevant = {str(n): int(value) for n, value in enumerate(relevance) if value}
-        expected = metrics.ndcg_score([relevance], [scores], k=10)
-        assert tasks.ndcg(ranking, relevant) == pytest.approx(expected)
 
 
 def test_load_a_folder(task):
@@ -99,3 +88,121 @@ def test_malformed_tasks_are_refused_with_their_location(task, name, content, me
     pattern = f"toy.*{location}{message}.*: repair it, or use another --data"
     with pytest.raises(InputError, match=pattern):
         tasks.load_task(str(task), "test")
+
+
+# Made from prepared text
+
+FLAGS = ["--triplets", "50", "--passage", "400", "--documents", "15", "--questions", "10"]
+FLAGS += ["--length", "600"]
+
+
+def run_prepare(shards, out, *flags):
+    prepare.main([str(shards), *FLAGS, *flags, "--out_dir", str(out)])
+    return out
+
+
+def read_rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """(shards, {split: texts of its documents}).
+
+    24 documents of unique sentences of 40 characters, with letters of two bytes. The first
+    document of each split has 150 characters, too few for a query or a triplet.
+    """
+    root, texts = tmp_path_factory.mktemp("text"), {"train": [], "val": []}
+    for split, count in (("train", 16), ("val", 8)):
+        (root / split).mkdir()
+        for number in range(count):
+            sentences = [
+                f"{split} {number} ä very long sentence {n * n} öf it. " for n in range(80)
+            ]
+            document = "".join(sentences)[: 150 if number == 0 else None]
+            texts[split].append(document)
+            (root / split / f"{number:02}.txt").write_text(document)
+    shards = root / "shards"
+    prepare_text.main([str(root / "train"), "--val", str(root / "val"), "--out_dir", str(shards)])
+    return shards, texts
+
+
+@pytest.fixture
+def prepared(text, tmp_path):
+    return run_prepare(text[0], tmp_path / "task")
+
+
+def test_a_query_is_a_sentence_removed_from_its_document(prepared, text):
+    task = tasks.load_task(str(prepared), "test")
+    assert len(task.documents) == 15 and len(task.queries) == 10
+    for query, sentence in task.queries.items():
+        (name,) = task.qrels[query]
+        document = task.documents[name]
+        assert 30 <= len(sentence) <= 200 and sentence.endswith(".")
+        assert sentence not in document
+        (whole,) = [original for original in text[1]["val"] if sentence in original]
+        before, after = whole.split(sentence)
+        # The document is the text before and after the sentence.
+        cuts = range(len(document) + 1)
+        assert any(document[:cut] in before and document[cut:] in after for cut in cuts)
+    for document in task.documents.values():
+        assert len(document) <= 600
+        assert document not in text[1]["val"][0]  # it is less than half of --length
+    assert len({next(iter(relevant)) for relevant in task.qrels.values()}) == 10
+    assert len({document[:12] for document in task.documents.values()}) > 3
+
+
+def test_a_triplet_is_from_one_document(prepared, text):
+    triplets = read_rows(prepared / "triplets.jsonl")
+    assert len(triplets) == 50
+    for triplet in triplets:
+        assert set(triplet) == {"query", "positive", "negative"}
+        query, positive, negative = triplet["query"], triplet["positive"], triplet["negative"]
+        (document,) = [original for original in text[1]["train"] if query in original]
+        assert query not in positive and query not in negative
+        assert negative in document and positive[:20] in document
+        assert 200 <= len(negative) <= 400
+    assert len({triplet["query"] for triplet in triplets}) > 35
+
+
+@pytest.mark.parametrize("seed, same", [(1, True), (2, False)])
+def test_output_depends_only_on_the_seed(prepared, text, tmp_path, seed, same):
+    again = run_prepare(text[0], tmp_path / "again", "--seed", str(seed))
+    for name in ("triplets.jsonl", "corpus.jsonl", "queries.jsonl"):
+        assert ((prepared / name).read_bytes() == (again / name).read_bytes()) == same
+
+
+def test_an_interruption_leaves_no_folder(text, prepared, tmp_path, monkeypatch):
+    """An existing folder is complete, and the rest of an interruption is no obstacle."""
+    write_lines, out = prepare.write_lines, tmp_path / "out"
+
+    def interrupt(path, lines):
+        if path.name == "queries.jsonl":
+            raise KeyboardInterrupt
+        write_lines(path, lines)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(prepare, "write_lines", interrupt)
+        run_prepare(text[0], out)
+    assert not out.exists()
+    run_prepare(text[0], out)
+    assert (out / "corpus.jsonl").read_bytes() == (prepared / "corpus.jsonl").read_bytes()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_wrong_settings_are_refused(refused, text, prepared, tmp_path):
+    def error(*flags):
+        (line,) = refused(prepare.main, *flags)
+        return line
+
+    shards, out = text[0], ("--out_dir", tmp_path / "out")
+    assert "pass one folder of shards" in error()
+    assert "already exists" in error(shards, "--out_dir", prepared)
+    flags = ["--documents", "20", "--questions", "21"]
+    assert "(val) gives" in error(shards, *out, *FLAGS, *flags)
+    message = "(train) gives 0 triplets: use a lower --triplets or --passage"
+    assert message in error(shards, *out, *FLAGS, "--passage", "4000")
+    message = "error: passage is 399: it must be at least 400"
+    assert error(shards, *out, "--passage", "399") == message
+    assert "does not exist" in error(tmp_path / "nowhere", *out)
+    assert not (tmp_path / "out").exists()
