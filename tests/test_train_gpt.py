@@ -845,6 +845,21 @@ cli.run(train_gpt.main)
     return python("-c", code, *flags)
 
 
+@pytest.mark.parametrize("objective", ["mlm", "recall"])
+def test_resume_of_other_objectives_is_bit_exact(objective, train, tmp_path):
+    flags = ["--objective", objective, "--block_size", 32, "--tokens_per_step", 256]
+    flags += ["--keep_checkpoints", 3, "--val_tokens", 2048]
+    whole = train("whole", *flags)
+    parts = resumable_copy(whole, tmp_path / "parts", 4, 6)
+    train("parts", *flags, "--resume")
+    states = [checkpoints.load_checkpoint(run) for run in (whole, parts)]
+    for key in ("model", "optimizer", "sampler"):
+        assert digest(states[0][key]) == digest(states[1][key])
+    for name in ("loss", "accuracy"):
+        logs = [[record.get(name) for record in log_of(run)] for run in (whole, parts)]
+        assert [x for x in logs[0] if x] == [x for x in logs[1] if x]
+
+
 def test_resume_of_a_finished_run_changes_nothing(trained, data_dir, capsys):
     run = trained("rope")
     before = contents(run)
