@@ -158,6 +158,12 @@ def trained(data_dir, tmp_path_factory):
     return train
 
 
+@pytest.fixture
+def run(trained, tmp_path):
+    """run("cable"): a copy of a finished run."""
+    return lambda pe: shutil.copytree(trained(pe), tmp_path / pe)
+
+
 @pytest.fixture(scope="session")
 def lively(trained, tmp_path_factory):
     """lively("rope"): a run of untrained, large weights, whose likeliest tokens are far from ties.
@@ -210,6 +216,25 @@ def documents_of(folder, split):
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def write_plugin(path, name, code=""):
+    """Write a plugin with an encoding whose bias is minus the distance; code: of its class."""
+    path.write_text(f"""from posenc import Encoding
+
+
+class Plugin(Encoding):
+    names = ({name!r},)
+    {code}
+
+    def features(self, x, pos, previous=None):
+        p = pos.float()[None, None]
+        return (p,), (p,)
+
+    def bias(self, q_features, k_features, h):
+        return -(q_features[0] - k_features[0]).abs()
+""")
+    return path
 
 
 def repeat_until_done(prepare):

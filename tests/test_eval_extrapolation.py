@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 
 from runtime import checkpoints, files, loading
 
@@ -29,12 +28,6 @@ def evaluate(*flags):
 def read_record(run, name="toy_val"):
     """The record of `run`, the newest of those with this name."""
     return json.loads(evaluation(run, name).read_text())
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """run("cable"): a copy of a finished run."""
-    return lambda pe: shutil.copytree(trained(pe), tmp_path / pe)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Tests of eval_hellaswag.py: scores of single sequences, known answers, resuming, errors."""
 
 import json
-import shutil
 
 from runtime import checkpoints, files, loading
 
@@ -49,12 +48,6 @@ def write_examples(path, rows):
 @pytest.fixture
 def source(tmp_path):
     return write_examples(tmp_path / "scenes.jsonl", EXAMPLES)
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    """run("cable"): a copy of a finished run."""
-    return lambda pe: shutil.copytree(trained(pe), tmp_path / pe)
 
 
 def evaluate(*flags):

@@ -220,12 +220,6 @@ def test_steps_to_learn_are_those_of_the_log(tmp_path):
         assert eval_recall.steps_to_learn(str(tmp_path)) == expected
 
 
-@pytest.fixture
-def run(trained, tmp_path):
-    """run("cable"): a copy of a finished run."""
-    return lambda pe: shutil.copytree(trained(pe), tmp_path / pe)
-
-
 def saved_nats(model, windows, trial, trials, distance, passage):
     """What reading the passage before saves in one trial, from the logits of single sequences."""
     numbers = np.linspace(0, len(windows), trials, endpoint=False).astype(int)

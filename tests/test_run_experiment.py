@@ -16,7 +16,7 @@ from runtime import cli
 
 import pytest
 import yaml
-from conftest import ROOT, search_path
+from conftest import ROOT, search_path, write_plugin
 from test_docs import check_python, stop_after_parsing  # noqa: F401
 
 import run_experiment
@@ -98,8 +98,7 @@ def test_dry_run_prints_commands_that_the_programs_accept(
     """At small scale; commands with encodings get the plugin, and nothing is written."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(cost, "measure_cpu", lambda config, vocab_size: 1e12)
-    plugin = tmp_path / "mine.py"
-    plugin.write_text('import posenc\n\n\nclass Mine(posenc.Encoding):\n    names = ("mine",)\n')
+    plugin = write_plugin(tmp_path / "mine.py", "mine")
     words = [*FIRST.get(name, []), "--scale", "small", "--data", data_dir, "--encodings", "mine"]
     words += ["--plugin", plugin, "--runs", tmp_path / "runs", "--dry_run"]
     for call in commands_of(name, tmp_path, *words):
@@ -269,9 +268,7 @@ def run(folder, *words, devices, wait=True, program=(), **settings):
 @pytest.fixture
 def node(tmp_path):
     """A folder with an encoding whose training fails."""
-    (tmp_path / "broken.py").write_text(
-        'import posenc\n\n\nclass Broken(posenc.Encoding):\n    names = ("broken",)\n'
-    )
+    write_plugin(tmp_path / "broken.py", "broken")
     return tmp_path
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, evaluation, search_path
+from conftest import ROOT, evaluation, search_path, write_plugin
 
 import prepare_text
 
@@ -42,11 +42,8 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
 
     A second run skips everything that is finished. The failing encoding is a plugin's.
     """
-    broken = tmp_path / "broken.py"
-    broken.write_text(
-        'import posenc\n\n\nclass Broken(posenc.Encoding):\n    names = ("broken",)\n\n'
-        '    def __init__(self, heads, channels, block_size):\n        raise ValueError("mine")\n'
-    )
+    code = "def __init__(self, *arguments): raise ValueError('mine')"
+    broken = write_plugin(tmp_path / "broken.py", "broken", code)
     words = ["--scale", "smoke", "--data", data_dir, "--runs", tmp_path / "runs"]
     words += ["--plugin", broken, "--encodings", "kerple", "broken", "cable"]
     first = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path())
@@ -116,19 +113,6 @@ FLAGS = (
     "--steps 8 --n_layer 1 --n_head 2 --n_embd 16 --val_tokens 1024 --checkpoint_every 2 "
     "--log_every 2 --lr 1e-2"
 )
-PLUGIN = """import posenc
-
-
-class Near(posenc.Encoding):
-    names = ("near",)
-
-    def features(self, x, pos, previous=None):
-        p = pos.float()[None, None]
-        return (p,), (p,)
-
-    def bias(self, q_features, k_features, h):
-        return -(q_features[0] - k_features[0]).abs()
-"""
 
 
 def test_quickstart_prints_table_and_sample(tmp_path):
@@ -136,9 +120,9 @@ def test_quickstart_prints_table_and_sample(tmp_path):
     text, data = tmp_path / "text.txt", tmp_path / "toy"
     text.write_text("".join(f"line {n} of {n * n}\n" for n in range(4000)))
     prepare_text.main([str(text), "--out_dir", str(data)])
-    (tmp_path / "near.py").write_text(PLUGIN)
+    plugin = write_plugin(tmp_path / "near.py", "near")
     words = ["--runs", tmp_path, "--data", data, "--eval_tokens", "8192", "--encodings", "near"]
-    words += ["cable", "--plugin", tmp_path / "near.py", "--", *FLAGS.split()]
+    words += ["cable", "--plugin", plugin, "--", *FLAGS.split()]
     done = script("quickstart.sh", *words, PATH=search_path())
     assert done.returncode == 0, done.stderr
     for line in (

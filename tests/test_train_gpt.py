@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, TINY, contents, log_of, python, save_checkpoint
+from conftest import ROOT, TINY, contents, log_of, python, save_checkpoint, write_plugin
 from in_process import digest
 
 import posenc
@@ -486,8 +486,7 @@ def test_a_picture_that_fails_does_not_end_the_training(train, capsys, monkeypat
 
 def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
     """One line each, and one for options, without data; an encoding may have no docstring."""
-    plugin = tmp_path / "mine.py"
-    plugin.write_text("import posenc\nclass A(posenc.Encoding):\n    names = ('my-a', 'my-b')\n")
+    plugin = write_plugin(tmp_path / "mine.py", "my-a", "names = ('my-a', 'my-b')")
     train_gpt.main(["--list", "--plugin", str(plugin), "--data", "nodata"])
     listed, _, combinations = capsys.readouterr().out.partition("\n\n")
     lines = listed.splitlines()

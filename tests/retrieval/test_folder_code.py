@@ -6,7 +6,7 @@ from runtime.files import read_json, write_json
 
 import pytest
 import torch
-from conftest import TINY, run_outside, unregister_plugins
+from conftest import TINY, run_outside, unregister_plugins, write_plugin
 from retrieval_helpers import CPU, FINETUNE, run_finetune, weights
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -41,20 +41,6 @@ class ForeignModel(PreTrainedModel):
 
     def forward(self, input_ids, attention_mask=None, **_):
         return BaseModelOutput(last_hidden_state=self.wte(input_ids))
-"""
-PLUGIN = """
-from posenc import Encoding
-
-
-class Steep(Encoding):
-    names = ("my-steep",)
-
-    def features(self, x, pos, previous=None):
-        position = pos.float()[None, None]
-        return (position,), (position,)
-
-    def bias(self, q_features, k_features, h):
-        return -(q_features[0] - k_features[0]).abs()
 """
 OUTSIDE = """
 import sys
@@ -175,8 +161,7 @@ def test_encoding_of_a_plugin_needs_the_plugin(data_dir, triplets, task, tmp_pat
     import export_hf
     import train_gpt
 
-    plugin = tmp_path / "steep.py"
-    plugin.write_text(PLUGIN)
+    plugin = write_plugin(tmp_path / "steep.py", "my-steep")
     run, encoder, out = (str(tmp_path / name) for name in ("run", "encoder", "out"))
     flags = ["--objective", "mlm", "--data", str(data_dir), "--pe", "my-steep"]
     flag = ["--plugin", str(plugin)]
@@ -190,7 +175,7 @@ def test_encoding_of_a_plugin_needs_the_plugin(data_dir, triplets, task, tmp_pat
     assert line.endswith("pass the file with this SHA-256 as --plugin")
     with unregister_plugins():
         finetune.main([*tune, *flag])
-    assert 'names = ("my-steep",)' in (tmp_path / "out" / "plugin_steep.py").read_text()
+    assert "names = ('my-steep',)" in (tmp_path / "out" / "plugin_steep.py").read_text()
     (line,) = refused(evaluate.main, *measure)
     assert f"{out} was trained with the plugin steep.py (SHA-256 " in line
     with unregister_plugins():

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import TINY
+from conftest import TINY, write_plugin
 from score_examples import make_score
 
 import bench
@@ -24,12 +24,6 @@ BUDGET_OF_TEXT = {
 ENTRY = {"loss": 1.0, "loss_se": None, "tokens": 128, "blocks": [1.0, 1.0], "block_tokens": [128]}
 UNEQUAL_BLOCKS = {seed: {"256": ENTRY} for seed in "123"}
 MIXED = "cable:heads=1@1_alibi-shift:shift=-2,heads=1+rope@1"
-PLUGIN = """import posenc
-
-
-class Mine(posenc.Encoding):
-    names = ("mine",)
-"""
 
 
 def write(folder, *scores):
@@ -151,8 +145,7 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
 
 
 def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered):
-    path = tmp_path / "my_encoding.py"
-    path.write_text(PLUGIN)
+    path = write_plugin(tmp_path / "my_encoding.py", "mine")
     runs, out = tmp_path / "runs", tmp_path / "scores"
     plugin = ["--plugin", str(path)]
     measure(runs, "mine", data_dir, *plugin)
