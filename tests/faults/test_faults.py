@@ -1,7 +1,6 @@
 """Each fault once, and proof that the campaign finds what is lost."""
 
 import os
-import random
 import subprocess
 import sys
 
@@ -9,8 +8,7 @@ import pytest
 from conftest import ROOT
 from in_process import Result
 
-from . import __main__ as campaign
-from . import cases, harness
+from . import harness
 
 
 def test_nothing_is_lost(tmp_path):
@@ -26,27 +24,6 @@ def test_nothing_is_lost(tmp_path):
     command = [sys.executable, "-m", "faults", "--seed", "1", "--rounds", "1"]
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_random_numbers_depend_on_seed_case_and_number_only(monkeypatch):
-    """So that --trial repeats one trial."""
-    drawn = []
-    monkeypatch.setitem(cases.CASES, "draw", lambda workspace, rng: drawn.append(rng.random()))
-
-    class Workspace:
-        def new_trial(self): ...
-
-    for number in (3, 4, 3):
-        assert campaign.run_trial(Workspace(), "draw", 7, number) is None
-    assert drawn[0] == drawn[2] != drawn[1]
-
-
-def test_every_corruption_changes_the_file(tmp_path):
-    path, rng = tmp_path / "file", random.Random(1)
-    for _ in range(50):
-        path.write_bytes(b"0123456789" * 10)
-        cases.corrupt(path, rng)
-        assert path.read_bytes() != b"0123456789" * 10
 
 
 def test_traceback_missing_error_line_and_status_are_lost():
