@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT, search_path
 
 EVALUATIONS = {
-    "eval_extrapolation.py": ["--lengths", "16,64", "--stride", "8"],
+    "eval_extrapolation.py": ["--lengths", "16,64", "--stride", "16", "--max_tokens", "1024"],
     "eval_recall.py": ["--distances", "16,48", "--passage", "8", "--trials", "7"],
     "eval_receptive_field.py": ["--lengths", "16,48", "--windows", "5"],
     "eval_hellaswag.py": ["--source", str(ROOT / "scripts" / "hellaswag_smoke.jsonl")],

@@ -118,7 +118,7 @@ FLAGS = (
 def test_quickstart_prints_table_and_sample(tmp_path):
     """With a small model; one of the two encodings is a plugin's."""
     text, data = tmp_path / "text.txt", tmp_path / "toy"
-    text.write_text("".join(f"line {n} of {n * n}\n" for n in range(4000)))
+    text.write_text("".join(f"line {n} of {n * n}\n" for n in range(8000)))
     prepare_text.main([str(text), "--out_dir", str(data)])
     plugin = write_plugin(tmp_path / "near.py", "near")
     words = ["--runs", tmp_path, "--data", data, "--eval_tokens", "8192", "--encodings", "near"]
