@@ -19,6 +19,7 @@ If the preparation is interrupted, run the same command to resume it. It writes 
 """
 
 import codecs
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,17 +75,21 @@ def main(argv=None):
         "val_every": config.val_every,
     }
 
-    def training_texts():
-        documents = split_documents(train_files, val_files, config)
-        return (text for split, pieces in documents if split == "train" for text in pieces)
+    def documents():
+        return split_documents(train_files, val_files, config)
 
+    def training_texts():
+        return (text for split, pieces in documents() if split == "train" for text in pieces)
+
+    remedy = "pass more sources, pass some as --val, or use a lower --val_every"
+    val_first = itertools.chain(split_documents([], val_files, config), documents())
+    tokenization.check_splits(("train", "val"), val_first, remedy)
     preparation = tokenization.Preparation(config, config.out_dir, source, training_texts)
     writers = {split: preparation.writer(split) for split in ("train", "val")}
-    documents = split_documents(train_files, val_files, config)
     files = train_files + val_files
     preparation.write(
-        ((writers[split], number, pieces) for number, (split, pieces) in enumerate(documents)),
-        remedy="pass more sources, pass some as --val, or use a lower --val_every",
+        ((writers[split], number, pieces) for number, (split, pieces) in enumerate(documents())),
+        remedy,
         total=None if has_tables(files) else len(files),
     )
 

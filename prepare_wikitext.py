@@ -75,6 +75,10 @@ def main(argv=None):
         name = data_set.name if data_set else f"{config.source} ({split})"
         return read_articles(name, files[split], remedy, "name the column of lines text")
 
+    remedy_for_splits = "add text to its file, or remove the file"
+    if config.source:
+        articles_of = ((split, read_split(split)) for split in files)
+        tokenization.check_splits(files, articles_of, remedy_for_splits)
     preparation = tokenization.Preparation(
         config,
         out_dir,
@@ -88,7 +92,7 @@ def main(argv=None):
         for split, writer in writers.items()
         for number, text in enumerate(read_split(split))
     )
-    preparation.write(documents, "add text to its file, or remove the file")
+    preparation.write(documents, remedy_for_splits)
 
 
 def find_splits(folder: Path) -> dict[str, list[Path]]:

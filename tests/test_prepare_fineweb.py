@@ -26,6 +26,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(text_sources, "ROWS_PER_READ", 4)
     monkeypatch.setattr(text_sources, "PIECE_CHARACTERS", 64)
     monkeypatch.setattr(tokenization, "BATCH_CHARACTERS", 16)
+    monkeypatch.setattr(tokenization, "BATCHES_PER_CORE", 4)
 
 
 def write_sources(folder, kind):

@@ -13,7 +13,8 @@ import pytest
 from conftest import contents, documents_of, repeat_until_done
 
 import prepare_text
-from text_data import shards, text_sources
+import prepare_wikitext
+from text_data import shards, text_sources, tokenizer
 
 
 def prepare(*arguments):
@@ -254,6 +255,29 @@ def test_unreadable_sources_are_refused(tmp_path, refused, monkeypatch):
     )
     assert "no text is left for the split 'val'" in lines(tmp_path / "one.txt", out="out3")[0]
     assert not (tmp_path / "out").exists() and not (tmp_path / "out3").exists()
+
+
+def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatch):
+    monkeypatch.setattr(tokenizer, "train_bpe", None)
+    rows, text, out = tmp_path / "rows.jsonl", tmp_path / "a.txt", tmp_path / "out"
+    rows.write_text('{"text": "row"}\n' * 19)
+    text.write_text("text\n" * 50)
+    flags = ["--tokenizer", "bpe:300", "--out_dir"]
+    (line,) = refused(prepare_text.main, text, *flags, text / "out")
+    assert f"cannot write {text / 'out'}: Not a directory" in line
+    (line,) = refused(prepare_text.main, rows, *flags, out)
+    assert "no text is left for the split 'val'" in line
+    (tmp_path / "held.txt").write_text("")
+    (line,) = refused(prepare_text.main, text, "--val", tmp_path / "held.txt", *flags, out)
+    assert "no text is left for the split 'val'" in line
+    (tmp_path / "wiki.train.txt").write_text(" \n = Title = \n \n Text . \n")
+    (tmp_path / "wiki.valid.txt").write_text(" \n \n")
+    (line,) = refused(prepare_wikitext.main, "--source", tmp_path, *flags, out)
+    assert "no text is left for the split 'val'" in line
+    flags[1] = "bpe:9999999999"
+    (line,) = refused(prepare_text.main, text, *flags, out)
+    assert line.endswith("a vocabulary of N >= 257 tokens, at most 1000000")
+    assert not out.exists()
 
 
 def test_wrong_settings_are_refused(tmp_path, refused, data_dir):

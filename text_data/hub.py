@@ -29,7 +29,6 @@ TEMPORARY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes
 RESUME = "run the same command to resume"
 LOG_IN = "log in with `hf auth login`"
 
-FORMATS = ("json", "parquet")  # of files in data sets
 READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
 
 T = TypeVar("T")
@@ -142,8 +141,8 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
 class PinnedDataset:
     """A data set on the hub at one commit, or in a local folder with the same layout.
 
-    content: of meta.json. Its "revision" is the commit; without one, `pin` stores the commit that
-    `revision` names, or the newest. source: what identifies the data set in meta.json.
+    revision: of which `commit` is looked up; None: the newest. A resumed preparation sets `commit`
+    to that of its first run. source: what identifies the data set in meta.json.
     """
 
     def __init__(self, repository: str, config_name: str, revision: str | None, remedy: str):
@@ -154,30 +153,27 @@ class PinnedDataset:
         self.name = f"{repository} ({config_name})"
         self.source = {"dataset": repository, "name": config_name}
         self.source |= {"revision": revision} if revision else {}
-        self.content = {}
 
-    def pin(self) -> None:
-        """Raises InputError as `find_dataset` does."""
-        if "revision" not in self.content and not Path(self.repository).is_dir():
-            found = find_dataset(self.repository, self.revision, self.remedy)
-            self.content["revision"] = found.sha
+    @functools.cached_property
+    def commit(self) -> str | None:
+        """Commit on the hub; None for a folder. Raises InputError as `find_dataset` does."""
+        if Path(self.repository).is_dir():
+            return None
+        return find_dataset(self.repository, self.revision, self.remedy).sha
 
     def files(self, split: str) -> list[str]:
         """Return paths or URLs of a split's files, for `open_file`."""
         import datasets
 
-        self.pin()
-        builder = with_retries(
-            lambda: datasets.load_dataset_builder(
-                self.repository, self.config_name, revision=self.content.get("revision")
-            ),
-            self.name,
+        load = functools.partial(
+            datasets.load_dataset_builder, self.repository, self.config_name, revision=self.commit
         )
+        builder = with_retries(load, self.name)
         splits = builder.config.data_files or {}
         if split not in splits:
             raise ValueError(f"no split {split}, only {' '.join(map(str, splits))}")
-        if type(builder).__module__.rpartition(".")[2] not in FORMATS:
-            raise ValueError(f"its files are not {' or '.join(FORMATS)}")
+        if not type(builder).__module__.endswith((".json", ".parquet")):
+            raise ValueError("its files are not json or parquet")
         return list(map(str, splits[split]))
 
 

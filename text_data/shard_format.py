@@ -65,16 +65,16 @@ def allow_open_files(count: int) -> None:
     Raises InputError if the system's own limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = len(os.listdir("/dev/fd"))
-    needed = open_now + count + OTHER_FILES
+    needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
-    if hard != resource.RLIM_INFINITY and needed > hard:
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except ValueError:
         raise InputError(
             f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
             "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        ) from None
 
 
 class TokenFile:
@@ -160,35 +160,28 @@ def _check_header(
     header: bytes, size: int, tokens: int | None, version: int | None, headerless: bool
 ) -> str | None:
     """Return what is wrong with a shard of `size` bytes, or None; arguments as `check_shard`."""
-    magic, found, count = struct.unpack_from("<3i", header.ljust(HEADER_BYTES, b"\0"))
-    versions = [*TOKEN_TYPES] if version is None else [version]
-    item = TOKEN_TYPES.get(found, TOKEN_TYPES[1]).itemsize
-    held = max(0, size - HEADER_BYTES) // item
-    in_meta = "" if tokens is None else f", meta.json {tokens}"
-    checks = [
-        (
-            magic == LLAMA_MAGIC,
-            f"is llm.c's shard of Llama tokens (magic number {magic}, version {found}), "
-            "which is not supported: prepare the text with prepare_text.py",
-        ),
-        (
-            len(header) < HEADER_BYTES or magic != MAGIC,
-            f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)",
-        ),
-        (
-            found not in versions,
-            f"is a shard of version {found}, not {' or '.join(map(str, versions))}",
-        ),
-        (not count, "is empty"),
-        (
-            size != HEADER_BYTES + item * count or tokens not in (None, count),
-            f"holds {held} tokens, its header says {count}{in_meta}",
-        ),
-    ]
     if headerless and not _starts_with_magic(header):
-        odd = f"has {size} bytes, an odd number, so it does not hold uint16 tokens: remove it"
-        checks = [(not size, "is empty: remove it"), (size % 2, odd)]
-    return next((problem for is_wrong, problem in checks if is_wrong), None)
+        if size % 2:
+            return f"has {size} bytes, an odd number, so it does not hold uint16 tokens: remove it"
+        return None if size else "is empty: remove it"
+    magic, found, count = struct.unpack_from("<3i", header.ljust(HEADER_BYTES, b"\0"))
+    if magic == LLAMA_MAGIC:
+        return (
+            f"is llm.c's shard of Llama tokens (magic number {magic}, version {found}), "
+            f"which is not supported: {REMEDY}"
+        )
+    if len(header) < HEADER_BYTES or magic != MAGIC:
+        return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
+    versions = [*TOKEN_TYPES] if version is None else [version]
+    if found not in versions:
+        return f"is a shard of version {found}, not {' or '.join(map(str, versions))}"
+    if not count:
+        return "is empty"
+    held, rest = divmod(size - HEADER_BYTES, TOKEN_TYPES[found].itemsize)
+    if held != count or rest or tokens not in (None, count):
+        in_meta = "" if tokens is None else f", meta.json {tokens}"
+        return f"holds {held} tokens, its header says {count}{in_meta}"
+    return None
 
 
 def find_foreign(folder: Path) -> dict[str, list[Path]]:
@@ -201,18 +194,18 @@ def find_foreign(folder: Path) -> dict[str, list[Path]]:
 
 
 @functools.cache  # so that the message is printed once per process and folder
-def describe_foreign(folder: Path) -> dict:
-    """Return the content of meta.json for a folder of foreign shards.
+def describe_foreign(folder: Path, all_tokens: bool = False) -> dict:
+    """Return the content of meta.json for a folder of foreign shards, after checking them.
 
     Each file's "sha256" covers its name, size, header and first MB, which are quick to read.
+    all_tokens: check that GPT-2 has all tokens, instead of those of the first MB.
     Raises InputError if the names are ambiguous, or if the files cannot be GPT-2 tokens.
     """
     found = find_foreign(folder)
     if not found:
         raise InputError(
             f"{folder} has no meta.json, and its .bin files have unknown names: rename them to "
-            "NAME_train_000001.bin or NAME_train.bin (with val likewise), or prepare the text "
-            "with prepare_text.py"
+            f"NAME_train_000001.bin or NAME_train.bin (with val likewise), or {REMEDY}"
         )
     for split, paths in found.items():
         names = [path.name for path in paths]
@@ -221,16 +214,20 @@ def describe_foreign(folder: Path) -> dict:
                 f"{folder} has shards of several data sets for {split} ({' '.join(names)}): "
                 "move each data set to its own folder"
             )
-    entries = {split: [_describe_file(path) for path in paths] for split, paths in found.items()}
-    if (folder / "meta.pkl").exists() and any(
-        (folder / name).exists() for name in HEADERLESS_NAMES
-    ):
+    names = {path.name for paths in found.values() for path in paths}
+    if (folder / "meta.pkl").exists() and not names.isdisjoint(HEADERLESS_NAMES):
         text = folder / "input.txt"
         remedy = f"use {text}" if text.exists() else "use its text"
         raise InputError(
             f"{folder} holds nanoGPT's character-level tokens (meta.pkl), not GPT-2's: "
             f"{REMEDY} ({remedy})"
         )
+    problems = []
+    for path in sum(found.values(), []):
+        found_here = check_shard(path, version=1, headerless=path.name in HEADERLESS_NAMES)
+        problems += found_here or _check_tokens(path, all_tokens)
+    if problems:
+        raise InputError(*problems)
     print(
         f"{folder} has no meta.json: its shards are read as GPT-2 tokens (vocabulary "
         f"{GPT2_VOCABULARY}) without verification; the data's hash in records covers names, "
@@ -241,35 +238,17 @@ def describe_foreign(folder: Path) -> dict:
         "tokenizer": "gpt2",
         "vocab_size": GPT2_VOCABULARY,
         "complete": True,
-        "splits": {split: {"shards": files} for split, files in entries.items()},
+        "splits": {name: {"shards": [*map(_describe_file, found[name])]} for name in found},
     }
 
 
 def _describe_file(path: Path) -> dict:
-    """Return the entry of meta.json for a file. Raises InputError if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEADER_BYTES + HASH_BYTES)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}): remove it, or make it readable"
-        ) from None
-    tokens = int.from_bytes(head[8:12], "little") if _starts_with_magic(head) else size // 2
-    digest = hashlib.sha256(f"{path.name} {size} ".encode() + head)
-    return {"file": path.name, "tokens": tokens, "sha256": digest.hexdigest()}
-
-
-def check_foreign(paths: list[Path], all_tokens: bool = False) -> list[str]:
-    """Return the problems of foreign shards, one line each.
-
-    Checks headers and sizes, and that GPT-2 has the tokens: all of them, or those of the first MB.
-    """
-    problems = []
-    for path in paths:
-        found = check_shard(path, version=1, headerless=path.name in HEADERLESS_NAMES)
-        problems += found or _check_tokens(path, all_tokens)
-    return problems
+    """Return the entry of meta.json for a file."""
+    tokens = TokenFile(path)
+    with open(path, "rb") as file:
+        head = file.read(HEADER_BYTES + HASH_BYTES)
+    digest = hashlib.sha256(f"{path.name} {path.stat().st_size} ".encode() + head)
+    return {"file": path.name, "tokens": len(tokens), "sha256": digest.hexdigest()}
 
 
 def _check_tokens(path: Path, all_tokens: bool) -> list[str]:

@@ -30,7 +30,6 @@ from text_data.shard_format import (
     TOKEN_TYPES,
     TokenFile,
     allow_open_files,
-    check_foreign,
     check_shard,
     describe_foreign,
     make_header,
@@ -288,7 +287,7 @@ class Shards:
     def _check(self, entries: list[dict], verify: str) -> list[str]:
         """Return the problems of the shards, one line each. entries: theirs in meta.json."""
         if is_foreign(self.folder):
-            return check_foreign(self.paths)
+            return []  # checked by describe_foreign
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
         compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
@@ -374,22 +373,24 @@ def verify(folder: str | Path) -> None:
     """
     folder = Path(folder)
     if is_foreign(folder):
-        splits = describe_foreign(folder)["splits"]
-        paths = [folder / entry["file"] for split in splits.values() for entry in split["shards"]]
-        problems = check_foreign(paths, all_tokens=True)
+        meta = describe_foreign(folder, all_tokens=True)
+        mode = "never"
         found = (
             "headers and sizes are consistent and GPT-2 has all tokens; "
             f"without {META} there are no hashes to compare"
         )
     else:
-        paths, problems, found = [], [], "all match their hashes"
         meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
-        for split in meta["splits"] or ["train"]:
-            try:
-                paths += Shards(folder, split, "always").paths
-            except InputError as error:
-                problems += error.problems
+        mode = "always"
+        found = "all match their hashes"
+    opened, problems = [], []
+    for split in meta["splits"] or ["train"]:
+        try:
+            opened.append(Shards(folder, split, mode))
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(*dict.fromkeys(problems))
-    tokens = sum(len(TokenFile(path)) for path in paths)
-    print(f"{folder}: {len(paths)} shards, {tokens:,} tokens, {found}")
+    count = sum(len(split.paths) for split in opened)
+    tokens = sum(split.total for split in opened)
+    print(f"{folder}: {count} shards, {tokens:,} tokens, {found}")

@@ -9,6 +9,7 @@ A document is (writer of its split, its number in that writer's source, its text
 """
 
 import os
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
+from runtime.files import writing
 
 import numpy as np
 from tqdm import tqdm
@@ -34,7 +36,9 @@ from text_data.tokenizer import (
 )
 
 # Characters of text that one thread tokenizes at a time; a longer piece is one batch by itself.
-BATCH_CHARACTERS = 1 << 18
+BATCH_CHARACTERS = 1 << 16
+BATCHES_PER_CORE = 16  # that wait at most, which bounds memory
+NO_TEXT = "no text is left for the split '{}': {}"
 
 
 @dataclass
@@ -57,7 +61,7 @@ class Preparation:
     source: what the tokens are prepared from, JSON. texts: a function that returns the training
     text, to train a tokenizer on. data_set: on the hub, whose commit meta.json records. A resumed
     preparation uses the tokenizer that is stored in out_dir.
-    Raises InputError if out_dir holds something else.
+    Raises InputError if out_dir holds something else or cannot be written.
     """
 
     def __init__(
@@ -76,22 +80,23 @@ class Preparation:
             "dataset": Path(out_dir).resolve().name,
             "source": {**source, "shard_tokens": settings.shard_tokens},
         }
-        # Raises InputError before a tokenizer is trained.
-        stored = shards.Meta(out_dir, description).content.get("tokenizer", "")
-        if is_choice(choice, stored) and (Path(out_dir) / TOKENIZER_FILE).exists():
+        # All checks come before a tokenizer is trained.
+        existing = shards.Meta(out_dir, description)
+        stored = existing.content.get("tokenizer", "")
+        if data_set and "revision" in existing.content:
+            data_set.commit = existing.content["revision"]
+        if is_choice(choice, stored) and (existing.folder / TOKENIZER_FILE).exists():
             self.tokenizer = load_tokenizer(stored, out_dir)
         else:
-            if stored and choice.startswith("bpe:") and not is_choice(choice, stored):
+            if choice.startswith("bpe:") and stored and not is_choice(choice, stored):
                 shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
+            check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
         description |= {
             "tokenizer": self.tokenizer.name,
             "vocab_size": self.tokenizer.vocab_size,
         }
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
-        if data_set:  # a tokenizer was trained on its commit
-            self.meta.content = {**data_set.content, **self.meta.content}
-            data_set.content = self.meta.content
 
     def writer(self, split: str, **options) -> shards.ShardWriter:
         """Return a new `ShardWriter` of this data set."""
@@ -108,15 +113,36 @@ class Preparation:
         if meta.content["complete"]:
             print(f"{meta.folder} is already prepared: {summarize(meta)}")
             return
-        if self.data_set:
-            self.data_set.pin()
+        if self.data_set and (commit := self.data_set.commit):
+            meta.content["revision"] = commit
         print(describe_vocabulary(self.tokenizer))
         with preparing(meta):
             tokenize_documents(documents, self.tokenizer, self.writers, total)
             for split, record in meta.content["splits"].items():
                 if not record["shards"]:
                     meta.remove()
-                    raise InputError(f"no text is left for the split '{split}': {remedy}")
+                    raise InputError(NO_TEXT.format(split, remedy))
+
+
+def check_splits(splits: Iterable[str], documents, remedy: str) -> None:
+    """Raise InputError, with `remedy`, for a split without text.
+
+    documents: (split, pieces of text) pairs, read until each split has some.
+    """
+    missing = list(splits)
+    for split, pieces in documents:
+        if split in missing and any(True for _ in pieces):
+            missing.remove(split)
+        if not missing:
+            return
+    raise InputError(NO_TEXT.format(missing[0], remedy))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError if no files can be written to a folder, which need not exist."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with writing(folder), tempfile.TemporaryFile(dir=existing):
+        pass
 
 
 @contextmanager
@@ -162,8 +188,7 @@ def tokenize_documents(
 ) -> None:
     """Tokenize documents in a thread pool and add them to their writers, in order.
 
-    Every document starts with <|endoftext|>. At most 4 batches per core are waiting, so memory is
-    bounded. Stops early when all writers are full.
+    Every document starts with <|endoftext|>. Stops early when all writers are full.
     """
     workers = os.cpu_count() or 1
     eot = np.array([tokenizer.eot])
@@ -193,7 +218,7 @@ def tokenize_documents(
         for batch in _batches(documents):
             texts = [text for *_, text in batch]
             waiting.append((batch, pool.submit(tokenizer.encode_batch, texts)))
-            if len(waiting) > 4 * workers:
+            if len(waiting) > BATCHES_PER_CORE * workers:
                 store_next()
             if all(writer.full for writer in writers):
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -16,6 +16,7 @@ import codecs
 import hashlib
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -36,7 +37,7 @@ LONGEST_WORD = 1024  # bytes of a word that BPE is trained on
 COPY_FILES = "copy it from the folder of the data set or of another run with this tokenizer"
 # Encoded and decoded again, to find tokenizers that lose characters.
 SAMPLE = "Naïve text,\r\n\twith  spaces,\n中文 and 😀. "
-MIN_BPE_VOCABULARY = 257  # the bytes and <|endoftext|>
+BPE_VOCABULARIES = range(257, 10**6 + 1)  # at least the bytes and <|endoftext|>
 
 
 class Tokenizer:
@@ -247,10 +248,10 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
     """
     kind, colon, rest = choice.partition(":")
     if kind == "bpe" and colon:
-        if not rest.isdecimal() or int(rest) < MIN_BPE_VOCABULARY:
+        if not re.fullmatch("[0-9]{1,9}", rest) or int(rest) not in BPE_VOCABULARIES:
             raise InputError(
-                f"tokenizer {choice}: pass bpe:N with a vocabulary of N >= {MIN_BPE_VOCABULARY} "
-                "tokens"
+                f"tokenizer {choice}: pass bpe:N with a vocabulary of "
+                f"N >= {BPE_VOCABULARIES.start} tokens, at most {BPE_VOCABULARIES[-1]}"
             )
         return train_bpe(int(rest), texts())
     if kind == "hf" and colon:
