@@ -29,7 +29,7 @@ ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-PACKAGES = {".zst": "zstandard", ".lz4": "lz4", ".snappy": "python-snappy"}  # by compression
+PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}  # by compression
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
@@ -308,9 +308,14 @@ def _open(path: str | Path) -> Iterator[Any]:
 
     openers: dict[Any, Any] = fsspec.compression.compr
     compression = fsspec.utils.infer_compression(str(path))
-    if compression is None and (package := PACKAGES.get(Path(path).suffix.lower())):
-        raise InputError(f"{path} is compressed: install {package} to read it, or decompress it")
+    package = PACKAGES.get(Path(path).suffix.lower())
+    missing = f"{path} is compressed: install {package} to read it, or decompress it"
+    if compression is None and package:
+        raise InputError(missing)
     with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
         if compression:
             file = openers[compression](file, mode="rb")
+        # fsspec also takes the package zstandard, which reads truncated files without an error.
+        if compression == "zstd" and not isinstance(file, io.IOBase):
+            raise InputError(missing)
         yield file

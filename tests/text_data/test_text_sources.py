@@ -78,7 +78,32 @@ def test_columns_nobody_reads_have_any_type(tmp_path):
     assert text_sources.load_table(str(path), {}, "--data", ["text"], limit=2)[0] == loaded[:2]
 
 
-@pytest.mark.parametrize("name, package", [("A.JSONL.ZST", "zstandard"), ("a.jsonl.lz4", "lz4")])
+def test_all_frames_of_zstandard_files_are_read(tmp_path, refused):
+    """A truncated file is refused."""
+    frames = [{"text": "a"}, {"text": "b"}]
+    path = tmp_path / "rows.jsonl.zst"
+    for mode, row in zip(("wb", "ab"), frames, strict=True):
+        with fsspec.open(path, mode, compression="zstd") as compressed:
+            compressed.write(json.dumps(row).encode() + b"\n")
+    rows = text_sources.read_rows("rows", "text", [path])
+    assert [text for _, text in rows] == ["a", "b"]
+    path.write_bytes(path.read_bytes()[:-3])
+    (line,) = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
+    assert "rows.jsonl.zst cannot be read" in line
+
+
+def test_zstandard_is_not_used(tmp_path, refused, monkeypatch):
+    """Its readers end without an error where a file is truncated; they are no io.IOBase."""
+    monkeypatch.setitem(fsspec.compression.compr, "zstd", lambda file, mode: map(bytes, file))
+    monkeypatch.setitem(fsspec.utils.compressions, "zst", "zstd")
+    (tmp_path / "a.jsonl.zst").write_bytes(b'{"text": "a"}\n')
+    (line,) = refused(prepare_text.main, tmp_path / "a.jsonl.zst", "--out_dir", tmp_path / "out")
+    assert "install backports.zstd" in line
+
+
+@pytest.mark.parametrize(
+    "name, package", [("A.JSONL.ZST", "backports.zstd"), ("a.jsonl.lz4", "lz4")]
+)
 def test_missing_decompressor_is_named(tmp_path, refused, monkeypatch, name, package):
     monkeypatch.setattr(fsspec.utils, "compressions", {})
     (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd")
