@@ -41,6 +41,7 @@ from typing import Literal, NamedTuple
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
+from runtime.distributed import Processes
 
 import numpy as np
 import torch
@@ -349,38 +350,55 @@ def sum_losses(
     by_shape = {}  # (length, counted) -> numbers of the windows
     for number, window in enumerate(windows):
         by_shape.setdefault((window.length, window.counted), []).append(number)
+    batches = []  # (length, counted, numbers)
+    for shape, numbers in sorted(by_shape.items()):
+        per_batch = max(1, BATCH_TOKENS // shape[0])
+        parts = np.array_split(numbers, -(-len(numbers) // per_batch))
+        batches += [(*shape, part) for part in parts]
+    costs = [len(numbers) * inputs**2 for inputs, _, numbers in batches]
+    own = share(batches, costs, plan.processes)
     sums = np.zeros(len(windows))
     position_sums, position_counts = np.zeros(length), np.zeros(length)
-    rank, world_size = plan.processes.rank, plan.processes.world_size
     with tqdm(
-        total=sum(window.counted for window in windows) // world_size,
+        total=sum(counted * len(numbers) for _, counted, numbers in own),
         desc=f"{plan.label} at {length:,}",
         unit="token",
         unit_scale=True,
         disable=None,
     ) as bar:
-        for (inputs_per_window, counted), numbers in sorted(by_shape.items()):
-            per_batch = max(1, BATCH_TOKENS // inputs_per_window)
-            batches = np.array_split(numbers, -(-len(numbers) // per_batch))
-            for batch in batches[rank::world_size]:
-                starts = [windows[number][:2] for number in batch]
-                inputs, targets, positions = read_batch(plan, starts, inputs_per_window, counted)
-                masked_positions = None if model.config.causal else positions.to(device)
-                with devices.autocast(device, dtype):
-                    losses = model.losses(
-                        inputs.to(device),
-                        targets.to(device),
-                        masked_positions,
-                        plan.config.cache_window,
-                    )
-                losses = losses.double().cpu().numpy()  # (B, counted)
-                sums[batch] = losses.sum(1)
-                np.add.at(position_sums, positions.numpy(), losses)
-                np.add.at(position_counts, positions.numpy(), 1)
-                bar.update(losses.size)
+        for inputs_per_window, counted, batch in own:
+            starts = [windows[number][:2] for number in batch]
+            inputs, targets, positions = read_batch(plan, starts, inputs_per_window, counted)
+            masked_positions = None if model.config.causal else positions.to(device)
+            with devices.autocast(device, dtype):
+                losses = model.losses(
+                    inputs.to(device),
+                    targets.to(device),
+                    masked_positions,
+                    plan.config.cache_window,
+                )
+            losses = losses.double().cpu().numpy()  # (B, counted)
+            sums[batch] = losses.sum(1)
+            np.add.at(position_sums, positions.numpy(), losses)
+            np.add.at(position_counts, positions.numpy(), 1)
+            bar.update(losses.size)
     for array in (sums, position_sums, position_counts):
         plan.processes.sum(torch.from_numpy(array))  # in place
     return sums, bin_positions(position_sums, position_counts)
+
+
+def share(items: list, costs: list[int], processes: Processes) -> list:
+    """Return the items of this rank, in order.
+
+    The item of the highest cost comes first; each is given to the rank with the lowest total.
+    """
+    totals, own = [0] * processes.world_size, []
+    for number in sorted(range(len(items)), key=costs.__getitem__, reverse=True):
+        rank = totals.index(min(totals))
+        totals[rank] += costs[number]
+        if rank == processes.rank:
+            own.append(number)
+    return [items[number] for number in sorted(own)]
 
 
 def read_batch(
