@@ -121,6 +121,7 @@ def evaluate(
     """
     model, checkpoint = load_model(run, device, config.attention, dtype=dtype)
     tokenizer = run_tokenizer(run, checkpoint)
+    model.set_vocabulary(tokenizer.vocab_size)
     chosen = examples[: config.max_examples]
     pairs = [
         [encode_pair(tokenizer, example["context"], " " + ending) for ending in example["endings"]]
@@ -151,10 +152,7 @@ def evaluate(
         print(f"{run} is already evaluated")
     for start in tqdm(range(len(scores), len(chosen), BLOCK), Path(run).name, disable=None):
         own = range(start, min(start + BLOCK, len(chosen)))[processes.rank :: processes.world_size]
-        found = [
-            log_likelihoods(model, pairs[number], tokenizer.vocab_size, device, dtype)
-            for number in own
-        ]
+        found = [log_likelihoods(model, pairs[number], device, dtype) for number in own]
         scores += interleave(processes.gather(found))
         if processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
@@ -175,13 +173,12 @@ def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
 
 @torch.no_grad()
 def log_likelihoods(
-    model: GPT, pairs: list[Pair], vocab_size: int, device: torch.device, dtype: torch.dtype
+    model: GPT, pairs: list[Pair], device: torch.device, dtype: torch.dtype
 ) -> list[float]:
     """Return log p(continuation | context) of each pair in nats, summed over its tokens.
 
     Sequences are padded on the right, where causal attention ignores it. Those beyond the
-    encoding's longest context keep their last tokens. Embeddings from `vocab_size` on are padding
-    of the vocabulary and get no probability.
+    encoding's longest context keep their last tokens.
     """
     keep = 0 if model.max_context is None else model.max_context + 1  # the last is a target only
     sequences = [torch.tensor((context + ending)[-keep:]) for context, ending in pairs]
@@ -191,7 +188,7 @@ def log_likelihoods(
         for hidden, tokens, (_, ending) in zip(model.hidden(inputs), sequences, pairs, strict=True):
             rows = hidden[len(tokens) - 1 - len(ending) : len(tokens) - 1]  # (len(ending), C)
             targets = tokens[len(tokens) - len(ending) :].to(device)
-            losses = cross_entropies(rows, model.wte.weight[:vocab_size], targets)
+            losses = cross_entropies(rows, model.token_embeddings, targets)
             sums.append(-losses.double().sum().item())
     return sums
 

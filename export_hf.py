@@ -169,9 +169,8 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
 
     config = trained.config
     kind = DECODER if config.causal else ENCODER
-    vocab_size = tokenizer.vocab_size
-    if not config.causal:
-        vocab_size += 1  # <|mask|>
+    trained.set_vocabulary(tokenizer.vocab_size)
+    vocab_size = trained.token_count
     settings = {**dataclasses.asdict(config), "vocab_size": vocab_size, "dtype": "float32"}
     if trained.max_context is not None:
         settings["max_position_embeddings"] = trained.max_context
@@ -187,7 +186,7 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))
     model = model_class(hf_config)
     weights = trained.state_dict()
-    weights["wte.weight"] = weights["wte.weight"][:vocab_size]
+    weights["wte.weight"] = trained.token_embeddings
     model.model.load_state_dict(weights)
     if config.causal:
         end = tokenizer.eot

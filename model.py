@@ -208,6 +208,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.token_count = config.vocab_size  # see set_vocabulary
         shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
         self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
         limits = [layer.max_context for layer in self.posenc if layer.max_context is not None]
@@ -250,13 +251,25 @@ class GPT(nn.Module):
         and is extended by these.
         """
         if targets is None:
-            return self.hidden(tokens, cache) @ self.wte.weight.T
+            return self.hidden(tokens, cache) @ self.token_embeddings.T
         return self.mean_loss(self._forward_blocks(tokens, cache), targets, masked_positions)
 
     def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
         """Return the loss, as `forward` does, from the output of the last block (B, T, C)."""
         x = _select(self.ln_f(x), masked_positions)  # (B, t, C)
         return MeanCrossEntropy.apply(x.flatten(0, 1), self.wte.weight, targets.flatten())
+
+    def set_vocabulary(self, tokens: int) -> None:
+        """Exclude embeddings that only pad the vocabulary from all predictions but the training's.
+
+        tokens: of the tokenizer; an encoder also has <|mask|>.
+        """
+        self.token_count = tokens if self.config.causal else tokens + 1
+
+    @property
+    def token_embeddings(self) -> Tensor:
+        """The embeddings (V, C) of the tokens, without padding of the vocabulary."""
+        return self.wte.weight[: self.token_count]
 
     def compile(self, **options):
         """Compile by torch.compile: one graph that all blocks share, and one for the loss."""
@@ -302,7 +315,7 @@ class GPT(nn.Module):
         """
         assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
-        logits = self.ln_f(x)[:, 0] @ self.wte.weight.T
+        logits = self.ln_f(x)[:, 0] @ self.token_embeddings.T
         cache.position += 1
         return logits
 
@@ -351,7 +364,7 @@ class GPT(nn.Module):
 
     def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropies (B, t) of hidden states (B, t, C) and targets (B, t)."""
-        losses = cross_entropies(hidden.flatten(0, 1), self.wte.weight, targets.flatten())
+        losses = cross_entropies(hidden.flatten(0, 1), self.token_embeddings, targets.flatten())
         return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:

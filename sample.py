@@ -64,6 +64,7 @@ def main(argv=None):
     model, checkpoint = load_model(config.run[0], device)
     prepare_generation(model, dtype, config.compile)
     tokenizer = run_tokenizer(config.run[0], checkpoint)
+    model.set_vocabulary(tokenizer.vocab_size)
     if not config.interactive:
         complete(model, tokenizer, prompts, config, device, dtype)
         return
@@ -116,7 +117,7 @@ def complete(
     print_at_once = len(prompts) == 1
     if print_at_once:
         print(prompts[0], end="", flush=True)
-    steps = generate(model, tokens, config, tokenizer.vocab_size, tokenizer.eot, device, dtype)
+    steps = generate(model, tokens, config, tokenizer.eot, device, dtype)
     for new_tokens in steps:
         for row, token in new_tokens.items():
             text = decoders[row](token)

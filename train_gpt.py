@@ -332,6 +332,7 @@ class Trainer:
         settings.check_memory(shape, self.device)
         torch.manual_seed(config.seed)
         model = GPT(shape)
+        model.set_vocabulary(shards.vocab_size)
         model.activation_checkpointing = config.activation_checkpointing
         if checkpoint:
             load_weights(model, checkpoint["model"], config.out_dir)

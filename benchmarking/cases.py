@@ -100,9 +100,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     prompt = torch.randint(vocab_size, (setting.context - new_tokens,)).tolist()
 
     def prepare():
-        steps = sampling.generate(
-            model, [prompt], options, vocab_size, -1, setting.device, setting.dtype
-        )
+        steps = sampling.generate(model, [prompt], options, -1, setting.device, setting.dtype)
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 

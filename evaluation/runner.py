@@ -130,6 +130,7 @@ def _evaluate(
 ) -> dict:
     """Update the record of one run and return it with the planned lengths."""
     model, checkpoint = load_model(plan.run, device, attention, dtype=dtype, **load_options)
+    model.set_vocabulary(plan.shards.vocab_size)
     identity = {
         **record_identity(model, checkpoint, dtype),
         "data": plan.shards.identity,

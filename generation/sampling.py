@@ -43,7 +43,6 @@ def generate(
     model: GPT,
     prompts: list[list[int]],
     config: SamplingConfig,
-    vocab_size: int,
     end_token: int,
     device: torch.device,
     dtype: torch.dtype,
@@ -51,8 +50,7 @@ def generate(
     """Yield the new tokens of each step, {row: token}, of the rows that are not finished.
 
     model: `prepare_generation` makes it faster. prompts: at least one token each.
-    vocab_size: logits from here on are padding of the vocabulary. end_token: the token that
-    finishes a row; it is not yielded.
+    end_token: the token that finishes a row; it is not yielded.
 
     All rows advance together, one position per step, from the end of the shortest prompt. A row
     inside of its prompt takes the prompt's token instead of the sampled one. When an encoding's
@@ -85,7 +83,7 @@ def generate(
             with devices.autocast(device, dtype):
                 logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
             cached = length - start
-            sampled = sample_token(logits[:, :vocab_size].float(), config, generator)
+            sampled = sample_token(logits.float(), config, generator)
             if length < longest:
                 sampled = torch.where(first_new > length, texts[:, length], sampled)
             elif length == texts.size(1):
@@ -133,7 +131,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
         return decode(tokens.clone(), cache)  # a slice has another alignment in each step
     for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
-    return last @ model.wte.weight.T
+    return last @ model.token_embeddings.T
 
 
 def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:

@@ -13,8 +13,9 @@ import torch
 from conftest import KINDS, LIMITED, evaluation, save_checkpoint, write_shards
 
 import eval_extrapolation
+import export_hf
 from evaluation import intervals
-from text_data import shards
+from text_data import data_loader, shards
 
 CPU = torch.device("cpu")
 
@@ -39,7 +40,8 @@ def val_tokens(data_dir):
 def token_losses(model, tokens, start, length):
     """The loss of each prediction of one window, by a forward pass of its own."""
     with torch.no_grad():
-        logits = model(tokens[None, start : start + length])[0].double().log_softmax(-1)
+        logits = model(tokens[None, start : start + length])[0, :, :257]  # without padding
+    logits = logits.double().log_softmax(-1)
     targets = tokens[start + 1 : start + length + 1]
     return (-logits[torch.arange(length), targets]).numpy()
 
@@ -61,6 +63,32 @@ def join_blocks(losses, blocks):
         np.concatenate([losses[n] for n in block])
         for block in np.array_split(np.arange(len(losses)), blocks)
     ]
+
+
+@pytest.mark.parametrize("objective", ["clm", "mlm"])
+def test_the_loss_is_that_of_the_exported_model(objective, trained, data_dir, tmp_path):
+    """Of a run of six steps, whose embeddings that pad the vocabulary are likely tokens."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from hf_interop.modeling import PosencForCausalLM, PosencForMaskedLM
+
+    folder = shutil.copytree(trained("cable", "--objective", objective), tmp_path / objective)
+    evaluate(folder, "--lengths", 16, "--windows", 50)
+    export_hf.main([str(folder), "--out_dir", str(tmp_path / "exported")])
+
+    val = shards.Shards(data_dir, "val")
+    numbers = data_loader.evenly_spaced(len(data_loader.Windows(val, 16)), 50)
+    starts = [(0, 16 * number) for number in numbers]
+    if objective == "clm":
+        model_class, rows = PosencForCausalLM, np.arange(50)[:, None]
+        inputs, targets = data_loader.read_windows(val, starts, 16)
+        positions = torch.arange(16).expand(50, 16)
+    else:
+        model_class, rows = PosencForMaskedLM, np.arange(50)[:, None]
+        inputs, targets, positions = data_loader.read_masked_windows(val, starts, 16, 0.15)
+    with torch.no_grad():
+        logits = model_class.from_pretrained(tmp_path / "exported")(inputs).logits
+    expected = -logits.double().log_softmax(-1)[rows, positions, targets].mean().item()
+    assert read_record(folder)["lengths"]["16"]["loss"] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("length", [16, 40])
@@ -137,7 +165,7 @@ def hugging_face_losses(model, tokens, max_length, stride):
         labels = tokens[begin:end].clone()
         labels[: -(end - previous_end)] = -100
         with torch.no_grad():
-            logits = model(tokens[None, begin:end])[0, :-1].double()
+            logits = model(tokens[None, begin:end])[0, :-1, :257].double()
         loss = torch.nn.functional.cross_entropy(logits, labels[1:], reduction="none")
         losses.append(loss[labels[1:] != -100].numpy())
         previous_end, windows = end, windows + 1

@@ -178,7 +178,7 @@ def test_pairs_of_bpe_tokens():
 def test_an_empty_continuation_has_log_likelihood_zero(trained):
     model, _ = loading.load_model(trained("nope"), CPU)
     pairs = [([1, 2, 3], []), ([1, 2], [3])]
-    scores = eval_hellaswag.log_likelihoods(model, pairs, 257, CPU, torch.float32)
+    scores = eval_hellaswag.log_likelihoods(model, pairs, CPU, torch.float32)
     assert scores[0] == 0 and scores[1] < 0
 
 

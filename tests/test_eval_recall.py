@@ -118,7 +118,8 @@ class CopyingNetwork:
 
     def __init__(self, memory, vocab_size=recall_task.SYMBOLS):
         self.memory = memory
-        self.wte = SimpleNamespace(weight=torch.eye(vocab_size))
+        self.token_embeddings = torch.eye(vocab_size)
+        self.wte = SimpleNamespace(weight=self.token_embeddings)
         self.generator = torch.Generator().manual_seed(0)
 
     def hidden(self, tokens):
@@ -233,7 +234,7 @@ def saved_nats(model, windows, trial, trials, distance, passage):
     for first in (other, passage_text):
         parts = [first[:passage], filler[passage:distance], passage_text[:passage]]
         sequence = torch.cat(parts)
-        logits = model(sequence[None, :-1])[0].double().log_softmax(-1)
+        logits = model(sequence[None, :-1])[0, :, :257].double().log_softmax(-1)
         losses.append(-sum(logits[n - 1, sequence[n]].item() for n in half) / len(half))
     return losses[0] - losses[1]
 
