@@ -13,7 +13,6 @@ MINIMUM_PYTHON = (3, 11)
 REQUIRED = {
     "torch": "torch",
     "numpy": "numpy",
-    "jsonargparse": "jsonargparse[signatures]",
     "msgspec": "msgspec",
     "yaml": "pyyaml",
     "tqdm": "tqdm",

@@ -2,20 +2,24 @@
 
 The settings of a program are a dataclass. Values come from its defaults, then from the YAML files
 given as --config, then from flags. A program may provide further values for settings that neither a
-file nor a flag gives (`inherit`). `parse` checks names, types and the limits that hold for every
-program, the program checks meanings, and `run` prints the problems and exits with status 2.
+file nor a flag gives (`inherit`). `parse` checks names, types and limits, the program checks
+meanings, and `run` prints the problems and exits with status 2.
 
 Programs whose dataclass has a field `plugin` accept --plugin FILE (runtime/plugins.py).
 """
 
+import argparse
+import ast
 import dataclasses
 import difflib
+import inspect
 import itertools
-import json
 import math
 import os
 import re
 import sys
+import textwrap
+import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +27,10 @@ from typing import Any, Literal
 
 from runtime import describe_missing_package, plugins
 
-import jsonargparse
+import msgspec
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from errors import InputError
-
-jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 LARGEST_INTEGER = 2**63 - 1  # int64 of PyTorch and NumPy
 LARGEST_FLOAT = 1e30  # products of two settings stay within float64, and most within float32
@@ -64,18 +65,8 @@ SYNONYMS = {
     "seq_len": ("block_size", "lengths"),
 }
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", None: "null"}
-
+CONFIG_HELP = "YAML file of settings; flags override it"
 PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
-
-
-class _HelpFormatter(DefaultHelpFormatter):
-    """Keep the line breaks of a program's docstring, because it contains commands to copy."""
-
-    def _fill_text(self, text, width, indent):
-        return text
-
-    def _get_help_string(self, action):
-        return PLUGIN_HELP if action.dest == "plugin" else super()._get_help_string(action)
 
 
 def parse(
@@ -93,112 +84,132 @@ def parse(
     settings, which replace their defaults. Raises InputError for unknown names (all of them, each
     with the nearest known name), for values of the wrong type and for those of `check_values`.
     """
-    files, argv = _split_flag("--config", sys.argv[1:] if argv is None else argv)
-    plugin_files, argv = _split_flag("--plugin", argv)
-    fields = {field.name: field.type for field in dataclasses.fields(config_class)}
-    parser = _make_parser(config_class, fields, description, positional)
-    lists = {name for name, kind in fields.items() if typing.get_origin(kind) is list}
-    if lists - set(positional or ()):
-        argv = _join_lists(argv, lists)
-    argv = _complete_booleans(argv, fields)
-    problems = _unknown_names(argv, files, fields, positional)
-    if plugin_files and "plugin" not in fields:
-        problems.append(unknown("flag --plugin", "plugin", fields))
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    parser = _make_parser(config_class, description, positional)
+    argv = _complete_booleans(sys.argv[1:] if argv is None else argv, fields)
+    try:
+        found, others = parser.parse_known_args([word for word in argv if word != "--help"])
+    except argparse.ArgumentError as error:
+        flag, kind = str(error).split()[1].rstrip(":"), "one"
+        if flag in ("--config", "--plugin"):
+            kind = "a file"
+        raise InputError(f"{flag} has no value: pass {kind}") from None
+    flags = vars(found)
+    files, plugin_files = flags.pop("config", []), flags.pop("plugin", [])
+    contents = {path: _read_values(path) for path in files}
+    problems = _unknown_words(others, fields)
+    for path, content in contents.items():
+        problems += _unknown_keys(path, content, fields, positional)
     if problems:
         raise InputError(*problems)
     loaded = [plugins.load_plugin(path) for path in plugin_files]
-    try:
-        # Files first: flags override them wherever they are on the command line.
-        given = [f"--config={path}" for path in files]
-        given += [word for word in argv if word != "--help"]
-        values = vars(parser.parse_args(given))
-    except ArgumentError as error:
-        if "--help" in argv:
-            parser.parse_args(["--help"])
-        raise InputError(*_parse_problems(" ".join(str(error).split()), fields)) from None
-    except OverflowError:
-        raise InputError(TOO_MANY_DIGITS) from None
-    values.pop("config")
+    values = {name: _default(field) for name, field in fields.items()}
+    given = set()
+    for source in (*contents.values(), flags):  # flags override files wherever they are
+        given |= {*source}
+        for name, raw in source.items():
+            kind = fields[name].type
+            try:
+                values[name] = raw if name == "plugin" else _convert(raw, kind)
+            except msgspec.ValidationError as error:
+                problems.append(_describe_mismatch(name, raw, kind, str(error)))
+            else:
+                problems += check_values({name: values[name]}, config_class)
     if "--help" in argv:  # with what files and other flags give as the defaults
-        parser.set_defaults(values)
-        parser.parse_args(["--help"])
-    if "plugin" in fields:
-        if not loaded and "pe" not in _flag_names(argv):
-            _check_plugin_of_files(files)
-        values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
-    problems = [
-        f"{name} is null: pass a value, or leave it out"
-        for name, value in values.items()
-        if value is None and type(None) not in typing.get_args(fields[name])
-    ]
-    problems += check_values(values, config_class)
+        for name, value in values.items():
+            shown = yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+            parser.set_defaults(**{name: shown})
+        parser.print_help()
+        sys.exit(0)
     if problems:
         raise InputError(*problems)
+    if "plugin" in fields:
+        if not loaded and "pe" not in flags:
+            _check_plugins_of_files(contents)
+        values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
     if inherit:
-        given = _flag_names(argv).union(*map(_read_values, files))
         inherited = inherit(values, given)
         if problems := check_values(inherited, config_class):
             raise InputError(*problems)
         values |= inherited
-    problems = _check_minimums(values, config_class)
-    try:
-        config = config_class(**values)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(*problems)
-    return config
+    return config_class(**values)
 
 
-def _make_parser(config_class: type, fields: dict, description, positional) -> ArgumentParser:
-    """Return a parser with a flag for each field; arguments as in `parse`."""
-    parser = ArgumentParser(
+def _check_plugins_of_files(contents: dict[str, dict]) -> None:
+    """Raise InputError if the config file of a run names a plugin: only a flag executes code."""
+    for path, content in contents.items():
+        plugins.check_loaded(content, Path(path).parent, "has a config for")
+
+
+def _make_parser(config_class: type, description, positional) -> argparse.ArgumentParser:
+    """Return a parser with a flag for each field; arguments as in `parse`. Its values are texts."""
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [--NAME X ...]",
         description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
         exit_on_error=False,
-        formatter_class=_HelpFormatter,
-        print_config=None,
+        allow_abbrev=False,
     )
-    help = "YAML file of settings; flags override it"
-    parser.add_argument("--config", action="config", help=help)
-    if positional:
-        parser.add_argument(positional[0], nargs="*", type=str, default=[], help=positional[1])
-    skipped: set[str | int] = {positional[0]} if positional else set()
-    if "plugin" in fields:
-        parser.add_argument("--plugin", metavar="FILE", type=dict, help=PLUGIN_HELP)
-        skipped.add("plugin")
-    parser.add_class_arguments(config_class, None, skip=skipped)
+    parser.add_argument("--config", action="append", metavar="FILE", help=CONFIG_HELP)
+    texts = _docstrings(config_class)
+    for field in dataclasses.fields(config_class):
+        flag, kind = f"--{field.name}", _describe_type(field.type).replace("%", "%%")
+        text = f"{texts[field.name].replace('%', '%%')} ({kind}; default: %(default)s)"
+        if field.name == "plugin":
+            parser.add_argument(flag, action="append", metavar="FILE", help=PLUGIN_HELP)
+        elif positional and field.name == positional[0]:
+            parser.add_argument(field.name, nargs="*", help=positional[1])
+        elif typing.get_origin(field.type) is list:
+            parser.add_argument(flag, nargs="+", metavar="X", help=text)
+        else:
+            parser.add_argument(flag, metavar="X", help=text)
     return parser
 
 
-def _parse_problems(message: str, fields: dict) -> list[str]:
-    """Return one line for each problem in a message of the parser."""
-    if CONVERSION_LIMIT in message:
-        return [TOO_MANY_DIGITS]
-    if match := re.search(r'Parser key "(\w+)".*[Vv]alue: (.*)', message):
-        name, value = match.groups()
-        return [f"{name} is {value}: use {_describe_type(fields[name])}"]
-    if match := re.match(r"argument (--\w+): expected one argument", message):
-        return [f"{match[1]} has no value: pass one"]
-    if "unrecognized arguments: " in message:
-        words = message.partition("unrecognized arguments: ")[2].split()
-        return [_describe_unrecognized(word) for word in words]
-    return [message]
+def _default(field: dataclasses.Field) -> Any:
+    """Return the default of a setting."""
+    make: Any = field.default_factory
+    return field.default if make is dataclasses.MISSING else make()
+
+
+def _docstrings(config_class: type) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass and of its base classes."""
+    found = {}
+    for cls in config_class.__mro__[:-1]:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in itertools.pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found.setdefault(ast.unparse(field.target), ast.literal_eval(text.value))
+    return found
+
+
+def _convert(value, kind):
+    """Return a text of a flag, or a value of a file, as the type of a setting."""
+    if value == "null" and types.NoneType in typing.get_args(kind):
+        return None
+    return msgspec.convert(value, kind, strict=False)
+
+
+def _describe_mismatch(name: str, value, kind, message: str) -> str:
+    """Return a line for a value of the wrong type; message: that of msgspec."""
+    if "out of range" in message:
+        return TOO_MANY_DIGITS
+    if value is None:
+        return f"{name} is null: pass a value, or leave it out"
+    return f"{name} is {str(value)[:200]}: use {_describe_type(kind)}"
 
 
 def _describe_type(kind) -> str:
     """Return what a setting of a type takes: "an integer or null"."""
+    members = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
-        words = [*typing.get_args(kind)]
-        return f"one of {', '.join(words)}" if len(words) > 1 else words[0]
-    if members := typing.get_args(kind):
-        return " or ".join(map(_describe_type, members))
-    return WORDS.get(None if kind is type(None) else kind, str(kind))
-
-
-def _describe_unrecognized(word: str) -> str:
-    if word.endswith((".yaml", ".yml")):
-        return f"{word} is not a flag: pass --config {word}"
-    return f"{word} is neither a flag nor the value of one: remove it, or use --help for a list"
+        return ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
+    if members:
+        prefix = "several: " if typing.get_origin(kind) is list else ""
+        return prefix + " or ".join(map(_describe_type, members))
+    return WORDS.get(None if kind is types.NoneType else kind, str(kind))
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
@@ -215,84 +226,47 @@ def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
     return flags
 
 
-def _join_lists(argv: list[str], lists: set[str]) -> list[str]:
-    """Return a command line on which flags that take several values have them in one word."""
-    joined = []
-    for name, values in split_flags(argv):
-        if name in lists:
-            items = [int(value) if value.isdigit() else value for value in values]
-            joined.append(f"--{name}={json.dumps(items)}")
-        elif len(values) == 1:
-            joined.append(f"--{name}={values[0]}")
-        else:
-            joined += [f"--{name}", *values]
-    return joined
-
-
-def _split_flag(flag: str, argv: list[str]) -> tuple[list[str], list[str]]:
-    """Return the values of a flag that may be repeated, and all other words."""
-    values, others = [], []
-    words = iter(argv)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name == flag:
-            value = value if equals else next(words, "")
-            if not value or value.startswith("--"):
-                raise InputError(f"{flag} has no value: pass a file")
-            values.append(value)
-        else:
-            others.append(word)
-    return values, others
-
-
-def _flag_names(argv: list[str]) -> set[str]:
-    """Return the names of the flags on a command line, without dashes."""
-    return {word[2:].partition("=")[0] for word in argv if word.startswith("--")}
-
-
-def _check_plugin_of_files(files: list[str]) -> None:
-    """Raise InputError if the config file of a run names a plugin: only a flag executes code."""
-    for path in files:
-        plugin = _read_values(path).get("plugin")
-        if plugin:
-            plugins.check_loaded({"plugin": plugin}, Path(path).parent, "has a config for")
-
-
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
     """Replace `--flag` of a Boolean field by `--flag=true`, unless a value follows."""
     completed = []
-    for word, next_word in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        is_boolean = fields.get(word[2:]) in (bool, bool | None)
-        if is_boolean and next_word.lower() not in ("true", "false", "null"):
-            word = f"{word}=true"
-        follows_boolean = completed and fields.get(completed[-1][2:]) in (bool, bool | None)
-        completed.append(word.lower() if follows_boolean else word)
+    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        field = fields.get(word.removeprefix("--"))
+        is_boolean = word.startswith("--") and field and field.type in (bool, bool | None)
+        has_value = following.lower() in ("true", "false", "null")
+        completed.append(f"{word}=true" if is_boolean and not has_value else word)
     return completed
 
 
-def _unknown_names(argv, files, fields, positional) -> list[str]:
-    """Return a message for each flag and each key of a file that is not a setting."""
+def _unknown_words(words: list[str], fields) -> list[str]:
+    """Return a message for each flag that is not a setting, or for words that are no values."""
+    names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+    if names:
+        return [unknown(f"flag --{name}", name, fields) for name in names]
+    return [
+        f"{word} is not a flag: pass --config {word}"
+        if word.endswith((".yaml", ".yml"))
+        else f"{word} is neither a flag nor the value of one: remove it, or use --help for a list"
+        for word in words
+    ]
+
+
+def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
+    """Return a message for each key of a file that is not a setting of files."""
     problems = []
-    for word in argv:
-        name = word[2:].split("=")[0]
-        if word.startswith("--") and name not in (*fields, "help"):
-            problems.append(unknown(f"flag --{name}", name, fields))
-    for path in files:
-        values = _read_values(path)
-        if not isinstance(values.get("plugin"), dict | None):
-            problems.append(f"{path}: plugin cannot be set in a file: pass --plugin FILE")
-        else:
-            plugins.recorded_versions(values, path)
-        for name in map(str, values):
-            if positional and name == positional[0]:
-                problems.append(
-                    f"{path}: {name} cannot be set in a file: pass them on the command line, "
-                    "without a flag"
-                )
-            elif name not in fields:
-                problems.append(unknown(f"{path}: key {name}", name, fields))
-            elif name == "trust_remote_code":
-                problems.append(f"{path}: {name} cannot be set in a file: pass --{name}")
+    if not isinstance(values.get("plugin"), dict | None):
+        problems.append(f"{path}: plugin cannot be set in a file: pass --plugin FILE")
+    else:
+        plugins.recorded_versions(values, path)
+    for name in map(str, values):
+        if positional and name == positional[0]:
+            problems.append(
+                f"{path}: {name} cannot be set in a file: pass them on the command line, "
+                "without a flag"
+            )
+        elif name not in fields:
+            problems.append(unknown(f"{path}: key {name}", name, fields))
+        elif name == "trust_remote_code":
+            problems.append(f"{path}: {name} cannot be set in a file: pass --{name}")
     return problems
 
 
@@ -336,8 +310,8 @@ def limited(default, minimum: float | None = None, maximum: float | None = None)
 def check_values(values: dict, config_class: type) -> list[str]:
     """Return a message for each value that no program can use, whatever the setting means.
 
-    Refused are NaN and Inf, numbers above the setting's maximum (`limited`), text that cannot be a
-    file name or be printed, and empty text unless that is the default.
+    Refused are NaN and Inf, numbers outside of the setting's limits (`limited`), text that cannot
+    be a file name or be printed, and empty text unless that is the default.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     return [
@@ -359,28 +333,20 @@ def _value_problem(value, field: dataclasses.Field) -> str | None:
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return f"is {value}: use a finite number"
-    maximum = field.metadata.get("maximum")
-    if maximum is not None:
+    minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
+    if minimum is not None and value < minimum:
+        limit = f"at least {minimum}"
+    elif maximum is not None and abs(value) > maximum:
         limit = f"at most {maximum:,}"
-    elif isinstance(value, float):
-        maximum, limit = LARGEST_FLOAT, f"at most {LARGEST_FLOAT:g}"
+    elif isinstance(value, float) and abs(value) > LARGEST_FLOAT:
+        limit = f"at most {LARGEST_FLOAT:g}"
+    elif abs(value) > LARGEST_INTEGER and isinstance(value, int):
+        limit = "below 2^63"
     else:
-        maximum, limit = LARGEST_INTEGER, "below 2^63"
-    if abs(value) <= maximum:
         return None
     is_long = isinstance(value, int) and abs(value) > 10**100  # Python may refuse to print it
     shown = "above 10^100" if is_long else value
     return f"is {shown}: it must be {limit}"
-
-
-def _check_minimums(values: dict, config_class: type) -> list[str]:
-    """Return a message for each value below its minimum; None and words have no minimum."""
-    problems = []
-    for field in dataclasses.fields(config_class):
-        minimum, value = field.metadata.get("minimum"), values[field.name]
-        if minimum is not None and isinstance(value, int | float) and value < minimum:
-            problems.append(f"{field.name} is {value}: it must be at least {minimum}")
-    return problems
 
 
 def parse_lengths(text: str, block_size: int) -> list[int]:

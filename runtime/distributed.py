@@ -25,7 +25,6 @@ import socket
 import threading
 import time
 import traceback
-import uuid
 from dataclasses import dataclass
 
 import torch
@@ -120,10 +119,16 @@ def process_group():
     from torch.distributed import nn  # noqa: F401
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
-    store = PrefixStore(_agree_on_start(store, rank, world_size), store)
-    store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
+    try:
+        store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
+        # When torchrun restarts the ranks, its store still has the keys of those that ended.
+        store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT
+        )
+    except dist.DistError:  # the store has ended, or a rank is missing
+        raise InputError(f"not all ranks started within {TIMEOUT}: start them again") from None
     with contextlib.ExitStack() as stack:
         if rank:
             null = stack.enter_context(open(os.devnull, "w"))
@@ -160,34 +165,6 @@ def _end_with_launcher() -> None:
         os._exit(2)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _agree_on_start(store: Store, rank: int, world_size: int) -> str:
-    """Return a name for this start of all ranks, which prefixes their keys in the store.
-
-    When torchrun restarts the ranks, its store still has the keys of those that ended, and the
-    number of restarts may differ between machines. Rank 0 publishes a new name and lists who
-    answered to it. Raises InputError if a rank does not start within TIMEOUT.
-    """
-    own = uuid.uuid4().hex
-    deadline = time.monotonic() + TIMEOUT.total_seconds()
-    try:
-        if rank == 0:
-            store.set("start", own)
-            others = range(1, world_size)
-            answers = [store.get(f"{own}/answer/{other}").decode() for other in others]
-            store.set(f"{own}/members", " ".join(answers))
-            return own
-        while time.monotonic() < deadline:
-            start = store.get("start").decode()
-            store.set(f"{start}/answer/{rank}", own)
-            members = f"{start}/members"
-            if store.check([members]) and own in store.get(members).decode().split():
-                return start
-            time.sleep(0.05)
-    except dist.DistError:  # the store has ended, or a rank is missing
-        pass
-    raise InputError(f"not all {world_size} ranks started within {TIMEOUT}: start them again")
 
 
 def _explain(error: Exception, store: Store, processes: Processes) -> list[str]:

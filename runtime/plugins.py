@@ -200,19 +200,6 @@ def check_loaded(settings: dict, folder: str | Path, what: str = "was trained wi
         raise InputError(*problems)
 
 
-def changes(old: dict, new: dict, folder: str | Path) -> list[str]:
-    """Return "trained with ..." for each plugin in the old settings that is not in the new ones.
-
-    The names of the files may differ. folder: of the run, which has the copies.
-    """
-    present = recorded_versions(new, folder).values()
-    return [
-        f"trained with another version of the plugin {name}, whose copy is {Path(folder) / name}"
-        for name, sha256 in recorded_versions(old, folder).items()
-        if sha256 not in present
-    ]
-
-
 def describe_error(error: BaseException) -> str | None:
     """Return one line for an exception in the code of a plugin; None if it is from other code."""
     if type(error).__name__ == "OutOfMemoryError":

@@ -129,10 +129,8 @@ class Run:
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
-            if name not in MAY_CHANGE_ON_RESUME | {"plugin"} and old.get(name) != value
+            if name not in MAY_CHANGE_ON_RESUME and _identity(old.get(name)) != _identity(value)
         }
-        if plugins.changes(old, self.config, self.folder):
-            changed["plugin"] = [old["plugin"], self.config.get("plugin")]
         self._check_changes(changed, checkpoint["data"], override)
         self.init_steps = old.get("init_steps")
         self.changes = list(old.get("changes", []))
@@ -155,15 +153,11 @@ class Run:
             if name == "steps" and new < self.step:
                 remedy = f"pass --steps {old}, or use another --out_dir"
                 refuse(f"trained for {self.step} steps already, not {new}", remedy)
+            elif name in refused and name in MAY_BE_OVERRIDDEN:
+                change = f"--override {flag} to change it from step {self.step} on"
+                refuse(difference(name, old, new), f"use the same, or pass {change}")
             elif name in refused:
-                remedy = USE_THE_SAME
-                if name in MAY_BE_OVERRIDDEN:
-                    change = f"--override {flag} to change it from step {self.step} on"
-                    remedy = f"use the same, or pass {change}"
-                differences = [difference(name, old, new)]
-                if name == "plugin":
-                    differences = plugins.changes({name: old}, {name: new}, self.folder)
-                problems += refusals(self.folder, differences, remedy)
+                refuse(difference(name, old, new), USE_THE_SAME)
         if old_data != self.data:
             remedy = f"use the same, or start a new run with --init_from {self.folder}"
             refuse(f"not trained on the data in {self.config['data']}", remedy)
@@ -403,6 +397,11 @@ def copy_to_host(state, buffers: dict) -> tuple:
     return copy_of_state, [torch.cuda.current_stream(device).record_event() for device in devices]
 
 
+def _identity(value):
+    """Return what two values of a setting are compared by; the names of plugins may differ."""
+    return sorted(value.values()) if isinstance(value, dict) else value
+
+
 def _shorten(value):
     """Return the value of a setting; of plugins their names and the first digits of SHA-256."""
     if not isinstance(value, dict):
@@ -434,8 +433,9 @@ def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
 def difference(name: str, old, new) -> str:
     """Return "trained with NAME OLD, not NEW" for `refusals`."""
     if old is None:
-        return f"trained without {name}, not with {name} {new}"
-    return f"trained with {name} {old}, " + ("not without it" if new is None else f"not {new}")
+        return f"trained without {name}, not with {name} {_shorten(new)}"
+    other = "not without it" if new is None else f"not {_shorten(new)}"
+    return f"trained with {name} {_shorten(old)}, {other}"
 
 
 def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -> list[str]:

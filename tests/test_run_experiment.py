@@ -162,7 +162,7 @@ def test_times_have_a_unit_of_their_size(seconds, text):
         (["--train", "quickstart", "--paper", "x"], "--paper x is not in results/paper"),
         (["--train", "quickstart", "--scale", "huge"], "scale"),
         (["--train", "quickstart", "--seed", "1"], "flag --seed is unknown: did you mean seeds"),
-        (["cable"], "'cable' is not a flag: use --help"),
+        (["cable"], "cable is neither a flag nor the value of one: remove it"),
         ([], "nothing to run: pass --train"),
     ],
 )

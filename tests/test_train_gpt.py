@@ -922,8 +922,9 @@ def test_invalid_setting_is_refused(flags, message, lines):
 
 
 def test_all_invalid_settings_are_reported_at_once(lines):
-    assert len(lines("--steps", 0, "--lr", -1, "--pe", "x", "--size", "y")) == 4
-    assert len(lines("--beta1", 1, "--beta2", 1.5, "--grad_clip", -1, "--weight_decay", -1)) == 4
+    """Values that no program can use come before those of the wrong meaning."""
+    assert len(lines("--steps", 0, "--beta1", 1, "--beta2", 1.5, "--pe", "x", "--size", "y")) == 5
+    assert len(lines("--steps", "x", "--lr", -1, "--grad_clip", -1, "--weight_decay", -1)) == 4
     first, second = lines("--stepz", 4, "--learning_rate", 1)
     assert first == "error: flag --stepz is unknown: did you mean steps?"
     assert "flag --learning_rate is unknown" in second
@@ -943,7 +944,7 @@ def test_all_invalid_settings_are_reported_at_once(lines):
         ("- 1", ["is not a mapping: use lines of the form 'name: value'"]),
         ("steps: many", ["steps is many: use an integer"]),
         ("# nothing", ["is not a mapping: use lines of the form"]),
-        ("seed: null\nbeta1: null", ["beta1 is null: pass a value", "seed is null: pass a value"]),
+        ("seed: null\nbeta1: null", ["seed is null: pass a value", "beta1 is null: pass a value"]),
     ],
 )
 def test_invalid_config_file_is_refused(text, messages, lines, tmp_path):

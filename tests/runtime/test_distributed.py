@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 from runtime import checkpoints, distributed, run_folder
 
@@ -305,20 +304,6 @@ def test_torchrun_restarts_the_ranks_and_they_end_with_torchrun(data_dir, tmp_pa
     assert "error: torchrun has ended: start it again, a training with --resume\n" in errors, (
         errors[-500:]
     )
-
-
-def test_ranks_ignore_the_keys_of_an_earlier_start():
-    """Rank 1 answers to the old name of the start until rank 0 publishes the new one."""
-    store = torch.distributed.HashStore()
-    names = []
-    for _ in range(2):
-        with ThreadPoolExecutor(2) as threads:
-            second = threads.submit(distributed._agree_on_start, store, 1, 2)
-            time.sleep(0.2 if names else 0)
-            first = threads.submit(distributed._agree_on_start, store, 0, 2)
-            assert first.result() == second.result()
-        names.append(first.result())
-    assert names[0] != names[1]
 
 
 def test_rank_that_hangs_ends_the_others(data_dir, tmp_path):
