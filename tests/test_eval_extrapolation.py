@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 
 from runtime import checkpoints, files, loading
 from runtime.distributed import Processes
