@@ -59,7 +59,7 @@ from errors import InputError
 from evaluation import record_schema
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, reports, tables
-from reporting.claims import index, paper_tables
+from reporting.claims import index, other_data, paper_tables, speed, training_lengths
 from reporting.columns import (
     Column,
     describe_settings,
@@ -252,17 +252,17 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
 def report_trend(paths: list[str], out: Report) -> None:
     """Write the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
-    trends = [trend.measure(claim, rungs) for claim in trend.CLAIMS]
+    trends = trend.measure(rungs)
     out.add_table("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
-    if any(found.points() for found in trends):
+    if any(ratio for _, points in trends for _, ratio in points):
         out.add_plot("trend", partial(trend.plot, trends))
 
 
 def report_generalization(records: list[dict], out: Report) -> None:
     """Write the table of results on data that the models were not trained on, with the paper's."""
     stem = "generalization"
-    results = tables.results_on_other_data(records)
-    table = paper_tables.generalization_table(results, paper.generalization())
+    measures = other_data.models_by_measure(records, out.may_differ)
+    table = other_data.generalization_table(measures, paper.generalization())
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " The paper does not name its HellaSwag metric."
@@ -386,7 +386,7 @@ def report_training_lengths(
         printed = None
     for number, group in enumerate(group_by_protocol(perplexities), 1):
         columns = make_columns(group, PERPLEXITY.key, out.may_differ)
-        compared = paper_tables.training_length_table(columns, results, printed)
+        compared = training_lengths.training_length_table(columns, results, printed)
         if compared is None or "objective" in group[0]:
             continue
         table, caption = compared
@@ -419,7 +419,7 @@ def report_speeds(records: list[dict], printed: paper.PaperStatements | None, ou
         hardware = f"{record['processor']}, PyTorch {record['torch']}."
         parts = [f"{SPEED.caption(benchmark, result)} {escape_markdown(hardware)}"]
         if printed and printed.metric == paper.SPEED:
-            compared = paper_tables.paper_speeds(benchmark, result, printed)
+            compared = speed.paper_speeds(benchmark, result, printed)
             if compared:
                 parts += [compared[0].markdown(), escape_markdown(compared[1])]
         verdicts = claims.judge_speed(benchmark, result)

@@ -1,4 +1,4 @@
-"""Result tables: by context length, HellaSwag accuracy, other data, losses, speed."""
+"""Result tables: by context length, HellaSwag accuracy, losses, speed."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ import numpy as np
 from evaluation import intervals
 from evaluation.intervals import Interval
 from evaluation.significance import compare_seeds
-from reporting.columns import Column, all_lengths, dataset_of, record_labels, sort_key
+from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import (
     MISSING,
     Table,
@@ -22,8 +22,6 @@ Curves = dict[str, dict[int, np.ndarray]]  # {encoding: {seed: losses}}
 Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
 MAX_COLUMNS = 10  # wider tables are transposed, except those of a paper
 FINAL = 0.1  # fraction of a training whose mean loss is the final one
-# Measures of eval_hellaswag.py's records, and their keys.
-ACCURACIES = {"HellaSwag acc": "acc", "acc_norm": "acc_norm"}
 
 
 def length_table(
@@ -122,32 +120,6 @@ def accuracy_table(records: list[dict]) -> Table:
             row.append(f"{100 * record[key]:.2f} ± {printed_error}")
         cells.append([*row, f"{record['examples']:,}"])
     return Table(cells)
-
-
-def results_on_other_data(records: list[dict]) -> dict[str, dict[tuple[str, str], float]]:
-    """Return means over seeds on data that models were not trained on.
-
-    records: of eval_hellaswag.py, as "HellaSwag acc" and "acc_norm" in percent; and of
-    eval_extrapolation.py, as perplexity at the training length, under the name of the data set.
-    Returns {measure: {(size, encoding): mean}}.
-    """
-    values = {measure: {} for measure in ACCURACIES}
-    for record in records:
-        model = (record["size"], record["pe"])
-        for measure, value in values_on_other_data(record).items():
-            values.setdefault(measure, {}).setdefault(model, []).append(value)
-    means = {}
-    for measure, by_model in values.items():
-        means[measure] = {model: statistics.mean(seeds) for model, seeds in by_model.items()}
-    return means
-
-
-def values_on_other_data(record: dict) -> dict[str, float]:
-    """Return {measure: value} of one record (see results_on_other_data)."""
-    if "lengths" not in record:
-        return {measure: 100 * record[key] for measure, key in ACCURACIES.items()}
-    entry = record["lengths"].get(str(record["block_size"]))  # at its training length
-    return {dataset_of(record): entry["perplexity"]} if entry else {}
 
 
 def loss_table(record: dict) -> Table:

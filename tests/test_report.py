@@ -320,8 +320,8 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
     assert "† sandwich is significantly better, ∗ significantly worse." in explained
     judged = [line.partition("(paired t-test over seeds) ")[2] for line in verdicts.splitlines()]
     assert judged[-2:] == [
-        "(Sandwich, table 3): 1 of 2 agree, 0 disagree, 1 are not significant: **not decided**",
-        "(Sandwich, table 3): 1 of 1 agree, 0 disagree, 0 are not significant: **holds**",
+        "(Sandwich, table 3): 1 of 2 marks agree, 1 is not decided: **not decided**",
+        "(Sandwich, table 3): 1 of 1 marks agree: **holds**",
     ]
     assert "$^\\dagger$" in (tmp_path / "out" / "perplexity.tex").read_text()
     # An encoding that the table does not have, with one seed, changes no mark.
@@ -330,7 +330,7 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
     report.main([*paths, other, *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
     assert "5.30 ± 0.10†" in text
-    assert "1 of 1 agree, 0 disagree, 0 are not significant" in capsys.readouterr().out
+    assert "1 of 1 marks agree: **holds**" in capsys.readouterr().out
     assert "Encodings that the paper's table does not have are not marked." in text
     # One seed of one encoding is missing: no marks, and nothing is measured.
     report.main([*paths[:-2], *flags, "--out_dir", str(tmp_path / "out")])

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from runtime.schema import Name, Text, fields, find_mismatch
 
 from errors import InputError
-from reporting.claims import catalog
+from reporting.claims.claim import load, printed_orders
 from reporting.claims.verdicts import (
     FAILS,
     HOLDS,
@@ -50,8 +50,8 @@ SMALL, FULL = "small scale", "full size"
 
 def known_claims() -> list[Verdict]:
     """Return the claims that this package judges, not measured."""
-    rows = [claim for section in catalog.load().values() for claim in section]
-    return [claim.unmeasured() for claim in [*rows, *catalog.printed_orders()]]
+    rows = [claim for section in load().values() for claim in section]
+    return [claim.unmeasured() for claim in [*rows, *printed_orders()]]
 
 
 def read_verdicts(folders: list[str]) -> list[dict]:

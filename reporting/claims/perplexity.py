@@ -1,23 +1,29 @@
 """Claims on perplexity by context length, also by t-tests over seeds."""
 
+import itertools
 import math
 import re
 
-from evaluation.intervals import Interval
-from reporting.claims import catalog
-from reporting.claims.catalog import Claim
-from reporting.claims.engine import ALONE, CLAIMED_AS, Measured, judge, perplexity_ratio
+from evaluation import intervals
+from reporting.claims.claim import (
+    ALONE,
+    CLAIMED_AS,
+    Claim,
+    Comparison,
+    Measured,
+    compare,
+    decide,
+    judge,
+    load,
+    printed_order,
+)
 from reporting.claims.verdicts import (
     FAILS,
     FAR_MULTIPLES,
     HOLDS,
-    NOT_COMPARABLE,
     UNDECIDED,
     Incomparable,
     Verdict,
-    combine,
-    incomparable_settings,
-    judge_bound,
 )
 from reporting.columns import Column, dataset_of
 from reporting.paper import MARKS_REFERENCE, SANDWICH, PaperTable, has_same_targets
@@ -27,6 +33,12 @@ FAR = FAR_MULTIPLES[0]
 ALIBI_SLOPES = "alibi-shift with scaled slopes"  # an encoding: see `_claimed_names`
 SANDWICH_LENGTH = 512  # training length of the Sandwich paper
 TIE = 0.005  # printed perplexities that differ by less, relatively, have no order: our bound
+# The least multiple of the training length in a list of lengths; those above 1 are whole.
+SMALLEST = {
+    "every length": 0,
+    "every length from the training length on": 1,
+    "every length beyond the training length": 2,
+}
 # Options and patterns that make another encoding, about which no paper has claims.
 OTHER_ENCODING = re.compile("[:,]heads|@")
 
@@ -54,13 +66,13 @@ def judge_perplexity(
             model.elsewhere = [column for column in columns if column not in group]
         sections = ("growth", "lower", "growth_on_data", "lower_on_data")
         verdicts += judge(sections, _at_multiples, model)
-        verdicts += _judge_order(model, printed)
+        verdicts += [decide(*found) for found in _in_order(model, printed)]
     verdicts += judge(["longer_training"], _longer_training, columns)
     verdicts += judge(["all_training_lengths"], _all_training_lengths, columns)
     if not has_same_targets(first):
         verdicts = [verdict for verdict in verdicts if verdict.paper != SANDWICH]
     if printed and printed.marks and printed.has_protocol_of(first):
-        verdicts += _judge_seed_marks(columns, printed)
+        verdicts += judge(["seed_marks"], _seed_marks, columns, printed)
     return verdicts
 
 
@@ -89,24 +101,15 @@ class _Model:
         self.elsewhere: list[Column] = []  # of other sizes or training lengths
         self.record = columns[0].records[0]
         self.trained_at = trained_at
-        self.encodings: set[str] = set()
         self.columns: dict[tuple[str, float], Column] = {}  # (encoding, multiple) -> column
         for column in columns:
-            names = _claimed_names(column.pe, trained_at)
-            self.encodings.update(names)
-            for length in filter(column.values, column.lengths()):
-                for pe in names:
+            for pe in _claimed_names(column.pe, trained_at):
+                for length in filter(column.values, column.lengths()):
                     self.columns.setdefault((pe, length / trained_at), column)
+        self.encodings = dict.fromkeys(pe for pe, _ in self.columns)
         self.claimed = {*self.encodings}
-        if printed:
-            for pe in printed.encodings():
-                self.claimed.update(_claimed_names(pe, trained_at))
-
-    def is_of(self, claim: Claim) -> bool:
-        """Return whether a claim is on the encodings, the data and the size of this model."""
-        is_of_data = not claim.datasets or dataset_of(self.record) in claim.datasets
-        has_size = self.record.get("size") not in claim.except_sizes
-        return claim.encoding in self.claimed and is_of_data and has_size
+        for pe in printed.encodings() if printed else ():
+            self.claimed.update(_claimed_names(pe, trained_at))
 
     def multiples(self, at: list[float] | str) -> list[float]:
         """Return the multiples of a comparison, ascending; of lengths: all that were evaluated.
@@ -119,7 +122,15 @@ class _Model:
             return sorted(far if multiple == FAR else multiple for multiple in at)
         # No claim of the papers is on a longer multiple; figure1.sh evaluates up to 128.
         comparable = [m for m in measured if m < 1 or (m == int(m) and m <= FAR)]
-        return [multiple for multiple in comparable if multiple >= catalog.SMALLEST[at]]
+        return [multiple for multiple in comparable if multiple >= SMALLEST[at]]
+
+    def ratio(self, over: tuple[str, float], under: tuple[str, float]) -> Comparison:
+        """Return the ratio of two perplexities, each of an encoding at a multiple."""
+        if over not in self.columns or under not in self.columns:
+            return None
+        columns = self.columns[over], self.columns[under]
+        lengths = over[1] * self.trained_at, under[1] * self.trained_at
+        return compare(columns, lengths, intervals.perplexity_ratio)
 
     def incomparable(self, claim: Claim) -> Incomparable | None:
         """Return what prevents a comparison with encodings of other sizes or training lengths."""
@@ -128,81 +139,63 @@ class _Model:
         settings = [name for other in others for own in ours[:1] for name in own.differing(other)]
         return Incomparable(tuple(settings)) if settings else None
 
-    def ratio(
-        self, over: tuple[str, float], under: tuple[str, float]
-    ) -> Interval | Incomparable | None:
-        """Return the ratio of two perplexities, each of an encoding at a multiple."""
-        if over not in self.columns or under not in self.columns:
-            return None
-        lengths = [multiple * self.trained_at for _, multiple in (over, under)]
-        return perplexity_ratio(self.columns[over], lengths[0], self.columns[under], lengths[1])
-
 
 def _at_multiples(claim: Claim, model: _Model) -> Measured:
     """Compare an encoding with those of the others that were evaluated, or with itself at 1x."""
-    others = [pe for pe in claim.others if pe in model.encodings]
-    if not model.is_of(claim):
-        return
-    if claim.others and not others:
-        if reason := model.incomparable(claim):
-            yield claim.but(prefix=model.prefix), {ALONE: reason}
-        return
+    is_of_data = not claim.datasets or dataset_of(model.record) in claim.datasets
+    has_size = model.record.get("size") not in claim.except_sizes
     pe, multiples = claim.encoding, model.multiples(claim.at)
-    at = claim.at if isinstance(claim.at, str) else multiples
-    ratios = {
-        (other, f"at {multiple:g}x"): model.ratio((other, multiple), (pe, multiple))
-        for other in others
-        for multiple in multiples
-    }
-    if not others:
-        ratios[ALONE] = model.ratio((pe, multiples[0]), (pe, 1))
-    yield claim.but(prefix=model.prefix, others=others, at=at), ratios
+    if pe not in model.claimed or not is_of_data or not has_size:
+        return
+    claim = claim.but(prefix=model.prefix, at=claim.at if isinstance(claim.at, str) else multiples)
+    if not claim.others:
+        yield claim, {ALONE: model.ratio((pe, multiples[0]), (pe, 1))}
+    elif not model.encodings.keys() & {*claim.others}:
+        if reason := model.incomparable(claim):
+            yield claim, {ALONE: reason}
+    else:
+
+        def ratio(other: str, multiple: float) -> Comparison:
+            return model.ratio((other, multiple), (pe, multiple))
+
+        places = {f"at {multiple:g}x": multiple for multiple in multiples}
+        yield from claim.against({pe, *model.encodings}, places, ratio)
 
 
-def _judge_order(model: _Model, printed: PaperTable | None) -> list[Verdict]:
-    """Return whether the encodings have the paper's order, at each multiple of its training length.
+def _in_order(model: _Model, printed: PaperTable | None) -> Measured:
+    """Compare encodings that a paper's table orders, at each multiple of its training length.
 
     Pairs whose printed perplexities differ by at most TIE do not count. Nothing for a table of
     several training lengths, or of one encoding.
     """
     if printed is None or printed.trained_at is None or len(printed.numbers) < 2:
-        return []
-    order = catalog.printed_order(printed.paper, printed.where, printed.size, printed.dataset)
-    verdicts = []
+        return
+    order = printed_order(printed.paper, printed.where, printed.size, printed.dataset)
     for context in printed.contexts():
         multiple = context / printed.trained_at
         values = {}
         for pe in model.encodings:
             if (pe, multiple) in model.columns and (value := printed.value(pe, context)):
                 values[pe] = value
-        ratios = [
-            model.ratio((b, multiple), (a, multiple))
-            for a in values
-            for b in values
+        ratios = {
+            ("", f"{b} over {a}"): model.ratio((b, multiple), (a, multiple))
+            for a, b in itertools.permutations(values, 2)
             if values[b] / values[a] > 1 + TIE
-        ]
-        outcomes = [judge_bound(each, ">", 1) for each in ratios if isinstance(each, Interval)]
-        verdict = order.but(prefix=f"{model.prefix}at {multiple:g}x: ").unmeasured()
-        if settings := incomparable_settings(ratios):
-            verdict.outcome = NOT_COMPARABLE
-            verdict.measured = f"the runs differ in {', '.join(settings)}"
-        elif outcomes:
-            verdict.outcome, counts = combine(outcomes)
-            verdict.measured = counts.replace(" agree", " pairs agree", 1)
-        verdicts.append(verdict)
-    return verdicts
+        }
+        yield order.but(prefix=f"{model.prefix}at {multiple:g}x: "), ratios
 
 
 def _longer_training(claim: Claim, columns: list[Column]) -> Measured:
     """Compare the longest with the shortest context, if the encodings have two training lengths."""
-    claimed = {row.encoding for row in catalog.load()["longer_training"]}
+    claimed = {row.encoding for row in load()["longer_training"]}
     columns = [column for column in columns if not OTHER_ENCODING.search(column.pe)]
     columns = [column for column in columns if column.pe.partition(":")[0] in claimed]
     for column in columns if len({column.trained_at for column in columns}) > 1 else ():
         if column.pe.partition(":")[0] == claim.encoding:
             lengths = [*filter(column.values, column.lengths())]
-            what = f"{column.label}, {lengths[0]:,} to {lengths[-1]:,} tokens: "
-            growth = perplexity_ratio(column, lengths[-1], column, lengths[0])
+            ends = lengths[-1], lengths[0]
+            growth = compare((column, column), ends, intervals.perplexity_ratio)
+            what = f"{column.label}, {ends[1]:,} to {ends[0]:,} tokens: "
             yield claim.but(what=what), {ALONE: growth}
 
 
@@ -216,40 +209,30 @@ def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
     if any(len({column.trained_at for column in group}) < 2 for group in (ours, theirs)):
         return
     ratios = {}
-    for other in theirs:
+    for other, column in itertools.product(theirs, ours):
         length = other.trained_at
-        for column in ours:
-            if column.trained_at <= length and column.values(length) and other.values(length):
-                name = f"{other.label} and {column.label} at {length:,} tokens"
-                ratios["", name] = perplexity_ratio(other, length, column, length, "block_size")
+        if column.trained_at <= length and column.values(length) and other.values(length):
+            ratios["", f"{other.label} and {column.label} at {length:,} tokens"] = compare(
+                (other, column), (length, length), intervals.perplexity_ratio, "block_size"
+            )
     yield claim, ratios
 
 
-def _judge_seed_marks(columns: list[Column], printed: PaperTable) -> list[Verdict]:
-    """Return whether the encodings have the marks of the paper's table, one verdict for each mark.
+def _seed_marks(claim: Claim, columns: list[Column], printed: PaperTable) -> Measured:
+    """Compare marks of the paper's table with ours at the same multiple of the training length.
 
-    A mark is compared at the same multiple of the training length. It agrees if ours is the same,
-    and disagrees if ours is the opposite. Cells without a mark are no claim.
+    A mark agrees if ours is the same, and disagrees if ours is the opposite. Cells without a mark
+    are no claim.
     """
+    if claim.dataset != printed.dataset:
+        return
     columns = [column for column in columns if printed.covers(column.pe)]
     marks = seed_marks(columns, MARKS_REFERENCE)
-    verdicts = []
-    for claim in catalog.load()["seed_marks"]:
-        if claim.dataset != printed.dataset:
-            continue
-        verdict, outcomes = claim.unmeasured(), []
-        for column in columns:
-            for context in printed.contexts():
-                length = context * column.trained_at / printed.training_length(column.pe)
-                ours = marks.get((column.label, length))
-                if ours is not None and printed.mark(column.pe, context) == claim.mark:
-                    outcomes.append({claim.mark: HOLDS, "": UNDECIDED}.get(ours, FAILS))
-        if outcomes:
-            verdict.outcome, _ = combine(outcomes)
-            agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
-            verdict.measured = (
-                f"{agree} of {len(outcomes)} agree, {disagree} disagree, "
-                f"{undecided} are not significant"
-            )
-        verdicts.append(verdict)
-    return verdicts
+    outcomes = {}
+    for column, context in itertools.product(columns, printed.contexts()):
+        if printed.mark(column.pe, context) == claim.mark:
+            length = context * column.trained_at / printed.training_length(column.pe)
+            ours = marks.get((column.label, length))
+            agreement = {None: None, claim.mark: HOLDS, "": UNDECIDED}
+            outcomes["", f"{column.label} at {length:,g} tokens"] = agreement.get(ours, FAILS)
+    yield claim, outcomes

@@ -6,15 +6,8 @@ import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import Interval
-from reporting.claims import catalog
-from reporting.claims.engine import decide
-from reporting.claims.verdicts import (
-    FAR_MULTIPLES,
-    UNDECIDED,
-    Verdict,
-    judge_bound,
-    printed_interval,
-)
+from reporting.claims.claim import ALONE, decide, load
+from reporting.claims.verdicts import FAR_MULTIPLES, UNDECIDED, Verdict, printed_interval
 from reporting.columns import Column, entry_pairs, setup_of
 
 Pairs = list[tuple[dict, dict]]  # entries far beyond and at the training length, one for each seed
@@ -28,29 +21,28 @@ def judge_receptive_fields(
     columns: of receptive fields; perplexities: columns of perplexity, one list per data set and
     protocol. The first column of the same model that was evaluated far enough counts.
     """
-    verdicts, measured = [], []  # (receptive field in training lengths, pairs of entries)
+    verdicts, fields, growths = [], [], []
     for column in columns:
-        lengths = [n for n in sorted(map(int, column.records[0]["lengths"])) if column.values(n)]
-        field = receptive_field(column, lengths[-1]) if lengths else None
+        lengths = [*filter(column.values, map(int, column.records[0]["lengths"]))]
+        field = receptive_field(column, max(lengths)) if lengths else None
         if field is None or not re.fullmatch("window(:[^+@]*)?", column.pe):
             continue
         far, pairs = _growth(column, perplexities)
-        shorter, longer = catalog.load()["windows"]
+        shorter, longer = load()["windows"]
         claim = shorter if field.estimate <= 1 else longer
         text = f"receptive field {printed_interval(field, 2)} training lengths"
         growth = intervals.perplexity_ratio(pairs) if pairs else None
         verdict = decide(claim.but(encoding=column.label, at=[far]), {("", text): growth})
         if pairs:
-            measured.append((field, pairs))
+            fields.append(field)
+            growths.append(pairs)
             if not field.below(1) and not field.above(1):
                 verdict.outcome = UNDECIDED
         verdicts.append(verdict)
-    if len(measured) > 3:
-        (claim,) = catalog.load()["rank_correlation"]
-        correlation = _rank_correlation(*zip(*measured, strict=True))
-        verdict = claim.unmeasured()
-        verdict.measured = f"{printed_interval(correlation, 2)} over {len(measured)} models"
-        verdict.outcome = judge_bound(correlation, claim.relation, claim.bound)
+    if len(fields) > 3:
+        (claim,) = load()["rank_correlation"]
+        verdict = decide(claim, {ALONE: _rank_correlation(fields, growths)})
+        verdict.measured += f" over {len(fields)} models"
         verdicts.append(verdict)
     return verdicts
 
@@ -70,7 +62,7 @@ def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, Pair
     """Return the multiple of FAR_MULTIPLES at which a column's model was evaluated, and entries."""
     trained_at = column.trained_at
     model = setup_of(column.records[0])
-    for other in (other for group in perplexities for other in group):
+    for other in sum(perplexities, []):
         if setup_of(other.records[0]) == model and other.values(trained_at):
             for far in FAR_MULTIPLES:
                 if other.values(far * trained_at):
@@ -78,7 +70,7 @@ def _growth(column: Column, perplexities: list[list[Column]]) -> tuple[int, Pair
     return FAR_MULTIPLES[0], []
 
 
-def _rank_correlation(fields: tuple[Interval, ...], growths: tuple[Pairs, ...]) -> Interval:
+def _rank_correlation(fields: list[Interval], growths: list[Pairs]) -> Interval:
     """Return the rank correlation of fields and growths of several models.
 
     The interval covers the errors of the measured values, not the choice of models and seeds: the

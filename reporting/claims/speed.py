@@ -1,29 +1,20 @@
-"""Claims on speed, memory and the training length, by the benchmarks of bench.py.
+"""Claims on speed and memory, by the benchmarks of bench.py.
 
 The ratio of two encodings' speeds is a mean over rounds of log ratios. bench.py measures every
 encoding together with rope, so that both are first taken relative to rope. The interval is a t
 interval over the rounds of one process (Welch's). Memory is deterministic and has no interval.
-
-Models that were trained at different lengths are evaluated at one length. Memory and time of their
-training steps are measured with the same number of sequences; time is per token, because both
-trainings have the same number of tokens.
 """
-
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import Interval
-from reporting.claims import catalog
-from reporting.claims.catalog import Claim
-from reporting.claims.engine import ALONE, Measured, judge
-from reporting.claims.verdicts import Incomparable, Verdict
-from reporting.columns import Column, dataset_of, entry_pairs
+from reporting.claims.claim import Claim, Measured, judge, load
+from reporting.claims.verdicts import Verdict, printed_interval
+from reporting.formatting import MISSING, Table
+from reporting.paper import PaperStatements
 
 SIZES = ("small", "medium")  # of the papers' statements on speed
-SCALES = (1, 4, 32)  # scripts divide the paper's lengths by these, and use networks of other sizes
 
 
 def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
@@ -35,20 +26,19 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
 
 
 def _ratios(claim: Claim, benchmark: str, result: dict) -> Measured:
-    entries = [pe for entries in result["contexts"].values() for pe in entries if entries[pe]]
-    measured = {name.partition(" triton")[0] for name in entries}
-    others = [pe for pe in claim.others if pe in measured]
-    is_measured = claim.encoding in measured and others
-    if claim.benchmark != benchmark or not is_measured or not is_size_of(claim.size, result):
+    if claim.benchmark != benchmark or not is_size_of(claim.size, result):
         return
-    ratios = {}
-    for context in sorted(claim.contexts or map(int, result["contexts"])):
-        for other in others:
-            entry, other_entry = (entry_of(result, context, pe) for pe in (claim.encoding, other))
-            if entry and other_entry:
-                compare = memory_ratio if claim.quantity == "memory" else speed_ratio
-                ratios[other, f"at {context:,} tokens"] = compare(entry, other_entry)
-    yield claim.but(others=others, prefix=on_device(result)), ratios
+    entries = [pe for entries in result["contexts"].values() for pe in entries if entries[pe]]
+
+    def ratio(other: str, context: int) -> Interval | None:
+        entry, theirs = (entry_of(result, context, pe) for pe in (claim.encoding, other))
+        measure = memory_ratio if claim.quantity == "memory" else speed_ratio
+        return measure(entry, theirs) if entry and theirs else None
+
+    contexts = sorted(claim.contexts or map(int, result["contexts"]))
+    places = {f"at {context:,} tokens": context for context in contexts}
+    measured = {name.partition(" triton")[0] for name in entries}
+    yield from claim.but(prefix=on_device(result)).against(measured, places, ratio)
 
 
 def is_size_of(stated: str | None, result: dict) -> bool:
@@ -91,92 +81,30 @@ def on_device(result: dict) -> str:
     return "on a CPU: " if result["device"].startswith("cpu") else ""
 
 
-# Runs of different training lengths, evaluated at the longer one
+def paper_speeds(
+    benchmark: str, result: dict, printed: PaperStatements
+) -> tuple[Table, str] | None:
+    """Return a table of ratios here and in a paper's text, with its caption; None if none is here.
 
-
-@dataclass
-class Pair:
-    """Two runs of a claim, compared at the training length of the second."""
-
-    claim: Claim
-    columns: tuple[Column, Column]
-    speed: dict | None = None
-    """result of the benchmark train with both encodings, each at its training length"""
-    entries: tuple[dict, ...] = ()
-    """of the benchmark"""
-
-    @property
-    def length(self) -> int:
-        """The length at which both are evaluated."""
-        return self.columns[1].trained_at
-
-    def ratios(self) -> dict[str, Interval]:
-        """Return the ratios of perplexity and, with a benchmark, of memory and time per token.
-
-        The interval of the time is over rounds, unpaired.
-        """
-        ours, other = self.columns
-        pairs = entry_pairs(ours, self.length, other, self.length)
-        ratios = {"perplexity": intervals.perplexity_ratio(pairs)}
-        if self.entries:
-            logs = [np.log(entry["seconds"]) - np.log(entry["tokens"]) for entry in self.entries]
-            ratios["memory"] = memory_ratio(*self.entries)
-            ratios["time per token"] = intervals.ratio_of_rounds(*logs)
-        return ratios
-
-
-def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Verdict]:
-    """Return verdicts on the pairs of runs that were trained and evaluated.
-
-    columns: of perplexity; speeds: results of the benchmark train of bench.py.
+    Also None if both have sizes of the papers' statements that differ. Ratios whose context a paper
+    does not state, or that was not measured, are shown next to each measured context.
     """
-    return judge(["shorter_training"], _costs, columns, speeds)
-
-
-def _costs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Measured:
-    for pair in _pairs_of(claim, columns, speeds):
-        lengths = [column.trained_at for column in pair.columns]
-        found = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
-        if pair.speed and claim.quantity != "perplexity":
-            found = found.but(prefix=on_device(pair.speed))
-        ratio = pair.ratios().get(claim.quantity)
-        settings = pair.columns[0].differing(pair.columns[1], "block_size")
-        if settings and claim.quantity == "perplexity":
-            ratio = Incomparable(tuple(settings))
-        yield found, {ALONE: ratio}
-
-
-def find_pairs(columns: list[Column], speeds: list[dict]) -> list[Pair]:
-    """Return the pairs of runs of all claims."""
-    claims = catalog.load()["shorter_training"]
-    claims = [claim for claim in claims if claim.quantity == "perplexity"]
-    return [pair for claim in claims for pair in _pairs_of(claim, columns, speeds)]
-
-
-def _pairs_of(claim: Claim, columns: list[Column], speeds: list[dict]) -> Iterator[Pair]:
-    """Yield the pairs of runs of a claim in columns, at the paper's lengths or a scale of them.
-
-    At the paper's lengths they have its size and data set; at a scale, as in the scripts at
-    --scale small, any size but those that the claim is not about. Of several columns the first
-    counts. A pair has the first benchmark that measured both runs.
-    """
-    by_run = {}
-    for column in reversed(columns):
-        by_run[column.pe, column.trained_at, column.records[0].get("size")] = column
-    sizes = dict.fromkeys(size for _, _, size in by_run)
-    speeds = [result for result in speeds if "objective" not in result]
-    for scale in SCALES:
-        for size in [claim.size] if scale == 1 else sizes:
-            ours = by_run.get((claim.encoding, claim.trained_at // scale, size))
-            other = by_run.get((*claim.others, claim.other_trained_at // scale, size))
-            if not (ours and other) or size in claim.except_sizes:
-                continue
-            if scale == 1 and dataset_of(ours.records[0]) != claim.dataset:
-                continue
-            if ours.values(other.trained_at) and other.values(other.trained_at):
-                pair = Pair(claim, (ours, other))
-                for result in reversed(speeds):
-                    entries = [entry_of(result, each.trained_at, each.pe) for each in pair.columns]
-                    if all(entries):
-                        pair.speed, pair.entries = result, tuple(filter(None, entries))
-                yield pair
+    source = (printed.paper, printed.where)
+    rows = [claim for claim in load()["speed"] if (claim.paper, claim.where) == source]
+    if rows and not is_size_of(rows[0].size, result):
+        return None
+    cells = [["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]]
+    measured = [int(context) for context in result["contexts"]]
+    for name, printed_at, pe, other, value in printed.speed_ratios():
+        for context in [printed_at] if printed_at in measured else measured:
+            entry, theirs = (entry_of(result, context, each) for each in (pe, other))
+            if name == benchmark and entry and theirs:
+                ratio = printed_interval(speed_ratio(entry, theirs))
+                at = f"{printed_at:,}" if printed_at else MISSING
+                cells.append([name, f"{context:,}", pe, other, ratio, f"{value:.3f}", at])
+    if len(cells) == 1:
+        return None
+    return Table(cells), (
+        f"Ratios of speed here ({result['model']} model, {result['device']}) with 95% intervals "
+        f"over rounds, and in {printed.source} (on GPUs)."
+    )

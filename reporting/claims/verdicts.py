@@ -40,10 +40,9 @@ class Verdict:
     """the encodings that were compared with"""
 
     def __str__(self):
-        source = ", ".join(part for part in (self.paper, self.where) if part)
+        source = ", ".join(filter(None, (self.paper, self.where)))
         texts = map(escape_markdown, (f"{self.claim} ({source})", self.measured))
-        parts = [*texts, f"**{self.outcome}**"]
-        return ": ".join(part for part in parts if part)
+        return ": ".join(filter(None, (*texts, f"**{self.outcome}**")))
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,6 @@ class Incomparable:
     """In place of the interval of a comparison, the settings that prevent it."""
 
     settings: tuple[str, ...]
-
-
-def incomparable_settings(comparisons) -> list[str]:
-    """Return the settings that prevent any of several comparisons."""
-    found = [each.settings for each in comparisons if isinstance(each, Incomparable)]
-    return sorted({name for settings in found for name in settings})
 
 
 def has_verdicts(record: dict) -> bool:
@@ -93,10 +86,13 @@ def judge_bound(interval: Interval, relation: str, bound: float) -> str:
     return HOLDS if below == relation.startswith("<") else FAILS
 
 
-def combine(outcomes: list[str]) -> tuple[str, str]:
-    """Return the outcome of a claim on several comparisons, and how many agree."""
+def combine(outcomes: list[str], unit: str = "") -> tuple[str, str]:
+    """Return the outcome of a claim on several comparisons, and how many agree.
+
+    unit: what the comparisons are, as in "2 of 3 pairs agree".
+    """
     agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
-    counts = f"{agree} of {len(outcomes)} agree"
+    counts = f"{agree} of {len(outcomes)} {unit}{' ' if unit else ''}agree"
     if disagree:
         counts += f", {disagree} disagree{'' if disagree > 1 else 's'}"
     if undecided:

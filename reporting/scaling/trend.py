@@ -1,12 +1,12 @@
-"""Trend of the claims over model size: a measured ratio per rung, a verdict, and a fitted line.
+"""Trend of effects over model size: a measured ratio per rung, a verdict, and a fitted line.
 
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
-    table([measure(claim, rungs) for claim in CLAIMS], rungs).markdown()
+    table(measure(rungs), rungs).markdown()
 
-A rung is all records of one network, training length and text. Each claim is a ratio that is 1 if
-there is no effect; its distance from 1 is |ln ratio|. Intervals are those of the verdicts on the
-papers' claims (evaluation/intervals.py). Far is 16 times the training length, or 15 if 16 is not
-recorded.
+A rung is all records of one network, training length and text. Each row of the section `trend` in
+results/claims.yaml is a ratio that is 1 if there is no effect; its distance from 1 is |ln ratio|.
+Intervals are those of the verdicts on the papers' claims (evaluation/intervals.py). Far is 16 times
+the training length, or 15 if 16 is not recorded.
 
 Verdict, from the rungs with the fewest and the most parameters that have an interval:
 
@@ -17,8 +17,7 @@ Verdict, from the rungs with the fewest and the most parameters that have an int
 - constant: the intervals overlap, and both are narrow: high / low <= 1.02;
 - not decided: everything else, also with fewer than two rungs.
 
-The rule was fixed before any record of the rungs 2 to 4 existed, except for a first interval that
-includes 1. The interval of a single seed covers the text only: the verdict has the note "one seed".
+The interval of a single seed covers the text only: the verdict has the note "one seed".
 
 With three rungs or more, a line of ln ratio against ln parameters is fitted by least squares. It
 predicts the ratio at GPT-2 small and medium, with a 95% prediction interval.
@@ -34,24 +33,21 @@ from errors import InputError
 from evaluation import intervals, record_schema
 from evaluation.intervals import Interval
 from reporting import figures, metrics
+from reporting.claims.claim import Claim, load
 from reporting.claims.receptive_fields import receptive_field
 from reporting.claims.verdicts import FAR_MULTIPLES, printed_interval
-from reporting.columns import (
-    Column,
-    all_lengths,
-    entry_pairs,
-    group_by_protocol,
-    make_columns,
-)
+from reporting.columns import Column, all_lengths, entry_pairs, group_by_protocol, make_columns
 from reporting.formatting import MISSING, Table
-from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD, Metric
+from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD
 
 FAR = FAR_MULTIPLES[0]
 MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
 GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
 SIGN = "changes sign"
 PREDICTED = {"GPT-2 small": 124e6, "GPT-2 medium": 354e6}  # parameters
-CANDIDATE = "rope:heads_percent=75+alibi:heads_percent=75"  # results/extrapolate_and_remember
+METRICS = {"perplexity": PERPLEXITY, "recall": RECALL, "receptive field": RECEPTIVE_FIELD}
+
+Points = list[tuple[float, Interval | None]]  # parameters and ratio of each rung
 
 
 @dataclass
@@ -68,104 +64,40 @@ class Rung:
         size = f"{millions:.{1 if millions < 10 else 0}f}M"
         return f"{size}, {first['data']['dataset']}, {first['block_size']:,}"
 
-    def columns(self, metric: Metric) -> list[list[Column]]:
-        """Return the columns of a metric, one list for each protocol, that with most lengths first.
+    def ratio(self, claim: Claim) -> Interval | None:
+        """Return the ratio of a claim; None if the records do not have it.
 
-        So all ratios of perplexity are of one text.
+        Of several protocols, that with most lengths counts, so that all ratios are of one text.
         """
+        metric = METRICS[claim.quantity]
         records = [record for record in self.records if metrics.metric_of(record) is metric]
         groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
-        return sorted(groups, key=lambda columns: -len(all_lengths(columns)))
+        ratios = [_ratio(claim, group) for group in sorted(groups, key=_fewest_lengths_last)]
+        return next(filter(None, ratios), None)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A claim, and the ratio that measures it on one rung. Multiples: of the training length."""
+def _fewest_lengths_last(columns: list[Column]) -> int:
+    return -len(all_lengths(columns))
 
-    text: str
-    pe: str
-    at: int
-    """multiple; 16: 15 if 16 is not recorded. Of RECALL: the distance"""
-    other: str | None = None
-    """encoding whose perplexity is the divisor; None for the other metrics, which need none"""
-    other_at: int = 1
-    metric: Metric = PERPLEXITY
 
-    @property
-    def ratio(self) -> str:
-        """The ratio in words."""
-        if self.metric is RECEPTIVE_FIELD:
-            return f"receptive field of {self.pe} at {self.at}x over the training length"
-        if self.metric is RECALL:
-            copy = f"after a copy {self.at}x ago over after another passage"
-            return f"perplexity of a passage with {self.pe}, {copy}"
-        if self.pe == self.other:
-            return f"perplexity of {self.pe} at {self.at}x over that at {self.other_at}x"
-        return f"perplexity of {self.pe} over that of {self.other} at {self.at}x"
-
-    def measure(self, rung: Rung) -> Interval | None:
-        """Return the ratio on a rung; None if the rung does not have the records."""
-        ratios = (self._measure(columns) for columns in rung.columns(self.metric))
-        return next((ratio for ratio in ratios if ratio is not None), None)
-
-    def _measure(self, columns: list[Column]) -> Interval | None:
-        column, other = _find(columns, self.pe), _find(columns, self.other)
-        if column is None:
-            return None
-        if self.metric is RECALL:
-            return passage_ratio(column, self.at * column.trained_at)
-        if self.metric is RECEPTIVE_FIELD:
-            return receptive_field(column, self.at * column.trained_at)
-        if other is None:
-            return None
-        for far in FAR_MULTIPLES:
-            at, other_at = (far if n == FAR else n for n in (self.at, self.other_at))
-            lengths = at * column.trained_at, other_at * other.trained_at
-            if pairs := entry_pairs(column, lengths[0], other, lengths[1]):
-                return intervals.perplexity_ratio(pairs)
+def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:
+    """Return a ratio; of several columns (recipes) the one with the most seeds counts."""
+    by_encoding = {each.pe: each for each in sorted(columns[::-1], key=lambda c: len(c.records))}
+    ours = by_encoding.get(claim.encoding)
+    other = by_encoding.get(claim.others[0]) if claim.others else ours
+    if ours is None or other is None:
         return None
-
-
-@dataclass
-class Trend:
-    """A claim's ratios: (parameters, ratio) of each rung, in their order; None: not measured."""
-
-    claim: Claim
-    ratios: list[tuple[float, Interval | None]]
-
-    def points(self) -> list[tuple[float, Interval]]:
-        """Return (parameters, ratio) of the rungs that have one."""
-        return [(parameters, ratio) for parameters, ratio in self.ratios if ratio is not None]
-
-    def prediction(self, parameters: float) -> Interval | None:
-        """Return the ratio that the line predicts; None for fewer than three sizes."""
-        points = [point for point in self.points() if 0 < point[1].estimate < math.inf]
-        if len({parameters for parameters, _ in points}) < 3:
-            return None
-        x = [math.log(parameters) for parameters, _ in points]
-        y = [math.log(ratio.estimate) for _, ratio in points]
-        return intervals.predicted(x, y, math.log(parameters)).exp()
-
-
-def judge(ratios: Sequence[Interval]) -> str:
-    """Return the verdict on ratios, from the smallest to the largest rung."""
-    ratios = [ratio for ratio in ratios if ratio.low is not None]
-    if len(ratios) < 2:
-        return UNDECIDED
-    first, last = ratios[0], ratios[-1]
-    ends = [(ratio.low or 0, ratio.high or math.inf) for ratio in (first, last)]
-    if first.below(ends[1][0]) or first.above(ends[1][1]):
-        includes_1 = not first.above(1) and not first.below(1)
-        is_above = first.estimate > 1
-        is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
-        verdict = GROWS if includes_1 or is_further else SHRINKS
-        if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
-            verdict += f", {SIGN}"
-    elif all(low > 0 and high <= MAX_WIDTH * low for low, high in ends):
-        verdict = CONSTANT
-    else:
-        return UNDECIDED
-    return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
+    at = float(claim.at[0])
+    if claim.quantity == "recall":
+        return passage_ratio(ours, round(at * ours.trained_at))
+    if claim.quantity == "receptive field":
+        return receptive_field(ours, round(at * ours.trained_at))
+    for far in FAR_MULTIPLES:
+        multiple = far if at == FAR else at
+        length = round(multiple * ours.trained_at)
+        if pairs := entry_pairs(ours, length, other, length if claim.others else ours.trained_at):
+            return intervals.perplexity_ratio(pairs)
+    return None
 
 
 def passage_ratio(column: Column, distance: int) -> Interval | None:
@@ -181,26 +113,35 @@ def passage_ratio(column: Column, distance: int) -> Interval | None:
     return intervals.mean_interval([*map(math.log, ratios)], errors, trials).exp()
 
 
-def _find(columns: list[Column], pe: str | None) -> Column | None:
-    """Return the column of an encoding; of several (recipes), the one with the most seeds."""
-    found = [column for column in columns if column.pe == pe]
-    return max(found, key=lambda column: len(column.records), default=None)
+def judge(ratios: Sequence[Interval | None]) -> str:
+    """Return the verdict on ratios, from the smallest to the largest rung."""
+    known = [ratio for ratio in ratios if ratio and ratio.low is not None]
+    if len(known) < 2:
+        return UNDECIDED
+    first, last = known[0], known[-1]
+    ends = [(ratio.low or 0, ratio.high or math.inf) for ratio in (first, last)]
+    if first.below(ends[1][0]) or first.above(ends[1][1]):
+        includes_1 = not first.above(1) and not first.below(1)
+        is_above = first.estimate > 1
+        is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
+        verdict = GROWS if includes_1 or is_further else SHRINKS
+        if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
+            verdict += f", {SIGN}"
+    elif all(low > 0 and high <= MAX_WIDTH * low for low, high in ends):
+        verdict = CONSTANT
+    else:
+        return UNDECIDED
+    return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
 
 
-CLAIMS = (
-    Claim("cable gains from longer context", "cable", FAR, "cable"),
-    Claim("cable is below alibi", "cable", FAR, "alibi", FAR),
-    Claim("cable is below rope", "cable", 1, "rope"),
-    Claim("g helps", "cable", 1, "cable-nw"),
-    Claim("k-cable compared with cable", "k-cable", 1, "cable"),
-    Claim("fox has a short window", "fox", 4, metric=RECEPTIVE_FIELD),
-    Claim("flat perplexity is forgetting (1: no recall)", "cable", 4, metric=RECALL),
-    Claim("rope+cable compared with cable", "rope+cable", FAR, "cable", FAR),
-    Claim("candidate compared with cable", CANDIDATE, FAR, "cable", FAR),
-)
-
-
-# Records, and the page
+def predict(points: Points, parameters: float) -> Interval | None:
+    """Return the ratio at a size by the line through points; None for fewer than three sizes."""
+    known = [(size, ratio.estimate) for size, ratio in points if ratio]
+    logs = [(math.log(size), math.log(ratio)) for size, ratio in known if 0 < ratio < math.inf]
+    if len({size for size, _ in logs}) < 3:
+        return None
+    x, y = zip(*logs, strict=True)
+    return intervals.predicted(x, y, math.log(parameters)).exp()
 
 
 def read_records(paths: Sequence[str]) -> list[dict]:
@@ -210,7 +151,7 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     """
     files = [file for path in map(Path, paths) for file in _files(path)]
     records = record_schema.read_records(files, "pass records, or folders of records").values()
-    known = (PERPLEXITY, RECALL, RECEPTIVE_FIELD)
+    known = METRICS.values()
     records = [record for record in records if metrics.metric_of(record) in known]
     if not records:
         raise InputError(
@@ -254,19 +195,21 @@ def _without_dropped_text(record: dict) -> dict:
     return record | {"lengths": whole, "protocol": protocol | {"remainder": "counted"}}
 
 
-def measure(claim: Claim, rungs: Sequence[Rung]) -> Trend:
-    """Return the trend of a claim."""
-    return Trend(claim, [(rung.parameters, claim.measure(rung)) for rung in rungs])
+def measure(rungs: Sequence[Rung]) -> list[tuple[Claim, Points]]:
+    """Return the ratios of each claim on the rungs; None where it is not measured."""
+    claims = load()["trend"]
+    return [(claim, [(rung.parameters, rung.ratio(claim)) for rung in rungs]) for claim in claims]
 
 
-def table(trends: Sequence[Trend], rungs: Sequence[Rung]) -> Table:
+def table(trends: list[tuple[Claim, Points]], rungs: Sequence[Rung]) -> Table:
     """Return the table: a row for each claim, a column for each rung, verdict, predictions."""
     rows = [["claim", "ratio", *(rung.label for rung in rungs), "verdict", *PREDICTED]]
-    for trend in trends:
-        measured = [_cell(ratio) for _, ratio in trend.ratios]
-        predicted = [_cell(trend.prediction(parameters)) for parameters in PREDICTED.values()]
-        verdict = judge([ratio for _, ratio in trend.points()])
-        rows.append([trend.claim.text, trend.claim.ratio, *measured, verdict, *predicted])
+    for claim, points in trends:
+        ratios = [ratio for _, ratio in points]
+        predicted = [_cell(predict(points, parameters)) for parameters in PREDICTED.values()]
+        words = {"others": ", ".join(claim.others), "at": f"{claim.at[0]:g}x"}
+        what = claim.what.format(encoding=claim.encoding, **words)
+        rows.append([claim.wording, what, *map(_cell, ratios), judge(ratios), *predicted])
     return Table(rows)
 
 
@@ -282,20 +225,19 @@ def caption(rungs: Sequence[Rung]) -> str:
     )
 
 
-def plot(trends: Sequence[Trend], file) -> None:
+def plot(trends: list[tuple[Claim, Points]], file) -> None:
     """Plot the ratios of the claims with at least two rungs, or of all if none has two.
 
     A claim on cable has the color of what cable is compared with.
     """
     lines = []
-    for trend in trends:
-        claim = trend.claim
-        pe = claim.other if claim.pe == "cable" and claim.other else claim.pe
-        if points := trend.points():
-            lines.append((claim.text, pe, points))
-    longer = [line for line in lines if len(line[2]) > 1]
+    for claim, points in trends:
+        pe = claim.others[0] if claim.encoding == "cable" and claim.others else claim.encoding
+        lines.append((claim.wording, pe, [(size, ratio) for size, ratio in points if ratio]))
+    most = max(len(line) for *_, line in lines)
+    shown = [line for line in lines if len(line[2]) >= min(most, 2)]
     title = "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
-    figures.by_parameters(longer or lines, file, title)
+    figures.by_parameters(shown, file, title)
 
 
 def _cell(ratio: Interval | None) -> str:

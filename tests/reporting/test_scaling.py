@@ -21,8 +21,8 @@ def record(pe, losses, parameters, seed=1, **changes):
 
 def ratios_of(records):
     """Return {claim: ratio} of records of one rung."""
-    (rung,) = trend.make_rungs(records)
-    return {claim.text: claim.measure(rung) for claim in trend.CLAIMS}
+    trends = trend.measure(trend.make_rungs(records))
+    return {claim.wording: ratio for claim, ((_, ratio),) in trends}
 
 
 def numbers(interval):
@@ -139,7 +139,7 @@ def test_line_predicts_from_three_sizes_only():
     """ln ratio: 0, -0.1 and -0.2 at 1e6, 1e7 and 1e8 parameters, so -0.3 at 1e9."""
 
     def prediction(sizes, *ratios):
-        return trend.Trend(trend.CLAIMS[0], [*zip(sizes, ratios, strict=True)]).prediction(1e9)
+        return trend.predict([*zip(sizes, ratios, strict=True)], 1e9)
 
     first, second, third = (Interval(math.exp(value)) for value in (0, -0.1, -0.2))
     predicted = prediction((1e6, 1e7, 1e8), first, second, third)

@@ -7,8 +7,9 @@ from test_report import record, save
 
 import report
 from reporting import claims, paper
-from reporting.claims import catalog, paper_tables
-from reporting.claims.speed import find_pairs
+from reporting.claims.claim import load
+from reporting.claims.speed import paper_speeds
+from reporting.claims.training_lengths import find_pairs, training_length_table
 from reporting.columns import make_columns
 
 ROUNDS = (1.0, 1.01, 0.99, 1.0)
@@ -34,7 +35,7 @@ def name_of(row):
     return row.unmeasured().claim
 
 
-@pytest.mark.parametrize("row", catalog.load()["speed"], ids=name_of)
+@pytest.mark.parametrize("row", load()["speed"], ids=name_of)
 def test_bounds(row):
     """The others take a second and have 1000 bytes: clearly inside, at the bound, outside."""
     inside = {"<": 0.95, "<=": 0.95, ">": 1.05, ">=": 1.05, "~": 0.97}[row.relation]
@@ -64,7 +65,7 @@ def test_claims_are_judged_on_the_size_of_their_section():
         verdicts = claims.judge_speed("train", made)
         judged = {v.where for v in verdicts if v.paper == "CABLE"}
         assert judged == sections
-        assert (paper_tables.paper_speeds("train", made, printed) is not None) == has_table
+        assert (paper_speeds("train", made, printed) is not None) == has_table
 
 
 @pytest.mark.parametrize(
@@ -125,9 +126,7 @@ def training_steps():
 
 def test_headline_is_compared_with_the_paper_s():
     printed = paper.load("cable_v1_training-lengths")
-    table, caption = paper_tables.training_length_table(
-        compared_runs(), [training_steps()], printed
-    )
+    table, caption = training_length_table(compared_runs(), [training_steps()], printed)
     rows = [[row[0], *row[2:6:2], row[5], row[7]] for row in table.cells[1:]]
     assert rows == [
         ["perplexity at 1,024", "16.10", "16.75", "-0.65", "-0.65"],
@@ -145,11 +144,16 @@ def test_headline_is_compared_with_the_paper_s():
 
 
 def test_pairs_have_the_paper_s_lengths_or_a_scale_of_them():
-    assert len(find_pairs(compared_runs(), [])) == 1
-    assert not find_pairs(compared_runs(size="tiny"), [])  # the abstract's runs are of size medium
-    assert not find_pairs(compared_runs(dataset="wikitext103"), [])
-    assert len(find_pairs(compared_runs(scale=4, size="quickstart", dataset="toy"), [])) == 1
-    assert not find_pairs(compared_runs(scale=2), [])
+    headline = load()["shorter_training"][0]
+
+    def count(**settings):
+        return len([*find_pairs(headline, compared_runs(**settings), [])])
+
+    assert count() == 1
+    assert not count(size="tiny")  # the abstract's runs are of size medium
+    assert not count(dataset="wikitext103")
+    assert count(scale=4, size="quickstart", dataset="toy") == 1
+    assert not count(scale=2)
 
 
 def test_a_paper_s_text_that_no_record_is_compared_with_is_refused(tmp_path, refused):

@@ -1,0 +1,124 @@
+"""Results on data that models were not trained on: columns, table next to a paper's, and claims."""
+
+import statistics
+from functools import partial
+
+from evaluation import intervals
+from evaluation.intervals import Interval
+from reporting.claims.claim import CLAIMED_AS, Claim, Comparison, Measured, compare, decide, load
+from reporting.claims.verdicts import Verdict
+from reporting.columns import Column, dataset_of, group_by_protocol, make_columns, sort_key
+from reporting.formatting import Table, format_number
+
+# Measures of eval_hellaswag.py's records, and their keys.
+ACCURACIES = {"HellaSwag acc": "acc", "acc_norm": "acc_norm"}
+# Columns of the paper's table next to ours. The paper does not name its HellaSwag metric.
+# The raw variants of WikiText-2 and WikiText-103 have the same test text, but two columns there.
+PAPER_COLUMNS = {
+    "acc_norm": {"paper": "hellaswag_acc"},
+    "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
+    "wikitext103": {
+        "paper (wikitext103)": "wikitext103_ppl",
+        "paper (WikiText-2)": "wikitext2_ppl",
+    },
+}
+
+Models = dict[tuple[str, str], Column]  # by size and encoding
+
+
+def models_by_measure(records: list[dict], may_differ: tuple[str, ...] = ()) -> dict[str, Models]:
+    """Return the results of each model at its training length, by measure.
+
+    records: of eval_hellaswag.py, as "HellaSwag acc" and "acc_norm" in percent; and of
+    eval_extrapolation.py, as perplexity under the name of the data set. Of several columns of a
+    model the first counts.
+    """
+    groups = {measure: [] for measure in ACCURACIES}
+    for record in records:
+        length = str(record["block_size"])
+        if "lengths" not in record:
+            for measure, key in ACCURACIES.items():
+                error = record[f"{key}_se"]
+                entry = {"percent": 100 * record[key], "se": error and 100 * error}
+                groups[measure].append(record | {"lengths": {length: entry}})
+        elif record["lengths"].get(length):
+            groups.setdefault(dataset_of(record), []).append(record)
+    found = {}
+    for measure, group in groups.items():
+        key = "percent" if measure in ACCURACIES else "perplexity"
+        columns = make_columns(group, key, may_differ)
+        found[measure] = {
+            (column.records[0]["size"], column.pe): column for column in reversed(columns)
+        }
+    return found
+
+
+def generalization_table(
+    measures: dict[str, Models], printed: dict[tuple[str, str], dict[str, float]]
+) -> Table:
+    """Return a table with one row per model: our results on other data, and the paper's.
+
+    measures: from models_by_measure; printed: from paper.generalization.
+    """
+    numbers = {}  # column name -> {model: value}
+    for measure, models in measures.items():
+        numbers[measure] = {model: each.mean(each.trained_at) for model, each in models.items()}
+        for name, key in PAPER_COLUMNS.get(measure, {}).items():
+            numbers[name] = {model: values[key] for model, values in printed.items()}
+    found = {model for models in measures.values() for model in models}
+    cells = [["size", "encoding", *numbers]]
+    for model in sorted(found, key=lambda model: (model[0], sort_key(model[1]))):
+        values = [by_model.get(model) for by_model in numbers.values()]
+        cells.append([*model, *map(format_number, values)])
+    return Table(cells)
+
+
+def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) -> list[Verdict]:
+    """Return whether an encoding is the best on other data, for every size and measure.
+
+    records: see models_by_measure. Accuracies have standard errors only, so that their comparisons
+    are not paired.
+    """
+    first, *rows = load()["other_data"]  # the others are the same on other measures
+    by_best = {row.best: row for row in rows}
+    measures = models_by_measure(records, may_differ)
+    verdicts = []
+    for measure in [*ACCURACIES, *sorted(measures.keys() - ACCURACIES.keys())]:
+        best = f"highest {measure}" if measure in ACCURACIES else f"lowest perplexity on {measure}"
+        by_size = {}
+        for (size, pe), column in measures[measure].items():
+            by_size.setdefault(size, {}).setdefault(CLAIMED_AS.get(pe, pe), column)
+        for size, columns in sorted(by_size.items()):
+            claim = by_best.get(best, first).but(prefix=f"{size}: ", best=best)
+            found = _best(claim, columns, measure in ACCURACIES)
+            verdicts += [decide(*measured) for measured in found]
+    return verdicts
+
+
+def _best(claim: Claim, columns: dict[str, Column], is_accuracy: bool) -> Measured:
+    """Compare an encoding with the others on a measure, and show the next best."""
+    means = {pe: statistics.mean(each.values(each.trained_at)) for pe, each in columns.items()}
+    others = [pe for pe in claim.others if pe in columns]
+    if claim.encoding not in columns or not others:
+        return
+    next_best = (max if is_accuracy else min)(others, key=lambda pe: means[pe])
+    what = f"{means[claim.encoding]:.2f}, next {next_best} {means[next_best]:.2f}, "
+    claim = claim.but(shown=next_best, what=f"{what}ratio ")
+    if is_accuracy:
+        claim = claim.but(bound=0, digits=2, what=f"{what}difference ")
+
+    def compare_with(other: str, _: None) -> Comparison:
+        ours, theirs = columns[claim.encoding], columns[other]
+        lengths = ours.trained_at, theirs.trained_at
+        if is_accuracy:
+            return compare((ours, theirs), lengths, _accuracy_difference)
+        texts = group_by_protocol(ours.records + theirs.records)
+        measure = partial(intervals.perplexity_ratio, paired=len(texts) == 1)
+        return compare((theirs, ours), (lengths[1], lengths[0]), measure)
+
+    yield from claim.against(columns, {"": None}, compare_with)
+
+
+def _accuracy_difference(pairs: list[tuple[dict, dict]]) -> Interval:
+    values = [[(entry["percent"], entry["se"]) for entry in pair] for pair in pairs]
+    return intervals.unpaired_difference([(ours, other) for ours, other in values])
