@@ -16,6 +16,9 @@ of at least two seeds, and runs are paired by seed. For each length it prints me
 deviation, the mean difference, and a paired two-sided t-test, as table 3 of the Sandwich paper:
 a dagger marks encodings that are significantly worse than the first one (p < 0.05), an asterisk
 those that are significantly better. Details: evaluation/significance.py.
+
+Runs that differ in more than encoding and seed are not compared, except in the settings of
+--may_differ: a line above the table names what differs.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +30,9 @@ from errors import InputError
 from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
 from evaluation.record_schema import read_records
 from evaluation.significance import compare_seeds, explain_marks
+from reporting.claims.verdicts import NOT_COMPARABLE
 from reporting.columns import Column, make_columns, record_labels
+from reporting.comparability import describe_differences, read_may_differ
 from reporting.formatting import MISSING, Table, mean_and_deviation
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
 
@@ -41,6 +46,9 @@ class Config:
     over: Literal["text", "seeds"] = "text"
     """what the uncertainty is over: text: two records; seeds: two or more encodings, each with
     records of two or more seeds"""
+    may_differ: str = ""
+    """settings that were tuned for each run, or are the subject of the comparison, as in
+    lr,block_size"""
 
 
 def main(argv=None):
@@ -48,34 +56,48 @@ def main(argv=None):
         Config, argv, __doc__, positional=("records", "JSON records of eval_extrapolation.py")
     )
     records = load_records(config.records, config.over)
+    may_differ = read_may_differ(config.may_differ, records)
     if config.over == "seeds":
-        compare_over_seeds(records)
+        compare_over_seeds(records, may_differ)
     else:
-        compare_over_text(*records)
+        compare_over_text(records, may_differ)
 
 
-def compare_over_text(first: dict, second: dict) -> None:
+def compare_over_text(records: list[dict], may_differ: tuple[str, ...] = ()) -> None:
     """Print the ratio of two records at each length, with its interval."""
-    lengths = shared_lengths(first, second)
-    names = record_labels([first, second])
-    cells = [["context", *names, "ratio", "95% interval", "segments"]]
-    cells += [
-        comparison_row(length, first["lengths"][length], second["lengths"][length])
-        for length in lengths
+    names = record_labels(records)
+    columns = [
+        Column(name, record["pe"], [record], "perplexity", may_differ)
+        for name, record in zip(names, records, strict=True)
     ]
+    differences = print_warning(columns, may_differ)
+    cells = [["context", *names, "ratio", "95% interval", "segments"]]
+    for length in shared_lengths(*records):
+        row = comparison_row(length, *(record["lengths"][length] for record in records))
+        if columns[0].differing(columns[1]):
+            row[3:5] = [NOT_COMPARABLE, MISSING]
+        cells.append(row)
     print(Table(cells).markdown())
     print(
-        f"Perplexity of {names[0]} over that of {names[1]}; {describe_protocol(first)}; "
-        f"paired bootstrap, {DRAWS:,} draws of segments."
+        f"Perplexity of {names[0]} over that of {names[1]}; {describe_protocol(records[0])}; "
+        f"paired bootstrap, {DRAWS:,} draws of segments.{differences}"
     )
 
 
-def compare_over_seeds(records: list[dict]) -> None:
+def print_warning(columns: list[Column], may_differ: tuple[str, ...]) -> str:
+    """Print what prevents a comparison, and return a sentence on the settings that may differ."""
+    warning, differences = describe_differences(columns, may_differ)
+    if warning:
+        print(f"{warning}\n")
+    return differences
+
+
+def compare_over_seeds(records: list[dict], may_differ: tuple[str, ...] = ()) -> None:
     """Print the t-test over seeds of the first record's encoding against each other one.
 
     Raises InputError if a column of records shares fewer than two seeds with the first one.
     """
-    columns = make_columns(records, "perplexity")
+    columns = make_columns(records, "perplexity", may_differ)
     reference = next(column for column in columns if records[0] in column.records)
     others = [column for column in columns if column is not reference]
     if not others:
@@ -90,6 +112,7 @@ def compare_over_seeds(records: list[dict]) -> None:
                 f"{reference.label} and {column.label} have fewer than two seeds in common: "
                 "evaluate both with the same two or more seeds, trained by the same recipe"
             )
+    differences = print_warning(columns, may_differ)
     cells = [["context", "encoding", "perplexity", "difference", "t", "p", ""]]
     for length in reference.lengths():
         rows = [row for other in others if (row := seeds_row(reference, other, length))]
@@ -97,9 +120,10 @@ def compare_over_seeds(records: list[dict]) -> None:
             values = seed_values(reference, length)
             cells += [[f"{length:,}", reference.label, values, "", "", "", ""], *rows]
     print(Table(cells).markdown())
+    marks = explain_marks(reference.label, len(first_seeds))
     print(
         f"Perplexity, mean ± standard deviation over seeds; difference from {reference.label}; "
-        f"{describe_protocol(records[0])}. {explain_marks(reference.label, len(first_seeds))}"
+        f"{describe_protocol(records[0])}. {marks}{differences}"
     )
 
 
@@ -108,8 +132,10 @@ def seeds_row(reference: Column, other: Column, length: int) -> list[str] | None
     test = compare_seeds(reference.values_by_seed(length), other.values_by_seed(length))
     if test is None:
         return None
-    numbers = [f"{test.difference:+.3f}", f"{test.t:.2f}", f"{test.p:.2g}"]
-    return ["", other.label, seed_values(other, length), *numbers, test.mark]
+    numbers = [f"{test.difference:+.3f}", f"{test.t:.2f}", f"{test.p:.2g}", test.mark]
+    if reference.differing(other):
+        numbers = [NOT_COMPARABLE, MISSING, MISSING, ""]
+    return ["", other.label, seed_values(other, length), *numbers]
 
 
 def seed_values(column: Column, length: int) -> str:

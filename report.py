@@ -62,14 +62,12 @@ from reporting import claims, metrics, paper, reports, tables
 from reporting.claims import index, other_data, paper_tables, speed, training_lengths
 from reporting.columns import (
     Column,
-    describe_settings,
-    differing_settings,
     differing_texts,
     group_by_protocol,
     in_order,
     make_columns,
-    training_of,
 )
+from reporting.comparability import describe_differences, read_may_differ
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
@@ -117,8 +115,7 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
-    may_differ = tuple(name.strip() for name in config.may_differ.split(",") if name.strip())
-    out = Report(config.out_dir, config.verdicts, may_differ)
+    out = Report(config.out_dir, config.verdicts)
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
@@ -141,11 +138,7 @@ def main(argv=None):
     records = load_records(config.records)
     if printed:
         check_paper(config.paper, printed, records)
-    settings = {
-        name for each in records.values() if each.get("settings") for name in training_of(each)
-    }
-    if unknown := [name for name in may_differ if settings and name not in settings]:
-        raise InputError(*(cli.unknown(f"--may_differ {name}", name, settings) for name in unknown))
+    out.may_differ = read_may_differ(config.may_differ, records.values())
     perplexities = records_of(PERPLEXITY, records)
     accuracies = in_order(records_of(ACCURACY, records))
     speeds = records_of(SPEED, records)
@@ -171,11 +164,11 @@ def main(argv=None):
 class Report(Folder):
     """The files of a report, with its verdicts."""
 
-    def __init__(self, path: str, judges: bool, may_differ: tuple[str, ...]):
+    def __init__(self, path: str, judges: bool):
         super().__init__(path)
         self.judges = judges
         """whether the report has verdicts"""
-        self.may_differ = may_differ
+        self.may_differ: tuple[str, ...] = ()
         """settings in which runs that are compared may differ"""
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
@@ -298,7 +291,7 @@ def report_lengths(
         columns = make_columns(group, metric.key, out.may_differ)
         marks, caption = seed_marks(columns, matching)
         trained, short = trained_long_enough(columns)
-        warning, differences = describe_differences(trained, out.may_differ)
+        warning, differences = describe_differences(trained, out.may_differ, by_model=True)
         parts = [f"{metric.caption(group)}{caption}{differences}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
@@ -316,33 +309,6 @@ def report_lengths(
             # Records may lack the field that this plot shows.
             if name != "by_position" or all(name in entry for entry in entries):
                 out.add_plot(f"{name}{suffix}", partial(draw, columns))
-
-
-def describe_differences(columns: list[Column], may_differ: tuple[str, ...]) -> tuple[str, str]:
-    """Return a warning about settings that prevent comparisons, and a sentence on the others.
-
-    Sizes and training lengths are in the labels of the columns, and are judged separately.
-    """
-    models = {}
-    for column in columns:
-        first = column.records[0]
-        models.setdefault((first.get("size"), column.trained_at), []).append(first)
-    names = [name for group in models.values() for name in differing_settings(group)]
-    names = sorted({*names})
-    wrong = [name for name in names if name not in may_differ]
-    warning, sentence = "", ""
-    if wrong:
-        values = escape_markdown(describe_settings(columns, wrong))
-        warning = (
-            f"**Not comparable**, because the runs differ in more than encoding and seed: {values}."
-        )
-    shown = [name for name in names if name in may_differ]
-    if shown:
-        sentence = f" Settings that differ: {escape_markdown(describe_settings(columns, shown))}."
-    unknown = [each.label for each in columns if each.records[0].get("settings") is None]
-    if unknown:
-        sentence += f" Settings are unknown: {escape_markdown(', '.join(unknown))}."
-    return warning, sentence
 
 
 def trained_long_enough(columns: list[Column]) -> tuple[list[Column], list[Column]]:
