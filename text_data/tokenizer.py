@@ -80,6 +80,8 @@ class TiktokenTokenizer(Tokenizer):
         self.files = {}
 
     def encode_batch(self, texts):
+        if self.name == "bytes":  # a thousand times as fast as tiktoken
+            return [np.frombuffer(text.encode(), np.uint8) for text in texts]
         # tiktoken releases the GIL, so callers use threads.
         return [self.encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
@@ -97,24 +99,6 @@ class TiktokenTokenizer(Tokenizer):
         # A character may take several tokens: the decoder waits for all of its bytes.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         return lambda token: decoder.decode(self.token_bytes(token))
-
-
-class ByteTokenizer(TiktokenTokenizer):
-    """The bytes of UTF-8 and <|endoftext|>."""
-
-    def __init__(self):
-        import tiktoken
-
-        ranks = {bytes([byte]): byte for byte in range(256)}
-        special = {END_OF_TEXT: 256}
-        encoding = tiktoken.Encoding(
-            "bytes", pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens=special
-        )
-        super().__init__(encoding)
-
-    def encode_batch(self, texts):
-        # A thousand times as fast as tiktoken, with the same result.
-        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -203,6 +187,8 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     folder: has tokenizer.json, for a name with a hash. Raises InputError for an unknown name, a
     missing or changed tokenizer.json, and a vocabulary that is neither cached nor reachable.
     """
+    import tiktoken
+
     if "@" in name:
         folder = Path(folder or ".")
         tokenizer = HuggingFaceTokenizer(name.rpartition("@")[0], _read_files(folder))
@@ -213,15 +199,17 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
             )
         return tokenizer
     if name == "bytes":
-        return ByteTokenizer()
+        ranks = {bytes([byte]): byte for byte in range(256)}
+        encoding = tiktoken.Encoding(
+            name, pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={END_OF_TEXT: 256}
+        )
+        return TiktokenTokenizer(encoding)
     if name not in _names():
         raise InputError(
             f"unknown tokenizer '{name}': choose {', '.join(_names())}, bpe:N, "
             "hf:NAME_OR_FOLDER or the folder of a data set or run"
         )
     try:
-        import tiktoken
-
         return TiktokenTokenizer(tiktoken.get_encoding(name))
     # The errors of `requests` are OSErrors; a proxy's page instead of the file is a ValueError.
     except (OSError, ValueError) as error:
