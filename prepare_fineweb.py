@@ -21,6 +21,7 @@ With a higher --shards, or without it, shards are added to the existing ones.
 import functools
 import hashlib
 import itertools
+import math
 import os
 import shutil
 from dataclasses import dataclass
@@ -166,12 +167,11 @@ def download_shards(config: Config) -> None:
     meta = shards.Meta(folder, description)
     listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
     on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
-    if meta.content["complete"] and "available" in meta.content:
-        available = meta.content["available"]
-        wanted_count = min(config.shards or available, available)
-        if len(on_disk) == len(listed) >= wanted_count:
-            print(f"{folder} is already prepared: {tokenization.summarize(meta)}")
-            return
+    available = meta.content.get("available", math.inf)
+    is_whole = meta.content["complete"] and len(on_disk) == len(listed)
+    if is_whole and len(listed) >= min(config.shards or available, available):
+        print(f"{folder} is already prepared: {tokenization.summarize(meta)}")
+        return
 
     info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
     meta.content["revision"] = info.sha
@@ -189,21 +189,19 @@ def download_shards(config: Config) -> None:
     for file in wanted:
         if file in on_disk:
             meta.add_shard(wanted[file], on_disk[file])
+    download = functools.partial(
+        huggingface_hub.hf_hub_download,
+        repository,
+        repo_type="dataset",
+        revision=info.sha,
+        local_dir=folder / ".fetched",
+    )
     with tokenization.preparing(meta):
         for file in [file for file in wanted if file not in on_disk]:
+            name = f"{repository}: {file}"
             try:
-                with hub.input_errors(f"{repository}: {file}", remedy, False):
-                    downloaded = hub.with_retries(
-                        functools.partial(
-                            huggingface_hub.hf_hub_download,
-                            repository,
-                            paths[file],
-                            repo_type="dataset",
-                            revision=info.sha,
-                            local_dir=folder / ".fetched",
-                        ),
-                        f"{repository}: {file}",
-                    )
+                with hub.input_errors(name, remedy):
+                    downloaded = hub.with_retries(functools.partial(download, paths[file]), name)
                 if problems := shard_format.check_shard(Path(downloaded), version=1):
                     problem = problems[0].rpartition(": ")[0]
                     raise InputError(f"{repository}: {problem}: {remedy}")

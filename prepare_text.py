@@ -147,8 +147,12 @@ def split_documents(train_files, val_files, config):
     few_files = len(train_files) < config.val_every and not has_tables(train_files)
     for path in train_files:
         if hold_out and few_files:
-            parts = split_off_end(path, 1 / config.val_every)
-            documents = zip(("train", "val"), parts, strict=True)
+            size = path.stat().st_size
+            cut = next_line_start(path, 1 - 1 / config.val_every)
+            documents = [
+                ("train", read_text(path, 0, cut)),
+                ("val", read_text(path, cut, size)),
+            ]
         else:
             documents = (("train", pieces) for pieces in documents_of(path, config.text_column))
         for split, pieces in documents:
@@ -168,12 +172,6 @@ def documents_of(path: Path, text_column: str):
             yield text_sources.split_text(text)
     else:
         yield read_text(path, 0, path.stat().st_size)
-
-
-def split_off_end(path: Path, fraction: float) -> tuple:
-    """Return a file's text as two documents, cut at a line: the beginning, and this last part."""
-    cut = next_line_start(path, 1 - fraction)
-    return read_text(path, 0, cut), read_text(path, cut, path.stat().st_size)
 
 
 def next_line_start(path: Path, fraction: float) -> int:

@@ -73,12 +73,12 @@ def main(argv=None):
 
     def read_split(split):
         name = data_set.name if data_set else f"{config.source} ({split})"
-        return read_articles(name, files[split], remedy, "name the column of lines text")
+        return read_articles(name, files[split], remedy)
 
-    remedy_for_splits = "add text to its file, or remove the file"
+    add_text = "add text to its file, or remove the file"
     if config.source:
-        articles_of = ((split, read_split(split)) for split in files)
-        tokenization.check_splits(files, articles_of, remedy_for_splits)
+        articles = ((split, read_split(split)) for split in files)
+        tokenization.check_splits(files, articles, add_text)
     preparation = tokenization.Preparation(
         config,
         out_dir,
@@ -92,7 +92,7 @@ def main(argv=None):
         for split, writer in writers.items()
         for number, text in enumerate(read_split(split))
     )
-    preparation.write(documents, remedy_for_splits)
+    preparation.write(documents, add_text)
 
 
 def find_splits(folder: Path) -> dict[str, list[Path]]:
@@ -135,38 +135,27 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     return files
 
 
-def read_articles(name: str, files, remedy: str, column_remedy: str):
-    """Yield the text of every article of a split; arguments as `text_sources.read_rows`."""
-    rows = text_sources.read_rows(name, "text", files, remedy=remedy, column_remedy=column_remedy)
-    yield from articles(text for _, text in rows)
+def read_articles(name: str, files, remedy: str):
+    """Yield the text of every article of a split; arguments as `text_sources.read_rows`.
 
-
-def articles(rows):
-    """Yield the text of each article from rows of one line each.
-
-    A blank line is "" on the hub and " " in the files. In the text it is always " \\n".
+    A row is a line. A blank line is "" on the hub and " " in the files. In the text it is always
+    " \\n".
     """
-    lines = (row.rstrip("\n") if row.strip() else " " for row in rows)
-    article = []
+    rows = text_sources.read_rows(
+        name, "text", files, remedy=remedy, column_remedy="name the column of lines text"
+    )
+    lines = (row.rstrip("\n") if row.strip() else " " for _, row in rows)
+    article = ""
     before = " "
     for line, after in itertools.pairwise(itertools.chain(lines, [" "])):
-        is_title = before == after == " " and TITLE.fullmatch(line.strip())
-        if is_title:
-            if not is_blank(article):
-                yield join_lines(article)
-            article = []
-        article.append(line)
+        if before == after == " " and TITLE.fullmatch(line.strip()):
+            if article.strip():
+                yield article
+            article = ""
+        article += f"{line}\n"
         before = line
-    if not is_blank(article):
-        yield join_lines(article)
-
-
-def is_blank(lines: list[str]) -> bool:
-    return not any(line.strip() for line in lines)
-
-
-def join_lines(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    if article.strip():
+        yield article
 
 
 if __name__ == "__main__":

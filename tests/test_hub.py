@@ -335,10 +335,10 @@ def test_wikitext_keeps_its_revision(hub, tmp_path, monkeypatch):
     before = file.read_bytes()
     read_articles = prepare_wikitext.read_articles
 
-    def change_and_read(name, files, *remedies):
+    def change_and_read(name, files, remedy):
         if files.args == ("validation",):
             hub_examples.write_parquet(file, {"text": ["", " = Changed = \n", "", " New . \n"]})
-        yield from read_articles(name, files, *remedies)
+        yield from read_articles(name, files, remedy)
 
     monkeypatch.setattr(prepare_wikitext, "read_articles", change_and_read)
     try:

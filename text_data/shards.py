@@ -16,6 +16,7 @@ mark (the document, file and row from which the next shard can be read).
 
 import contextlib
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Annotated
 
@@ -93,24 +94,17 @@ class ShardWriter:
 
     def _finished_shards(self) -> list[dict]:
         """Return the entries before the first missing file; remove the others from meta."""
-        records = [self.meta.split_record(name) for name in dict.fromkeys(self.splits)]
-        entries = [entry for record in records for entry in record["shards"]]
-        kept = []
-        for entry in entries:
-            if not (self.meta.folder / entry["file"]).exists():
-                break
-            if "next" not in entry:
-                raise InputError(
-                    f"{self.meta.folder / META} is corrupt (field next of {entry['file']} is "
-                    f"missing): remove {self.meta.folder} and prepare it again"
-                )
-            kept.append(entry)
+        listed = {name: self.meta.shards_of(name) for name in self.splits}
+
+        def is_finished(entry):
+            return "next" in entry and (self.meta.folder / entry["file"]).exists()
+
+        entries = [entry for split in listed.values() for entry in split]
+        kept = list(itertools.takewhile(is_finished, entries))
         if len(kept) < len(entries):
             self.meta.content["complete"] = False
-            for record in records:
-                record["shards"] = [entry for entry in record["shards"] if entry in kept]
-                for total in ("documents", "tokens"):
-                    record[total] = sum(entry[total] for entry in record["shards"])
+        for name, split in listed.items():
+            self.meta.list_shards(name, [entry for entry in split if entry in kept])
         return kept
 
     @property
@@ -216,13 +210,17 @@ class Meta:
 
     def add_shard(self, split: str, entry: dict) -> None:
         """List a shard that is on disk: {"file", "documents", "tokens", "sha256", ...}."""
-        record = self.split_record(split)
-        record["shards"] = sorted([*record["shards"], entry], key=lambda shard: shard["file"])
-        for total in ("documents", "tokens"):
-            record[total] += entry[total]
+        entries = [*self.shards_of(split), entry]
+        self.list_shards(split, sorted(entries, key=lambda shard: shard["file"]))
 
-    def split_record(self, name: str) -> dict:
-        return self.content["splits"].setdefault(name, {"documents": 0, "tokens": 0, "shards": []})
+    def shards_of(self, split: str) -> list[dict]:
+        """Return the entries of a split."""
+        return self.content["splits"].get(split, {"shards": []})["shards"]
+
+    def list_shards(self, split: str, entries: list[dict]) -> None:
+        """Replace the entries of a split, and count its documents and tokens."""
+        totals = {key: sum(entry[key] for entry in entries) for key in ("documents", "tokens")}
+        self.content["splits"][split] = {**totals, "shards": entries}
 
     def remove(self) -> None:
         """Delete the shards, meta.json, the tokenizer, and the folder if it is empty then.
