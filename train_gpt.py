@@ -243,12 +243,12 @@ class Trainer:
         from generation import sampling
 
         assert self.tokenizer is not None  # by open_tokenizer
-        end, size = self.tokenizer.eot, self.tokenizer.vocab_size
+        end = self.tokenizer.eot
         config = sampling.SamplingConfig(max_new_tokens=SAMPLE_TOKENS)
         self.model.eval()
         with torch.compiler.set_stance("force_eager"):
             where = self.device, self.dtype
-            steps = list(sampling.generate(self.model, [[end]], config, size, end, *where))
+            steps = list(sampling.generate(self.model, [[end]], config, end, *where))
         self.model.train()
         text = self.tokenizer.decode([tokens[0] for tokens in steps if tokens])
         self.print_line(f"sample: {text}")

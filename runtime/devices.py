@@ -4,10 +4,10 @@ device, dtype = select_device("auto", "auto")  # prints the choice and the reaso
 with autocast(device, dtype): ...
 """
 
+import bisect
 import contextlib
 import ctypes
 import itertools
-import math
 import os
 import platform
 import re
@@ -308,15 +308,9 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
     return max(itertools.accumulate((size for _, size in changes), initial=0))
 
 
-def divisors(number: int) -> list[int]:
-    """Return all divisors of a number from 1 on, ascending."""
-    lower = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
-    return sorted({*lower, *(number // count for count in lower)})
-
-
 def largest_divisor(number: int, limit: int) -> int:
     """Return the largest divisor of a number that is at most `limit`, which is at least 1."""
-    return max(count for count in divisors(number) if count <= limit)
+    return next(count for count in range(min(limit, number), 0, -1) if number % count == 0)
 
 
 def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:
@@ -324,16 +318,18 @@ def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> 
 
     candidates: ascending; found by bisection.
     """
-    fits, too_large = -1, len(candidates)  # indices
-    while too_large - fits > 1:
-        middle = (fits + too_large) // 2
+
+    def is_too_large(candidate: int) -> bool:
         try:
-            attempt(candidates[middle])
-            fits = middle
+            attempt(candidate)
+            return False
         except torch.OutOfMemoryError:
-            too_large = middle
-        torch.cuda.empty_cache()
-    return candidates[fits] if fits >= 0 else None
+            return True
+        finally:
+            torch.cuda.empty_cache()
+
+    fitting = bisect.bisect_left(candidates, True, key=is_too_large)
+    return candidates[fitting - 1] if fitting else None
 
 
 def find_micro_batch(
@@ -361,7 +357,8 @@ def find_micro_batch(
         loss.backward()
         del held
 
-    largest = largest_that_fits(attempt, divisors(sequences))
+    divisors = [count for count in range(1, sequences + 1) if sequences % count == 0]
+    largest = largest_that_fits(attempt, divisors)
     model.zero_grad()
     largest = min(processes.gather(largest or 0))
     if not largest:

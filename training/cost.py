@@ -31,26 +31,27 @@ MEASURED_TOKENS = 256  # of one sequence, if a full one has more than STEP_FLOPS
 
 @dataclass
 class Cost:
-    """Cost of one training or evaluation. model: without memory; epochs: as in "0.5 epochs of".
-
-    notes: lines on what may not be intended.
-    """
+    """Cost of one training or evaluation."""
 
     model: GPT
+    """without memory"""
     epochs: str
+    """as in "0.5 epochs of 12,004\""""
     notes: list[str]
-    parameters: int
-    steps: int
+    """on what may not be intended"""
     tokens: int
+    targets: int
+    """tokens of a sequence whose logits are computed"""
     flops_per_token: float
-    targets: float
-    """fraction of the tokens whose logits are computed"""
-    checkpoint_gb: float
-    """weights and AdamW's two moments, 4 bytes each"""
 
     @property
     def flops(self) -> float:
         return self.flops_per_token * self.tokens
+
+    @property
+    def checkpoint_gb(self) -> float:
+        """Weights and AdamW's two moments, 4 bytes each."""
+        return 12 * self.model.parameter_count() / 1e9
 
 
 def estimate_cost(config, vocab_size: int | None = None) -> Cost:
@@ -61,12 +62,12 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     multiple of block_size, and if the data cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
+    notes = []
     if Path(config.data).is_dir():
         train = settings.make_windows(config, Shards(config.data, "train", "never"))
         vocab_size = train.padded_vocab_size
         epochs, notes = metrics.describe_epochs(config, train), settings.notes(config, train)
     else:
-        notes = []
         is_default = config.data == settings.Config.data
         vocab_size = vocab_size or (BYTES if is_default else GPTConfig.vocab_size)
         epochs = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
@@ -78,30 +79,23 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
         "mlm": masked_count(config.block_size, config.mask_rate),
         "recall": recall_task.TARGETS,
     }[config.objective]
-    parameters = model.parameter_count()
-    return Cost(
-        model=model,
-        epochs=epochs,
-        notes=notes,
-        parameters=parameters,
-        steps=config.steps,
-        tokens=config.steps * config.tokens_per_step,
-        flops_per_token=model.flops_per_token(config.block_size, targets),
-        targets=targets / config.block_size,
-        checkpoint_gb=12 * parameters / 1e9,
-    )
+    tokens = config.steps * config.tokens_per_step
+    flops_per_token = model.flops_per_token(config.block_size, targets)
+    return Cost(model, epochs, notes, tokens, targets, flops_per_token)
 
 
 def describe_cost(config) -> str:
     """Return a text with parameters, tokens, epochs, FLOPs, hours and disk of a training run."""
     cost = estimate_cost(config)
-    formula = f"{cost.flops_per_token:.3g} a token = 6 N + 12 L C T, N = {cost.parameters:,}"
+    parameters = cost.model.parameter_count()
+    formula = f"{cost.flops_per_token:.3g} a token = 6 N + 12 L C T, N = {parameters:,}"
     if config.objective != "clm":
-        formula += f", of the logits for {cost.targets:.1%} of the tokens"
+        fraction = cost.targets / config.block_size
+        formula += f", of the logits for {fraction:.1%} of the tokens"
     files = 1 + config.keep_checkpoints
     lines = [
         cost.model.describe(),
-        f"{cost.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens "
+        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens "
         f"({cost.epochs})",
         f"{cost.flops:.3g} FLOPs: {formula}",
         describe_time(cost.flops, measure_cpu(config, cost.model.config.vocab_size)),
@@ -203,9 +197,9 @@ def describe_costs(
     width = max(10, len(machine))
     lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>{width}}  job"]
     for name, cost in costs.items():
-        time = describe_seconds(cost.flops / speed)
+        parameters, time = cost.model.parameter_count(), describe_seconds(cost.flops / speed)
         lines.append(
-            f"{cost.parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {time:>{width}}  {name}"
+            f"{parameters:>13,} {cost.tokens:>15,} {cost.flops:>8.2g} {time:>{width}}  {name}"
         )
     flops = sum(cost.flops for cost in costs.values())
     lines.append(f"total of {len(trainings)} trainings: {flops:.3g} FLOPs")

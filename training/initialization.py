@@ -6,8 +6,6 @@ initialize_from(model, "runs/rope", checkpoint, tokenizer)
 import operator
 from pathlib import Path
 
-from runtime import plugins
-from runtime.files import run_folder_of
 from runtime.loading import load_weights
 
 import pe_spec
@@ -24,8 +22,6 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     if the network or the tokenizer differs, or if a table belongs to another training length.
     """
     old, new = checkpoint["gpt"], model.config
-    if old["pe"] == new.pe:
-        plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     problems = []
     for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale"):
         old_value, new_value = old[name], getattr(new, name)

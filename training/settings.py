@@ -186,19 +186,21 @@ def inherit(values: dict, given: set[str]) -> dict:
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
     if "size" in given:
         names -= set(SHAPE)  # null means the value of the size
-    if not values["init_from"] or not names:
-        return {}
-    is_resumed = values["resume"] and list_checkpoints(values["out_dir"])
+    if not values["init_from"]:
+        names = set()
+    is_resumed = values["resume"] and bool(list_checkpoints(values["out_dir"]))
     run = values["out_dir"] if is_resumed else values["init_from"]
     if is_resumed:
         checkpoint, _ = load_newest_intact(run, weights=False)
-    else:
+    elif run:
         checkpoint = load_checkpoint(run, weights=False, check_plugins=False)
-    if "pe" in names and not (is_resumed and values["plugin"]):
+    else:
+        return {}
+    has_encoding = "pe" in names or checkpoint["gpt"]["pe"] == values["pe"]
+    if has_encoding and not (is_resumed and values["plugin"]):
         plugins.check_loaded(checkpoint["config"], run_folder_of(run))
-    provided = checkpoint["config"]  # as recorded: null stays null, so that nothing changes
+    provided = config = checkpoint["config"]  # as recorded: null stays null
     if not is_resumed:
-        config = checkpoint["config"]
         objective = "clm" if checkpoint["gpt"]["causal"] else "mlm"
         data = {"objective": config.get("objective", objective), "data": config.get("data")}
         provided = checkpoint["gpt"] | data
@@ -325,21 +327,8 @@ def check(config) -> list[str]:
         encodings = config.gpt_config(vocab_size=64).encodings
         config.plugin = plugins.recorded(encodings)
     except InputError as error:
-        problems += _missing_plugin(config) or error.problems
+        problems += error.problems
     return problems
-
-
-def _missing_plugin(config) -> list[str]:
-    """Return a line if --resume lacks the plugin that defines the encoding of its run."""
-    if not (config.resume and list_checkpoints(config.out_dir)):
-        return []
-    trained, _ = load_newest_intact(config.out_dir, weights=False)
-    try:
-        if trained["gpt"]["pe"] == config.pe:
-            plugins.check_loaded(trained["config"], config.out_dir)
-    except InputError as error:
-        return [*error.problems]
-    return []
 
 
 def describe_encodings() -> str:

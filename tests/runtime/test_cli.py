@@ -256,10 +256,9 @@ def test_network_larger_than_the_memory_is_refused_before_it_is_made(refused, da
     assert not (tmp_path / "run").exists()
 
 
-def test_divisors():
-    for number in range(1, 200):
-        assert devices.divisors(number) == [n for n in range(1, number + 1) if number % n == 0]
-    assert devices.divisors(10**9)[-1] == 10**9
+def test_largest_divisor():
+    for limit, expected in ((1, 1), (5, 4), (11, 6), (12, 12), (10**9, 12)):
+        assert devices.largest_divisor(12, limit) == expected
 
 
 def test_huge_micro_batch_is_the_whole_step(data_dir, tmp_path, capsys):
