@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The first hour of a new user, offline: an encoding, a data set, a tokenizer and a run of one's own.
+# The first hour of a new user, offline: data, an encoding, a model and a sweep of one's own.
 #
 #     bash scripts/first_hour.sh              # in the active environment
 #     FRESH=1 bash scripts/first_hour.sh      # in a new virtual environment without Triton
 #
-# Runs commands of README.md and docs/ on tiny data and checks what they print. The hub is a local server
-# (tests/hub_server.py). Outputs are in a temporary folder, or in OUT (a new folder), which is kept.
+# Runs commands of README.md and docs/ on tiny data, checks what they print, and ends with a summary. The
+# hub is a local server (tests/hub_server.py). Outputs are in a temporary folder, or in OUT (a new
+# folder), which is kept. tests/test_scripts.py runs this script.
 #
 # Cost: about two minutes of one CPU core; the installation with FRESH=1 takes a minute more.
 
@@ -15,41 +16,33 @@ export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=1 WANDB_MODE=offline
 unset HF_TOKEN
 server="" temporary=""
 trap '[ -z "$server" ] || kill "$server"; [ -z "$temporary" ] || rm -rf "$temporary"' EXIT
-if [ -n "${OUT:-}" ]; then
-    mkdir "$OUT"
-else
-    temporary=$(mktemp -d)
-    OUT=$temporary
-fi
+if [ -z "${OUT:-}" ]; then OUT=$(mktemp -d) temporary=$OUT; else mkdir "$OUT"; fi
 OUT=$(cd "$OUT" && pwd)
-checks=0
+checks=0 summary=""
 
-# expect TEXT COMMAND...: run a command that must succeed and print the text.
-expect() {
-    echo "+ ${*:2}"
-    if ! "${@:2}" >"$OUT/output" 2>&1 || ! grep -qF -e "$1" "$OUT/output"; then
-        tail -n 20 "$OUT/output"
-        echo "error: the command above failed, or did not print '$1'" >&2
-        exit 1
-    fi
-    checks=$((checks + 1))
+# part NAME: begin a part of the summary; without a name, end the last one.
+part() {
+    if [ -n "${name:-}" ]; then summary+="$name: $checks commands, $((SECONDS - start)) s"$'\n'; fi
+    name=${1:-} start=$SECONDS checks=0
 }
 
-# refuse TEXT COMMAND...: run a command that must exit with status 2 and print one line with the text.
-refuse() {
+# check STATUS ERRORS TEXT COMMAND...: run a command, which must exit with this status and print the text
+# and so many lines that start with "error: ".
+check() {
     local status=0
-    echo "+ ${*:2}   # refused"
-    "${@:2}" >"$OUT/output" 2>"$OUT/errors" || status=$?
-    if [ $status != 2 ] || [ "$(grep -c '^error: ' "$OUT/errors")" != 1 ] || ! grep -qF -e "$1" "$OUT/errors"; then
-        tail -n 20 "$OUT/output" "$OUT/errors"
-        echo "error: status $status, expected 2 and one line with '$1'" >&2
+    echo "+ ${*:4}"
+    "${@:4}" >"$OUT/output" 2>&1 || status=$?
+    if [ $status != "$1" ] || [ "$(grep -c '^error: ' "$OUT/output")" != "$2" ] || ! grep -qF -e "$3" "$OUT/output"; then
+        tail -n 20 "$OUT/output"
+        echo "error: status $status, expected $1, $2 lines of errors, and '$3'" >&2
         exit 1
     fi
     checks=$((checks + 1))
 }
+expect() { check 0 0 "$@"; }
+refuse() { check 2 1 "$@"; }
 
-# Install
-
+part "Installation"
 if [ -n "${FRESH:-}" ]; then
     python3 -m venv "$OUT/venv"
     source "$OUT/venv/bin/activate"
@@ -60,35 +53,56 @@ if [ -n "${FRESH:-}" ]; then
 fi
 expect "g_i (S_i - S_j)" python train_gpt.py --list
 
-# An encoding of one's own: the first example of docs/adding_an_encoding.md
+part "Data: text, jsonl, parquet, zst, nanoGPT, llm.c"
+mkdir "$OUT/texts" "$OUT/nanogpt" "$OUT/llmc"
+python - "$OUT" <<'PYTHON'
+import contextlib
+import json
+import sys
+from pathlib import Path
 
-mkdir "$OUT/texts"
-for number in 1 2 3; do
-    for line in $(seq 300); do echo "Text $number, line $line of $((line * line))."; done >"$OUT/texts/$number.txt"
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+out = Path(sys.argv[1])
+for n in range(1, 4):
+    lines = [f"Text {n}, line {line} of {line * line}.\n" for line in range(300)]
+    (out / f"texts/{n}.txt").write_text("".join(lines))
+(out / "texts/page.html").write_text("<html>")
+rows = [{"id": n, "text": f"Row {n}, café."} for n in range(40)]
+lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+(out / "rows.jsonl").write_bytes(lines)
+pa.parquet.write_table(pa.Table.from_pylist(rows), out / "rows.parquet")
+with contextlib.suppress(ValueError), fsspec.open(out / "rows.jsonl.zst", "wb", compression="zstd") as file:
+    file.write(lines)
+for split, count in ("train", 4000), ("val", 1000):
+    np.arange(count, dtype="<u2").tofile(out / f"nanogpt/{split}.bin")
+header = np.zeros(256, dtype="<i4")
+header[:3] = 20240520, 1, 4000
+for name in "fineweb_val_000000", "fineweb_train_000001":
+    tokens = np.arange(4000, dtype="<u2").tobytes()
+    (out / f"llmc/{name}.bin").write_bytes(header.tobytes() + tokens)
+PYTHON
+prepare=(python prepare_text.py)
+expect "page.html" "${prepare[@]}" "$OUT/texts" --tokenizer bpe:300 --out_dir "$OUT/data"
+if [ ! -e "$OUT/rows.jsonl.zst" ]; then
+    touch "$OUT/rows.jsonl.zst"
+    refuse "install backports.zstd" "${prepare[@]}" "$OUT/rows.jsonl.zst" --out_dir "$OUT/zst"
+    rm "$OUT/rows.jsonl.zst"
+fi
+for file in "$OUT"/rows.*; do
+    expect "of 38 documents" "${prepare[@]}" "$file" --out_dir "$OUT/${file##*.}/rows"
+    cmp "$OUT"/{jsonl,"${file##*.}"}/rows/rows_train_000000.bin
 done
-echo "<html>" >"$OUT/texts/page.html"
+expect "GPT-2 has all tokens" "${prepare[@]}" --verify --out_dir "$OUT/llmc"
+
+part "An encoding of your own" # the first example of docs/adding_an_encoding.md
 sed -n '/^"""my_encoding.py/,/^```$/p' docs/adding_an_encoding.md | grep -v '^```' >"$OUT/my_encoding.py"
-cat >"$OUT/tiny.yaml" <<'YAML'
-size: custom
-n_layer: 2
-n_head: 2
-n_embd: 16
-block_size: 32
-tokens_per_step: 256
-micro_batch: 8
-steps: 8
-warmup_steps: 2
-lr: 1.0e-2
-min_lr: 1.0e-3
-log_every: 4
-val_every: 4
-val_tokens: 256
-checkpoint_every: 4
-YAML
 mine=$OUT/runs/recency plugin=(--plugin "$OUT/my_encoding.py")
-train=(python train_gpt.py --config "$OUT/tiny.yaml")
+train=(python train_gpt.py --config configs/smoke.yaml --steps 8 --log_every 4 --checkpoint_every 4)
 expect "causality" python check_encoding.py "$OUT/my_encoding.py" --speed false
-expect "page.html" python prepare_text.py "$OUT/texts" --tokenizer bpe:300 --out_dir "$OUT/data"
 expect "step 8/8" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard --out_dir "$mine"
 refuse "$mine/my_encoding.py" python sample.py "$mine"
 expect "tokens/s" python sample.py "$mine" "${plugin[@]}" --prompt "Text 1" --max_new_tokens 20
@@ -111,7 +125,7 @@ expect "generated: <|endoftext|>Text 1" env -C "$OUT" HF_HUB_OFFLINE=1 python lo
 echo "# changed" >>"$OUT/my_encoding.py"
 refuse "--override plugin" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --out_dir "$mine" --resume
 
-# A run of one's own: train further, change the encoding
+part "A run of your own: train further, change the encoding"
 
 plugin=(--plugin "$mine/my_encoding.py")
 expect "step 12/12" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard \
@@ -121,29 +135,15 @@ refuse "pass --override lr" "${train[@]}" --data "$OUT/data" --pe recency "${plu
 expect "alibi" python train_gpt.py --init_from "$mine" "${plugin[@]}" --pe alibi --data "$OUT/data" --steps 2 \
     --tokens_per_step 256 --micro_batch 8 --warmup_steps 0 --out_dir "$OUT/runs/alibi"
 
-# Data and tokenizers of others: nanoGPT, llm.c, Hugging Face
-
-mkdir "$OUT/nanogpt"
-python -c "
-import sys
-import numpy as np
-for split, count in ('train', 4000), ('val', 1000):
-    np.arange(count, dtype='<u2').tofile(f'{sys.argv[1]}/{split}.bin')" "$OUT/nanogpt"
 expect "GPT-2" "${train[@]}" --data "$OUT/nanogpt" --pe rope --steps 2 --out_dir "$OUT/runs/nanogpt"
-mkdir "$OUT/llmc"
-python -c "
-import sys
-import numpy as np
-header = np.zeros(256, dtype='<i4')
-header[:3] = 20240520, 1, 4000
-for name in 'fineweb_val_000000', 'fineweb_train_000001':
-    with open(f'{sys.argv[1]}/{name}.bin', 'wb') as file:
-        file.write(header.tobytes() + np.arange(4000, dtype='<u2').tobytes())" "$OUT/llmc"
-expect "GPT-2 has all tokens" python prepare_text.py --verify --out_dir "$OUT/llmc"
+
+part "A model and a sweep of your own"
+expect "loss after 100 steps" python -m examples.own_model rope+cable
+expect "| rope+cable-lr2e-3 |" bash scripts/table1_wikitext.sh --scale smoke --encodings rope+cable \
+    --sweep lr=1e-3,2e-3 --data "$OUT/data" --runs "$OUT/runs"
+
+part "The hub: a tokenizer, FineWeb-Edu, WikiText-103, the weights of GPT-2"
 expect "stored as uint16" python prepare_text.py "$OUT/texts" --tokenizer "hf:$OUT/exported" --out_dir "$OUT/hf"
-
-# The hub: FineWeb-Edu, WikiText-103 and GPT-2's weights
-
 python tests/hub_server.py "$OUT/hub" --examples >"$OUT/server" &
 server=$!
 until grep -q HF_ENDPOINT= "$OUT/server"; do
@@ -158,4 +158,5 @@ expect "M parameters" python import_pretrained.py gpt2 --out_dir "$OUT/runs/gpt2
 refuse "does-not/exist" python prepare_fineweb.py --dataset does-not/exist --tokenizer bytes --out_dir "$OUT/none"
 grep -q '"revision"' "$OUT/fineweb-edu/meta.json" "$OUT/wikitext103/meta.json"
 
-echo "first hour: $checks commands printed what the documentation says"
+part
+printf '%sfirst hour: all commands printed what the documentation says\n' "$summary"

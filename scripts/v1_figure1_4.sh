@@ -14,8 +14,5 @@ python run_experiment.py --name v1_figure1_4/figure1 --data fineweb-edu --train 
     --encodings $encodings --perplexity 512,1024,2048,4096,8192,16384 "$@"
 python run_experiment.py --name v1_figure1_4/medium --encodings $encodings --paper cable_v1_section5.2_speed \
     --commands \
-    "bench.py train --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
-        --micro_batch {batch:16}
-        --repeats {repeats} {plugins} --out {out}/train.json" \
-    "bench.py generate --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
-        --repeats {repeats} {plugins} --out {out}/generate.json" "$@"
+    "bench.py train generate --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
+        --micro_batch {batch:16} --repeats {repeats} {plugins} --out {out}/speed.json" "$@"
