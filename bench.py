@@ -18,12 +18,9 @@ prepare    a jsonl or parquet file to shards, compared with tiktoken alone on al
 compare    one table of ratios to other people's code; what is missing is named and skipped
 growth     seconds per token of train, generate and eval, with one sequence at each context
 
-docs/performance.md describes `compare`, `growth` and --against, and how ratios are computed.
-
-Cases are interleaved (A B C A B C), after one round that is not counted. `rope` and `nope` are
-always measured; every other encoding is measured together with them. Speeds are those of the median
-round. For attention on a GPU, time is GPU time: launching kernels takes the host longer than a
-small problem takes the GPU.
+docs/performance.md describes `compare`, `growth` and --against. Cases are interleaved (A B C A B
+C), after one round that is not counted. `rope` and `nope` are measured together with every other
+encoding. Speeds are those of the median round. Attention on a GPU is timed on the GPU.
 
 memory     bytes of a separate round: train: weights, gradients, AdamW's moments and activations;
            attention: what the round allocates; generate: the KV cache
@@ -125,17 +122,16 @@ class Config:
     """JSON file for the record, with hardware and versions"""
 
     def __post_init__(self):
-        known = ", ".join(ALL)
-        unknown = [name for name in self.what if name not in ALL]
-        problems = [f"unknown benchmark '{name}': choose from {known}" for name in unknown]
+        known, problems = ", ".join(ALL), []
+        for name in self.what:
+            if name not in ALL:
+                problems.append(f"unknown benchmark '{name}': choose from {known}")
+            if name in ALONE and len(self.what) > 1:
+                problems.append(f"{name} has a record of its own: remove the other benchmarks")
+            if name in ("generate", *ALONE) and self.objective == "mlm":
+                problems.append(f"{name} needs decoders: remove it or --objective mlm")
         if not self.what:
             problems.append(f"name a benchmark: {known}")
-        alone = [name for name in ALONE if name in self.what]
-        if alone and len(self.what) > 1:
-            problems.append(f"{alone[0]} has a record of its own: remove the other benchmarks")
-        decoders = [name for name in ("generate", *ALONE) if name in self.what]
-        if decoders and self.objective == "mlm":
-            problems.append(f"{decoders[0]} needs decoders: remove it or --objective mlm")
         if "compare" in self.what and "," in self.context:
             problems.append("compare measures one context: pass a single --context")
         if "growth" in self.what and len(self.own_names()) > 1:
@@ -225,7 +221,19 @@ def measure(
 
     trained: model and checkpoint of --run.
     """
-    result, names = new_result(name, config, device, dtype, trained)
+    result = header(name, config, device, dtype) | {"contexts": {}}
+    names, layers, causal = config.names(), 1, config.objective == "clm"
+    if trained:
+        gpt_config = trained[0].config
+        names = list(dict.fromkeys((*BASELINES, gpt_config.pe)))
+        layers, causal = gpt_config.n_layer, gpt_config.causal
+        run = Path(config.run or "").name
+        result |= {"run": run, "model": gpt_config.size, "biases": {}}
+    if not causal:
+        result["objective"] = "mlm"
+    if result["compile"]:
+        # Models of all encodings, paths and layers share the same code objects.
+        torch._dynamo.config.recompile_limit = 16 * len(names) * layers
     clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
     peak = devices.peak_flops(device, dtype)
     for context in config.contexts():
@@ -236,7 +244,7 @@ def measure(
             device=device,
             dtype=dtype,
             compile=result["compile"],
-            causal="objective" not in result,
+            causal=causal,
             against=config.against,
             shape={"vocab_size": config.vocab_size},
         )
@@ -288,11 +296,9 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
 def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
     """Yield the comparison with other people's code after each of its rows."""
     (context,) = config.contexts()
-    compiles = bool(config.compile)
-    setting = Setting(
-        config.model, config.micro_batch, context, device, dtype, compiles, against="transformers"
-    )
-    result = header(config, device, dtype, compiles)
+    result = header("compare", config, device, dtype)
+    shape, compiles = (config.micro_batch, context), result["compile"]
+    setting = Setting(config.model, *shape, device, dtype, compiles, against="transformers")
     result |= {"context": context, "rows": [], "skipped": {}}
     for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
         result["rows"].append(row)
@@ -312,10 +318,10 @@ def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterato
 
 def measure_growth(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
     """Yield the seconds of GROWING at each context, after each of them."""
-    compiles = bool(config.compile)
-    result = header(config, device, dtype, compiles)
+    result = header("growth", config, device, dtype)
+    compiles = result["compile"]
     (pe,) = config.own_names()
-    result |= {"micro_batch": 1, "encoding": pe, "lengths": {name: {} for name in GROWING}}
+    result |= {"encoding": pe, "lengths": {name: {} for name in GROWING}}
     for context in config.contexts():
         setting = Setting(config.model, 1, context, device, dtype, compiles)
         if compiles:
@@ -333,44 +339,19 @@ def measure_growth(config: Config, device: torch.device, dtype: torch.dtype) -> 
             yield result
 
 
-def header(config: Config, device: torch.device, dtype: torch.dtype, compiles: bool) -> dict:
+def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """Return the part of a result that says how it was measured."""
+    compiles = config.compile
+    if compiles is None:
+        compiles = device.type == "cuda" and name in ("train", "attention")
     return {
         "model": config.model,
-        "micro_batch": config.micro_batch,
+        "micro_batch": 1 if name in ("generate", "growth") else config.micro_batch,
         "device": devices.describe(device),
         "dtype": str(dtype).removeprefix("torch."),
         "compile": compiles,
         "repeats": config.repeats,
     }
-
-
-def new_result(
-    name: str,
-    config: Config,
-    device: torch.device,
-    dtype: torch.dtype,
-    trained: tuple[GPT, dict] | None,
-) -> tuple[dict, list[str]]:
-    """Return a result without numbers, and the encodings to measure."""
-    compiles = config.compile
-    if compiles is None:
-        compiles = device.type == "cuda" and name in ("train", "attention")
-    result = header(config, device, dtype, compiles) | {"contexts": {}}
-    if name == "generate":
-        result["micro_batch"] = 1
-    names, layers, causal = config.names(), 1, config.objective == "clm"
-    if trained and config.run:
-        gpt_config = trained[0].config
-        names = list(dict.fromkeys((*BASELINES, gpt_config.pe)))
-        layers, causal = gpt_config.n_layer, gpt_config.causal
-        result |= {"run": Path(config.run).name, "model": gpt_config.size, "biases": {}}
-    if not causal:
-        result["objective"] = "mlm"
-    if compiles:
-        # Models of all encodings, paths and layers share the same code objects.
-        torch._dynamo.config.recompile_limit = 16 * len(names) * layers
-    return result, names
 
 
 def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:
@@ -392,19 +373,14 @@ def benchmark_preparation(config: Config) -> dict:
     assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
     with tempfile.TemporaryDirectory() as folder:
         source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
-        rows = text_sources.read_rows(str(source), config.text_column, [source])
-        texts = [text for _, text in rows]
-        if not texts:
-            raise InputError(f"{source} holds no rows: pass another --source")
-
+        rows_of = str(source), config.text_column, [source]
+        texts = [text for _, text in text_sources.read_rows(*rows_of)]
         content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}
 
         def prepare_shards():
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), content)
             writer = shards.ShardWriter(meta, "train", 10**8)
-            rows = text_sources.read_rows(
-                str(source), config.text_column, [source], on_state=writer.save_source_state
-            )
+            rows = text_sources.read_rows(*rows_of, on_state=writer.save_source_state)
             documents = ((writer, number, text) for number, text in rows)
             tokenization.tokenize_documents(documents, tokenizer, [writer])
             return meta

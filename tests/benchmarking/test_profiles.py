@@ -9,9 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarking import kernel_resources, kernel_times
-from errors import InputError
-from triton_attention import kernels
+from benchmarking import kernel_times
 
 
 def test_table_of_an_rtx_4090():
@@ -19,9 +17,8 @@ def test_table_of_an_rtx_4090():
 
     Tiles for distances are larger than those without a bias, so they take more of it.
     """
-    command = [sys.executable, "-m", "benchmarking.kernel_resources", "--arch", "89"]
     done = subprocess.run(
-        [*command, "--kinds", "none,decay,distance"],
+        [sys.executable, "-m", "tests.kernel_resources", "89", "none", "decay", "distance"],
         cwd=ROOT,
         text=True,
         capture_output=True,
@@ -36,12 +33,6 @@ def test_table_of_an_rtx_4090():
         assert 32 < int(registers) <= 255
         assert 16 <= int(shared) <= 99
     assert int(cells["none"][0][2]) < int(cells["distance"][0][2])
-
-
-def test_interpreter_cannot_compile(monkeypatch):
-    monkeypatch.setattr(kernels.INTERPRETED, "value", True)
-    with pytest.raises(InputError, match="unset TRITON_INTERPRET"):
-        kernel_resources.main([])
 
 
 # Profile of a training step

@@ -1,90 +1,60 @@
 """Registers, spills and shared memory of the Triton kernels, compiled without a GPU.
 
-    python -m benchmarking.kernel_resources
-    python -m benchmarking.kernel_resources --arch 80 --kinds decay,distance
+    python -m tests.kernel_resources                    # an H100
+    python -m tests.kernel_resources 80 decay distance  # an A100 (89: an RTX 4090), kinds of bias
 
 The causal kernels are compiled in bf16 at head dimension 64. A row is a kind of bias, a column a
 kernel. A cell has the registers of a thread, the bytes of its stack (what spills out of the
-registers), and the KB of shared memory of a program. Needs Triton's compiler (Linux), no GPU.
+registers), and the KB of shared memory of a program. Needs Triton's compiler (Linux).
 """
 
 import re
 import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass
-from typing import Literal
-
-from runtime import cli
 
 import torch
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
 
 from attention import SKIP_TOLERANCE
-from errors import InputError
+from triton_attention import kernels, operators, tile_skipping
 from triton_attention.bias import KINDS
 
 HEAD_DIM = 64
 # Types of the arguments; other tensors are float32 and other lengths are int32.
 TYPES = dict.fromkeys("BHTS", "i32") | {"scale": "fp32", "KEPT_TILES": "*i32"}
 TYPES |= dict.fromkeys(("Q", "K", "V", "Y", "DY", "DQ", "DK", "DV"), "*bf16")
+KERNELS = {
+    "forward": kernels.attention_forward,
+    "rows": kernels.attention_backward_rows,
+    "columns": kernels.attention_backward_columns,
+    "distances": kernels.attention_backward_distances,
+}
 
 
-@dataclass
-class Config:
-    """Settings of python -m benchmarking.kernel_resources."""
-
-    arch: Literal[80, 89, 90] = 90
-    """compute capability: 80 is an A100, 89 an RTX 4090, 90 an H100"""
-    kinds: str = ",".join(KINDS)
-    """kinds of bias, separated by commas"""
-
-
-def main(argv: list[str] | None = None) -> None:
-    config = cli.parse(Config, argv, __doc__)
-    kernels = load_kernels()
-    kinds = config.kinds.split(",")
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise InputError(f"kinds: '{unknown[0]}' is unknown: use {', '.join(KINDS)}")
-    print(f"{'registers, stack, shared':>24}" + "".join(f"{name:>18}" for name in kernels))
-    for kind in kinds:
+def main(arch: str = "90", *kinds: str) -> None:
+    """Print the table. arch: compute capability."""
+    print(f"{'registers, stack, shared':>24}" + "".join(f"{name:>18}" for name in KERNELS))
+    for kind in kinds or KINDS:
         print(f"{kind:>24}", end="", flush=True)
-        for name in kernels:
+        for name in KERNELS:
             cell = "–"
             if name != "distances" or kind in ("distance", "piecewise-linear"):
-                registers, stack, shared = measure(kind, name, config.arch)
+                registers, stack, shared = measure(kind, name, int(arch))
                 cell = f"{registers}, {stack}, {shared / 1024:.0f} KB"
             print(f"{cell:>18}", end="", flush=True)
         print()
 
 
-def load_kernels() -> dict:
-    """Return the kernels by name. Raise InputError where Triton is missing or only interprets."""
-    try:
-        from triton_attention import kernels
-    except ImportError as error:
-        raise InputError(f"Triton is missing ({error}): pip install triton") from None
-    if kernels.INTERPRETED.value:
-        raise InputError("Triton's interpreter does not compile kernels: unset TRITON_INTERPRET")
-    return {
-        "forward": kernels.attention_forward,
-        "rows": kernels.attention_backward_rows,
-        "columns": kernels.attention_backward_columns,
-        "distances": kernels.attention_backward_distances,
-    }
-
-
 def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
     """Compile a kernel. Return registers, bytes of stack (per thread), bytes of shared memory.
 
-    kind: one of bias.KINDS. name: forward, rows, columns or distances. arch: as in Config. All
-    parameters of the bias are learnable, and the network of FIRE has its real width.
+    kind: one of bias.KINDS. name: one of KERNELS. All parameters of the bias are learnable, and the
+    network of FIRE has its real width.
     """
-    function = load_kernels()[name]
-    import triton
-    from triton import knobs
-    from triton.backends.compiler import GPUTarget
-
-    from triton_attention import operators, tile_skipping
-
+    function = KERNELS[name]
     q = torch.empty(1, 1, 1, HEAD_DIM, dtype=torch.bfloat16)
     pieces = torch.empty(1, 3, 64 if kind == "piecewise-linear" else 0)
     settings = q, pieces, KINDS.index(kind), True, operators.NO_WINDOW
@@ -117,4 +87,4 @@ def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main(*sys.argv[1:])
