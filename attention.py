@@ -144,6 +144,11 @@ def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
     return mask
 
 
+def needs_rows(encoding: Encoding) -> bool:
+    """Return whether an encoding acts on full rows of logits, which only the dense path has."""
+    return encoding.logits_transform is not None or encoding.sink is not None
+
+
 def _masks_nothing(q, mask_spec):
     """Return whether q is the last of the cached tokens alone, which attends to all of them."""
     limits = (mask_spec.window_size, mask_spec.lengths, mask_spec.query_offset)
@@ -169,10 +174,11 @@ def attend(
 ) -> Tensor:
     """Compute attention with the bias of an encoding.
 
-    q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D), dtype of q.
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E), dtype of q.
 
-    scale: factor of q k^T. path: from `resolve_path` for whole texts without padding, else from
-    `select_path`. mask_spec: default: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
+    E is D, unless the encoding changes the width of q and k. scale: factor of q k^T.
+    path: from `resolve_path` for whole texts without padding, else from `select_path`.
+    mask_spec: default: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
     are views, except for cached tokens; the Triton kernels return one gradient for it.
     If k and v have another dtype than q, it is that of the arithmetic (KV cache on a CPU).
     A window_size below the encoding's and a tensor as query_offset are for use without gradients.
@@ -199,7 +205,7 @@ def select_path(
         path = _general_path(encoding)
     inference = not torch.is_grad_enabled()
     padding = mask_spec.lengths is not None
-    if encoding.logits_transform is not None:
+    if needs_rows(encoding):
         return DENSE
     if mask_spec.query_offset is not None:
         return MASKED
@@ -299,8 +305,8 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
         queries, keys = slice(start, stop), slice(first_key, end_key)
         chunk_inputs = BiasInputs(
             encoding,
-            tuple(x[..., queries] if x.size(-1) > 1 else x for x in q_features),
-            tuple(x[..., keys] for x in k_features),
+            tuple(x[:, :, queries] if x.size(2) > 1 else x for x in q_features),
+            tuple(x[:, :, keys] for x in k_features),
         )
         chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_inputs
         yield chunk, mask_spec.for_chunk(first_key, first_query - first_key)
@@ -311,7 +317,12 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
     with torch.autocast(q.device.type, enabled=False):
         mask = attention_mask(q, k, mask_spec)
         all_logits = logits(q, k, bias_inputs, scale, mask_spec, table)
-        weights = all_logits.masked_fill(~mask, -torch.inf).softmax(-1)  # (B, H, T, S)
+        all_logits = all_logits.masked_fill(~mask, -torch.inf)
+        if bias_inputs.encoding.sink is None:
+            weights = all_logits.softmax(-1)  # (B, H, T, S)
+        else:
+            sink = bias_inputs.encoding.sink()[:, None, None].expand(*all_logits.shape[:3], 1)
+            weights = torch.cat([all_logits, sink.to(all_logits.dtype)], -1).softmax(-1)[..., :-1]
         return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
@@ -341,7 +352,9 @@ def logits(
         if encoding.logits_transform is not None:
             i, j = _token_indices(q, k, mask_spec)
             mask = attention_mask(q, k, mask_spec)
-            bias = bias + encoding.logits_transform(scaled, bias, q, i - j, mask)
+            pairs = q, k.to(q.dtype), scale, i - j, mask
+            features = bias_inputs.q_features, bias_inputs.k_features
+            bias = bias + encoding.logits_transform(scaled, bias, *pairs, *features)
         return scaled + bias
 
 
@@ -369,11 +382,11 @@ def bias_matrix(
     if encoding.distance_bias is None:
         assert encoding.bias is not None, "the encoding has no bias"
         return encoding.bias(
-            tuple(feature[..., None] for feature in q_features),
-            tuple(feature[..., None, :] for feature in k_features),
+            tuple(feature[:, :, :, None] for feature in q_features),
+            tuple(feature[:, :, None] for feature in k_features),
             h[:, None, None],
         )
-    keys = k_features[0].size(-1)
+    keys = max(feature.size(2) for feature in k_features)  # of running features there are fewer
     last_query = query_offset + queries - 1
     # Distances of the last query from all keys, then those that only earlier queries have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)
@@ -390,14 +403,29 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
     with torch.autocast(q.device.type, enabled=False):
         mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
         if bias_inputs.encoding.bias is None:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         query_offset = mask_spec.offset(q.size(2), k.size(2))
         bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
         if mask is not None:
             bias = bias.masked_fill(~mask, -torch.inf)
         if q.device.type != "cpu" or q.dtype == torch.float64:
             bias = bias.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+        return _scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+
+
+def _scaled_dot_product_attention(q, k, v, **options):
+    """Call PyTorch's function with v, or q and k, padded to the width of the other.
+
+    With two widths it would take its slowest kernel.
+    """
+    width = v.size(-1)
+    missing = q.size(-1) - width
+    if missing > 0:
+        v = F.pad(v, (0, missing))
+    elif missing < 0:
+        q, k = F.pad(q, (0, -missing)), F.pad(k, (0, -missing))
+    y = F.scaled_dot_product_attention(q, k, v, **options)
+    return y[..., :width] if missing > 0 else y
 
 
 def sdpa(
@@ -410,7 +438,7 @@ def sdpa(
 ) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
-    q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
     backend: None: PyTorch selects it. Without gradients, where q is wider by the third parts of
     columns, other backends compute shapes that this one does not support.
     is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
@@ -423,9 +451,9 @@ def sdpa(
     causal = mask_spec.causal
     padding = mask_spec.lengths is not None
     if not padding and (q.size(2) == k.size(2) or not causal):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        return _scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     mask = attention_mask(q, k, mask_spec) if padding or q.size(2) > 1 else None
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
 def sdpa_with_bias(
@@ -439,11 +467,11 @@ def sdpa_with_bias(
 ) -> Tensor:
     """Compute attention by the fused kernel, with the bias sum_r u_r[i] w_r[j] as extra columns.
 
-    q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py.
-    backend: see `sdpa`.
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E). factors: pairs (u, w), see
+    posenc.py. backend: see `sdpa`.
     """
     B, H, T, D = q.shape
-    S = k.size(2)
+    S, E = v.shape[2:]
     with torch.autocast(q.device.type, enabled=False):
         gradients = torch.is_grad_enabled()
         parts = 2 if gradients else 3
@@ -458,8 +486,8 @@ def sdpa_with_bias(
         q, k, v = (_append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, [])))
         y = sdpa(q, k, v, scale, MaskSpec(causal), backend)
         if y.is_cuda:
-            return y.transpose(1, 2)[..., :D].transpose(1, 2)  # so that the gradient has this order
-        return y[..., :D]
+            return y.transpose(1, 2)[..., :E].transpose(1, 2)  # so that the gradient has this order
+        return y[..., :E]
 
 
 def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
@@ -565,7 +593,7 @@ def _general_path(encoding: Encoding) -> Path:
 
 def _reason_against_sdpa(encoding: Encoding) -> str | None:
     """Return why PyTorch's fused kernel cannot compute an encoding, None if it can."""
-    if encoding.logits_transform is not None:
+    if needs_rows(encoding):
         return "it acts on full rows of logits"
     if encoding.window_size is not None:
         return "it has a sliding window"

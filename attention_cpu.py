@@ -43,8 +43,8 @@ def batched_products(
 ) -> Tensor:
     """Compute attention by batched matrix products, with the bias sum_r u_r[i] w_r[j].
 
-    q, k, v (B, H, T, D) -> (B, H, T, D). factors: pairs (u, w), see posenc.py. Logits, softmax and
-    bias are float32; a term that is constant along a row cancels and is dropped.
+    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs (u, w), see posenc.py. Logits,
+    softmax and bias are float32; a term that is constant along a row cancels and is dropped.
     """
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -58,14 +58,14 @@ def batched_products(
     bias_learns = gradients and (u.requires_grad or w.requires_grad)
     inputs = (x.flatten(0, 1) for x in (q, k, v, u, w))
     y, _ = torch.ops.posenc.batched_attention(*inputs, scale, causal, gradients, bias_learns)
-    return y.view(q.shape)
+    return y.view(v.shape)
 
 
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
     """Return softmax(q k^T * scale + u w^T) v, and the weights that backward needs.
 
-    q, k, v (N, T, D) and u, w (N, T, R) -> (N, T, D) and the weights of all blocks in a row, empty
-    without gradients. An operator, because torch.compile would unroll the blocks.
+    q, k (N, T, D), v (N, T, E) and u, w (N, T, R) -> (N, T, E) and the weights of all blocks in a
+    row, empty without gradients. An operator, because torch.compile would unroll the blocks.
     """
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
     with torch.autocast("cpu", enabled=False):

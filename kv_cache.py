@@ -19,25 +19,40 @@ class LayerCache:
 
     window:   if given, only the latest `window` tokens are attended to, including the current one.
     position: int64 (1,), index of the next token, once the shapes are fixed; None before that.
+    running:  indices of the features of which only the latest token's are kept (posenc.Encoding).
     """
 
-    def __init__(self, capacity: int | None, window: int | None):
+    def __init__(self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()):
         self.capacity = capacity
         self.window = window
+        self.running = running
         self.length = 0
-        self.buffers: list[Tensor] = []
+        self.buffers: list[Tensor] = []  # of k, v and the features that are not running
+        self.latest: list[Tensor] = []  # all features of the latest token
         self.position: Tensor | None = None
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        """Append k and v (B, H, T, D) and features (B|1, H|1, T); return those of all S tokens.
+        """Append k, v (B, H, T, D) and features (B|1, H|1, T[, N]); return those of all S tokens.
 
         S counts all tokens so far, or with a window these T tokens and the window - 1 before them.
         With fixed shapes T is 1 and S is the capacity. On a CPU the result for T = 1 is float32
-        without a window.
+        without a window. Running features are returned as they are.
         """
-        new = [k, v, *(feature[..., None] for feature in k_features)]
-        all_k, all_v, *all_features = self.store(new)
-        return [all_k, all_v, *(feature[..., 0] for feature in all_features)]
+        kept = [n for n in range(len(k_features)) if n not in self.running]
+        all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])
+        features = list(k_features)
+        for n, all_tokens in zip(kept, stored, strict=True):
+            features[n] = all_tokens if k_features[n].dim() == 4 else all_tokens[..., 0]
+        self._keep_latest(k_features)
+        return [all_k, all_v, *features]
+
+    def _keep_latest(self, k_features: tuple[Tensor, ...]) -> None:
+        latest = [feature[:, :, -1:] for feature in k_features]
+        if self.position is None:
+            self.latest = latest
+        else:  # compiled code needs the same tensors in every step
+            for old, new in zip(self.latest, latest, strict=True):
+                old.copy_(new)
 
     def store(self, new: list[Tensor]) -> list[Tensor]:
         """Append tensors (B|1, H|1, T, D); return those of all S tokens."""
@@ -84,14 +99,13 @@ class LayerCache:
         return x.new_zeros(*x.shape[:2], capacity, x.size(3), dtype=dtype)
 
     def last(self) -> tuple[Tensor, ...] | None:
-        """Return the key features of the latest token, each (B|1, H|1, 1); None if it is empty."""
-        if self.position is not None:
-            index = self.position - 1
-            return tuple(buffer.index_select(2, index)[..., 0] for buffer in self.buffers[2:])
-        if self.length == 0:
-            return None
-        latest = -1 if self.window else self.length - 1
-        return tuple(buffer[:, :, latest, None, 0] for buffer in self.buffers[2:])
+        """Return the latest token's key features, (B|1, H|1, 1[, N]) each; None if it is empty."""
+        return tuple(self.latest) if self.length else None
+
+
+def _columns(feature: Tensor) -> Tensor:
+    """Return a feature (B|1, H|1, T[, N]) with a last dimension."""
+    return feature if feature.dim() == 4 else feature[..., None]
 
 
 class Cache:
@@ -102,7 +116,9 @@ class Cache:
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
-        self.layers = [LayerCache(capacity, window) for _ in model.h]
+        self.layers = [
+            LayerCache(capacity, window, layer.running_features) for layer in model.posenc
+        ]
         self.capacity = capacity
         self.position: Tensor | None = None
 
@@ -116,3 +132,4 @@ class Cache:
         self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
         for layer in self.layers:
             layer.position = self.position
+            layer.latest = [feature.clone() for feature in layer.latest]

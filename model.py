@@ -137,10 +137,15 @@ class Attention(nn.Module):
         lengths: Tensor | None,
     ) -> Tensor:
         """Return the output of the layer: x (B, T, C) at positions pos (T,) -> (B, T, C)."""
-        q, k, v, packed_qkv = self.qkv(x, pos, encoding)
+        packed_qkv = self.c_attn(x)  # (B, T, 3 C)
         last = past.last() if past else None
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_features, k_features = encoding.features(attention.at_least_float32(x), pos, last)
+        q, k, v = self.split_heads(packed_qkv)
+        rotated_q, rotated_k = encoding.rotate(q, k, pos, q_features, k_features)
+        if rotated_q is not q or rotated_k is not k:
+            packed_qkv = None
+        q, k = rotated_q, rotated_k
         window_size = query_offset = None
         if past:
             k, v, *k_features = past.extend(k, v, *k_features)  # (B, H, S, D), S cached and new
@@ -155,23 +160,12 @@ class Attention(nn.Module):
         y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, C)
         return self.c_proj(y)
 
-    def qkv(
-        self, x: Tensor, pos: Tensor, encoding: Encoding
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Return q, k, v (B, H, T, D) of x (B, T, C), with q and k rotated by the encoding.
-
-        The fourth result is the projection (B, T, 3 C) of which q, k and v are views, or None if
-        the encoding rotates.
-        """
-        packed_qkv = self.c_attn(x)  # (B, T, 3 C)
-        q, k, v = (
+    def split_heads(self, packed_qkv: Tensor) -> list[Tensor]:
+        """Return q, k, v (B, H, T, D), views of their projection (B, T, 3 C)."""
+        return [
             y.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, C) -> (B, H, T, D)
             for y in packed_qkv.chunk(3, -1)
-        )
-        rotated_q, rotated_k = encoding.rotate(q, k, pos)
-        if rotated_q is not q or rotated_k is not k:
-            packed_qkv = None
-        return rotated_q, rotated_k, v, packed_qkv
+        ]
 
 
 class MLP(nn.Module):

@@ -158,7 +158,7 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
         options, option_problems = _parse_options(name, cls, words) if words else ({}, [])
         problems += option_problems
         parsed.append((cls, options))
-    for hook in ("embed", "rotate", "logits_transform"):
+    for hook in ("embed", "rotate", "logits_transform", "sink"):
         unused = getattr(Encoding, hook)
         acting = [cls for cls, _ in parsed if getattr(cls, hook) is not unused]
         for scales in (False, True):
@@ -221,8 +221,11 @@ class Composition(Encoding):
             if isinstance(module, Encoding):
                 module.combined_window_size = self.window_size
         for part in parts:
-            if part.logits_transform is not None:
-                self.logits_transform = part.logits_transform
+            if part.sink is not None:
+                self.sink = part.sink
+        if all(part.logits_transform is None for part in parts):
+            self.logits_transform = None  # pyright: ignore[reportAttributeAccessIssue]
+        self.changes_width = any(part.changes_width for part in parts)
         biased = [part for part in parts if part.bias is not None]
         if not biased:
             self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -230,21 +233,27 @@ class Composition(Encoding):
             self.factors = None  # pyright: ignore[reportAttributeAccessIssue]
         if len(biased) == 1:
             self.distance_bias = biased[0].distance_bias
-            self.triton_bias = biased[0].triton_bias
+        if len(biased) != 1 or biased[0].triton_bias is None:
+            self.triton_bias = None  # pyright: ignore[reportAttributeAccessIssue]
         # Compute the features of one token to count them: (query features, key features) per part.
         x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
         self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
+        first = 0
+        for part, (_, k_count) in zip(parts, self.counts, strict=True):
+            self.running_features += tuple(first + index for index in part.running_features)
+            first += k_count
 
     def embed(self, x, pos):
         for part in self.parts:
             x = part.embed(x, pos)
         return x
 
-    def rotate(self, q, k, pos):
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
+        split = self.split(q_features, k_features)
         for scales_queries in (True, False):  # the order of the parts must not matter
-            for part in self.parts:
+            for part, part_q, part_k in split:
                 if part.scales_queries == scales_queries:
-                    q, k = part.rotate(q, k, pos)
+                    q, k = part.rotate(q, k, pos, part_q, part_k)
         return q, k
 
     def features(self, x, pos, previous=None):
@@ -263,6 +272,18 @@ class Composition(Encoding):
         split = self.split(q_features, k_features)
         sums = [part.factors(q, k) for part, q, k in split if part.factors is not None]
         return tuple(pair for pairs in sums for pair in pairs)
+
+    def triton_bias(self, q_features, k_features, h):
+        for part, part_q, part_k in self.split(q_features, k_features):
+            if part.triton_bias is not None:  # the only part with a bias
+                return part.triton_bias(part_q, part_k, h)
+        raise AssertionError("no part has a triton_bias")
+
+    def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
+        for part, part_q, part_k in self.split(q_features, k_features):
+            if part.logits_transform is not None:  # one part at most
+                return part.logits_transform(logits, bias, q, k, scale, d, mask, part_q, part_k)
+        return torch.zeros_like(logits)
 
     def clamp_parameters_(self):
         for part in self.parts:

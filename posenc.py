@@ -6,10 +6,13 @@ Override only the hooks where the encoding acts:
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
-    rotate            queries and keys, in every layer                 rope, yarn, ssmax
-    features + bias   attention logits: a formula of a few numbers     cable, alibi, fire
-                      (features) of the query's and the key's token
-    logits_transform  attention logits, whole rows at once             cope, dape, shaw
+    features          nothing: a few numbers of each token, from the   cable, fire, carope
+                      layer's input, which the next three hooks get
+    rotate            queries and keys, in every layer                 rope, pope, carope
+    bias              attention logits: a formula of the query's and   cable, alibi, fire
+                      the key's features
+    logits_transform  attention logits, whole rows at once             cope, dape, path
+    sink              the softmax: a logit of no token                 sink
     window_size       attention mask (sliding window)                  window
 
 The dense attention path, the KV cache, long contexts in chunks, and bias plots use only `bias`.
@@ -20,6 +23,7 @@ Legend: B batch, H heads, T queries, S keys, D head dimension, C width (channels
 encoder d is |i - j| and S_i - S_j is -|S_i - S_j|. Biases are added to the scaled logits.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -34,6 +38,10 @@ from operators.elementary import register, sin_cos
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 WRAPPERS: dict[str, Any] = {}  # option of many encodings -> the class that adds it to them
 FeaturePair = tuple[tuple, tuple]  # of queries, of keys
+ARGUMENTS = {
+    "rotate": "(self, q, k, pos, q_features, k_features)",
+    "logits_transform": "(self, logits, bias, q, k, scale, d, mask, q_features, k_features)",
+}
 
 
 class Encoding(nn.Module):
@@ -51,21 +59,26 @@ class Encoding(nn.Module):
         The bias as one of the kinds in triton_attention/bias.py.
     distance_bias(d, h) -> bias, elementwise over d and h: (H, 1, 1) or (H, 1).
         d: float32, negative only if bidirectional. Only for subclasses of DistanceBias.
-    logits_transform(logits, bias, q, d, mask) -> (B, H, T, S), added to logits + bias.
-        logits: (B, H, T, S), scaled; bias: (B|1, H|1, T|1, S|1), zeros if there is none;
-        q: (B, H, T, D), after `rotate`; d: (T, S) int64; mask: (T, S) bool, True where a query
-        attends to a key; others must not affect the result. No fused kernel provides full rows.
+    logits_transform(logits, bias, q, k, scale, d, mask, q_features, k_features) -> (B, H, T, S),
+        added to logits + bias. logits: (B, H, T, S), q k^T * scale; bias: (B|1, H|1, T|1, S|1),
+        zeros if there is none; q: (B, H, T, D) and k: (B, H, S, D), after `rotate`; d: (T, S)
+        int64; mask: (T, S) bool, True where a query attends to a key; others must not affect the
+        result. No fused kernel provides full rows.
+    sink() -> (H,), a logit in each row's softmax that belongs to no token: weights sum to less
+        than 1.
     """
 
     names: tuple[str, ...] = ()  # --pe names
     shared_options: tuple[str, ...] = ()  # that it adds to others, see more_encodings/some_heads.py
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
+    running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
     scales_queries = False  # whether `rotate` is only a factor of queries: combines with others
+    changes_width = False  # whether `rotate` returns q and k of another width than D
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias: Callable[..., Tensor] | None = None
@@ -73,9 +86,17 @@ class Encoding(nn.Module):
     triton_bias: Callable[..., tuple[str, dict[str, Tensor]]] | None = None
     distance_bias: Callable[..., Tensor] | None = None
     logits_transform: Callable[..., Tensor] | None = None
+    sink: Callable[[], Tensor] | None = None
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        for name, arguments in ARGUMENTS.items():
+            hook = getattr(cls, name)
+            if hook is not None and "k_features" not in inspect.signature(hook).parameters:
+                raise InputError(
+                    f"{cls.__name__}.{name} has the arguments of an older version: use "
+                    f"def {name}{arguments}"
+                )
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
         WRAPPERS.update(dict.fromkeys(cls.shared_options, cls))
 
@@ -87,17 +108,25 @@ class Encoding(nn.Module):
         """Return token embeddings x (B, T, C) at positions pos (T,) int64 with positions added."""
         return x
 
-    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (B, H, T, D) at positions pos (T,), transformed; same dtypes."""
+    def rotate(
+        self, q: Tensor, k: Tensor, pos: Tensor, q_features: tuple = (), k_features: tuple = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Return queries and keys (B, H, T, D) at positions pos (T,), transformed; same dtypes.
+
+        With `changes_width` both have another width than D. Features: those of these tokens.
+        """
         return q, k
 
     def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> FeaturePair:
-        """Return (query features, key features): two tuples of tensors (B|1, H|1, T), dtype of x.
+        """Return (query features, key features): two tuples of tensors, dtype of x.
+
+        Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers per token and head.
 
         x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
         previous: key features of the preceding token, each (B|1, H|1, 1), when x continues a
         sequence (KV cache). Use `running_sum` for cumulative sums and add `previous` to them.
         A feature that is the same for all tokens may have T = 1, but only among the query features.
+        Of `running_features` a KV cache keeps only the latest token's, for `previous`.
         """
         return (), ()
 
@@ -351,9 +380,10 @@ class T5Clip(DistanceBias):
 
 
 class RoPE(Encoding):
-    """Rotates the pair (q[n], q[n + D/2]) by the angle pos base^(-2n/D), n < D/2; keys likewise.
+    """Rotates the pair (q[n], q[n + R/2]) by the angle pos base^(-2n/R), n < R/2; keys likewise.
 
-    Logits depend on the distance alone. Pairs are half a head apart, as in Llama and GPT-NeoX.
+    R is D, or with `percent` the first part of the columns; the others keep what they hold. Logits
+    depend on the distance alone. Pairs are half of R apart, as in Llama and GPT-NeoX.
     Source: Su et al. 2024 (RoFormer), eq. 34
     """
 
@@ -361,31 +391,28 @@ class RoPE(Encoding):
     attention_factor = 1.0  # scale of queries and keys; YaRN changes it
     rotated_heads: int | None = None  # the first heads, which are rotated; None: all
 
-    def __init__(self, heads, channels, block_size, *, base: int = 10_000):
+    def __init__(self, heads, channels, block_size, *, base: int = 10_000, percent: int = 100):
         super().__init__(heads, channels, block_size)
         self.base = base
+        if percent > 100:
+            raise InputError(f"rope: percent is {percent}: use 1 to 100")
+        self.rotated_percent = percent
 
     def frequencies(self, width: int, device: torch.device) -> Tensor:
-        """Return radians per token of each pair of a head with `width` columns: (D/2,) float64."""
+        """Return radians per token of each pair of `width` rotated columns: (R/2,) float64."""
         return frequencies(width, self.base, device)
 
-    def rotate(self, q, k, pos):
-        angle = pos.double()[:, None] * self.frequencies(q.size(-1), pos.device)  # (T, D/2)
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
+        width = max(2, q.size(-1) * self.rotated_percent // 200 * 2)  # R
+        angle = pos.double()[:, None] * self.frequencies(width, pos.device)  # (T, R/2)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))  # (T, 1, D/2)
+        sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))  # (T, 1, R/2)
         if self.rotated_heads is not None:  # others by 0: faster than splitting and joining heads
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
-            sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, D/2)
-
-        def rotate_pairs(x: Tensor) -> Tensor:
-            # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.
-            a, b = x.transpose(1, 2).to(dtype).chunk(2, -1)
-            rotated = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-            return rotated.to(x.dtype).transpose(1, 2)
-
+            sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
         if len(pos) == 1 and self.rotated_heads is None:  # half the operations for one token
-            return torch.tensor_split(rotate_pairs(torch.cat([q, k], 1)), 2, 1)
-        return rotate_pairs(q), rotate_pairs(k)
+            return torch.tensor_split(rotate_pairs(torch.cat([q, k], 1), sin, cos), 2, 1)
+        return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)
 
 
 class Learnable(Encoding):
@@ -431,6 +458,21 @@ def alibi_exponents(heads: int) -> Tensor:
 def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
     """Return all distances between `keys` tokens, ascending, negative ones only if not causal."""
     return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
+
+
+def rotate_pairs(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """Return x (B, H, T, D) with the pairs (x[n], x[n + R/2]) rotated, n < R/2; dtype of x.
+
+    sin and cos: (B|1, T, H|1, R/2) or (T, H|1, R/2), whose dtype is that of the arithmetic.
+    """
+    # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.
+    columns = x.transpose(1, 2).to(sin.dtype)
+    size = sin.size(-1)
+    a, b = columns[..., :size], columns[..., size : 2 * size]
+    parts = [a * cos - b * sin, b * cos + a * sin]
+    if columns.size(-1) > 2 * size:
+        parts.append(columns[..., 2 * size :])
+    return torch.cat(parts, -1).to(x.dtype).transpose(1, 2)
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:

@@ -132,8 +132,8 @@ class AttentionBenchmark:
         fractions = []
         for layer in self.layers:
             q, k, _ = layer.qkv()
-            q, k = layer.encoding.rotate(q, k, self.positions)
             features = layer.encoding.features(layer.x, self.positions)
+            q, k = layer.encoding.rotate(q, k, self.positions, *features)
             bias = bias_from_encoding(layer.encoding, *features, layer.heads)
             options = layer.scale, self.setting.causal, attention.SKIP_TOLERANCE
             fractions.append(skipped_fraction(q, k, bias, *options))

@@ -38,6 +38,11 @@ class Layer:
         with torch.autocast(self.x.device.type, enabled=False):  # as in the model
             return self.encoding.features(attention.at_least_float32(self.x), self.pos)
 
+    def queries_and_keys(self) -> tuple[Tensor, Tensor]:
+        """Return q and k (B, H, T, D), as the encoding rotates them."""
+        q, k, _ = self.attn.split_heads(self.attn.c_attn(self.x))
+        return self.encoding.rotate(q, k, self.pos, *self.features)
+
     def bias(self) -> Tensor | None:
         """Return the bias of all pairs, future keys included: (B|1, H|1, T, T).
 
@@ -57,12 +62,12 @@ class Layer:
 
     def attention_mask(self) -> Tensor:
         """Return the attention mask (T, T) bool, True where a query attends to a key."""
-        q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
+        q, k = self.queries_and_keys()
         return attention.attention_mask(q, k, attention.make_mask_spec(self.encoding))
 
     def _logits(self, bias_encoding):
         """Return the logits of this layer's q and k with the bias of `bias_encoding`."""
-        q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
+        q, k = self.queries_and_keys()
         bias_inputs = attention.BiasInputs(bias_encoding, *self.features)
         return attention.logits(q, k, bias_inputs, self.attn.scale)
 
@@ -71,7 +76,7 @@ class Layer:
         # Nothing is skipped with a sliding window, or in layers that take another path.
         if self.encoding.window_size is not None or not triton_attention.supports(self.encoding):
             return 0.0
-        q, k, *_ = self.attn.qkv(self.x, self.pos, self.encoding)
+        q, k = self.queries_and_keys()
         bias = bias_from_encoding(self.encoding, *self.features, self.attn.heads)
         return skipped_fraction(
             q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance
@@ -130,7 +135,7 @@ def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
         row = layer.x.new_zeros(1, 1, last + 1)
         if layer.encoding.bias is not None:
             q_features, k_features = layer.features
-            q_features = tuple(feature[..., -1:] for feature in q_features)
+            q_features = tuple(feature[:, :, -1:] for feature in q_features)
             bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
             matrix = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)
             row = matrix[..., 0, :]  # (B|1, H|1, 1, T) -> (B|1, H|1, T)

@@ -77,10 +77,19 @@ def supports_bidirectional(spec: str) -> bool:
 def bias_of_pairs(encoding, q_features: tuple, k_features: tuple, heads: int) -> Tensor:
     """Return the formula `bias` of all pairs, computed directly: (B|1, H|1, T, S)."""
     return encoding.bias(
-        tuple(feature[..., None] for feature in q_features),
-        tuple(feature[..., None, :] for feature in k_features),
+        tuple(feature[:, :, :, None] for feature in q_features),
+        tuple(feature[:, :, None] for feature in k_features),
         torch.arange(heads)[:, None, None],
     )
+
+
+def masked_softmax(logits: Tensor, mask: Tensor, encoding) -> Tensor:
+    """Return the weights (B, H, T, S) of logits, computed directly, with the encoding's sink."""
+    logits = logits.masked_fill(~mask, -torch.inf)
+    total = logits.logsumexp(-1, keepdim=True)
+    if encoding.sink is not None:
+        total = torch.logaddexp(total, encoding.sink()[:, None, None])
+    return (logits - total).exp()
 
 
 def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
@@ -95,7 +104,7 @@ def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
 def last_queries(q_features: tuple, count: int) -> tuple:
     """Return the query features of the last `count` tokens."""
     return tuple(
-        feature[..., -count:] if feature.size(-1) > 1 else feature for feature in q_features
+        feature[:, :, -count:] if feature.size(2) > 1 else feature for feature in q_features
     )
 
 
@@ -159,11 +168,14 @@ def check_shapes(spec: str) -> None:
         require(embedded.shape == x.shape, f"embed returns {tuple(embedded.shape)} for (B, T, C)")
         for dtype in (torch.float32, torch.bfloat16):
             q, k = torch.randn(2, B, H, T, C // H).to(dtype)
-            for name, rotated in zip("qk", encoding.rotate(q, k, pos), strict=True):
+            rotated_q, rotated_k = encoding.rotate(q, k, pos, *encoding.features(x, pos))
+            width = rotated_q.size(-1) if encoding.changes_width else q.size(-1)
+            for name, rotated in (("q", rotated_q), ("k", rotated_k)):
                 require(
-                    rotated.shape == q.shape and rotated.dtype == dtype,
+                    rotated.shape == (*q.shape[:3], width) and rotated.dtype == dtype,
                     f"rotate returns {name} as {_describe(rotated)} for {_describe(q)}",
-                    "compute in float32 or float64 and return x.to(q.dtype)",
+                    "compute in float32 or float64 and return x.to(q.dtype); another width needs "
+                    "changes_width = True",
                 )
         q_features, k_features = encoding.features(x, pos, None)
         _check_feature_shapes(q_features, "query", (1, T))
@@ -174,18 +186,19 @@ def check_shapes(spec: str) -> None:
         if encoding.logits_transform is not None:
             logits, bias = torch.randn(B, H, T, T), torch.randn(1, H, T, T)
             d = pos[:, None] - pos
-            q = torch.randn(B, H, T, C // H)
-            added = encoding.logits_transform(logits, bias, q, d, d >= 0)
+            q, k = torch.randn(2, B, H, T, C // H)
+            features = q_features, k_features
+            added = encoding.logits_transform(logits, bias, q, k, 0.4, d, d >= 0, *features)
             _check_pairs(added, "logits_transform")
 
 
 def _check_feature_shapes(features: tuple, kind: str, lengths: tuple[int, ...]) -> None:
     for feature in features:
         sizes = tuple(feature.shape)
-        valid = len(sizes) == 3 and sizes[0] in (1, B) and sizes[1] in (1, H)
+        valid = len(sizes) in (3, 4) and sizes[0] in (1, B) and sizes[1] in (1, H)
         require(
             valid and sizes[2] in lengths and feature.dtype == torch.float32,
-            f"a {kind} feature is {_describe(feature)}: (B|1, H|1, T) float32 expected, "
+            f"a {kind} feature is {_describe(feature)}: (B|1, H|1, T[, N]) float32 expected, "
             f"here B = {B}, H = {H}, T = {T}",
             "a linear layer of x gives (B, T, H): use .mT; pos gives (T,): use "
             "pos.float()[None, None]",
@@ -214,12 +227,12 @@ def _hook_calls(encoding, device: str = "cpu") -> Iterator[tuple[str, tuple]]:
     pos, h = (torch.arange(n, device=device) for n in (T, H))
     x, (q, k) = torch.randn(B, T, C, device=device), torch.randn(2, B, H, T, C // H, device=device)
     yield "embed", (x, pos)
-    yield "rotate", (q, k, pos)
     yield "features", (x, pos)
     q_features, k_features = encoding.features(x, pos)
+    yield "rotate", (q, k, pos, q_features, k_features)
     if encoding.bias is not None:
-        wide_q = tuple(feature[..., None] for feature in q_features)
-        wide_k = tuple(feature[..., None, :] for feature in k_features)
+        wide_q = tuple(feature[:, :, :, None] for feature in q_features)
+        wide_k = tuple(feature[:, :, None] for feature in k_features)
         yield "bias", (wide_q, wide_k, h[:, None, None])
     if encoding.factors is not None:
         yield "factors", (q_features, k_features)
@@ -227,7 +240,7 @@ def _hook_calls(encoding, device: str = "cpu") -> Iterator[tuple[str, tuple]]:
         d = pos[:, None] - pos
         logits = torch.randn(B, H, T, T, device=device)
         bias = torch.randn(1, H, 1, 1, device=device)
-        yield "logits_transform", (logits, bias, q, d, d >= 0)
+        yield "logits_transform", (logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features)
 
 
 @torch.no_grad()
@@ -236,7 +249,7 @@ def check_inputs_unchanged(spec: str) -> None:
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
         groups = [each if isinstance(each, tuple) else (each,) for each in arguments]
-        tensors = [tensor for group in groups for tensor in group]
+        tensors = [x for group in groups for x in group if isinstance(x, Tensor)]
         before = [tensor.clone() for tensor in tensors]
         getattr(encoding, hook)(*arguments)
         for tensor, copy in zip(tensors, before, strict=True):
@@ -347,14 +360,14 @@ def check_continued_features(spec: str) -> Measurement | None:
     encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
     whole = encoding.features(x, pos)
     head = encoding.features(x[:, :20], pos[:20])
-    previous = tuple(feature[..., -1:] for feature in head[1])
+    previous = tuple(feature[:, :, -1:] for feature in head[1])
     tail = encoding.features(x[:, 20:], pos[20:], previous)
     parts = zip(whole[0] + whole[1], head[0] + head[1], tail[0] + tail[1], strict=True)
     errors = []
     for feature, first, second in parts:
-        if feature.size(-1) == T:
+        if feature.size(2) == T:
             what = "features of tokens 20 to 32 differ if they continue tokens 0 to 19"
-            continued = torch.cat([first, second], -1)
+            continued = torch.cat([first, second], 2)
             errors.append(compare(what, continued, feature, atol=1e-5, rtol=1e-5))
         else:  # the same for all tokens
             same = torch.equal(first, feature) and torch.equal(second, feature)
@@ -382,7 +395,7 @@ def check_gradients(spec: str, causal: bool = True) -> Measurement | None:
     def loss() -> Tensor:
         embedded = encoding.embed(x, pos)
         features = encoding.features(embedded, pos)
-        rotated = encoding.rotate(q, k, pos)
+        rotated = encoding.rotate(q, k, pos, *features)
         output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
         return (output * weights).sum() + embedded.square().mean()
 
@@ -424,7 +437,8 @@ def check_finite(spec: str) -> None:
         for distance in (0, 1, T - 1):
             _require_finite(bias.diagonal(-distance, 2, 3), f"the bias at distance {distance}")
         _require_finite(bias, "the bias of later keys (they are masked, but must be finite)")
-    output = attention.dense(*encoding.rotate(q, k, pos), v, BiasInputs(encoding, *features), 0.4)
+    rotated = encoding.rotate(q, k, pos, *features)
+    output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
     _require_finite(output, "the output of attention")
     output.sin().sum().backward() if output.requires_grad else None
     for name, parameter in encoding.named_parameters():
@@ -439,10 +453,11 @@ def _check_far_tokens(encoding) -> None:
     N = min(encoding.max_context or FAR, FAR)
     at, pos = f"at {N:,} tokens", torch.arange(N)
     _require_finite(encoding.embed(torch.randn(1, 64, C), pos[-64:]), f"embed {at}")
-    q, k = torch.randn(2, 1, H, 64, C // H)
-    for rotated in encoding.rotate(q, k, pos[-64:]):
-        _require_finite(rotated, f"rotate {at}")
     q_features, k_features = encoding.features(torch.randn(1, N, C), pos)
+    q, k = torch.randn(1, H, 64, C // H), torch.randn(1, H, N, C // H)
+    features = last_queries(q_features, 64), last_queries(k_features, 64)
+    for rotated in encoding.rotate(q, k[:, :, -64:], pos[-64:], *features):
+        _require_finite(rotated, f"rotate {at}")
     bias = torch.zeros(1, 1, 1, 1)
     if encoding.bias is not None:
         bias = bias_of_pairs(encoding, last_queries(q_features, 1), k_features, H)
@@ -450,7 +465,8 @@ def _check_far_tokens(encoding) -> None:
     if encoding.logits_transform is not None:
         d, logits = (N - 1 - pos)[None], torch.randn(1, H, 1, N)
         bias = bias.expand(1, bias.size(1), 1, bias.size(-1))
-        added = encoding.logits_transform(logits, bias, q[:, :, -1:], d, d >= 0)
+        rows = q[:, :, -1:], k, 0.4, d, d >= 0, last_queries(q_features, 1), k_features
+        added = encoding.logits_transform(logits, bias, *rows)
         _require_finite(added, f"logits_transform {at}")
 
 
@@ -471,10 +487,11 @@ def check_rotation_in_bfloat16(spec: str) -> Measurement:
     last = min(encoding.max_context or FAR, FAR)
     pos, (q, k) = torch.arange(last - T, last), torch.randn(2, 1, H, T, C // H).bfloat16()
     with torch.no_grad():
-        exact = encoding.rotate(q.float(), k.float(), pos)
+        features = encoding.features(torch.randn(1, T, C), pos)
+        exact = encoding.rotate(q.float(), k.float(), pos, *features)
         errors = [
             ((ours.float() - theirs).norm() / theirs.norm()).item()
-            for ours, theirs in zip(encoding.rotate(q, k, pos), exact, strict=True)
+            for ours, theirs in zip(encoding.rotate(q, k, pos, *features), exact, strict=True)
         ]
     what = f"the relative error of rotate in bfloat16 at {last:,} tokens"
     return within(Measurement(max(errors), 0.01), what)
@@ -509,9 +526,10 @@ def check_clamping(spec: str) -> None:
             encoding.clamp_parameters_()
             for parameter, once in zip(parameters.values(), clamped, strict=True):
                 require(torch.equal(parameter, once), "a second clamp_parameters_ has an effect")
-            inputs = BiasInputs(encoding, *encoding.features(x, pos))
+            features = encoding.features(x, pos)
             q, k, v = torch.randn(3, B, H, T, C // H)
-            output = attention.dense(*encoding.rotate(q, k, pos), v, inputs, 0.4)
+            rotated = encoding.rotate(q, k, pos, *features)
+            output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
         require(
             bool(output.isfinite().all()),
             f"the output has NaN or Inf after parameters of {value:g} are clamped",
@@ -561,8 +579,9 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Measurement
         bias = bias_of_pairs(encoding, q_features, k_features, 2)
         _check_later_keys(bias)
     if encoding.logits_transform is not None:
-        bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
-    expected = ((logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v)[:, :, -queries:]
+        features = q_features, k_features
+        bias = bias + encoding.logits_transform(logits, bias, q, k, 0.4, distance, mask, *features)
+    expected = (masked_softmax(logits + bias, mask, encoding) @ v)[:, :, -queries:]
     q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
     bias_inputs = BiasInputs(encoding, q_features, k_features)
     errors = []

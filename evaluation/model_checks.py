@@ -16,6 +16,7 @@ import model as gpt
 from errors import InputError
 from evaluation.layer_checks import (
     bias_of_pairs,
+    masked_softmax,
     small_chunks,
     supports_bidirectional,
 )
@@ -36,7 +37,7 @@ from training.optimizer import make_grad_scaler, make_optimizer
 V = 96  # vocabulary
 CHUNKS = (1, 7, 64)  # tokens that a KV cache reads at a time
 # Encodings that cannot distinguish the order of 20 tokens in one layer.
-WITHOUT_ORDER = ("nope", "dape", "ssmax", "logn")
+WITHOUT_ORDER = ("nope", "dape", "ssmax", "logn", "sink")
 
 
 def make_model(spec: str, **settings) -> GPT:
@@ -208,8 +209,9 @@ def check_cache_window(spec: str, window: int) -> Measurement:
         if encoding.bias is not None:
             bias = bias_of_pairs(encoding, q_features, k_features, 3)
         if encoding.logits_transform is not None:
-            bias = bias + encoding.logits_transform(logits, bias, q, distance, mask)
-        return (logits + bias).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+            rows = logits, bias, q, k, scale, distance, mask, q_features, k_features
+            bias = bias + encoding.logits_transform(*rows)
+        return masked_softmax(logits + bias, mask, encoding) @ v
 
     with mock.patch.object(gpt, "CACHE_CHUNK", 16), small_chunks():
         ours = model.losses(tokens, tokens, cache_window=window)

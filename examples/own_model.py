@@ -35,9 +35,9 @@ class Block(nn.Module):
         normed = self.norm_1(x)
         qkv = self.qkv(normed).unflatten(-1, (3, HEADS, -1))  # (B, T, 3, H, D)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
-        q, k = encoding.rotate(q, k, pos)  # (2)
         last = past.last() if past else None
-        q_features, k_features = encoding.features(normed, pos, last)  # (3)
+        q_features, k_features = encoding.features(normed, pos, last)  # (2)
+        q, k = encoding.rotate(q, k, pos, q_features, k_features)  # (3)
         if past:
             k, v, *k_features = past.extend(k, v, *k_features)
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))

@@ -534,9 +534,16 @@ class LayerCacheAdapter(LayerCache):
         # Before this call of the model. A static cache counts in a tensor, in place.
         self.length = int(cache.get_seq_length(layer))
 
+    def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
+        result = super().extend(k, v, *k_features)
+        # For `last`: numbers per token, 0 for a feature without a fourth dimension.
+        widths = [x.size(3) if x.dim() == 4 else 0 for x in k_features]
+        self.cache.layers[self.layer].feature_widths = widths
+        return result
+
     def store(self, new: list[Tensor]) -> list[Tensor]:
         k, v, *features = new
-        columns = [feature.expand(*k.shape[:3], 1) for feature in features]
+        columns = [feature.expand(*k.shape[:3], -1) for feature in features]
         # Features are float32, so with features the stored keys are float32 too.
         stored_k = torch.cat([k, *columns], -1)
         # A static cache has one dtype.
@@ -552,7 +559,7 @@ class LayerCacheAdapter(LayerCache):
         total = self.length + k.size(2)
         # A static cache also returns the slots that are not used yet.
         keys, values = (x[:, :, :total] for x in self.cache.update(stored_k, stored_v, self.layer))
-        keys, *stored = keys.tensor_split([*range(k.size(-1), keys.size(-1))], -1)
+        keys, *stored = keys.split([k.size(-1), *(x.size(-1) for x in features)], -1)
         pairs = zip(stored, features, strict=True)
         features = [column[: x.size(0), : x.size(1)] for column, x in pairs]
         return [keys.to(k.dtype), values.to(v.dtype), *features]
@@ -563,4 +570,8 @@ class LayerCacheAdapter(LayerCache):
         if not length:
             return None
         stored = self.cache.layers[self.layer]
-        return stored.keys[:, :, length - 1 : length, stored.values.size(-1) :].unbind(-1)
+        widths = [max(1, width) for width in stored.feature_widths]
+        latest = stored.keys[:, :, length - 1 : length]
+        columns = latest[..., latest.size(-1) - sum(widths) :].split(widths, -1)
+        pairs = zip(columns, stored.feature_widths, strict=True)
+        return tuple(x if width else x[..., 0] for x, width in pairs)

@@ -22,7 +22,7 @@ class DAPE(Encoding):
         self.hidden = nn.Conv2d(2 * heads, width, (1, self.kernel))
         self.output = nn.Conv2d(width, heads, (1, self.kernel))
 
-    def logits_transform(self, logits, bias, q, d, mask):
+    def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
         x = torch.cat([logits, bias.expand_as(logits)], 1)  # (B, 2H, T, S)
         hidden = F.leaky_relu(self.convolve(self.hidden, x, mask))
         return self.convolve(self.output, hidden, mask)

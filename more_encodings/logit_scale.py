@@ -28,7 +28,7 @@ class LogN(Encoding):
         super().__init__(heads, channels, block_size)
         self.length = max(2, block_size)
 
-    def rotate(self, q, k, pos):
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
         n = pos + 1
         if self.combined_window_size is not None:
             n = n.clamp(max=self.combined_window_size)

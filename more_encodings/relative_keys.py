@@ -28,7 +28,7 @@ class Shaw(Encoding):
         # Rows 0..k are the distances 0..k, the last k rows the distances -k..-1.
         self.a = nn.Parameter(0.02 * torch.randn(2 * self.k + 1, self.a.size(1)))
 
-    def logits_transform(self, logits, bias, q, d, mask):
+    def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
         products = q @ self.a.T.to(q.dtype) / math.sqrt(q.size(-1))  # (B, H, T, rows of a)
         row = d.clamp(-self.k, self.k) % len(self.a)  # (T, S)
         return products.gather(-1, row.expand_as(logits))
@@ -49,10 +49,10 @@ class TransformerXL(Encoding):
         self.v = nn.Parameter(torch.zeros(heads, 1, channels // heads))
         self.w = nn.Parameter(0.02 * torch.randn(heads, channels // heads, channels))
 
-    def rotate(self, q, k, pos):
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
         return q + self.u.to(q.dtype), k
 
-    def logits_transform(self, logits, bias, q, d, mask):
+    def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
         # All T + S - 1 distances between these queries and keys, in descending order.
         longest = d[-1, 0]
         distances = longest - torch.arange(sum(d.shape) - 1, device=d.device)
@@ -78,7 +78,7 @@ class CoPE(Encoding):
         super().__init__(heads, channels, block_size)
         self.e = nn.Parameter(torch.zeros(positions, channels // heads))
 
-    def logits_transform(self, logits, bias, q, d, mask):
+    def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
         last = len(self.e) - 1
         gates = logits.sigmoid().masked_fill(~mask, 0)
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=last)

@@ -1,4 +1,4 @@
-"""RoPE with other frequencies: p-RoPE, position interpolation, NTK-aware scaling and YaRN.
+"""RoPE with other frequencies: p-RoPE, position interpolation, NTK-aware scaling, YaRN, Llama 3.
 
 All are variants of `rope` without parameters of their own, so that a trained `rope` can be
 evaluated or fine-tuned with them (train_gpt.py --init_from).
@@ -114,3 +114,34 @@ class YaRN(PositionInterpolation):
             last += 0.001  # as in the authors' code
         pair = torch.arange(width // 2, dtype=torch.float64, device=device)
         return 1 - ((pair - first) / (last - first)).clamp(0, 1)
+
+
+class Llama3(PositionInterpolation):
+    """`rope` whose slow pairs are interpolated by `factor`, as in Llama 3.1.
+
+    Pairs with at least 4 rotations within the training length are unchanged, pairs with at most
+    one are interpolated, pairs in between use a mean of both frequencies, linear in the number of
+    rotations. Set `length` if the training length to scale from is not that of this run.
+    Source: transformers' rope_type "llama3" with low_freq_factor 1 and high_freq_factor 4
+    """
+
+    names = ("rope-llama3",)
+
+    def __init__(
+        self,
+        heads,
+        channels,
+        block_size,
+        *,
+        factor: int = 8,
+        base: int = 500_000,
+        length: int | None = None,
+    ):
+        super().__init__(heads, channels, block_size, factor=factor, base=base)
+        self.length = length or block_size
+
+    def frequencies(self, width, device):
+        original = frequencies(width, self.base, device)
+        rotations = self.length * original / (2 * math.pi)  # within the training length
+        kept = ((rotations - 1) / (4 - 1)).clamp(0, 1)
+        return original * (kept + (1 - kept) / self.factor)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from errors import InputError
@@ -24,6 +25,8 @@ class SomeHeads(Encoding):
         self.encoding, self.count, self.heads = encoding, count, heads
         self.max_context = encoding.max_context
         self.scales_queries = encoding.scales_queries
+        self.running_features = encoding.running_features
+        self.changes_width = encoding.changes_width
         self.rotates = type(encoding).rotate is not Encoding.rotate
         self.remove_missing_hooks()
 
@@ -81,12 +84,13 @@ class SomeHeads(Encoding):
             buffer.copy_(of_all_heads[tuple(map(slice, buffer.shape))])
         return cls(encoding, count, heads)
 
-    def rotate(self, q, k, pos):
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
         if not self.rotates:
             return q, k
         sizes = self.count, self.heads - self.count
         (first_q, rest_q), (first_k, rest_k) = q.split(sizes, 1), k.split(sizes, 1)
-        rotated_q, rotated_k = self.encoding.rotate(first_q, first_k, pos)
+        own = self._own(q_features), self._own(k_features)
+        rotated_q, rotated_k = self.encoding.rotate(first_q, first_k, pos, *own)
         new_k = k if rotated_k is first_k else _join_heads(rotated_k, rest_k)
         return _join_heads(rotated_q, rest_q), new_k
 
@@ -143,5 +147,9 @@ def unwrap(encoding: Encoding) -> Encoding:
 
 
 def _join_heads(first: Tensor, rest: Tensor) -> Tensor:
-    """Return (B, H, T, D) of two groups of heads, in a layer's memory layout (B, T, H, D)."""
+    """Return (B, H, T, D) of two groups of heads, in a layer's memory layout (B, T, H, D).
+
+    The second group gets zeros as the columns that only the first one has.
+    """
+    rest = F.pad(rest, (0, first.size(-1) - rest.size(-1)))
     return torch.cat([first.transpose(1, 2), rest.transpose(1, 2)], 2).transpose(1, 2)

@@ -32,6 +32,7 @@ HOOKS = {
     "rotate": "queries and keys",
     "bias": "bias",
     "logits_transform": "rows of logits",
+    "sink": "softmax",
     "window_size": "mask",
 }
 # The size of the model that the table instantiates; its dimensions are printed as symbols.

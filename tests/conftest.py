@@ -97,6 +97,11 @@ ENCODINGS = [
     "rope+cope",
     "window:w=9+alibi",
     "yarn:factor=2,ramp=released",
+    "rope:percent=25",
+    "carope:heads=1+alibi",
+    "pope:heads=1+cable",
+    "path+fox",
+    "rope+sink",
 ]
 # One of each kind: features, rotation, a table of positions, a window, rows of logits.
 KINDS = ["cable", "rope", "learnable", "cope", "dapev2+kerple", "window:w=9+rope@1_cable@1"]

@@ -210,6 +210,7 @@ BIASES = {
 WITHOUT_BIAS = {
     *("nope", "learnable", "sinusoidal", "shape", "cape", "rope", "p-rope", "rope-pi", "rope-ntk"),
     *("yarn", "window", "logn", "ssmax", "cope", "dape", "dapev2", "shaw", "transformer-xl"),
+    *("rope-llama3", "xpos", "pope", "carope", "selective-rope", "path", "wall", "sink"),
 }
 
 

@@ -64,13 +64,12 @@ class AttentionLayer:
         """
         q, k, v = self.qkv()
         positions = torch.arange(self.x.size(1), device=self.x.device)
-        rotated_q, rotated_k = self.encoding.rotate(q, k, positions)
+        features = self.encoding.features(self.x, positions)
+        rotated_q, rotated_k = self.encoding.rotate(q, k, positions, *features)
         packed_qkv = None
         if rotated_q is q and rotated_k is k:  # as in model.py
             packed_qkv = self.projection
-        bias_inputs = attention.BiasInputs(
-            self.encoding, *self.encoding.features(self.x, positions)
-        )
+        bias_inputs = attention.BiasInputs(self.encoding, *features)
         mask_spec = attention.make_mask_spec(self.encoding, skip_tolerance=skip_tolerance)
         inputs = rotated_q, rotated_k, v, bias_inputs, self.scale
         y = attention.attend(*inputs, attention.PATHS[path], mask_spec, packed_qkv)

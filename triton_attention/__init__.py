@@ -28,7 +28,7 @@ IN_EXPORT = "__path__" not in globals()
 
 def supports(encoding: Encoding) -> bool:
     """Return whether the Triton kernels can compute the bias of an encoding."""
-    if encoding.logits_transform is not None:
+    if attention.needs_rows(encoding) or encoding.changes_width:
         return False
     return encoding.bias is None or encoding.triton_bias is not None
 

@@ -20,7 +20,7 @@ from posenc import Encoding
 
 def check(encoding: Encoding) -> None:
     """Raise InputError if FlexAttention cannot compute an encoding."""
-    if encoding.logits_transform is not None:
+    if attention.needs_rows(encoding):
         raise InputError(
             f"the flex attention path cannot compute {type(encoding).__name__}, because it acts on "
             "full rows of logits: use auto or dense"
@@ -69,7 +69,7 @@ def _at(features, b, h, token):
     """Return the features of one token of a sequence and head, each ()."""
     values = []
     for feature in features:
-        batch, heads, tokens = feature.shape
+        batch, heads, tokens = feature.shape[:3]
         index = b if batch > 1 else 0, h if heads > 1 else 0, token if tokens > 1 else 0
         values.append(feature[index])
     return tuple(values)

@@ -19,7 +19,7 @@ class RoPEALiBiSwitch(ALiBi):
         super().__init__(heads, channels, block_size)
         self.s = nn.Parameter(torch.zeros(heads))
 
-    def rotate(self, q, k, pos):
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
         w = (8 * self.s).sigmoid().double()[:, None]  # (H, 1)
         # In float64: sines of distant positions need the digits.
         angle = pos.double()[:, None, None] * (w * frequencies(q.size(-1), 10_000, q.device))

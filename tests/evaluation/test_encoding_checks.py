@@ -15,7 +15,7 @@ from evaluation.layer_checks import make_encoding
 from evaluation.measurement import CheckFailed, NotApplicable
 
 CAUSAL_ONLY = ("cope", "rope+cope", "logn", "ssmax", "rope+ssmax")
-WITHOUT_ORDER = ("nope", "dape", "window", "logn", "ssmax")
+WITHOUT_ORDER = ("nope", "dape", "window", "logn", "ssmax", "sink")
 
 
 def is_applicable(name, pe):
@@ -164,7 +164,7 @@ WRONG_CODE = """
         (s,), _ = super().features(x, pos, previous)
         return (s.float(),), (s.float(),)
 # bfloat16, far tokens
-    def rotate(self, q, k, pos):
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
         angle = (pos.to(q.dtype) / 3)[:, None]
         return q * angle.cos(), k * angle.cos()
 # encoder: formula

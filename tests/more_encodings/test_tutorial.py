@@ -77,17 +77,23 @@ def instance(files, name, pe, heads=4, width=24):
     return pe_spec.build(pe, heads, width, 64, 1)[0]
 
 
-def test_partial_rotation(files, unregistered):
-    """Complex multiplication of the first columns; the others are unchanged."""
-    encoding = instance(files, "partial_rotation.py", "partial-rope:percent=50", heads=2, width=32)
-    q, k = torch.randn(2, 1, 2, 9, 16)
-    rotated, _ = encoding.rotate(q, k, torch.arange(9) + 100)
-    pairs = torch.complex(q[..., :4].double(), q[..., 4:8].double())
-    angle = (torch.arange(9) + 100.0)[:, None] * 10_000 ** (-torch.arange(4).double() / 4)
-    expected = pairs * torch.exp(1j * angle)
-    expected = torch.cat([expected.real, expected.imag], -1)
-    torch.testing.assert_close(rotated[..., :8].double(), expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(rotated[..., 8:], q[..., 8:])
+def test_content_rotation(files, unregistered):
+    """Complex multiplication by the angles between query and key, from sums in float64."""
+    encoding = instance(files, "content_rotation.py", "content-rope", heads=2, width=32)
+    q, k, x = torch.randn(1, 2, 9, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 9, 32)
+    pos = torch.arange(9)
+    features = encoding.features(x, pos)
+    rotated_q, rotated_k = encoding.rotate(q, k, pos, *features)
+    steps = 2 * (x.double() @ encoding.step.weight.double().T).sigmoid()  # (1, 9, H)
+    for i in range(9):
+        for j in range(i + 1):
+            s = steps[0, j + 1 : i + 1].sum(0)[:, None]  # (H, 1)
+            angle = s * 10_000 ** (-torch.arange(8).double() / 8)
+            query = torch.complex(*q[0, :, i].double().chunk(2, -1)) * torch.exp(1j * angle)
+            key = torch.complex(*k[0, :, j].double().chunk(2, -1))
+            expected = (query * key.conj()).real.sum(-1)
+            ours = (rotated_q[0, :, i] * rotated_k[0, :, j]).sum(-1).double()
+            torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_content_dependent_encoding(files, unregistered):
@@ -112,7 +118,8 @@ def test_stick_breaking(files, unregistered):
     """The weights are proportional to beta_ij times the product of 1 - beta_it, t = j+1..i."""
     encoding = instance(files, "stick_breaking.py", "stick-breaking")
     logits, mask = torch.randn(1, 4, 9, 9), torch.ones(9, 9, dtype=torch.bool).tril()
-    added = encoding.logits_transform(logits, torch.zeros(1, 1, 1, 1), None, None, mask)
+    bias = torch.zeros(1, 1, 1, 1)
+    added = encoding.logits_transform(logits, bias, None, None, None, None, mask, (), ())
     weights = (logits + added).exp().double()
     beta = logits.double().sigmoid()
     for i in range(9):

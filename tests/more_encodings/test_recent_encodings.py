@@ -1,0 +1,249 @@
+"""Encodings of 2025 and 2026 against NumPy formulas, pair by pair, and far from the start.
+
+The logits are those of the dense path without a softmax; `start` is the first position.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from encoding_formulas import B, C, H, T, linear, make, numbers, sigmoid, softplus
+from numpy.testing import assert_allclose
+from torch import nn
+
+import attention
+import pe_spec
+from errors import InputError
+from posenc import Encoding
+
+D = C // H
+SCALE = 0.4
+
+
+def case(pe, start=0):
+    """Return an encoding, x (B, T, C), q and k (B, H, T, D), logits (B, H, T, T), in float64."""
+    encoding = make(pe).double()
+    x = torch.randn(B, T, C).double()
+    q, k = torch.randn(2, B, H, T, D).double()
+    pos = torch.arange(start, start + T)
+    features = encoding.features(x, pos)
+    rotated = encoding.rotate(q, k, pos, *features)
+    inputs = attention.BiasInputs(encoding, *features)
+    logits = attention.logits(*rotated, inputs, SCALE).detach().numpy()
+    return encoding, x.numpy(), q.numpy(), k.numpy(), logits
+
+
+def check_pairs(logits, logit_of, tolerance=1e-6):
+    """Compare the logits of all keys j <= i with logit_of(i, j) -> (B, H), before the scale."""
+    for i in range(T):
+        for j in range(i + 1):
+            expected = SCALE * logit_of(i, j)
+            assert_allclose(logits[:, :, i, j], expected, rtol=tolerance, atol=tolerance)
+
+
+def rotated_product(q, k, angle):
+    """Return the product (B, H) of q and k (B, H, D) with q's pairs rotated by angle (..., D/2)."""
+    half = q.shape[-1] // 2
+    z = (q[..., :half] + 1j * q[..., half:]) * (k[..., :half] - 1j * k[..., half:])
+    return (z * np.exp(1j * angle)).real.sum(-1)
+
+
+def test_carope_matches_formula():
+    """Veisi et al. 2025: pair n of a head is rotated by the sum of f(x_t)^n, n from 1 on."""
+    encoding, x, q, k, logits = case("carope")
+    f = 1 / (1 + softplus(x @ numbers(encoding.base.weight).T))  # (B, T, H)
+    steps = f.swapaxes(1, 2)[..., None] ** np.arange(1, D // 2 + 1)  # (B, H, T, D/2)
+
+    def logit(i, j):
+        angle = steps[:, :, j + 1 : i + 1].sum(2)
+        return rotated_product(q[:, :, i], k[:, :, j], angle)
+
+    check_pairs(logits, logit)
+
+
+def test_selective_rope_matches_formula():
+    encoding, x, q, k, logits = case("selective-rope:rank=3")
+    phi = x @ numbers(encoding.down.weight).T @ numbers(encoding.up.weight).T  # (B, T, H D/2)
+    phi = phi.reshape(B, T, H, D // 2) + np.exp(numbers(encoding.b))
+    steps = phi.swapaxes(1, 2) / 10000 ** (2 * np.arange(D // 2) / D)
+
+    def logit(i, j):
+        return rotated_product(q[:, :, i], k[:, :, j], steps[:, :, j + 1 : i + 1].sum(2))
+
+    check_pairs(logits, logit)
+
+
+@pytest.mark.parametrize("start", [0, 20_000])
+def test_pope_matches_formula(start):
+    encoding, _, q, k, logits = case("pope:base=500", start)
+    theta = 500.0 ** (-np.arange(D) / D)
+    delta = numbers(encoding.delta)[:, 0]  # (H, D)
+    assert (delta >= -2 * math.pi).all() and (delta <= 0).all() and (delta < -0.01).any()
+
+    def logit(i, j):
+        lengths = softplus(q[:, :, i]) * softplus(k[:, :, j])
+        return (lengths * np.cos((i - j) * theta - delta)).sum(-1)
+
+    check_pairs(logits, logit)
+
+
+@pytest.mark.parametrize("start", [0, 20_000])
+def test_xpos_matches_formula(start):
+    _, _, q, k, logits = case("xpos", start)
+    n = np.arange(D // 2)
+    zeta = (2 * n + 0.4 * D) / (1.4 * D)
+
+    def logit(i, j):
+        decayed = q[:, :, i] * np.tile(zeta ** ((i - j) / 512), 2)
+        return rotated_product(decayed, k[:, :, j], (i - j) / 10000 ** (2 * n / D))
+
+    check_pairs(logits, logit)
+
+
+def test_partial_rope_matches_formula():
+    """transformers' partial_rotary_factor: the first columns, pairs half of them apart."""
+    encoding, q, k = make("rope:percent=50"), *torch.randn(2, B, H, T, 24).double()
+    pos = torch.arange(7, 7 + T)
+    rotated = encoding.rotate(q, k, pos)
+    angle = pos.numpy()[:, None] / 10000 ** (2 * np.arange(6) / 12)
+    for x, y in zip((q.numpy(), k.numpy()), rotated, strict=True):
+        z = (x[..., :6] + 1j * x[..., 6:12]) * np.exp(1j * angle)
+        assert_allclose(y, np.concatenate([z.real, z.imag, x[..., 12:]], -1), atol=1e-9)
+
+
+@pytest.mark.parametrize("partial", [1.0, 0.25])
+def test_rope_has_the_frequencies_of_transformers(partial):
+    from transformers import GPTNeoXConfig
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
+
+    config = GPTNeoXConfig(
+        hidden_size=64,
+        num_attention_heads=2,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000,
+            "partial_rotary_factor": partial,
+        },
+    )
+    theirs = GPTNeoXRotaryEmbedding(config).inv_freq
+    encoding = pe_spec.build(f"rope:percent={round(100 * partial)}", 2, 64, 64, 1)[0]
+    ours = encoding.frequencies(round(32 * partial), torch.device("cpu"))
+    torch.testing.assert_close(ours.float(), theirs)
+
+
+def test_llama3_has_the_frequencies_of_transformers():
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    config = LlamaConfig(hidden_size=256, num_attention_heads=2, rope_parameters=rope)
+    theirs, factor = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    encoding = pe_spec.build("rope-llama3:length=8192", 2, 256, 64, 1)[0]
+    assert factor == 1.0
+    torch.testing.assert_close(encoding.frequencies(128, torch.device("cpu")).float(), theirs)
+
+
+def test_path_matches_formula():
+    """Yang et al. 2025: the product of Householder-like matrices after the key, to the query."""
+    encoding, x, q, k, logits = case("path:rank=5")
+    w = x @ numbers(encoding.down.weight).T @ numbers(encoding.up.weight).T
+    w = w.reshape(B, T, H, D)
+    w /= np.linalg.norm(w, axis=-1, keepdims=True)
+    beta = 2 * sigmoid(linear(encoding.strength, x))  # (B, T, H)
+    outer = beta[..., None, None] * w[..., :, None] * w[..., None, :]
+    matrices = np.eye(D) - outer  # (B, T, H, D, D)
+
+    def logit(i, j):
+        row = k[:, :, j]  # k_j^T H_(j+1) ... H_i q_i
+        for s in range(j + 1, i + 1):
+            row = np.einsum("bhd,bhde->bhe", row, matrices[:, s])
+        return (row * q[:, :, i]).sum(-1)
+
+    check_pairs(logits, logit)
+
+
+def test_wall_matches_formula():
+    encoding, x, q, k, logits = case("wall")
+    gates = sigmoid(x @ numbers(encoding.gate.weight).T + numbers(encoding.b))
+    gates = gates.reshape(B, T, H, D).swapaxes(1, 2)
+
+    def logit(i, j):
+        return (q[:, :, i] * k[:, :, j] * gates[:, :, j + 1 : i + 1].prod(2)).sum(-1)
+
+    check_pairs(logits, logit)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 33, T])
+@pytest.mark.parametrize("pe", ["path", "wall"])
+def test_products_of_some_queries_and_blocks(pe, queries, monkeypatch):
+    """Blocks of 4 keys, and the last queries alone, give the logits of one block."""
+    from more_encodings import products
+
+    encoding, x = make(pe).double(), torch.randn(B, T, C).double()
+    q, k = torch.randn(2, B, H, T, D).double()
+    q_features, k_features = encoding.features(x, torch.arange(T))
+    monkeypatch.setattr(products, "BLOCK", 64)
+    inputs = attention.BiasInputs(encoding, q_features, k_features)
+    whole = attention.logits(q, k, inputs, SCALE)[:, :, -queries:]
+    monkeypatch.setattr(products, "BLOCK", 4)
+    last = tuple(feature[:, :, -queries:] for feature in q_features)
+    inputs = attention.BiasInputs(encoding, last, k_features)
+    part = attention.logits(q[:, :, -queries:], k, inputs, SCALE)
+    mask = attention.attention_mask(q[:, :, -queries:], k, attention.MaskSpec())
+    torch.testing.assert_close(part * mask, whole * mask, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("pe", ["sink", "rope+sink"])
+def test_sink_takes_its_part_of_the_softmax(pe):
+    encoding, _, _, _, logits = case(pe)
+    s = numbers(encoding.sink())
+    v = torch.randn(B, H, T, D).double()
+    _, _, q, k, logits = case(pe)
+    encoding = make(pe).double()
+    pos = torch.arange(T)
+    rotated = encoding.rotate(torch.tensor(q), torch.tensor(k), pos)
+    ours = attention.dense(*rotated, v, attention.BiasInputs(encoding, (), ()), SCALE)
+    weights = np.exp(logits) * np.tril(np.ones((T, T)))
+    total = weights.sum(-1, keepdims=True) + np.exp(numbers(encoding.sink()))[:, None, None]
+    assert s.shape == (H,)
+    assert_allclose(ours.detach(), weights / total @ v.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("pe", ["path", "wall", "carope", "selective-rope"])
+def test_far_tokens_are_finite(pe):
+    """The last query of 131,072 tokens in float32, with a decay that leaves float32's range."""
+    encoding = make(pe)
+    if pe == "wall":
+        nn.init.constant_(encoding.b, -3)
+    N = 131_072
+    with torch.no_grad():
+        q_features, k_features = encoding.features(torch.randn(1, N, C), torch.arange(N))
+        q, k, v = torch.randn(1, H, 1, D), torch.randn(1, H, N, D), torch.randn(1, H, N, D)
+        last = tuple(feature[:, :, -1:] for feature in q_features)
+        if pe in ("carope", "selective-rope"):
+            _, k = encoding.rotate(k, k, torch.arange(N), k_features, k_features)
+            q, _ = encoding.rotate(q, q, torch.arange(N)[-1:], last, last)
+        y = attention.dense(q, k, v, attention.BiasInputs(encoding, last, k_features), 0.1)
+    assert y.isfinite().all() and y.abs().max() > 0
+
+
+def test_hooks_of_an_older_version_are_refused():
+    with pytest.raises(InputError, match=r"use def rotate\(self, q, k, pos, q_features, k_fea"):
+
+        class Old(Encoding):
+            def rotate(self, q, k, pos):
+                return q, k
+
+    with pytest.raises(InputError, match="logits_transform has the arguments of an older version"):
+
+        class OldRows(Encoding):
+            def logits_transform(self, logits, bias, q, d, mask):
+                return logits
