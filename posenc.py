@@ -78,6 +78,7 @@ class Encoding(nn.Module):
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
     scales_queries = False  # whether `rotate` is only a factor of queries: combines with others
+    needs_head_dimension = False  # whether D = channels / heads counts: then no option `heads`
     changes_width = False  # whether `rotate` returns q and k of another width than D
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words

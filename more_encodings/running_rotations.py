@@ -14,6 +14,7 @@ class RunningRotation(Encoding):
     """
 
     running_features = (0,)
+    needs_head_dimension = True
 
     def steps(self, x: Tensor) -> Tensor:
         """Return the angles that tokens add, (B, T, H, D/2), for x (B, T, C)."""

@@ -45,7 +45,8 @@ class SomeHeads(Encoding):
     def supports(wrapped: type[Encoding]) -> bool:
         """Return whether a class acts on queries, keys or biases, and on nothing else."""
         acts = wrapped.rotate is not Encoding.rotate or wrapped.bias is not None
-        return acts and wrapped.embed is Encoding.embed and wrapped.logits_transform is None
+        acts = acts and wrapped.embed is Encoding.embed and wrapped.logits_transform is None
+        return acts and not wrapped.needs_head_dimension
 
     @staticmethod
     def problems(name: str, options: dict) -> list[str]:

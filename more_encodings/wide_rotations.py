@@ -19,6 +19,7 @@ class PoPE(Encoding):
 
     names = ("pope",)
     changes_width = True
+    needs_head_dimension = True
 
     def __init__(self, heads, channels, block_size, *, base: int = 10_000):
         super().__init__(heads, channels, block_size)

@@ -98,8 +98,8 @@ ENCODINGS = [
     "window:w=9+alibi",
     "yarn:factor=2,ramp=released",
     "rope:percent=25",
-    "carope:heads=1+alibi",
-    "pope:heads=1+cable",
+    "carope+alibi",
+    "pope+cable",
     "path+fox",
     "rope+sink",
 ]

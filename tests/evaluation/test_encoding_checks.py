@@ -14,7 +14,8 @@ from evaluation.encoding_checks import CHECKS, measure, run_check
 from evaluation.layer_checks import make_encoding
 from evaluation.measurement import CheckFailed, NotApplicable
 
-CAUSAL_ONLY = ("cope", "rope+cope", "logn", "ssmax", "rope+ssmax")
+CAUSAL_ONLY = ("cope", "rope+cope", "logn", "ssmax", "rope+ssmax", "path", "path+fox", "wall")
+WITH_FEATURES = ("carope", "selective-rope", "path", "wall")  # and every bias
 WITHOUT_ORDER = ("nope", "dape", "window", "logn", "ssmax", "sink")
 
 
@@ -31,7 +32,7 @@ def is_applicable(name, pe):
             "factors": encoding.factors is not None,
             "distance bias": encoding.distance_bias is not None,
             "triton bias": encoding.bias is not None and encoding.triton_bias is not None,
-            "continued features": encoding.bias is not None,
+            "continued features": encoding.bias is not None or pe in WITH_FEATURES,
             "clamping": any(True for _ in encoding.parameters()),
         }
         rules |= {check: rules.get(check, False) or applies for check, applies in has.items()}
@@ -91,6 +92,11 @@ WRONG_CODE = """
     def features(self, x, pos, previous=None):
         s = running_sum(self.steps(x)) if previous is None else self.steps(x)
         return (s.mT,), (s,)
+# shapes
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
+        return torch.cat([q, q], -1), torch.cat([k, k], -1)
+# KV cache
+    running_features = (0,)
 # inputs unchanged
     def features(self, x, pos, previous=None):
         return super().features(x.tanh_(), pos, previous)

@@ -15,15 +15,17 @@ from torch import nn
 import attention
 import pe_spec
 from errors import InputError
-from posenc import Encoding
+from evaluation.encoding_checks import run_check
+from more_encodings.running_rotations import CARoPE
+from posenc import ENCODINGS, Encoding
 
 D = C // H
 SCALE = 0.4
 
 
-def case(pe, start=0):
+def case(pe, start=0, encoding=None):
     """Return an encoding, x (B, T, C), q and k (B, H, T, D), logits (B, H, T, T), in float64."""
-    encoding = make(pe).double()
+    encoding = (encoding or make(pe)).double()
     x = torch.randn(B, T, C).double()
     q, k = torch.randn(2, B, H, T, D).double()
     pos = torch.arange(start, start + T)
@@ -49,9 +51,9 @@ def rotated_product(q, k, angle):
     return (z * np.exp(1j * angle)).real.sum(-1)
 
 
-def test_carope_matches_formula():
+def check_carope(encoding):
     """Veisi et al. 2025: pair n of a head is rotated by the sum of f(x_t)^n, n from 1 on."""
-    encoding, x, q, k, logits = case("carope")
+    encoding, x, q, k, logits = case("carope", encoding=encoding)
     f = 1 / (1 + softplus(x @ numbers(encoding.base.weight).T))  # (B, T, H)
     steps = f.swapaxes(1, 2)[..., None] ** np.arange(1, D // 2 + 1)  # (B, H, T, D/2)
 
@@ -60,6 +62,64 @@ def test_carope_matches_formula():
         return rotated_product(q[:, :, i], k[:, :, j], angle)
 
     check_pairs(logits, logit)
+
+
+def test_carope_matches_formula():
+    check_carope(make("carope"))
+
+
+class WrongSign(CARoPE):
+    names = ()
+
+    def steps(self, x):
+        return -super().steps(x)
+
+
+class OffByOne(CARoPE):
+    names = ()
+
+    def features(self, x, pos, previous=None):
+        (angles,), _ = super().features(x, pos, previous)
+        angles = angles - self.steps(x).movedim(1, 2)  # without the token itself
+        return (angles,), (angles,)
+
+
+class WrongExponent(CARoPE):
+    names = ()
+
+    def steps(self, x):
+        return super().steps(x).sqrt()
+
+
+class Detached(CARoPE):
+    names = ()
+
+    def features(self, x, pos, previous=None):
+        (angles,), _ = super().features(x, pos, previous)
+        return (angles.detach(),), (angles.detach(),)
+
+
+class NoPrevious(CARoPE):
+    names = ()
+
+    def features(self, x, pos, previous=None):
+        return super().features(x, pos)
+
+
+@pytest.mark.parametrize("wrong", [WrongSign, OffByOne, WrongExponent])
+def test_formula_fails_for_a_wrong_sum(wrong):
+    torch.manual_seed(0)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_carope(wrong(H, C, 64))
+
+
+@pytest.mark.parametrize(
+    "check, wrong", [("gradients", Detached), ("continued features", NoPrevious)]
+)
+def test_checks_fail_for_a_wrong_state(check, wrong, monkeypatch):
+    assert run_check(check, "carope").status == "ok"
+    monkeypatch.setitem(ENCODINGS, "carope", wrong)
+    assert run_check(check, "carope").status == "failed"
 
 
 def test_selective_rope_matches_formula():
