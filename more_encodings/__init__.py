@@ -6,17 +6,13 @@ family, add a module and list it here.
 
 from more_encodings import (  # noqa: F401
     absolute_positions,
-    attention_sink,
     dape,
     distance_functions,
-    log_decay,
-    logit_scale,
     products,
     relative_keys,
     rope_scaling,
-    running_rotations,
+    rotations,
     sandwich,
+    softmax,
     some_heads,
-    wide_rotations,
-    window,
 )

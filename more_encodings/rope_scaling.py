@@ -1,4 +1,4 @@
-"""RoPE with other frequencies: p-RoPE, position interpolation, NTK-aware scaling, YaRN, Llama 3.
+"""Variants of RoPE: p-RoPE, position interpolation, NTK-aware scaling, YaRN, Llama 3, xPos.
 
 All are variants of `rope` without parameters of their own, so that a trained `rope` can be
 evaluated or fine-tuned with them (train_gpt.py --init_from).
@@ -145,3 +145,28 @@ class Llama3(PositionInterpolation):
         rotations = self.length * original / (2 * math.pi)  # within the training length
         kept = ((rotations - 1) / (4 - 1)).clamp(0, 1)
         return original * (kept + (1 - kept) / self.factor)
+
+
+class XPos(RoPE):
+    """`rope` whose pair n decays by zeta_n^(d/512), zeta_n = (2n/D + 0.4) / 1.4, n < D/2.
+
+    Queries are multiplied by zeta^(pos/512), keys by zeta^(-pos/512), which float32 holds up to
+    32,768 positions; longer texts are refused.
+    Source: Sun et al. 2022 (xPos), arXiv 2212.10554
+    """
+
+    names = ("xpos",)
+
+    def __init__(self, heads, channels, block_size, *, base: int = 10_000):
+        super().__init__(heads, channels, block_size, base=base)
+        self.max_context = 32_768
+
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
+        rotated_q, rotated_k = super().rotate(q, k, pos)
+        width = q.size(-1)
+        n = torch.arange(width // 2, dtype=torch.float64, device=pos.device)
+        zeta = ((2 * n / width + 0.4) / 1.4).repeat(2)  # (D,)
+        scale = zeta ** (pos.double()[:, None] / 512)  # (T, D)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        scaled_q, scaled_k = rotated_q.to(dtype) * scale.to(dtype), rotated_k.to(dtype) / scale
+        return scaled_q.to(q.dtype), scaled_k.to(k.dtype)

@@ -35,17 +35,10 @@ HOOKS = {
     "sink": "softmax",
     "window_size": "mask",
 }
-# The size of the model that the table instantiates; its dimensions are printed as symbols.
-HEADS = 7
-HEAD_DIMENSION = 22
-BLOCK_SIZE = 97
-SYMBOLS = {
-    HEADS: "H",
-    2 * HEADS: "2H",
-    HEAD_DIMENSION: "D",
-    HEADS * HEAD_DIMENSION: "C",
-    BLOCK_SIZE: "L",
-}
+# The size of the model that the table instantiates.
+HEADS = 4
+HEAD_DIMENSION = 16
+BLOCK_SIZE = 64
 
 
 @dataclass
@@ -105,9 +98,8 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
         "acts on": ", ".join(places(encoding)) or "nothing",
         "formula": formula.rstrip(".:"),
         "options": ", ".join(options(cls)),
-        "learnable parameters": ", ".join(parameters(encoding)),
         "encoder": "yes" if cls.supports_bidirectional else "no",
-        "attention paths": ", ".join(paths(cls)),
+        "fused paths": ", ".join(paths(cls)) or "none",
         "source": source,
     }
 
@@ -141,19 +133,8 @@ def places(encoding: posenc.Encoding) -> list[str]:
     return found
 
 
-def parameters(encoding: posenc.Encoding) -> list[str]:
-    """Return the learnable parameters with their shapes, with the model's sizes as symbols."""
-    found = []
-    for name, parameter in encoding.named_parameters():
-        symbols = [SYMBOLS.get(size, str(size)) for size in parameter.shape]
-        found.append(f"`{name}` ({', '.join(symbols) or 'scalar'})")
-    if found and encoding.scope == "model":
-        found[-1] += " (shared by all layers)"
-    return found
-
-
 def paths(cls: type[posenc.Encoding]) -> list[str]:
-    """Return the attention paths that can compute an encoding, alone, for decoders and encoders."""
+    """Return the fused attention paths that can compute an encoding, alone, in both directions."""
     directions = [True, False] if cls.supports_bidirectional else [True]
     found = []
     for path, supports in (("sdpa", sdpa_supports), ("triton", triton_attention.supports)):
@@ -162,7 +143,7 @@ def paths(cls: type[posenc.Encoding]) -> list[str]:
             found.append(path)
         elif supported[0]:
             found.append(f"{path} (decoder)")
-    return [*found, "dense"]
+    return found
 
 
 def sdpa_supports(encoding: posenc.Encoding) -> bool:

@@ -16,7 +16,7 @@ import attention
 import pe_spec
 from errors import InputError
 from evaluation.encoding_checks import run_check
-from more_encodings.running_rotations import CARoPE
+from more_encodings.rotations import CARoPE
 from posenc import ENCODINGS, Encoding
 
 D = C // H

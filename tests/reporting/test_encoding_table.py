@@ -34,14 +34,14 @@ def test_write_replaces_only_the_table(tmp_path, monkeypatch):
     "pe, cells",
     [
         ("fire", {"acts on": "bias", "options": "`width=32`, `threshold=512`", "encoder": "yes"}),
-        ("fire", {"attention paths": "triton, dense"}),
-        ("cable", {"attention paths": "sdpa (decoder), triton, dense"}),
-        ("cope", {"encoder": "no", "attention paths": "dense", "acts on": "rows of logits"}),
+        ("fire", {"fused paths": "triton"}),
+        ("cable", {"fused paths": "sdpa (decoder), triton"}),
+        ("cope", {"encoder": "no", "fused paths": "none", "acts on": "rows of logits"}),
         ("window", {"acts on": "mask", "options": "`w=100`"}),
         ("yarn", {"options": "`factor=4`, `base=10000`, `length`, `ramp=paper` or `released`"}),
         ("transformer-xl", {"acts on": "queries and keys, rows of logits"}),
-        ("learnable", {"learnable parameters": "`table.weight` (L, C) (shared by all layers)"}),
-        ("nope", {"acts on": "nothing", "attention paths": "sdpa, triton, dense"}),
+        ("sink", {"acts on": "softmax"}),
+        ("nope", {"acts on": "nothing", "fused paths": "sdpa, triton"}),
     ],
 )
 def test_cells_of_an_encoding(pe, cells):

@@ -1,10 +1,12 @@
-"""Rotations by sums along the text: the angle of a token depends on the tokens before it."""
+"""Rotations that depend on the text (CARoPE, Selective RoPE), and PoPE."""
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenc import Encoding, frequencies, rotate_pairs, running_sum
+from posenc import Encoding, frequencies, rotate_pairs, running_sum, sin_cos
 
 
 class RunningRotation(Encoding):
@@ -74,3 +76,38 @@ class SelectiveRoPE(RunningRotation):
         step = self.up(self.down(x)).unflatten(-1, self.b.shape) + self.b.exp()  # (B, T, H, D/2)
         width = 2 * self.b.size(1)
         return step * frequencies(width, 10_000, x.device).to(x.dtype)
+
+
+class PoPE(Encoding):
+    """sum_n softplus(q_n) softplus(k_n) cos((i - j) base^(-n/D) - delta_n), n < D.
+
+    delta: learnable per head, within [-2 pi, 0], 0 at the start, added to the key's angle. Each
+    column becomes a sine and a cosine, so queries and keys are twice as wide as values.
+    Source: Gopalakrishnan et al. 2025 (PoPE), arXiv 2509.10534
+    """
+
+    names = ("pope",)
+    changes_width = True
+    needs_head_dimension = True
+
+    def __init__(self, heads, channels, block_size, *, base: int = 10_000):
+        super().__init__(heads, channels, block_size)
+        self.base = base
+        self.delta = nn.Parameter(torch.zeros(heads, 1, channels // heads))
+
+    def rotate(self, q, k, pos, q_features=(), k_features=()):
+        width = q.size(-1)
+        n = torch.arange(width, dtype=torch.float64, device=pos.device)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        angle = pos.double()[:, None] * self.base ** (-n / width)
+        sin, cos = sin_cos(angle, 1.0, dtype)  # (T, D)
+        q_length, k_length = F.softplus(q.to(dtype)), F.softplus(k.to(dtype))
+        wide_q = torch.cat([q_length * cos, q_length * sin], -1)
+        sin_d, cos_d = self.delta.to(dtype).sin(), self.delta.to(dtype).cos()  # (H, 1, D)
+        cos_k, sin_k = cos * cos_d - sin * sin_d, sin * cos_d + cos * sin_d  # (H, T, D)
+        wide_k = torch.cat([k_length * cos_k, k_length * sin_k], -1)
+        return wide_q.to(q.dtype), wide_k.to(k.dtype)
+
+    @torch.no_grad()
+    def clamp_parameters_(self):
+        self.delta.clamp_(min=-2 * math.pi, max=0)

@@ -1,4 +1,4 @@
-"""Logits scaled by the logarithm of the number of keys: SSMax and log n.
+"""Scales of logits, a sliding window, and a sink: SSMax, log n, Window, Sink.
 
 n counts the tokens up to the query, within the sliding window of a combination such as
 `window+ssmax`; the window of a KV cache in an evaluation does not count.
@@ -58,3 +58,35 @@ class SSMax(LogN):
 
     def factor(self):
         return self.s[:, None, None]
+
+
+class Window(Encoding):
+    """Attention only to keys at a distance below w.
+
+    Inside the window there is no positional information. Combine it with a bias:
+    `window:w=64+alibi`.
+    Source: Chi et al. 2023 (Sandwich), section 3.3; Beltagy et al. 2020 (Longformer)
+    """
+
+    names = ("window",)
+
+    def __init__(self, heads, channels, block_size, *, w: int = 100):
+        super().__init__(heads, channels, block_size)
+        self.window_size = w
+
+
+class Sink(Encoding):
+    """exp(s_h) is added to the denominator of each row's softmax; s starts at 0.
+
+    Combines with all encodings, as in `rope+sink`.
+    Source: gpt-oss (OpenAI 2025); Miller 2023 ("softmax1") for s = 0
+    """
+
+    names = ("sink",)
+
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
+        self.s = nn.Parameter(torch.zeros(heads))
+
+    def sink(self):
+        return self.s
