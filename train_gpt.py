@@ -120,7 +120,7 @@ class Trainer:
         start, first_step = time.perf_counter(), self.step
         with (
             contextlib.closing(self.batches),
-            distributed.Signals() as signals,
+            distributed.signals() as received,
             run.thread,
             tqdm(
                 total=config.steps,
@@ -140,7 +140,7 @@ class Trainer:
             while self.step < config.steps and not is_stopped:
                 step_start = time.perf_counter()
                 self.metrics.steps.append(self.train_step())
-                is_stopped = self.processes.any(signals.received or run.has_failed())
+                is_stopped = self.processes.any(bool(received) or run.has_failed())
                 is_last = self.step == config.steps
                 should_save = is_stopped or is_last or self.step % config.checkpoint_every == 0
                 should_log = should_save or self.step % config.log_every == 0

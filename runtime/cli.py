@@ -85,8 +85,10 @@ def parse(
     with the nearest known name), for values of the wrong type and for those of `check_values`.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
-    parser = _make_parser(config_class, description, positional)
-    argv = _complete_booleans(sys.argv[1:] if argv is None else argv, fields)
+    argv = sys.argv[1:] if argv is None else argv
+    texts = _docstrings(config_class) if "--help" in argv else {}
+    parser = _make_parser(config_class, texts, description, positional)
+    argv = _complete_booleans(argv, fields)
     try:
         found, others = parser.parse_known_args([word for word in argv if word != "--help"])
     except argparse.ArgumentError as error:
@@ -141,8 +143,10 @@ def _check_plugins_of_files(contents: dict[str, dict]) -> None:
         plugins.check_loaded(content, Path(path).parent, "has a config for")
 
 
-def _make_parser(config_class: type, description, positional) -> argparse.ArgumentParser:
-    """Return a parser with a flag for each field; arguments as in `parse`. Its values are texts."""
+def _make_parser(
+    config_class: type, texts: dict[str, str], description, positional
+) -> argparse.ArgumentParser:
+    """Return a parser of texts with a flag for each field; texts: of --help, by field."""
     parser = argparse.ArgumentParser(
         usage="%(prog)s [--NAME X ...]",
         description=description,
@@ -152,10 +156,10 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
         allow_abbrev=False,
     )
     parser.add_argument("--config", action="append", metavar="FILE", help=CONFIG_HELP)
-    texts = _docstrings(config_class)
     for field in dataclasses.fields(config_class):
         flag, kind = f"--{field.name}", _describe_type(field.type).replace("%", "%%")
-        text = f"{texts[field.name].replace('%', '%%')} ({kind}; default: %(default)s)"
+        text = texts.get(field.name, "").replace("%", "%%")
+        text += f" ({kind}; default: %(default)s)"
         if field.name == "plugin":
             parser.add_argument(flag, action="append", metavar="FILE", help=PLUGIN_HELP)
         elif positional and field.name == positional[0]:

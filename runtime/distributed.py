@@ -4,7 +4,7 @@
 
     with distributed.process_group() as processes:  # torchrun's ranks, or this process alone
         total = processes.sum(tensor)               # NCCL for tensors on GPUs, gloo on CPUs
-        if processes.any(signals.received): ...
+        if processes.any(bool(received)): ...  # of signals()
 
 Only rank 0 prints and writes. A user error on several ranks is printed once. Signals and random
 states go through gloo, so that no rank waits for a GPU.
@@ -219,21 +219,19 @@ def _leave_group() -> None:
     dist.destroy_process_group()
 
 
-class Signals:
-    """Context that sets `received` at SIGTERM or SIGINT, also repeated ones, and does not stop."""
+@contextlib.contextmanager
+def signals():
+    """Yield a list that collects SIGTERM and SIGINT, which do not stop the block."""
+    received = []
 
-    def __init__(self):
-        self.received = False
-        self.old_handlers = {}
+    def receive(number, frame):
+        received.append(number)
 
-    def __enter__(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.old_handlers[number] = signal.signal(number, self._receive)
-        return self
-
-    def _receive(self, number, frame):
-        self.received = True
-
-    def __exit__(self, *_):
-        for number, handler in self.old_handlers.items():
+    old_handlers = {
+        number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)

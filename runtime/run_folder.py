@@ -300,7 +300,8 @@ class Run:
         earlier checkpoint first. Raises InputError if that could not be written.
         """
         self.wait()
-        self.saved_steps = [*self.saved_steps, checkpoint["step"]][-self.keep :]
+        steps = [*dict.fromkeys([*self.saved_steps, checkpoint["step"]])]
+        self.saved_steps, outdated = steps[-self.keep :], steps[: -self.keep]
         if not self.is_writer:
             return
         config = self.config | ({"changes": self.changes} if self.changes else {})
@@ -308,12 +309,11 @@ class Run:
             config["init_steps"] = self.init_steps
         checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
         assert checkpoint.keys() == CONTENT.keys()
-        self._saving = self.thread.submit(
-            self.write_checkpoint, *copy_to_host(checkpoint, self._buffers)
-        )
+        copied, events = copy_to_host(checkpoint, self._buffers)
+        self._saving = self.thread.submit(self.write_checkpoint, copied, events, outdated)
 
-    def write_checkpoint(self, checkpoint: dict, events: list) -> None:
-        """Write a checkpoint of `copy_to_host` atomically, then remove older ones."""
+    def write_checkpoint(self, checkpoint: dict, events: list, outdated: list[int]) -> None:
+        """Write a checkpoint of `copy_to_host` atomically, then remove those of outdated steps."""
         for event in events:
             event.synchronize()
         # The log on disk must have all records up to the checkpoint.
@@ -328,11 +328,10 @@ class Run:
                 if isinstance(error.__context__, OSError):
                     raise error.__context__ from None
                 raise
-        paths = list_checkpoints(self.folder)
-        own = [other for other in paths if named_step(other) <= checkpoint["step"]]
-        for other in own[: -self.keep]:
-            with writing(other):
-                other.unlink(missing_ok=True)
+        for step in outdated:
+            old = self.folder / FILE_NAME.format(step)
+            with writing(old):
+                old.unlink(missing_ok=True)
 
     def has_failed(self) -> bool:
         """Return whether a checkpoint could not be written; `wait` raises the error."""

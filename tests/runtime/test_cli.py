@@ -198,9 +198,9 @@ def test_optional_arguments_are_not_described_as_required(capsys):
 def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
     flags = ["--n_layer", 10**6, "--seed", 2**64, "--out_dir", ""]
     assert refused(train_gpt.main, *flags) == [
-        "error: out_dir is empty: pass a value, or leave it out",
         "error: n_layer is 1000000: it must be at most 256",
         f"error: seed is {2**64}: it must be below 2^63",
+        "error: out_dir is empty: pass a value, or leave it out",
     ]
 
 
