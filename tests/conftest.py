@@ -103,8 +103,12 @@ ENCODINGS = [
     "path+fox",
     "rope+sink",
 ]
-# One of each kind: features, rotation, a table of positions, a window, rows of logits.
-KINDS = ["cable", "rope", "learnable", "cope", "dapev2+kerple", "window:w=9+rope@1_cable@1"]
+# One of each kind: features, rotation, a table of positions, rows of logits, a window, running
+# features, wide queries and keys, several numbers per token, a sink.
+KINDS = [
+    *("cable", "rope", "learnable", "cope", "dapev2+kerple", "window:w=9+rope@1_cable@1"),
+    *("carope", "pope", "path+fox", "rope+sink"),
+]
 # Encodings that support no more positions than the training length.
 LIMITED = ["learnable", "learnable+alibi", "diet-abs"]
 TINY = shlex.split(
