@@ -34,6 +34,7 @@ import numpy as np
 
 from errors import InputError
 from text_data import hub, shard_format, shards, text_sources, tokenization
+from text_data.tokenizer import first_characters
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
@@ -130,16 +131,11 @@ def texts_after_val(read_texts, shard_tokens: int):
     to_skip = CHARACTERS_PER_TOKEN * shard_tokens
     needed = min(to_skip, NEEDED_CHARACTERS)
     texts = iter(read_texts())
-    skipped = 0
-    while skipped < to_skip and (text := next(texts, None)) is not None:
-        skipped += len(text)
-    start = []
-    count = 0
-    for text in texts:
-        start.append(text)
-        count += len(text)
-        if count >= needed:
-            return itertools.chain(start, texts)
+    for _ in first_characters(texts, to_skip):
+        pass
+    start = list(first_characters(texts, needed))
+    if sum(map(len, start)) >= needed:
+        return itertools.chain(start, texts)
     print(
         f"note: fewer than {needed:,} characters follow the first {to_skip:,}, which may be in the "
         "split val: the tokenizer is trained on the whole text, val included"

@@ -120,10 +120,6 @@ def main(argv=None):
         raise InputError("fine-tuning uses a single GPU: set CUDA_VISIBLE_DEVICES=0")
     model = sentence_encoder.load_export(encoder, config.max_tokens, config.trust_remote_code)
     rows, revision = read_triplets(config, previous.get("revision"))
-    print(
-        f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, "
-        f"{config.batch} per batch"
-    )
     hashes = {
         "data": hash_file(config.data) if config.data else None,
         "encoder": hash_file(Path(encoder) / "model.safetensors"),
@@ -139,6 +135,10 @@ def main(argv=None):
         "provenance": provenance(device),
     }
     unlock = run_folder.lock_folder(out)
+    print(
+        f"{encoder}: texts up to {model.max_seq_length} tokens, {len(rows):,} samples, "
+        f"{config.batch} per batch"
+    )
     try:
         write_json(out / RECORD, record)
         losses = train(model, rows, config, device, dtype)

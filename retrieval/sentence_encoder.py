@@ -56,9 +56,7 @@ def load_export(
             f"{folder}: {config['pe']} supports at most {max_positions} positions: "
             "use a lower --max_tokens"
         )
-    with raise_input_errors(folder, f"write it again, or {remedy}"):
-        modules = _mean_encoder(folder, trust_remote_code, max_seq_length=length)
-    return SentenceTransformer(modules=modules, trust_remote_code=trust_remote_code)
+    return _load(folder, remedy, trust_remote_code, max_seq_length=length)
 
 
 def load_finetuned(
@@ -67,41 +65,41 @@ def load_finetuned(
     """Return a fine-tuned encoder that computes in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
     read_config(folder, remedy)
-    with raise_input_errors(folder, f"write it again, or {remedy}"):
-        modules = _mean_encoder(folder, trust_remote_code, dtype=dtype)
-    return SentenceTransformer(
-        modules=modules, device=str(device), trust_remote_code=trust_remote_code
-    )
+    return _load(folder, remedy, trust_remote_code, str(device), dtype=dtype)
 
 
-def _mean_encoder(
-    folder: str, trust_remote_code: bool, max_seq_length: int | None = None, **model_arguments
-) -> list[torch.nn.Module]:
-    """Return the modules of a sentence encoder.
-
-    A modules.json in the folder is not read, because it names classes.
-    """
-    if not (Path(folder) / WEIGHTS).is_file():
-        raise FileNotFoundError(f"it has no {WEIGHTS}")
+def _load(
+    folder: str,
+    remedy: str,
+    trust_remote_code: bool,
+    device: str | None = None,
+    max_seq_length: int | None = None,
+    **model_arguments,
+) -> SentenceTransformer:
+    """Return a sentence encoder. A modules.json is not read, because it names classes."""
     # Always set, because transformers asks a question at None. New dictionaries, because
     # sentence-transformers changes them.
     trust = {"trust_remote_code": trust_remote_code}
-    transformer = Transformer(
-        folder,
-        max_seq_length=max_seq_length,
-        model_kwargs={**trust, **model_arguments},
-        config_kwargs={**trust},
-        processor_kwargs={**trust},
-    )
-    if transformer.tokenizer is None:
-        raise OSError("it has no tokenizer")
-    network = transformer.auto_model
-    if isinstance(network, PosencModel):
-        _check_names(folder, network)
-        # A fine-tuned folder must not inherit the names of other code.
-        network.config.auto_map = dict(ENCODER_CLASSES)
-        transformer.tokenizer.init_kwargs.pop("auto_map", None)
-    return [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
+    with raise_input_errors(folder, f"write it again, or {remedy}"):
+        if not (Path(folder) / WEIGHTS).is_file():
+            raise FileNotFoundError(f"it has no {WEIGHTS}")
+        transformer = Transformer(
+            folder,
+            max_seq_length=max_seq_length,
+            model_kwargs={**trust, **model_arguments},
+            config_kwargs={**trust},
+            processor_kwargs={**trust},
+        )
+        if transformer.tokenizer is None:
+            raise OSError("it has no tokenizer")
+        network = transformer.auto_model
+        if isinstance(network, PosencModel):
+            _check_names(folder, network)
+            # A fine-tuned folder must not inherit the names of other code.
+            network.config.auto_map = dict(ENCODER_CLASSES)
+            transformer.tokenizer.init_kwargs.pop("auto_map", None)
+        modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
+    return SentenceTransformer(modules=modules, device=device, trust_remote_code=trust_remote_code)
 
 
 def _check_names(folder: str, network: PosencModel) -> None:

@@ -18,6 +18,7 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.files import read_json, read_json_lines, run_folder_of
@@ -296,7 +297,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    pieces = _first_characters(texts, BPE_CHARACTERS)
+    pieces = first_characters(iter(texts), BPE_CHARACTERS)
     first = next(pieces, None)
     if first is None:
         raise InputError(
@@ -322,12 +323,10 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     return tokenizer
 
 
-def _first_characters(texts, limit: int):
-    """Yield texts until they have `limit` characters."""
+def first_characters(texts: Iterator[str], limit: int) -> Iterator[str]:
+    """Yield texts until they have `limit` characters; the others stay in the iterator."""
     count = 0
-    for text in texts:
-        if count >= limit:
-            return
+    while count < limit and (text := next(texts, None)) is not None:
         count += len(text)
         yield text
 
