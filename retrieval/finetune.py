@@ -75,7 +75,7 @@ class Config:
     """texts per forward pass"""
     lr: float = cli.limited(8e-5, 0)
     """highest learning rate, with linear decay"""
-    warmup: float = cli.limited(0.05, 0)
+    warmup: float = cli.limited(0.05, 0, 0.99)
     """fraction of the steps with linear warmup"""
     seed: int = cli.limited(1, 0, 2**32 - 1)  # NumPy's limit
     """seed of the data order"""
@@ -91,10 +91,6 @@ class Config:
     """cuda: the first GPU of CUDA_VISIBLE_DEVICES; auto: cuda if available"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
-
-    def __post_init__(self):
-        if self.warmup >= 1:
-            raise InputError(f"warmup is {self.warmup}: it must be below 1")
 
 
 def main(argv=None):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic, atomic_folder
+from runtime.files import atomic, atomic_folder, check_writable
 
 import numpy as np
 
@@ -64,6 +64,7 @@ def main(argv=None):
     out = Path(config.out_dir or f"{config.data[0].rstrip('/')}-retrieval")
     if out.exists():
         raise InputError(f"{out} already exists: use another --out_dir, or remove it")
+    check_writable(out)
     train_generator, val_generator = np.random.default_rng(config.seed).spawn(2)
     train = SplitText(Shards(config.data[0], "train"), train_generator)
     val = SplitText(Shards(config.data[0], "val"), val_generator)

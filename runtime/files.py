@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,6 +147,13 @@ def writing(path: str | Path):
         raise InputError(
             f"cannot write {path}: {reason}: use another folder, or free some space"
         ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError if no files can be written to a folder, which need not exist."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with writing(folder), tempfile.TemporaryFile(dir=existing):
+        pass
 
 
 def write_json(path: str | Path, value) -> None:

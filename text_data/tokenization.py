@@ -9,7 +9,6 @@ A document is (writer of its split, its number in that writer's source, its text
 """
 
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import writing
+from runtime.files import check_writable
 
 import numpy as np
 from tqdm import tqdm
@@ -136,13 +135,6 @@ def check_splits(splits: Iterable[str], documents, remedy: str) -> None:
         if not missing:
             return
     raise InputError(NO_TEXT.format(missing[0], remedy))
-
-
-def check_writable(folder: Path) -> None:
-    """Raise InputError if no files can be written to a folder, which need not exist."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with writing(folder), tempfile.TemporaryFile(dir=existing):
-        pass
 
 
 @contextmanager

@@ -263,7 +263,7 @@ def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplet
     wrong = ["--batch", "1", "--warmup", "1", "--out_dir", tmp_path / "out"]
     assert refused(finetune.main, exported("cable"), *wrong) == [
         "error: batch is 1: it must be at least 2",
-        "error: warmup is 1.0: it must be below 1",
+        "error: warmup is 1.0: it must be at most 0.99",
     ]
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
