@@ -1,6 +1,8 @@
 """Layout of the repository: names at the root, import directions and the size of packages."""
 
 import importlib.metadata
+import re
+import subprocess
 import sys
 
 import pytest
@@ -79,3 +81,10 @@ def test_training_loads_neither_measuring_nor_printing():
     assert loaded >= {"model", "training"}
     assert not {part for part in loaded if RANKS[part] > RANKS["training"]}
     assert len(set(modules) & MODULES.keys()) <= 35
+
+
+def test_a_training_step_is_small():
+    command = [sys.executable, ROOT / "tests" / "count_functions.py"]
+    counted = subprocess.run(command, text=True, capture_output=True).stdout
+    functions, files = re.search(r"step: (\d+) functions in (\d+) files", counted).groups()
+    assert int(functions) <= 50 and int(files) <= 7
