@@ -16,6 +16,7 @@ window, as one of 131,072 tokens, is cut at bins of positions.
 Seeds. With several seeds, the estimate is the mean over seeds (of ratios: the geometric mean). Half
 the width of its t interval over seeds and that of the interval over the text are added in
 quadrature. Two seeds give a wide interval (t is 12.7). One seed: the interval covers the text only.
+Intervals of accuracies are computed on the scale of log-odds, so that they stay within 0 and 100%.
 
 Random numbers have a fixed seed, so that the same records give the same interval.
 """
@@ -225,6 +226,20 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
         return Interval(statistics.mean(values), seeds=len(values))
     width = t_quantile(n - 1) * statistics.mean(known)
     return over_seeds(values, (width, width))
+
+
+def fraction_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
+    """Return the mean over seeds of fractions, with an interval that stays between 0 and 1.
+
+    It has the width of mean_interval on the scale of log-odds, by the delta method.
+    """
+    interval = mean_interval(values, errors, n)
+    mean = interval.estimate
+    if interval.high is None or interval.high == mean or not 0 < mean < 1:
+        return interval
+    width = (interval.high - mean) / (mean * (1 - mean))
+    low, high = (1 / (1 + (1 / mean - 1) * math.exp(-shift)) for shift in (-width, width))
+    return replace(interval, low=low, high=high)
 
 
 def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Interval:

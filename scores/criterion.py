@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluation import intervals
-from evaluation.intervals import Interval, mean_interval
+from evaluation.intervals import Interval, fraction_interval, mean_interval
 from reporting.claims.verdicts import HOLDS, Verdict, combine, judge_bound, printed_interval
 from scores.score_file import Score
 
@@ -97,7 +97,7 @@ def accuracy(score: Score, multiple: float, *_) -> Interval | None:
         for name in ("accuracy", "accuracy_se")
     )
     protocols = score.budget["trained_recall"].values()
-    return mean_interval(values, errors, min(protocol["trials"] for protocol in protocols))
+    return fraction_interval(values, errors, min(protocol["trials"] for protocol in protocols))
 
 
 def speed(score: Score, *_) -> Interval:

@@ -201,14 +201,16 @@ def test_verdicts_compare_fields_with_the_growth_of_perplexity():
     verdicts = claims.judge_receptive_fields(field_columns(), [perplexity_columns()])
     short_field, eight, long_field, longest_field, together = verdicts
     assert short_field.outcome == "holds"
-    measured = "1.000 (1.000 to 1.000), receptive field 0.40 (0.39 to 0.41) training lengths"
+    measured = (
+        "1.000 (1.000 to 1.000; one seed), receptive field 0.40 (0.39 to 0.41) training lengths"
+    )
     assert measured in str(short_field)
     assert "<= 1.05, because its receptive field is shorter" in short_field.claim
     assert eight.outcome == "fails"
     assert long_field.outcome == longest_field.outcome == "holds"
     assert "> 1.05, because its receptive field is longer" in long_field.claim
     assert together.outcome == "holds"
-    assert "1.00 (1.00 to 1.00) over 4" in together.measured
+    assert "1.00 (1.00 to 1.00; one seed) over 4" in together.measured
 
 
 @pytest.mark.parametrize("number, field", [(1, 99), (2, 60)])

@@ -252,7 +252,7 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys, 
     assert verdicts(trained, short) == [
         "Verdicts, with 95% intervals (docs/evaluation.md):",
         "- cable: perplexity at 16x / perplexity at 1x < 1 (CABLE, section 5.1): "
-        "0.975 (0.975 to 0.975): **holds**",
+        "0.975 (0.975 to 0.975; one seed): **holds**",
         "- not judged, because trained for fewer than 50 steps: rope",
     ]
     with open(tmp_path / "out" / "verdicts.csv", newline="") as file:
@@ -262,7 +262,7 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys, 
             "claim": "cable: perplexity at 16x / perplexity at 1x < 1",
             "paper": "CABLE",
             "where": "section 5.1",
-            "measured": "0.975 (0.975 to 0.975)",
+            "measured": "0.975 (0.975 to 0.975; one seed)",
             "outcome": "holds",
             "key": "growth 1",
             "others": "",
@@ -276,7 +276,7 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys, 
     capsys.readouterr()
     assert verdicts(trained) == ["[Verdicts](verdicts.csv): 1 holds."]
     printed = capsys.readouterr().out.partition("\nVerdicts of perplexity, with 95% ")[2]
-    assert "(CABLE, section 5.1): 0.975 (0.975 to 0.975): **holds**" in printed
+    assert "(CABLE, section 5.1): 0.975 (0.975 to 0.975; one seed): **holds**" in printed
 
 
 def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):

@@ -8,6 +8,7 @@ claim does not concern the evidence. None: not measured.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from reporting import paper
 from reporting.claims.verdicts import (
     HOLDS,
     NOT_COMPARABLE,
+    ONE_SEED,
     Incomparable,
     Verdict,
     combine,
@@ -58,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # What is measured, the bound on it, and how it is printed.
     quantity: Literal[
         "perplexity", "recall", "receptive field", "speed", "memory", "time per token"
-    ] = "speed"
+    ] = "perplexity"
     relation: Literal["<", "<=", ">", ">=", "~"] = ">"
     bound: float = 1
     at: (
@@ -217,12 +219,34 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict:
     if not outcomes:
         return verdict
     verdict.outcome, counts = combine(outcomes, claim.unit)
-    texts = [] if claim.counts == "only" else [_least_favorable(claim, shown)]
     is_unanimous = verdict.outcome == HOLDS and claim.counts == "unless all agree"
-    if not texts or (len(outcomes) > 1 and not is_unanimous):
-        texts.append(counts)
+    if claim.counts == "only":
+        texts = [claim.what + counts]
+        if any(each.seeds == 1 for each in shown.values()):
+            texts.append(ONE_SEED)
+    else:
+        texts = [_least_favorable(claim, shown)]
+        if len(outcomes) > 1 and not is_unanimous:
+            texts.append(counts)
     verdict.measured = "; ".join(texts)
     return verdict
+
+
+def name_runs(claim: Claim, first: dict[str, Column], columns: list[Column]) -> Claim:
+    """Return a claim that names the runs that are judged, where an encoding has several.
+
+    first: the columns that count, by the names of encodings in claims; columns: all.
+    """
+    counts = Counter(map(_cached_encoding, columns))
+    found = [first[pe] for pe in (claim.encoding, *claim.others) if pe in first]
+    labels = [column.label for column in found if counts[_cached_encoding(column)] > 1]
+    runs = f"run{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
+    return claim.but(what=f"{runs}: {claim.what}") if labels else claim
+
+
+def _cached_encoding(column: Column) -> tuple[str, int | None]:
+    """Return what two columns of one run differ in: the window of the cache."""
+    return column.pe, column.records[0].get("cache_window")
 
 
 def _least_favorable(claim: Claim, measured: dict[tuple[str, str], Interval]) -> str:
@@ -230,10 +254,11 @@ def _least_favorable(claim: Claim, measured: dict[tuple[str, str], Interval]) ->
     name = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
     if claim.shown:
         name = (claim.shown, "")
-    # The numbers of bytes are exact.
+    # The numbers of bytes are exact; those of rounds have no seeds.
     text = f"{measured[name].estimate:.3f}"
     if claim.quantity != "memory":
-        text = printed_interval(measured[name], claim.digits)
+        has_seeds = claim.quantity not in ("speed", "time per token")
+        text = printed_interval(measured[name], claim.digits, one_seed=has_seeds)
     is_named = claim.shown or (claim.counts == "always" and len(measured) == 1)
     where = "" if is_named else " ".join(filter(None, name))
     return ", ".join(filter(None, (claim.what + text, where)))

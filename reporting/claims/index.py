@@ -23,6 +23,7 @@ from reporting.claims.verdicts import (
     NO_INTERVAL,
     NOT_COMPARABLE,
     NOT_MEASURED,
+    ONE_SEED,
     UNDECIDED,
     Verdict,
 )
@@ -165,9 +166,11 @@ def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
 def _summary(claim: Verdict, verdicts: list[dict]) -> str:
     """Return one outcome, or how many of several verdicts (lengths, models) have each."""
     outcomes = [verdict["outcome"] for verdict in verdicts]
+    has_one_seed = any(ONE_SEED in verdict["measured"] for verdict in verdicts)
+    seeds = f" ({ONE_SEED})" if has_one_seed else ""
     if len(verdicts) > 1:
         counts = [f"{outcomes.count(outcome)} {OUTCOMES[outcome]}" for outcome in {*outcomes}]
-        return f"**{', '.join(sorted(counts))}** of {len(verdicts)}"
+        return f"**{', '.join(sorted(counts))}** of {len(verdicts)}{seeds}"
     others = escape_markdown(verdicts[0]["others"])
     compared = f" against {others}" if verdicts[0]["others"] != claim.others else ""
-    return f"**{outcomes[0]}**{compared}"
+    return f"**{outcomes[0]}**{seeds}{compared}"

@@ -15,6 +15,7 @@ from reporting.claims.claim import (
     decide,
     judge,
     load,
+    name_runs,
     printed_order,
 )
 from reporting.claims.verdicts import (
@@ -101,12 +102,16 @@ class _Model:
         self.elsewhere: list[Column] = []  # of other sizes or training lengths
         self.record = columns[0].records[0]
         self.trained_at = trained_at
-        self.columns: dict[tuple[str, float], Column] = {}  # (encoding, multiple) -> column
+        self.all_columns = columns
+        self.encodings: dict[str, Column] = {}
         for column in columns:
             for pe in _claimed_names(column.pe, trained_at):
-                for length in filter(column.values, column.lengths()):
-                    self.columns.setdefault((pe, length / trained_at), column)
-        self.encodings = dict.fromkeys(pe for pe, _ in self.columns)
+                self.encodings.setdefault(pe, column)
+        self.columns = {  # (encoding, multiple) -> column
+            (pe, length / trained_at): column
+            for pe, column in self.encodings.items()
+            for length in filter(column.values, column.lengths())
+        }
         self.claimed = {*self.encodings}
         for pe in printed.encodings() if printed else ():
             self.claimed.update(_claimed_names(pe, trained_at))
@@ -134,9 +139,9 @@ class _Model:
 
     def incomparable(self, claim: Claim) -> Incomparable | None:
         """Return what prevents a comparison with encodings of other sizes or training lengths."""
-        ours = [column for (pe, _), column in self.columns.items() if pe == claim.encoding]
+        ours = self.encodings.get(claim.encoding)
         others = [column for column in self.elsewhere if column.pe in claim.others]
-        settings = [name for other in others for own in ours[:1] for name in own.differing(other)]
+        settings = [name for other in others if ours for name in ours.differing(other)]
         return Incomparable(tuple(settings)) if settings else None
 
 
@@ -148,6 +153,7 @@ def _at_multiples(claim: Claim, model: _Model) -> Measured:
     if pe not in model.claimed or not is_of_data or not has_size:
         return
     claim = claim.but(prefix=model.prefix, at=claim.at if isinstance(claim.at, str) else multiples)
+    claim = name_runs(claim, model.encodings, model.all_columns)
     if not claim.others:
         yield claim, {ALONE: model.ratio((pe, multiples[0]), (pe, 1))}
     elif not model.encodings.keys() & {*claim.others}:
@@ -171,6 +177,8 @@ def _in_order(model: _Model, printed: PaperTable | None) -> Measured:
     if printed is None or printed.trained_at is None or len(printed.numbers) < 2:
         return
     order = printed_order(printed.paper, printed.where, printed.size, printed.dataset)
+    counted = {pe: column for pe, column in model.encodings.items() if printed.covers(pe)}
+    order = name_runs(order.but(others=[*counted]), counted, model.all_columns).but(others=[])
     for context in printed.contexts():
         multiple = context / printed.trained_at
         values = {}

@@ -86,7 +86,8 @@ def _rank_correlation(fields: list[Interval], growths: list[Pairs]) -> Interval:
     noise = np.random.default_rng(0).standard_normal((intervals.DRAWS, len(fields)))
     noisy = means + noise * np.array(widths) / (2 * intervals.NORMAL_QUANTILE)
     correlations = _rank_correlations(noisy, np.stack([draws for draws, _ in drawn], 1))
-    return Interval(estimate, *np.percentile(correlations, [2.5, 97.5]))
+    low, high = np.percentile(correlations, [2.5, 97.5])
+    return Interval(estimate, low, high, seeds=min(map(len, growths)))
 
 
 def _rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import MAX_SEGMENTS, Interval
-from reporting.claims.claim import ALONE, Claim, Comparison, Measured, compare, judge
+from reporting.claims.claim import ALONE, Claim, Comparison, Measured, compare, judge, name_runs
 from reporting.claims.verdicts import Verdict, has_verdicts
 from reporting.columns import Column, all_lengths
 from reporting.tables import FINAL, Curves, last, losses_by_encoding
@@ -57,12 +57,15 @@ def judge_retrieval(columns: list[Column], **evidence) -> list[Verdict]:
     beyond = [length for length in all_lengths(columns) if length > trained_at]
     first = {column.pe: column for column in reversed(columns)}
     sections = ["retrieval_growth", "retrieval_best"] if beyond else []
-    return judge(sections, _scores, first, trained_at, beyond)
+    return judge(sections, _scores, first, columns, beyond)
 
 
-def _scores(claim: Claim, columns: dict[str, Column], trained_at: int, beyond: list) -> Measured:
+def _scores(
+    claim: Claim, first: dict[str, Column], columns: list[Column], beyond: list[int]
+) -> Measured:
     """Compare an encoding with others beyond the training length, or with itself."""
-    ours = columns.get(claim.encoding)
+    ours, trained_at = first.get(claim.encoding), columns[0].trained_at
+    claim = name_runs(claim, first, columns)
     if ours and not claim.others:
         ends = beyond[-1], trained_at
         at = [beyond[-1] / trained_at]
@@ -70,10 +73,10 @@ def _scores(claim: Claim, columns: dict[str, Column], trained_at: int, beyond: l
     elif ours:
 
         def margin(other: str, length: int) -> Comparison:
-            return compare((ours, columns[other]), (length, length), _margin)
+            return compare((ours, first[other]), (length, length), _margin)
 
         places = {f"at {length:,} tokens": length for length in beyond}
-        yield from claim.against(columns, places, margin)
+        yield from claim.against(first, places, margin)
 
 
 def _growth(pairs: list[tuple[dict, dict]]) -> Interval:

@@ -11,10 +11,19 @@ from dataclasses import dataclass, field
 
 from evaluation import intervals
 from evaluation.intervals import Interval
-from reporting.claims.claim import ALONE, Claim, Comparison, Measured, compare, judge, load
+from reporting.claims.claim import (
+    ALONE,
+    Claim,
+    Comparison,
+    Measured,
+    compare,
+    judge,
+    load,
+    name_runs,
+)
 from reporting.claims.speed import entry_of, memory_ratio, on_device
 from reporting.claims.verdicts import Verdict
-from reporting.columns import Column, dataset_of
+from reporting.columns import Column, dataset_of, setup_of
 from reporting.formatting import MISSING, Table
 from reporting.paper import PaperStatements
 
@@ -75,10 +84,20 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
 def _ratios(claim: Claim, columns: list[Column], speeds: list[dict]) -> Measured:
     for pair in find_pairs(claim, columns, speeds):
         lengths = [column.trained_at for column in pair.columns]
-        found = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
+        first = {column.pe: column for column in pair.columns}
+        named = name_runs(claim, first, [each for each in columns if _is_like(each, first)])
+        found = named.but(trained_at=lengths[0], other_trained_at=lengths[1])
         if pair.speed and claim.quantity != "perplexity":
             found = found.but(prefix=on_device(pair.speed))
         yield found, {ALONE: pair.ratio()}
+
+
+def _is_like(column: Column, first: dict[str, Column]) -> bool:
+    """Return whether a column has the size and training length of the one that counts."""
+    if column.pe not in first:
+        return False
+    model, counted = (setup_of(each.records[0])[:3] for each in (column, first[column.pe]))
+    return model == counted
 
 
 def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Iterator[Pair]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from evaluation.intervals import Interval
 from reporting.formatting import escape_markdown
 
-NO_INTERVAL = "(no interval)"  # in Verdict.measured
+NO_INTERVAL, ONE_SEED = "(no interval)", "one seed"  # in Verdict.measured
 HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
 NOT_COMPARABLE = "not comparable"  # the runs differ in more than encoding and seed
 
@@ -61,14 +61,19 @@ def has_verdicts(record: dict) -> bool:
     return steps is None or steps >= MIN_STEPS
 
 
-def printed_interval(interval: Interval, digits: int = 3) -> str:
-    """Return an estimate with its interval and the number of seeds, if there are several."""
+def printed_interval(interval: Interval, digits: int = 3, one_seed: bool = False) -> str:
+    """Return an estimate with its interval and the number of seeds, if there are several.
+
+    one_seed: whether to say that there is one.
+    """
     text = f"{interval.estimate:.{digits}f}"
     if interval.low is None:
         return f"{text} {NO_INTERVAL}"
     notes = [f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"]
     if interval.seeds > 1:
         notes.append(f"{interval.seeds} seeds")
+    elif one_seed:
+        notes.append(ONE_SEED)
     if not interval.paired:
         notes.append("unpaired")
     return f"{text} ({'; '.join(notes)})"

@@ -252,3 +252,17 @@ def test_prediction_of_a_line_by_hand():
     width = 12.7062 * math.sqrt(1.5 * (1 + 1 / 3 + 4 / 2))
     assert (found.estimate, found.low, found.high) == pytest.approx((4, 4 - width, 4 + width))
     assert intervals.predicted([0, 1], [0, 2], 3) == intervals.Interval(6)
+
+
+def test_intervals_of_fractions_stay_between_0_and_1():
+    """Seeds of 1, 0 and 1 have the mean 2/3; close to it, both scales agree."""
+    wide = intervals.fraction_interval([1.0, 0.002, 1.0], [0.0, 0.001, 0.0], 500)
+    assert wide.estimate == pytest.approx(0.667, abs=1e-3)
+    assert 0 < wide.low < 0.05 and 0.98 < wide.high < 1
+    near = intervals.fraction_interval([0.6, 0.601], [0.0001] * 2, 500)
+    linear = intervals.mean_interval([0.6, 0.601], [0.0001] * 2, 500)
+    assert (near.low, near.high) == pytest.approx((linear.low, linear.high), abs=1e-4)
+    for value in (0.0, 1.0):
+        exact = intervals.fraction_interval([value] * 2, [0.0] * 2, 500)
+        assert (exact.low, exact.high) == (value, value)
+    assert intervals.fraction_interval([0.5], [None], 500).low is None

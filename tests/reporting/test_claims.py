@@ -112,9 +112,9 @@ def test_all_comparisons_must_hold():
 @pytest.mark.parametrize(
     "relation, measured",
     [
-        ("<", "1.900 (1.900 to 1.900), c; 2 of 3 agree, 1 disagrees"),
-        (">", "0.500 (0.500 to 0.500), a; 1 of 3 agree, 2 disagree"),
-        ("~", "0.500 (0.500 to 0.500), a; 1 of 3 agree, 2 disagree"),
+        ("<", "1.900 (1.900 to 1.900; one seed), c; 2 of 3 agree, 1 disagrees"),
+        (">", "0.500 (0.500 to 0.500; one seed), a; 1 of 3 agree, 2 disagree"),
+        ("~", "0.500 (0.500 to 0.500; one seed), a; 1 of 3 agree, 2 disagree"),
     ],
 )
 def test_the_least_favorable_comparison_is_shown(relation, measured):
@@ -239,11 +239,26 @@ def test_seeds_are_paired():
     ]
     growth, lower = judge(records)
     assert growth.measured.startswith("2.000 (0.000 to ") and growth.outcome == "not decided"
-    assert "to it: 2.000 (2.000 to 2.000), rope at 1x" in lower.measured
+    assert "to it: 2.000 (2.000 to 2.000; one seed), rope at 1x" in lower.measured
     records[3]["seed"] = 1
     assert "to it: 1.633 (" in judge(records)[1].measured  # sqrt(4/3 * 4/2)
     records[2]["seed"], records[3]["seed"] = 3, 4
     assert "to it: 1.633 (" in judge(records)[1].measured
+
+
+def test_one_seed_and_the_judged_run_are_named():
+    """Two runs of cable differ in their learning rate: the first one is judged."""
+    first = record("cable", {256: 4.0, 4096: 3.9}, run="a", seed=1)
+    second = record("cable", {256: 4.0, 4096: 9.0}, run="b", seed=1) | {"settings": {"lr": 1.0}}
+    cached = first | {"cache_window": 64}  # the same run
+    (verdict,) = judge([first, cached])
+    assert (verdict.measured, verdict.outcome) == ("0.975 (0.975 to 0.975; one seed)", "holds")
+    (verdict,) = judge([second, first])
+    assert verdict.measured == "run a: 0.975 (0.975 to 0.975; one seed)"
+    three = [record("cable", {256: 4.0, 4096: 3.9}, seed=seed) for seed in (1, 2, 3)]
+    assert judge(three)[0].measured == "0.975 (0.975 to 0.975; 3 seeds)"
+    order = judge([record(pe, {256: x}) for pe, x in (("cable", 4), ("rope", 3))], PRINTED)[-1]
+    assert order.measured == "1 of 1 pairs agree; one seed"
 
 
 # Claims that the paper's own tables contradict: (paper, table, start of the claim).
@@ -293,10 +308,16 @@ PRINTED = PaperTable(
 @pytest.mark.parametrize(
     "at_256, expected",
     [
-        ((4, 3.9, 3), [("3 of 3 pairs agree", "holds"), ("2 of 2 pairs agree", "holds")]),
+        (
+            (4, 3.9, 3),
+            [("3 of 3 pairs agree; one seed", "holds"), ("2 of 2 pairs agree; one seed", "holds")],
+        ),
         (
             (4, 3.9, 5),
-            [("3 of 3 pairs agree", "holds"), ("0 of 2 pairs agree, 2 disagree", "fails")],
+            [
+                ("3 of 3 pairs agree; one seed", "holds"),
+                ("0 of 2 pairs agree, 2 disagree; one seed", "fails"),
+            ],
         ),
     ],
 )
@@ -322,8 +343,8 @@ def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
     ]
     ours[1]["lengths"]["512"] = record("", {512: 9.0})["lengths"]["512"]  # below its length
     assert texts(ours + theirs)[-1].endswith(
-        "to it: 1.050 (1.050 to 1.050), sinusoidal, 1,024 and cable-v1, 512 at 1,024 tokens: "
-        "**holds**"
+        "to it: 1.050 (1.050 to 1.050; one seed), sinusoidal, 1,024 and cable-v1, 512 at 1,024 "
+        "tokens: **holds**"
     )
     theirs[1] = record("sinusoidal", {512: 4.9, 1024: 3.9}, block_size=1024)
     assert judge(ours + theirs)[-1].outcome == "fails"
@@ -383,19 +404,19 @@ def test_generalization_compares_the_best_of_each_measure():
     accuracies = [hellaswag("cable-v1", 0.31), hellaswag("rope", 0.3)]
     assert [str(verdict) for verdict in claims.judge_generalization(perplexities + accuracies)] == [
         "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1, section 5.3): "
-        "31.00, next rope 30.00, difference 1.00 (0.45 to 1.55; unpaired): **holds**",
+        "31.00, next rope 30.00, difference 1.00 (0.45 to 1.55; one seed; unpaired): **holds**",
         "small: cable-v1 has the highest acc_norm (CABLE, version 1, section 5.3): "
         "30.00, next rope 30.00, difference 0.00 (no interval): **not decided**",
         "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1, section 5.3): "
-        "33.50, next alibi 33.25, ratio 0.993 (0.993 to 0.993); 1 of 2 agree, 1 disagrees: "
-        "**fails**",
+        "33.50, next alibi 33.25, ratio 0.993 (0.993 to 0.993; one seed); 1 of 2 agree, "
+        "1 disagrees: **fails**",
     ]
     accuracies[1]["acc"] = 0.308
     assert claims.judge_generalization(accuracies)[0].outcome == "not decided"
     # Other texts: the standard errors of 0.004 decide.
     perplexities[2]["data"] = {"dataset": "fineweb", "split": "other"}
     verdict = claims.judge_generalization(perplexities)[0]
-    assert "ratio 0.993 (0.982 to 1.004; unpaired)" in verdict.measured
+    assert "ratio 0.993 (0.982 to 1.004; one seed; unpaired)" in verdict.measured
     assert verdict.outcome == "not decided"
 
 
@@ -427,7 +448,7 @@ def test_retrieval():
         learnable=(10.0, None, None),
     )
     verdicts = claims.judge_retrieval(columns)
-    intervals = r" \(-?\d+\.\d+ to -?\d+\.\d+\)"
+    intervals = r" \(-?\d+\.\d+ to -?\d+\.\d+; one seed\)"
     assert [re.sub(intervals, "", str(verdict)) for verdict in verdicts] == [
         "cable: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 1.667: **holds**",
         "alibi: nDCG@10 at 32x / nDCG@10 at 1x > 1 (CABLE, table 3): 0.929: **fails**",
@@ -437,7 +458,7 @@ def test_retrieval():
         "(CABLE, section 5.5): smallest margin -1.50, alibi at 256 tokens; 3 of 4 agree, "
         "1 disagrees: **fails**",
     ]
-    low, high = map(float, re.search(r"\((.*) to (.*)\);", verdicts[0].measured + ";").groups())
+    low, high = map(float, re.search(r"\((.*) to (.*);", verdicts[0].measured).groups())
     assert 1.59 < low < 1.65 and 1.68 < high < 1.74
     without_rivals = encoders(cable=(15, 16, 25), learnable=(10, None, None))
     verdict = claims.judge_retrieval(without_rivals)[-1]
@@ -482,8 +503,11 @@ def test_losses_of_encoders():
         ("cable, pretraining: final training loss lower than alibi, learnable", "fails"),
         ("learnable, pretraining: final training loss higher than cable, alibi", "holds"),
     ]
-    assert "-0.100 (-0.100 to -0.100), alibi; 1 of 2 agree, 1 disagrees" in verdicts[1].measured
-    assert "1.000 (1.000 to 1.000), cable" in verdicts[2].measured
+    assert (
+        "-0.100 (-0.100 to -0.100; one seed), alibi; 1 of 2 agree, 1 disagrees"
+        in verdicts[1].measured
+    )
+    assert "1.000 (1.000 to 1.000; one seed), cable" in verdicts[2].measured
     tuned = claims.judge_losses(record | {"training": "fine-tuning"})
     assert [v.where for v in tuned] == ["figure 7", "figure 7"]
     assert claims.judge_losses(loss_record(objective="clm", cable=[fast], alibi=[slow])) == []
