@@ -9,7 +9,7 @@ import torch
 from gpu_kit import DEVICE, record
 from kernel_cases import gradients, make_inputs, run_kernels
 
-CALLS, SEQUENCES, HEADS, LENGTH = (200, 8, 12, 1024) if DEVICE == "cuda" else (3, 1, 1, 64)
+CALLS, SEQUENCES, HEADS, LENGTH = (200, 8, 12, 1024) if DEVICE == "cuda" else (2, 1, 1, 32)
 
 
 @pytest.mark.parametrize("kind", ["none", "decay", "log-decay", "distance", "piecewise-linear"])

@@ -262,7 +262,8 @@ def audited(monkeypatch):
 def test_programs_are_independent(kind, D, steep, causal, audited, monkeypatch):
     """Covers partial tiles, a padded head dimension, three sequences and skipped tiles."""
     monkeypatch.setattr(operators, "SEQUENCES", 2)
-    inputs = make_inputs(kind, 85, 85, D, B=3, H=1, steep=steep, causal=causal)
+    T = 53 if steep == 1 else 85  # tiles have up to 32 tokens
+    inputs = make_inputs(kind, T, T, D, B=3, H=1, steep=steep, causal=causal)
     errors = relative_errors(kind, inputs, causal=causal)
     assert max(errors.values()) < 1e-5, errors
     expected = ["attention_forward", "attention_backward_rows", "attention_backward_columns"]

@@ -30,7 +30,7 @@ from triton_attention.bias import KINDS, Bias
 @pytest.mark.parametrize("T, causal", [(37, True), (37, False), (1, True)])
 def test_packed_projection_gives_the_same_results(kind, T, causal):
     """Queries, keys and values can be the thirds of a projection, whose gradient is one tensor."""
-    inputs = to_float32(make_inputs(kind, T, T, 16, B=3, causal=causal))
+    inputs = to_float32(make_inputs(kind, T, T, 16, causal=causal))
 
     def separate(x):
         return run_kernels(kind, x, causal=causal)

@@ -109,11 +109,11 @@ def test_skipped_tiles_are_not_read(causal, keys, rows, small_tiles):  # noqa: F
 
 def test_keys_find_their_queries_among_many_tiles(monkeypatch):
     """In an encoder, nearly all of 130 tiles of queries skip a tile of keys."""
-    sizes = dict.fromkeys(("forward", "rows", "columns"), (16, 16, 4, 1))
+    sizes = {"forward": (16, 64, 4, 1), "rows": (16, 64, 4, 1), "columns": (64, 128, 4, 1)}
     set_tile_sizes(monkeypatch, sizes)
     inputs = make_inputs("decay", 2070, 2070, 16, B=1, H=1, steep=30.0)
     kept, _ = find_kept("decay", inputs, 2.0**-24, False)
-    assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 120
+    assert kept.size(-1) == 130 and kept[0, 0, 0, -1] > 29  # of 33 tiles of keys
     exact = gradients(lambda x: reference("decay", x, causal=False)[0], inputs, torch.float32)
     actual = gradients(lambda x: run_kernels("decay", x, causal=False), inputs, torch.float32)
     for name in actual:
