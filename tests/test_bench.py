@@ -293,42 +293,6 @@ def test_growth_has_seconds_of_each_context(monkeypatch, tmp_path):
     assert len(lengths["train"]["8"]["seconds"]) == 3
 
 
-@pytest.mark.parametrize(
-    "flags, problems",
-    [
-        ("", ["name a benchmark: train, attention, generate, eval, prepare"]),
-        ("speed", ["unknown benchmark 'speed': choose from train"]),
-        ("generate --objective mlm", ["generate needs decoders: remove it or --objective mlm"]),
-        ("train --objective mlm --encodings cope", ["cope supports decoders only"]),
-        ("train attention --run TMP", ["--run applies to attention only"]),
-        ("attention --run RUN --context 2900", ["lower --micro_batch or --context"]),
-        ("train --against transformers", ["--against transformers applies to generate only"]),
-        ("prepare --repeats 0", ["repeats is 0"]),
-        ("prepare --source TMP --tokenizer bytes", ["is not a jsonl or parquet file"]),
-        ("prepare --source SOURCE --tokenizer bytes", ["--text_column from body"]),
-        ("train --context 8,1", ["context '8,1': pass token counts of at least 2"]),
-        ("train --context 8k", ["context '8k': pass token counts"]),
-        (
-            "train --encodings cabel,t5:depth=2 --micro_batch 0",
-            ["micro_batch is 0", "unknown positional encoding 'cabel'", "t5 has no option 'depth'"],
-        ),
-        ("train --model huge --encodings cable,fox", ["unknown size 'huge'"]),
-        ("eval --context 8 --out SOURCE/out.json", ["cannot write"]),
-        ("train growth", ["growth has a record of its own: remove the other benchmarks"]),
-        ("compare --context 8,12", ["pass a single --context"]),
-        ("compare --objective mlm", ["compare needs decoders"]),
-        ("growth --encodings cable,alibi", ["growth measures one encoding"]),
-    ],
-)
-def test_invalid_input_is_refused(flags, problems, source, refused, trained, tmp_path):
-    paths = {"TMP": tmp_path, "RUN": trained("cable"), "SOURCE": source}
-    for name, path in paths.items():
-        flags = flags.replace(name, str(path))
-    lines = refused(bench.main, *shlex.split(flags))
-    for line, problem in zip(lines, problems, strict=True):
-        assert problem in line
-
-
 def test_compare_refuses_another_folder_than_nanogpt(refused, monkeypatch, tmp_path):
     monkeypatch.setenv("NANOGPT", str(tmp_path))
     assert refused(bench.main, "compare") == [

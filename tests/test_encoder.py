@@ -15,7 +15,6 @@ from numpy.testing import assert_allclose
 
 import eval_extrapolation
 import report
-import sample
 import train_gpt
 from errors import InputError
 from model import GPT, GPTConfig
@@ -219,27 +218,6 @@ def test_positions_without_masked_tokens_have_no_loss(encoder, tmp_path, capsys)
     assert (tmp_path / "report" / "by_position.png").exists()
 
 
-@pytest.mark.parametrize(
-    "flags", [["--protocol", "same-targets"], ["--stride", "8"], ["--cache_window", "8"]]
-)
-def test_protocols_of_decoders_are_refused(flags, encoder, refused):
-    (line,) = refused(eval_extrapolation.main, encoder("cable"), *flags)
-    assert line.endswith("remove --protocol, --stride and --cache_window")
-
-
-def test_programs_refuse_the_other_kind_of_model(encoder, trained, refused):
-    run = encoder("cable")
-    assert refused(sample.main, run, "--prompt", "a") == [
-        f"error: {run} is an encoder and cannot continue text: use a run with --objective clm"
-    ]
+def test_decoders_are_no_encoders(trained):
     with pytest.raises(InputError, match="is a decoder: use a run with --objective mlm"):
         loading.load_model(trained("cable"), CPU, causal=False)
-
-
-def test_invalid_settings_are_refused(refused, data_dir, tmp_path):
-    flags = ["--data", data_dir, "--mask_rate", 0, "--pe", "cope", "--out_dir", tmp_path / "run"]
-    assert refused(train_gpt.main, *MLM, *flags) == [
-        "error: mask_rate is 0.0: it must be above 0 and below 1",
-        "error: cope supports decoders only: use another encoding for an encoder",
-    ]
-    assert not (tmp_path / "run").exists()

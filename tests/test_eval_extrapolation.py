@@ -526,51 +526,6 @@ def test_another_dtype_replaces_the_record(run):
     assert read_record(folder)["dtype"] == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--lengths", "16,many"], "use token counts or multiples"),
-        (["--lengths", "0"], "use token counts or multiples"),
-        (["--lengths", 4096], "too few for one window of 4096 + 1"),
-        (
-            ["--lengths", "16,32", "--max_tokens", 20],
-            "max_tokens 20 is less than one window of 32: raise it",
-        ),
-        (
-            ["--lengths", "16,32", "--stride", 17],
-            "stride 17 is more than the context length 16: lower --stride",
-        ),
-        (
-            ["--lengths", 16, "--protocol", "same-targets", "--targets", 17],
-            "targets 17 is more than the context length 16: lower --targets",
-        ),
-        (
-            ["--protocol", "same-targets", "--stride", 8],
-            "--stride applies to the protocol segments only: remove it",
-        ),
-        (["--split", "test"], "has no split 'test': choose one of train val"),
-        (["--data", "nowhere"], "data folder nowhere does not exist"),
-        (["runs/typo", "--lengths", "16"], "runs/typo does not exist"),
-    ],
-)
-def test_invalid_input_is_refused_before_anything_is_written(flags, message, refused, trained):
-    folder = trained("cable")
-    before = [*folder.glob("eval_*")]
-    assert message in refused(eval_extrapolation.main, folder, *flags)[0]
-    assert [*folder.glob("eval_*")] == before
-
-
-def test_missing_and_corrupt_checkpoints_are_refused(refused, trained, tmp_path):
-    folder, main = trained("cable"), eval_extrapolation.main
-    before = [*folder.glob("eval_*")]
-    assert "no run given" in refused(main)[0]
-    assert "contains no checkpoint: train first" in refused(main, tmp_path)[0]
-    (tmp_path / "perplexity.md").write_text("")
-    lines = refused(main, folder, tmp_path / "perplexity.md", "--lengths", "16")
-    assert "is corrupt or not a checkpoint" in lines[0]
-    assert [*folder.glob("eval_*")] == before
-
-
 def test_a_record_of_another_text_is_not_replaced(refused, run):
     folder, flags = run("cable"), ["--lengths", 16, "--windows", 2]
     evaluate(folder, *flags)

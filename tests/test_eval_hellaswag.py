@@ -250,18 +250,6 @@ def test_columns_of_any_type(tmp_path):
     assert loaded[0] == loaded[1] and loaded[0][1]["label"] == 1
 
 
-def test_invalid_settings_are_refused(refused, run, source, tmp_path):
-    folder, main = run("cable"), eval_hellaswag.main
-    assert "no run given" in refused(main)[0]
-    assert "max_examples is 0" in refused(main, folder, "--max_examples", 0)[0]
-    (tmp_path / "empty").mkdir()
-    lines = refused(main, tmp_path / "empty", "--source", source)
-    assert "contains no checkpoint: train first" in lines[0]
-    lines = refused(main, folder, "--source", tmp_path / "none.jsonl")
-    assert "is not a .jsonl or .parquet file" in lines[0]
-    assert not list(tmp_path.glob("*/eval_*"))
-
-
 @pytest.mark.parametrize(
     "row",
     [

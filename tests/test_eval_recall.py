@@ -270,31 +270,3 @@ def test_records_are_kept_and_become_a_table(run, data_dir, tmp_path, capsys):
     assert "perplexity at" not in table  # claims about perplexity do not apply
     files = {path.name for path in out.iterdir()}
     assert files == {"recall.md", "recall.csv", "recall.tex", "recall.png"}
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--passage", 1], "passage is 1: it must be at least 2"),
-        (["--distances", 8, "--passage", 9], "distance 8 is less than the 9 tokens of the passage"),
-        (
-            ["--distances", 1200],
-            "has 2 windows of 1,200 tokens, but recall needs three: lower --distances",
-        ),
-    ],
-)
-def test_invalid_settings_are_refused(flags, message, trained, refused):
-    folder = trained("cable")
-    assert message in refused(eval_recall.main, folder, *CPU_FLAGS, *flags)[0]
-    assert not [*folder.glob("eval_recall*")]
-
-
-def test_no_run_and_encoders_are_refused(trained, refused):
-    assert refused(eval_recall.main) == [
-        "error: no run given: pass run folders, for example runs/NAME"
-    ]
-    encoder = trained("alibi", "--objective", "mlm")
-    assert (
-        "is an encoder and cannot continue text"
-        in refused(eval_recall.main, encoder, *CPU_FLAGS)[0]
-    )

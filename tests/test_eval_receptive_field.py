@@ -243,10 +243,3 @@ def test_verdict_fails_without_a_rank_correlation():
 def test_verdicts_need_perplexities():
     verdicts = claims.judge_receptive_fields(field_columns(), [])
     assert all(verdict.outcome == "not measured" for verdict in verdicts)
-
-
-def test_invalid_settings_are_refused(trained, refused):
-    run, main = trained("window:w=8"), eval_receptive_field.main
-    assert "no run given" in refused(main)[0]
-    assert "windows is 1: it must be at least 2" in refused(main, run, "--windows", "1")[0]
-    assert "has a single window of 2,000 tokens" in refused(main, run, "--lengths", "2000")[0]

@@ -244,54 +244,6 @@ def test_options_are_constructor_keywords():
     assert make("alibi+yarn:ramp=released,factor=2").parts[1].ramp == "released"
 
 
-@pytest.mark.parametrize(
-    "spec, problem",
-    [
-        ("cabel", "unknown positional encoding 'cabel': did you mean cable"),
-        ("rope+", "unknown positional encoding ''"),
-        ("fire:depth=3", "fire has no option 'depth': choose from width threshold"),
-        ("cable:k=3", "cable has no option 'k': choose from heads heads_percent"),
-        ("cable:heads=0", "heads is '0': it must be an integer of at least 1"),
-        ("cable:heads=5", "cable: heads is 5, but the model has 4 heads: use at most 4"),
-        ("cable:heads_percent=101", "cable: heads_percent is 101: use 1 to 100"),
-        ("cable:heads=1,heads_percent=9", "heads and heads_percent exclude each other"),
-        ("transformer-xl:heads=1", "transformer-xl has no option 'heads': it has none"),
-        ("rope@1_nope", "'rope@1_nope' is no pattern of layers: join encodings with counts of 1"),
-        ("rope@1__nope@1", "unknown positional encoding '_nope'"),
-        ("rope@1_nope@1", "the pattern rope@1_nope@1 has 2 layers, but the model has 1"),
-        (
-            "learnable@1_rope@1",
-            "learnable acts on the embeddings of the whole model: use it, with the same options, "
-            "in all layers of the pattern, or in none",
-        ),
-        ("ssmax+logn", "ssmax and logn cannot be combined, both act on rotate: choose one of them"),
-        (
-            "alibi-shift:shift=-9",
-            "shift is '-9': it must be an integer of at least -8 and at most 9 digits, "
-            "as in alibi-shift:shift=8",
-        ),
-        ("yarn:ramp=linear", "yarn: ramp is 'linear': use paper or released"),
-        ("yarn:factor=released", "factor is 'released': it must be an integer of at least 1"),
-        ("yarn:ramp=released,base=1", "use a base of at least 2"),
-        (
-            "dape+kerple+dapev2",
-            "dape and dapev2 cannot be combined, both act on logits_transform: choose one of them",
-        ),
-    ],
-)
-def test_invalid_spec_is_refused(spec, problem):
-    with pytest.raises(InputError) as error:
-        pe_spec.build(spec, H, C, 16, layers=1)
-    assert len(error.value.problems) == 1
-    assert problem in error.value.problems[0]
-
-
-def test_all_problems_of_a_spec_are_reported_together():
-    with pytest.raises(InputError) as error:
-        pe_spec.parse("fire:depth=3+rope+rope+cabel")
-    assert len(error.value.problems) == 3
-
-
 def test_encoder_refuses_encodings_without_a_bidirectional_form():
     problem = "cope supports decoders only: use another encoding for an encoder"
     with pytest.raises(InputError, match=problem):

@@ -20,7 +20,6 @@ from conftest import ROOT, search_path, write_plugin
 from test_docs import check_python, stop_after_parsing  # noqa: F401
 
 import run_experiment
-from errors import InputError
 from model import GPT, GPTConfig
 from training import cost, scheduler
 
@@ -145,31 +144,6 @@ def test_dry_run_measures_this_cpu_and_prints_short_times(tmp_path, monkeypatch,
 )
 def test_times_have_a_unit_of_their_size(seconds, text):
     assert cost.describe_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    "words, problem",
-    [
-        (["--train", "quickstart", "--encodings", "ropee"], "unknown positional encoding 'ropee'"),
-        (["--train", "quickstart", "--encodings", "cable,rope"], "unknown positional encoding"),
-        (["--train", "nowhere"], "configs/nowhere.yaml does not exist: use a file in configs/"),
-        (["--train", "quickstart", "--data", "docs"], "--data docs has no shards: use fineweb-edu"),
-        (["--train", "quickstart", "--data", "x"], "--data x does not exist: use fineweb-edu"),
-        (["--train", "quickstart", "--", "--lrr", "1"], "flag --lrr is unknown: did you mean lr"),
-        (["--train", "quickstart", "--", "--lr", "x"], "lr"),
-        (["--train", "quickstart", "--sweep", "lrr=1"], "flag --lrr is unknown: did you mean lr"),
-        (["--train", "quickstart", "--sweep", "lr"], "--sweep lr has no values: use SETTING="),
-        (["--train", "quickstart", "--paper", "x"], "--paper x is not in results/paper"),
-        (["--train", "quickstart", "--scale", "huge"], "scale"),
-        (["--train", "quickstart", "--seed", "1"], "flag --seed is unknown: did you mean seeds"),
-        (["cable"], "cable is neither a flag nor the value of one: remove it"),
-        ([], "nothing to run: pass --train"),
-    ],
-)
-def test_invalid_settings_are_refused(words, problem, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(InputError, match=re.escape(problem)):
-        run_experiment.main(words)
 
 
 @pytest.mark.parametrize(

@@ -298,20 +298,3 @@ def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypa
     tokens = "é😀".encode()
     monkeypatch.setattr(sample, "generate", lambda *_: iter({0: byte} for byte in tokens))
     assert generate_text(capsys, trained("cable")) == "é😀\n"
-
-
-def test_invalid_settings_are_refused(refused, trained, tmp_path):
-    run, main = trained("cable"), sample.main
-    assert "one run is needed" in refused(main)[0]
-    assert "contains no checkpoint" in refused(main, tmp_path)[0]
-    (line,) = refused(main, run.parent)
-    assert f"contains runs, but no checkpoint: pass {run.parent}/" in line
-    assert refused(main, run, "--temperature", -1, "--top_k", 0) == [
-        "error: temperature is -1.0: it must be at least 0",
-        "error: top_k is 0: it must be at least 1",
-    ]
-    assert "seed is 9223372036854775808" in refused(main, run, "--seed", 2**63)[0]
-    assert "exclude each other" in refused(main, run, "--prompt", "a", "--interactive")[0]
-    assert "cannot be read" in refused(main, run, "--prompt_file", tmp_path / "none")[0]
-    (tmp_path / "empty").write_text("")
-    assert "is empty" in refused(main, run, "--prompt_file", tmp_path / "empty")[0]

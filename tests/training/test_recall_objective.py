@@ -79,9 +79,3 @@ def test_dry_run_counts_the_logits_of_counted_targets(data_dir, capsys):
     flags = ["--data", str(data_dir), "--dry_run", "--block_size", "64"]
     train_gpt.main([*RECALL, *flags])
     assert "of the logits for 75.0% of the tokens" in capsys.readouterr().out
-
-
-def test_short_sequences_are_refused(data_dir, tmp_path, refused):
-    flags = [*RECALL, "--data", data_dir, "--out_dir", tmp_path / "run", "--block_size", 16]
-    assert "16 tokens are too short" in refused(train_gpt.main, *flags)[0]
-    assert not (tmp_path / "run").exists()

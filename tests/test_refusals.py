@@ -1,0 +1,46 @@
+"""Specifications and commands that are refused: refusals.yaml has them and their messages."""
+
+import importlib
+import re
+import shlex
+
+import pytest
+import yaml
+from conftest import ROOT, TINY
+
+import pe_spec
+from errors import InputError
+
+REFUSALS = yaml.safe_load((ROOT / "tests" / "refusals.yaml").read_text())
+COMMANDS = [
+    (group["program"], f"{group.get('flags', '')} {flags}".strip(), messages)
+    for group in REFUSALS["commands"]
+    for flags, *messages in group["refused"]
+]
+
+
+@pytest.mark.parametrize("spec, problems", [(spec, rest) for spec, *rest in REFUSALS["specs"]])
+def test_specification_is_refused(spec, problems):
+    with pytest.raises(InputError) as error:
+        pe_spec.build(spec, 4, 24, 16, layers=1)
+    for problem, expected in zip(error.value.problems, problems, strict=True):
+        assert expected in problem
+
+
+@pytest.mark.parametrize("program, flags, messages", COMMANDS)
+def test_command_is_refused(
+    program, flags, messages, trained, data_dir, tmp_path, refused, monkeypatch
+):
+    """There is one line for each message, and nothing is written."""
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "rows.jsonl").write_text('{"body": "a"}\n' * 9)
+    (tmp_path / "empty").touch()
+    run, encoder = trained("cable"), trained("alibi", "--objective", "mlm")
+    paths = {"RUN": run, "ENCODER": encoder, "DATA": data_dir, "TMP": tmp_path}
+    flags = re.sub(r"\b(RUN|ENCODER|DATA|TMP)\b", lambda match: str(paths[match[0]]), flags)
+    flags = flags.replace("*TINY", shlex.join(TINY))
+    before = [*tmp_path.rglob("*"), *run.iterdir(), *encoder.iterdir()]
+    lines = refused(importlib.import_module(program).main, *shlex.split(flags))
+    for line, message in zip(lines, messages, strict=True):
+        assert message in line
+    assert [*tmp_path.rglob("*"), *run.iterdir(), *encoder.iterdir()] == before
