@@ -35,12 +35,21 @@ def test_command_is_refused(
     monkeypatch.chdir(ROOT)
     (tmp_path / "rows.jsonl").write_text('{"body": "a"}\n' * 9)
     (tmp_path / "empty").touch()
-    run, encoder = trained("cable"), trained("alibi", "--objective", "mlm")
-    paths = {"RUN": run, "ENCODER": encoder, "DATA": data_dir, "TMP": tmp_path}
-    flags = re.sub(r"\b(RUN|ENCODER|DATA|TMP)\b", lambda match: str(paths[match[0]]), flags)
-    flags = flags.replace("*TINY", shlex.join(TINY))
-    before = [*tmp_path.rglob("*"), *run.iterdir(), *encoder.iterdir()]
+    encoder = trained("alibi", "--objective", "mlm")
+    paths = {"ENCODER": encoder, "DATA": data_dir, "TMP": tmp_path}
+
+    def replace_paths(text):
+        text = re.sub(r"\bRUN:([\w-]+)", lambda match: str(trained(match[1])), text)
+        text = re.sub(r"\bRUN\b", str(trained("cable")), text)
+        return re.sub(r"\b(ENCODER|DATA|TMP)\b", lambda match: str(paths[match[0]]), text)
+
+    def files():
+        folders = (tmp_path, trained("cable"), encoder)
+        found = [path for folder in folders for path in folder.rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in found}
+
+    flags, before = replace_paths(flags).replace("*TINY", shlex.join(TINY)), files()
     lines = refused(importlib.import_module(program).main, *shlex.split(flags))
     for line, message in zip(lines, messages, strict=True):
-        assert message in line
-    assert [*tmp_path.rglob("*"), *run.iterdir(), *encoder.iterdir()] == before
+        assert replace_paths(message) in line
+    assert files() == before
