@@ -127,7 +127,8 @@ def parse(
         raise InputError(*problems)
     if "plugin" in fields:
         if not loaded and "pe" not in flags:
-            _check_plugins_of_files(contents)
+            for path, content in contents.items():  # only a flag executes code
+                plugins.check_loaded(content, Path(path).parent, "has a config for")
         values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
     if inherit:
         inherited = inherit(values, given)
@@ -135,12 +136,6 @@ def parse(
             raise InputError(*problems)
         values |= inherited
     return config_class(**values)
-
-
-def _check_plugins_of_files(contents: dict[str, dict]) -> None:
-    """Raise InputError if the config file of a run names a plugin: only a flag executes code."""
-    for path, content in contents.items():
-        plugins.check_loaded(content, Path(path).parent, "has a config for")
 
 
 def _make_parser(

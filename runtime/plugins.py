@@ -123,14 +123,9 @@ def _new_names(path: Path, imported: types.ModuleType, before: dict) -> tuple[st
     classes = [cls for cls in classes if cls.__module__ == imported.__name__]
     if any(isinstance(getattr(cls, "names", ()), str) for cls in classes):
         raise InputError(f'--plugin {path}: `names` is a string: write `names = ("my-encoding",)`')
-    taken = [name for name, cls in before.items() if registry.get(name) is not cls]
     # A subclass without names of its own inherits those of its parent.
-    taken += [
-        name
-        for cls in classes
-        for name in getattr(cls, "names", ())
-        if registry.get(name, cls) is not cls
-    ]
+    own = [(name, cls) for cls in classes for name in getattr(cls, "names", ())]
+    taken = [name for name, cls in (*before.items(), *own) if registry.get(name, cls) is not cls]
     if taken:
         raise InputError(
             f"--plugin {path}: the encoding name {' '.join(dict.fromkeys(taken))} is already in "
