@@ -8,6 +8,7 @@ The first line of a class docstring is the formula, the line "Source: ..." the s
 else is read from the classes and from an instance of each.
 """
 
+import contextlib
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,13 +123,11 @@ def read_docstring(cls: type[posenc.Encoding]) -> tuple[str, str]:
 
 def places(encoding: posenc.Encoding) -> list[str]:
     """Return where an encoding acts."""
-    cls = type(encoding)
     found = []
     for hook, place in HOOKS.items():
         default = getattr(posenc.Encoding, hook)
-        overridden = getattr(cls, hook) is not default
-        set_by_instance = default is None and getattr(encoding, hook) is not None
-        if overridden or set_by_instance:
+        # An instance may set a hook that is None by default.
+        if getattr(encoding if default is None else type(encoding), hook) is not default:
             found.append(place)
     return found
 
@@ -136,23 +135,15 @@ def places(encoding: posenc.Encoding) -> list[str]:
 def paths(cls: type[posenc.Encoding]) -> list[str]:
     """Return the fused attention paths that can compute an encoding, alone, in both directions."""
     directions = [True, False] if cls.supports_bidirectional else [True]
-    found = []
-    for path, supports in (("sdpa", sdpa_supports), ("triton", triton_attention.supports)):
-        supported = [supports(instance(cls, causal)) for causal in directions]
-        if all(supported):
-            found.append(path)
-        elif supported[0]:
-            found.append(f"{path} (decoder)")
-    return found
-
-
-def sdpa_supports(encoding: posenc.Encoding) -> bool:
-    """Return whether PyTorch's fused attention can compute an encoding."""
-    try:
-        attention.resolve_path("sdpa", encoding)
-    except InputError:
-        return False
-    return True
+    found = {}
+    for causal in directions:
+        encoding = instance(cls, causal)
+        with contextlib.suppress(InputError):
+            attention.resolve_path("sdpa", encoding)
+            found.setdefault("sdpa", []).append(causal)
+        if triton_attention.supports(encoding):
+            found.setdefault("triton", []).append(causal)
+    return [f"{path}{'' if on == directions else ' (decoder)'}" for path, on in found.items()]
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from evaluation.record_schema import Schema, schema_of
 from reporting import claims, figures
 from reporting.claims import Verdict
 from reporting.columns import group_by_protocol, make_columns
+from reporting.figures import by_length
 from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import (
@@ -95,7 +96,7 @@ def _other(name: str, key: str) -> Metric:
     """Return a metric that this module does not list; key: the first number of an entry."""
     stem = "_".join(re.findall(r"\w+", name.lower()))
     table = partial(length_table, x_name="length", best=None)
-    plots = {stem: _curve(key, y_scale="linear", x_label="length")}
+    plots = {stem: partial(by_length, y_label=key, y_scale="linear", x_label="length")}
     return Metric(name, stem, key, record_schema.OTHER, table, _describe_other, plots=plots)
 
 
@@ -162,11 +163,8 @@ def _tokens_per_length(records: list[dict]) -> str:
     if "objective" in records[0] and numbers[0] < numbers[-1]:
         return f"{numbers[0]:,} to {numbers[-1]:,} tokens per length"
     usual = statistics.mode(numbers[::-1])
-    words = f"{usual:,} tokens per length"
     others = [f"{count:,} at {n:,}" for n, count in sorted(counts.items()) if count != usual]
-    if others:
-        words += f" ({', '.join(others)})"
-    return words
+    return f"{usual:,} tokens per length" + (f" ({', '.join(others)})" if others else "")
 
 
 def _predictions(records: list[dict]) -> dict[int, int]:
@@ -194,51 +192,34 @@ def _perplexity_caption(records: list[dict]) -> str:
 
 
 def _trained_recall_caption(records: list[dict]) -> str:
-    protocol = records[0]["protocol"]
-    data = records[0]["data"]
+    protocol, data = records[0]["protocol"], records[0]["data"]
     filler = "random symbols"
     if protocol["filler"] == "text":
         filler = f"the text of {data['dataset']} ({data['split']}) as symbols"
-    return (
-        f"Trained recall, task {protocol['task']}: accuracy in percent on symbols that return at "
-        f"this distance, with {filler} in between; chance is "
-        f"{100 / protocol['symbols']:.1f}. {protocol['trials']:,} sequences; "
-        f"{_end(records, 'sequences', 'accuracy_se', training='on such tasks with {:,} tokens')}"
+    return _caption(
+        "Trained recall, task {task}: accuracy in percent on symbols that return at this distance, "
+        f"with {filler} in between; chance is {100 / protocol['symbols']:.1f}. {{trials:,}} "
+        "sequences; models trained on such tasks with {trained_at:,} tokens. Standard error over "
+        "sequences at most {error:.1f}.",
+        "accuracy_se",
+        records,
     )
 
 
-def _caption(template: str, sample: str, key: str, unit: str = "") -> Callable[[list[dict]], str]:
-    """Return a function that describes records.
+def _caption(template: str, error: str, records: list[dict]) -> str:
+    """Return a description of records with notes on seeds.
 
-    template: start of the caption, with fields of the protocol and of the data in braces, and with
-    {text}, the data set in words; sample, key, unit: as in `_end`.
+    template: names in braces are fields of the protocol and of the data; {text}: the data set in
+    words; {trained_at}: the training length; {error}: the largest value of the field `error`.
     """
-
-    def describe(records: list[dict]) -> str:
-        first = records[0]
-        values = first["data"] | (first.get("protocol") or {})
-        values["text"] = _data(first) if "tokenizer" in first["data"] else ""
-        return template.format(**values) + _end(records, sample, key, unit)
-
-    return describe
-
-
-def _end(
-    records: list[dict],
-    sample: str,
-    key: str,
-    unit: str = "",
-    training: str = "with {:,} tokens of context",
-) -> str:
-    """Return the end of a caption: training length, largest standard error, notes on seeds.
-
-    sample: what the standard error in the field `key` of an entry is over.
-    """
-    error = max((entry[key] for entry in entries_of(records)), default=0)
-    return (
-        f"models trained {training.format(records[0]['block_size'])}. Standard error over "
-        f"{sample} at most {error:.1f}{unit}.{_seed_notes(records)}"
-    )
+    first = records[0]
+    values = {
+        "text": _data(first) if "tokenizer" in first["data"] else "",
+        "trained_at": first["block_size"],
+        "error": max((entry[error] for entry in entries_of(records)), default=0),
+    }
+    values |= first["data"] | (first.get("protocol") or {})
+    return template.format(**values) + _seed_notes(records)
 
 
 def _describe_other(records: list[dict]) -> str:
@@ -303,7 +284,8 @@ def _speed_caption(benchmark: str, result: dict) -> str:
     )
 
 
-def _hardware(record: dict) -> str:
+def describe_machine(record: dict) -> str:
+    """Return the processor and the version of PyTorch as a sentence."""
     return f"{record['processor']}, PyTorch {record['torch']}."
 
 
@@ -322,7 +304,7 @@ def _comparison_caption(record: dict) -> str:
         f"with micro-batch {result['micro_batch']}. {describe_setup(result)}. Medians of {rounds} "
         "interleaved rounds; ratio: ours to theirs in the same round, geometric mean with its 95% "
         "t interval, above 1 is faster. Of peak: our FLOP/s relative to a product of square "
-        f"matrices in the same dtype and round{peak}. {_hardware(record)}{''.join(skipped)}"
+        f"matrices in the same dtype and round{peak}. {describe_machine(record)}{''.join(skipped)}"
     )
 
 
@@ -333,13 +315,8 @@ def _growth_caption(record: dict) -> str:
         "without gradients (eval) and greedy generation up to the context (generate), one "
         f"sequence. {describe_setup(result)}. Medians of {result['repeats']} rounds. Exponent p of "
         f"time per token ~ context^p: least squares in logarithms over the {FITTED_LENGTHS} "
-        f"longest contexts, with its 95% t interval. {_hardware(record)}"
+        f"longest contexts, with its 95% t interval. {describe_machine(record)}"
     )
-
-
-def _curve(y_label: str, **style) -> Callable:
-    """Return a plot of values by length; style: of figures.by_length."""
-    return partial(figures.by_length, y_label=y_label, **style)
 
 
 BY_DISTANCE = {"y_scale": "linear", "x_label": "distance (tokens)"}
@@ -352,7 +329,7 @@ PERPLEXITY = Metric(
     describe=_perplexity_caption,
     judge=claims.judge_perplexity,
     plots={
-        "perplexity": _curve("perplexity", close_up=True),
+        "perplexity": partial(by_length, y_label="perplexity", close_up=True),
         "by_position": figures.by_position,
     },
 )
@@ -362,16 +339,16 @@ RECEPTIVE_FIELD = Metric(
     key="receptive_field",
     schema=record_schema.RECEPTIVE_FIELD,
     table=partial(length_table, x_name="context", best=None),
-    describe=_caption(
+    describe=partial(
+        _caption,
         "Receptive field: number of most recent tokens that hold {held:.0%} of the gradient of the "
-        "next token's loss. {windows:,} windows of {text}; ",
-        "windows",
+        "next token's loss. {windows:,} windows of {text}; models trained with {trained_at:,} "
+        "tokens of context. Standard error over windows at most {error:.1f} tokens.",
         "receptive_field_se",
-        " tokens",
     ),
     judge=claims.judge_receptive_fields,
     plots={
-        "receptive_field": _curve("receptive field (tokens)"),
+        "receptive_field": partial(by_length, y_label="receptive field (tokens)"),
         "cumulative_gradient": figures.cumulative_gradient,
     },
 )
@@ -381,13 +358,17 @@ RECALL = Metric(
     key="recall",
     schema=record_schema.RECALL,
     table=partial(length_table, x_name="distance", best=max),
-    describe=_caption(
+    describe=partial(
+        _caption,
         "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
-        "second half of a passage of {passage} tokens. {trials:,} passages of {text}; ",
-        "passages",
+        "second half of a passage of {passage} tokens. {trials:,} passages of {text}; models "
+        "trained with {trained_at:,} tokens of context. Standard error over passages at most "
+        "{error:.1f}.",
         "recall_se",
     ),
-    plots={"recall": _curve("recall (percent of perplexity saved)", **BY_DISTANCE)},
+    plots={
+        "recall": partial(by_length, y_label="recall (percent of perplexity saved)", **BY_DISTANCE)
+    },
 )
 TRAINED_RECALL = Metric(
     name="Trained recall",
@@ -396,7 +377,7 @@ TRAINED_RECALL = Metric(
     schema=record_schema.TRAINED_RECALL,
     table=trained_recall_table,
     describe=_trained_recall_caption,
-    plots={"trained_recall": _curve("accuracy (percent)", **BY_DISTANCE)},
+    plots={"trained_recall": partial(by_length, y_label="accuracy (percent)", **BY_DISTANCE)},
 )
 NDCG = Metric(
     name="nDCG@10",
@@ -404,14 +385,15 @@ NDCG = Metric(
     key="ndcg10",
     schema=record_schema.NDCG,
     table=partial(length_table, x_name="context", best=max),
-    describe=_caption(
+    describe=partial(
+        _caption,
         "nDCG@10 in percent on {dataset} ({split}), {questions:,} queries and {documents:,} "
-        "documents truncated to the context; ",
-        "queries",
+        "documents truncated to the context; models trained with {trained_at:,} tokens of context. "
+        "Standard error over queries at most {error:.1f}.",
         "ndcg10_se",
     ),
     judge=claims.judge_retrieval,
-    plots={"retrieval": _curve("nDCG@10 (percent)", y_scale="linear")},
+    plots={"retrieval": partial(by_length, y_label="nDCG@10 (percent)", y_scale="linear")},
 )
 ACCURACY = Metric(
     name="HellaSwag accuracy",

@@ -87,7 +87,8 @@ def set_ticks(axis, base: int = 10, values: Iterable[float] | None = None) -> No
     low, high = axis.get_view_interval()
     if axis.get_scale() == "log":
         is_short = high < 20 * low and base == 10
-        wide = ticker.LogLocator(base, subs=(1, 2, 5) if base == 10 else (1,), numticks=10)
+        subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
+        wide = ticker.LogLocator(base, subs=subs, numticks=10)
         axis.set_major_locator(ticker.MaxNLocator(8) if is_short else wide)
         axis.set_minor_locator(ticker.NullLocator())
     if values:
@@ -166,6 +167,7 @@ def draw_matrix(axes, matrix, limit: float, **style):
     axes.set_facecolor(MASKED)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=1, labelsize=8)
+    axes.locator_params(integer=True)
     return image
 
 

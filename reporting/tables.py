@@ -1,6 +1,7 @@
 """Result tables: by context length, HellaSwag accuracy, losses, speed."""
 
 import math
+import operator
 import statistics
 from collections.abc import Callable
 
@@ -170,22 +171,6 @@ SPEED_FORMATS = {
 }
 
 
-def speed_values(entry: dict | None) -> dict[str, float | None]:
-    """Return the values of an entry of bench.py's record by column; {} for None."""
-    if entry is None:
-        return {}
-    return {
-        "ms": 1000 * statistics.median(entry["seconds"]),
-        "tokens/s": entry["tokens_per_second"],
-        **{f"vs {name}": ratio for name, ratio in entry["ratios"].items()},
-        "MFU": entry["mfu"],
-        "error": entry.get("error"),
-        "skipped": entry.get("left_out"),
-        "memory (MB)": entry["memory"] / 1e6,
-        "weights (MB)": entry["weights"] / 1e6 if "weights" in entry else None,
-    }
-
-
 def speed_table(result: dict) -> Table:
     """Return the table of one benchmark of bench.py: one row per context and encoding.
 
@@ -195,7 +180,20 @@ def speed_table(result: dict) -> Table:
     rows = []
     for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
         for name in sorted(by_name, key=speed_sort_key):
-            rows.append({"context": int(context), "encoding": name} | speed_values(by_name[name]))
+            row = {"context": int(context), "encoding": name}
+            if entry := by_name[name]:
+                row |= {
+                    "ms": 1000 * statistics.median(entry["seconds"]),
+                    "tokens/s": entry["tokens_per_second"],
+                    **{f"vs {other}": ratio for other, ratio in entry["ratios"].items()},
+                    "MFU": entry["mfu"],
+                    "error": entry.get("error"),
+                    "skipped": entry.get("left_out"),
+                    "memory (MB)": entry["memory"] / 1e6,
+                }
+                if "weights" in entry:
+                    row["weights (MB)"] = entry["weights"] / 1e6
+            rows.append(row)
     measured = {name for row in rows for name, value in row.items() if value is not None}
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
     return Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
@@ -216,12 +214,18 @@ def speed_sort_key(name: str) -> tuple:
 def comparison_table(record: dict) -> Table:
     """Return the table of `bench.py compare`: one row per task and other implementation.
 
-    Speeds are medians. The ratio is the geometric mean over rounds, with its interval.
+    Speeds are medians. The ratio is the geometric mean over rounds, with its interval. Of peak: our
+    FLOP/s relative to the product of matrices in the same round, the median; a task without FLOPs
+    has none.
     """
     rows = []
     for row in record["compare"]["rows"]:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
         logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
+        of_peak = None
+        if row.get("flops"):
+            relative = map(operator.truediv, row["seconds"]["product"], ours)
+            of_peak = row["flops"] / row["product_flops"] * statistics.median(relative)
         rows.append(
             {
                 "task": ", ".join(filter(None, (row["task"], row.get("encoding")))),
@@ -229,23 +233,11 @@ def comparison_table(record: dict) -> Table:
                 "ours (tokens/s)": row["tokens"] / statistics.median(ours),
                 "theirs (tokens/s)": row["tokens"] / statistics.median(theirs),
                 "ratio": intervals.ratio_of_rounds(logs),
-                "of peak": fraction_of_peak(row),
+                "of peak": of_peak,
             }
         )
     formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
     return Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
-
-
-def fraction_of_peak(row: dict) -> float | None:
-    """Return our FLOP/s relative to the product of matrices in the same round, the median.
-
-    None for a task without FLOPs.
-    """
-    if not row.get("flops"):
-        return None
-    rounds = zip(row["seconds"]["ours"], row["seconds"]["product"], strict=True)
-    relative = statistics.median(product / ours for ours, product in rounds)
-    return row["flops"] / row["product_flops"] * relative
 
 
 FITTED_LENGTHS = 4  # the longest ones; shorter ones are dominated by costs that do not grow

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict
 
 from runtime.files import read_json_values
 from runtime.schema import (
@@ -32,11 +32,14 @@ from runtime.schema import (
     SeedKey,
     Text,
     fields,
+    not_empty,
+    nullable,
 )
 
 import msgspec
+import numpy as np
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from benchmarking.cases import cache_bytes
 from errors import InputError
@@ -62,21 +65,20 @@ SHAPE = ("size", "n_layer", "n_head", "n_embd", "block_size")  # settings of a n
 TRAINING = fields({"lr": Positive, "block_size steps": Length})
 BUDGET = fields({"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING})
 TEXT = fields(record_schema.SPLIT | {"tokenizer sha256": Text})
-NOT_EMPTY = Meta(min_length=1)
 
 
 class PerplexityEntry(TypedDict):
     loss: Loss
     loss_se: NotNegative | None
     tokens: Length
-    blocks: Annotated[list[Loss], NOT_EMPTY]  # at most 32 segments, for paired intervals
+    blocks: Annotated[list[Loss], Meta(min_length=1)]  # at most 32 segments, for paired intervals
     block_tokens: list[Length]
 
 
 class RecallEntry(TypedDict):
     recall: Number
     recall_se: NotNegative
-    by_trial: Annotated[list[Number], NOT_EMPTY]  # gains in nats
+    by_trial: Annotated[list[Number], Meta(min_length=1)]  # gains in nats
 
 
 class AccuracyEntry(TypedDict):
@@ -89,32 +91,33 @@ class ReceptiveFieldEntry(TypedDict):
     receptive_field_se: NotNegative
 
 
-Entry = TypeVar("Entry")
-BySeed = dict[SeedKey, Annotated[dict[LengthKey, Entry | None], NOT_EMPTY]]
+def by_seed(entry) -> Any:
+    """Return the type {seed: {length: entry}} of results; null: not supported by the encoding."""
+    return dict[SeedKey, not_empty(dict[LengthKey, nullable(entry)])]
 
 
-class Score(Struct, omit_defaults=True):
+FIELDS = {
+    "pe": Text,
+    "commits": not_empty(list[nullable(Text)]),
+    "python torch processor": Text,
+    "text": dict[str, Text],
+    "training_text": Text,
+    "budget": dict[str, Any],
+    "parameters": Length,
+    "attention_path dtype": Text,
+    "cache_bytes_per_token": Positive,
+    "perplexity": by_seed(PerplexityEntry),
+    "recall": by_seed(RecallEntry),
+    "trained_recall": dict[str, by_seed(AccuracyEntry)],
+    "steps_to_95": dict[SeedKey, nullable(Length)],
+    "receptive_field": not_empty(by_seed(ReceptiveFieldEntry)),  # of the first seed
+    "speed": dict[str, list[Positive]],  # seconds of training steps in interleaved rounds
+    "plugin?": nullable(dict[Text, Text]),
+}
+
+
+class Score(fields(FIELDS)):
     """What the fixed budget measured on an encoding."""
-
-    pe: Text
-    commits: Annotated[list[Text | None], NOT_EMPTY]
-    python: Text
-    torch: Text
-    processor: Text
-    text: dict[str, Text]
-    training_text: Text
-    budget: dict[str, Any]
-    parameters: Length
-    attention_path: Text
-    dtype: Text
-    cache_bytes_per_token: Positive
-    perplexity: BySeed[PerplexityEntry]
-    recall: BySeed[RecallEntry]
-    trained_recall: dict[str, BySeed[AccuracyEntry]]
-    steps_to_95: dict[SeedKey, Length | None]
-    receptive_field: Annotated[BySeed[ReceptiveFieldEntry], NOT_EMPTY]  # of the first seed
-    speed: dict[str, list[Positive]]  # seconds of training steps in interleaved rounds
-    plugin: dict[Text, Text] | None = None
 
     def __post_init__(self):
         msgspec.convert(self.budget, BUDGET)
@@ -232,6 +235,10 @@ def collect(folder: Path, pe: str) -> Score:
         budget["recall_training"] = same("settings", task.values())
         budget["trained_recall"] = {kind: protocols[kind] for kind in trained}
         steps_to_95 = {seed: record["steps_to_95"] for seed, record in task.items()}
+    # On a CPU, caches are in float32.
+    shape = {name: first["settings"][name] for name in SHAPE}
+    model, device = GPT(GPTConfig(pe=pe, **shape)).eval(), torch.device("cpu")
+    tokens = model.config.block_size
     score = {
         "pe": pe,
         "commits": sorted({str(record["provenance"]["commit"]) for record in records}),
@@ -243,7 +250,7 @@ def collect(folder: Path, pe: str) -> Score:
         "parameters": first["parameters"],
         "attention_path": first["attention"],
         "dtype": first["dtype"],
-        "cache_bytes_per_token": cache_bytes_per_token(pe, first["settings"]),
+        "cache_bytes_per_token": cache_bytes(model, tokens, device, torch.float32) / tokens,
         **{name: results[name] for name in TEXT_KINDS},
         "trained_recall": {kind: results[kind] for kind in trained},
         "steps_to_95": steps_to_95,
@@ -290,21 +297,7 @@ def compact(by_seed: dict[str, dict]) -> dict[str, dict]:
     for by_length in results.values():
         for length, entry in by_length.items():
             if entry and "tokens" in entry:
-                losses, widths = [entry["loss"]], [1.0]
-                if segments := segment_losses([entry]):
-                    losses, widths = segments[0][0].tolist(), segments[1]
+                losses, widths = segment_losses([entry]) or (np.array([[entry["loss"]]]), [1.0])
                 tokens = [round(width * entry["tokens"]) for width in widths]
-                by_length[length] = entry | {"blocks": losses, "block_tokens": tokens}
-    return json.loads(json.dumps(results), parse_float=round_number)
-
-
-def round_number(text: str) -> float:
-    """Return a number with DIGITS decimals."""
-    return round(float(text), DIGITS)
-
-
-def cache_bytes_per_token(pe: str, settings: dict) -> float:
-    """Return the bytes per token of the KV cache in float32, the precision of caches on a CPU."""
-    model = GPT(GPTConfig(pe=pe, **{name: settings[name] for name in SHAPE})).eval()
-    tokens = model.config.block_size
-    return cache_bytes(model, tokens, torch.device("cpu"), torch.float32) / tokens
+                by_length[length] = entry | {"blocks": losses[0].tolist(), "block_tokens": tokens}
+    return json.loads(json.dumps(results), parse_float=lambda text: round(float(text), DIGITS))

@@ -93,7 +93,8 @@ def write_scores(names: list[str], runs: Path, folder: Path) -> None:
     score_file.check_comparable(scores)
     for pe, score in found.items():
         path = folder / f"{pe}.json"
-        write_json(path, msgspec.to_builtins(score))
+        values = msgspec.to_builtins(score)
+        write_json(path, {name: each for name, each in values.items() if each is not None})
         print(f"wrote {path}")
     for pe in found:
         print(f"\n{card(pe, scores)}")

@@ -172,6 +172,8 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     width = style.WIDTH / max(2, columns)
     figure = style.new_figure(0.6 + rows * (width if decay is None else 1.4 * width))
     style.set_title(figure, title)
+    figure.supxlabel("key token", fontsize=9)
+    figure.supylabel("query token", fontsize=9)
     shape = (rows * len(parts), columns)
     axes = figure.subplots(*shape, squeeze=False, height_ratios=parts * rows)
     axes = axes.reshape(rows, len(parts), columns).swapaxes(1, 2).reshape(-1, len(parts))
@@ -180,17 +182,14 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
     limit = max(-low, high, 1e-6)
     for head, (top, *below) in enumerate(axes[:heads]):
-        is_first = head % columns == 0
         image = style.draw_matrix(top, matrices[head], limit)
         top.tick_params(labelbottom=not below)
         top.set_title(f"head {head}" if heads > 1 else "", fontsize=9)
-        top.set_ylabel("query token" if is_first else "", fontsize=9)
-        (below or [top])[-1].set_xlabel("key token", fontsize=9)
         if decay is not None:
             (bars,) = below
             bars.bar(range(T), decay[head], width=1, color=style.GRAY)
             bars.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
-            bars.set_ylabel("decay at the token" if is_first else "", fontsize=8)
+            bars.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
             bars.spines[["top", "right"]].set_visible(False)
             bars.tick_params(length=0, pad=1, labelsize=8)
         if labels:
