@@ -34,7 +34,7 @@ WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
 SIDE_BY_SIDE = 1.2  # ratio of the places of the first and the last line of a single length
 CONTEXT = "context (tokens)"
 OVER_SEEDS = "standard deviation over seeds"
-OVER_TEXT = "standard error over text"
+OVER_TEXT = "standard error of one seed"
 
 
 @dataclass
@@ -343,8 +343,10 @@ def draw_lines(
             at = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             font = {"xytext": (0, 2), "ha": "center", "fontsize": 8, "color": "0.4"}
             axes.annotate("training length", (length, 1), **at, **font)
-        ticks = lengths.union(trained_at)
-        _finish(axes, x_label, y_label, x_base, ticks if x_base == 2 and marker else None)
+        # At lengths, but not at the means of positions.
+        has_lengths = x_base == 2 and marker and all(x == int(x) for x in lengths)
+        ticks = lengths.union(trained_at) if has_lengths else None
+        _finish(axes, x_label, y_label, x_base, ticks)
         style.label_ends(axes, ends)
     style.save(figure, file)
 
