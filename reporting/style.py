@@ -161,7 +161,8 @@ def draw_matrix(axes, matrix, limit: float, **style):
     """
     from matplotlib.colors import LinearSegmentedColormap
 
-    colors = LinearSegmentedColormap.from_list("bias", BIAS_COLORS)
+    # An odd number of colors has one for zero.
+    colors = LinearSegmentedColormap.from_list("bias", BIAS_COLORS, N=257)
     scale = {"cmap": colors, "vmin": -limit, "vmax": limit}
     image = axes.imshow(matrix, interpolation="nearest", **scale, **style)
     axes.set_facecolor(MASKED)

@@ -6,8 +6,9 @@
     python -m scores.table --runs runs/scores rope cable fox          # after scripts/score.sh
 
 All scores must have the same budget and the same text. Writes scores.md, a short table of the best
-and the references, scores.csv, with all encodings and intervals, and scores.png, with one point per
-encoding: perplexity at 16 times the training length against recall of text at the same distance.
+and the references, scores.csv, with all encodings and intervals, and scores.png, with one point for
+each of the 12 best, references included: perplexity at 16 times the training length against recall
+of text at the same distance.
 
 --settings writes settings.md, the table of encodings in other settings: learning rates, training
 lengths, texts. Each folder of score files is one setting, measured by scripts/score.sh with flags

@@ -6,7 +6,8 @@
 
 Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal). Encodings
 without a bias (rope, sinusoidal, ...) and --scores show the attention scores before the softmax,
-q k^T * scale + B.
+q k^T * scale + B. All heads have one color scale, white at zero; keys that a query does not attend
+to are gray.
 
 Lower row, for encodings with cumulative sums S (alibi, cable, fox and similar): S[j-1] - S[j], the
 decay at token j. A high bar weakens the attention to all tokens before j; no bar keeps it.

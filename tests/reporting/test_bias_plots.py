@@ -63,6 +63,17 @@ def test_dollar_signs_are_not_formulas(tmp_path):
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)
 
 
+def test_heads_share_a_color_scale_that_is_white_at_zero():
+    """A head with a tenth of the bias is paler. Labels of keys are vertical."""
+    bias = np.where(np.tri(3, dtype=bool), -np.arange(9.0).reshape(3, 3), np.nan)
+    figure = biases.draw(np.stack([bias, bias / 10]), None, ["a", "bc", "␣long"], "title")
+    images = [image for axes in figure.axes for image in axes.images]
+    assert [image.get_clim() for image in images] == [(-8, 8)] * 2
+    assert images[0].to_rgba(np.zeros(1))[0] == pytest.approx([1, 1, 1, 1])
+    assert images[0].to_rgba(-np.ones(1))[0, 2] < 1  # not white
+    assert [text.get_rotation() for text in figure.axes[0].get_xticklabels()] == [90] * 3
+
+
 def test_errors(refused, trained, tmp_path):
     def error(*flags):
         return refused(biases.main, *flags)[0]

@@ -15,6 +15,7 @@ import eval_extrapolation
 import eval_recall
 import eval_receptive_field
 import train_gpt
+from reporting import figures
 from scores import score_file, table
 
 BUDGET_OF_TEXT = {
@@ -173,6 +174,16 @@ def test_scores_of_another_budget_or_text_are_refused(tmp_path, refused):
     (line,) = refused(table.main, paths[0], *fewer)
     assert "(seeds)" in line
     assert not (tmp_path / "out").exists()
+
+
+def test_the_picture_has_the_best_and_the_references(monkeypatch, tmp_path):
+    """Twelve points, also if the references are not among the best."""
+    drawn = []
+    monkeypatch.setattr(figures, "scatter", lambda points, *_: drawn.extend(points))
+    losses = {"cable": 2.0, "rope": 3.0} | {f"best{n:02}": 1.4 + n / 100 for n in range(14)}
+    paths = write(tmp_path, *(make_score(pe, loss=loss) for pe, loss in losses.items()))
+    table.draw(table.read_scores(paths), tmp_path / "a.png")
+    assert {pe for pe, *_ in drawn} == {"cable", "rope", *(f"best{n:02}" for n in range(10))}
 
 
 def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys, refused):
