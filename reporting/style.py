@@ -168,7 +168,6 @@ def draw_matrix(axes, matrix, limit: float, **style):
     axes.set_facecolor(MASKED)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=1, labelsize=8)
-    axes.locator_params(integer=True)
     return image
 
 

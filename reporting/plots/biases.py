@@ -185,6 +185,7 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     for head, (top, *below) in enumerate(axes[:heads]):
         image = style.draw_matrix(top, matrices[head], limit)
         top.tick_params(labelbottom=not below)
+        top.locator_params(integer=True)
         top.set_title(f"head {head}" if heads > 1 else "", fontsize=9)
         if decay is not None:
             (bars,) = below
