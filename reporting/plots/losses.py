@@ -29,9 +29,8 @@ PRETRAINING, FINETUNING = "pretraining", "fine-tuning"
 SETTINGS = fields(  # of config.yaml or config.json
     {
         "pe": Text,
-        "size?": nullable(Text),
-        "objective?": nullable(Text),
-        "seed?": nullable(Integer),
+        "size? objective? data?": nullable(Text),
+        "seed? block_size?": nullable(Integer),
     }
 )
 LOG_ENTRY = fields({"step": Count, "loss": Number})
@@ -71,9 +70,10 @@ def main(argv=None):
         found = describe_run(run) if is_described else {"pe": run.name, "size": None}
         lines.append(figures.Line(run.name, found["pe"], points))
         runs.append(found | {"step": losses[-1][0], "losses": losses})
-    sizes = sorted({run["size"] or "custom" for run in runs})
-    kind = " and ".join(sorted(trainings))
-    title = f"{config.kind} loss, {kind}, {' and '.join(sizes)} model; one run per line"
+    sizes = sorted({f"{run['size'] or 'custom'} model" for run in runs})
+    title = f"{config.kind} loss, {', '.join([*sorted(trainings), *sizes])}; one run per line"
+    if trainings == {PRETRAINING}:
+        title += "\n" + " and ".join(sorted({describe_data(Path(run)) for run in config.runs}))
     with atomic(config.out) as file:
         figures.losses(lines, file, title)
     print(f"wrote {config.out}")
@@ -96,6 +96,13 @@ def describe_run(run: Path) -> dict:
         raise InputError(f"{path}: {problem}: {remedy}")
     keys = ("pe", "size", "objective", "seed")
     return {"run": run.name} | {key: model.get(key) for key in keys} | others
+
+
+def describe_data(run: Path) -> str:
+    """Return the data and the training length of a pretraining, whose settings were checked."""
+    settings = read_settings(run / run_folder.CONFIG, "train again, or remove the run")
+    data, length = settings.get("data"), settings.get("block_size")
+    return f"{Path(data or 'unknown data').name}, trained at {length or 0:,} tokens"
 
 
 def read_settings(path: Path, remedy: str):
