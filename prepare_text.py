@@ -140,29 +140,20 @@ def not_text(path: Path) -> str | None:
     return "not text (it has NUL bytes): leave it out" if b"\0" in head else None
 
 
-def split_documents(train_files, val_files, config):
+def split_documents(train_files: list[Path], val_files: list[Path], config: Config):
     """Yield (split, pieces of text) of every document."""
-    number = 0
-    hold_out = not val_files
-    few_files = len(train_files) < config.val_every and not has_tables(train_files)
-    for path in train_files:
-        if hold_out and few_files:
-            size = path.stat().st_size
-            cut = next_line_start(path, 1 - 1 / config.val_every)
-            documents = [
-                ("train", read_text(path, 0, cut)),
-                ("val", read_text(path, cut, size)),
-            ]
-        else:
-            documents = (("train", pieces) for pieces in documents_of(path, config.text_column))
-        for split, pieces in documents:
-            if hold_out and not few_files and number % config.val_every == config.val_every - 1:
-                split = "val"
-            yield split, pieces
-            number += 1
-    for path in val_files:
-        for pieces in documents_of(path, config.text_column):
-            yield "val", pieces
+    every = config.val_every
+    if not val_files and len(train_files) < every and not has_tables(train_files):
+        for path in train_files:
+            cut = next_line_start(path, 1 - 1 / every)
+            yield "train", read_text(path, 0, cut)
+            yield "val", read_text(path, cut, path.stat().st_size)
+        return
+    for split, files in (("train", train_files), ("val", val_files)):
+        documents = (pieces for path in files for pieces in documents_of(path, config.text_column))
+        for number, pieces in enumerate(documents, 1):
+            is_held_out = not val_files and number % every == 0
+            yield "val" if is_held_out else split, pieces
 
 
 def documents_of(path: Path, text_column: str):

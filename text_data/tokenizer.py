@@ -20,9 +20,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from runtime.files import read_json, read_json_lines, run_folder_of
-from runtime.schema import Text, fields
+from runtime.schema import Text, fields, find_mismatch
 
 import numpy as np
 
@@ -265,8 +266,7 @@ def _name_in_folder(folder: Path) -> str:
     log = folder / "log.jsonl"
     if log.is_file():
         for _, record in read_json_lines(log):
-            is_start = isinstance(record, dict) and record.get("kind") == "start"
-            if is_start and isinstance(record.get("tokenizer"), str):
+            if not find_mismatch(record, fields({"kind": Literal["start"], "tokenizer": Text})):
                 return record["tokenizer"]
         raise InputError(
             f"{log} does not name the tokenizer of the run: pass the name (bytes, gpt2, ...), or "
