@@ -221,7 +221,7 @@ def measure(
 
     trained: model and checkpoint of --run.
     """
-    result = header(name, config, device, dtype) | {"contexts": {}}
+    result: dict = header(name, config, device, dtype) | {"contexts": {}}
     names, layers, causal = config.names(), 1, config.objective == "clm"
     if trained:
         gpt_config = trained[0].config

@@ -6,8 +6,7 @@
 
 A script in scripts/ calls this program once per stage. Flags after its name replace the script's;
 flags after `--` go to train_gpt.py. Outputs are in RUNS/SCALE. The same command again skips what is
-finished and resumes what is not. training/scheduler.py says which devices a job gets; the report is
-written whenever a run has been evaluated. Failed jobs are listed at the end.
+finished and resumes what is not. The report is written whenever a run has been evaluated.
 
 --commands with {run} or {pe} are repeated for every run or encoding, others follow at the end:
 
@@ -44,8 +43,7 @@ from training.scheduler import Job, Scheduler, is_finished
 
 # Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
 NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
-# Learning rates that were best at small scale (results/reproduction/README.md), where the config's
-# was not.
+# Learning rates that were best at small scale, where the config's was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
@@ -112,7 +110,7 @@ class Config:
     """context lengths of eval_extrapolation.py"""
     same_targets: str | None = None
     """context lengths of eval_extrapolation.py --protocol same-targets"""
-    cache_window: int | None = None
+    cache_window: int | None = cli.limited(None, 1)
     """tokens of a limited KV cache, for both"""
     recall: str | None = None
     """distances of eval_recall.py"""
@@ -122,11 +120,11 @@ class Config:
     """hub, or a local file of HellaSwag"""
     evaluate_on: list[str] = field(default_factory=list)
     """data sets of the evaluations, if they are not the training's"""
-    eval_tokens: int | None = None
-    """most tokens of perplexity at each length; null: those of the scale"""
-    trials: int | None = None
+    eval_tokens: int | None = cli.limited(None, 1)
+    """most tokens of perplexity at each length, but one window; null: those of the scale"""
+    trials: int | None = cli.limited(None, 1)
     """trials of recall; null: those of the scale"""
-    windows: int | None = None
+    windows: int | None = cli.limited(None, 1)
     """windows of receptive fields; null: those of the scale"""
     commands: list[str] = field(default_factory=list)
     """further commands, see above"""
@@ -136,7 +134,7 @@ class Config:
     """folder for all outputs"""
     fixed: bool = False
     """configs with a scale of their own: one run per device; runs are in RUNS/NAME"""
-    jobs: int | Literal["auto"] = "auto"
+    jobs: int | Literal["auto"] = cli.limited("auto", 1)
     """jobs side by side; auto: one on GPUs, else one per core"""
     dry_run: bool = False
     """print the commands, their cost and the disk space; run nothing"""
@@ -337,7 +335,8 @@ class Experiment:
         perplexity, cache = "eval_extrapolation.py", config.cache_window
         if cache:
             perplexity += f" --cache_window {cache // scale.divisor}"
-        tokens, windows = config.eval_tokens or scale.eval_tokens, config.windows or scale.windows
+        windows, tokens = config.windows or scale.windows, config.eval_tokens or scale.eval_tokens
+        tokens = max(tokens, *cli.parse_lengths(self.at_scale(config.perplexity or "1"), 1))
         recall = f"{scale.recall} --trials {config.trials or scale.trials}"
         same_targets = f"--protocol same-targets {scale.same_targets}"
         evaluations = [  # lengths, program and flags
@@ -372,8 +371,9 @@ class Experiment:
 
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024, at this scale; multiples of the training length stay."""
+        cli.parse_lengths(lengths, 1)  # raises InputError for anything else
         return ",".join(
-            word if word.endswith("x") else str(int(word) // self.scale.divisor)
+            word if word.endswith("x") else str(max(1, int(word) // self.scale.divisor))
             for word in lengths.split(",")
         )
 

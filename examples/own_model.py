@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import attention
 import pe_spec
+from errors import InputError
 from kv_cache import LayerCache
 
 LAYERS, HEADS, WIDTH, CONTEXT = 2, 4, 64, 128
@@ -104,7 +105,11 @@ def generate(model: Model, tokens: Tensor, count: int) -> Tensor:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    model = Model(*sys.argv[1:] or ["cable"])
+    try:
+        model = Model(*sys.argv[1:2] or ["cable"])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     text = torch.tensor([*Path(__file__).read_bytes()])
     print(f"loss after 100 steps: {train(model, text, 100):.2f}")
     model.eval()

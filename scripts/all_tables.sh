@@ -10,6 +10,7 @@
 # listed at the end. The index of the claims is runs/claims.md.
 
 source "$(dirname "$0")/activate.sh"
+if [[ " $* " == *" --help "* ]]; then exec python run_experiment.py --help; fi
 failed=()
 for script in $(grep -lE '^# (CABLE|Sandwich)' scripts/*.sh); do
     echo "== $script"

@@ -14,11 +14,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=1 WANDB_MODE=offline
 unset HF_TOKEN
-server="" temporary=""
+server="" temporary="" checks=0 summary=""
 trap '[ -z "$server" ] || kill "$server"; [ -z "$temporary" ] || rm -rf "$temporary"' EXIT
 if [ -z "${OUT:-}" ]; then OUT=$(mktemp -d) temporary=$OUT; else mkdir "$OUT"; fi
 OUT=$(cd "$OUT" && pwd)
-checks=0 summary=""
 
 # part NAME: begin a part of the summary; without a name, end the last one.
 part() {
@@ -139,6 +138,7 @@ expect "GPT-2" "${train[@]}" --data "$OUT/nanogpt" --pe rope --steps 2 --out_dir
 
 part "A model and a sweep of your own"
 expect "loss after 100 steps" python -m examples.own_model rope+cable
+refuse "did you mean cable" python -m examples.own_model cabel
 expect "| rope+cable-lr2e-3 |" bash scripts/table1_wikitext.sh --scale smoke --encodings rope+cable \
     --sweep lr=1e-3,2e-3 --data "$OUT/data" --runs "$OUT/runs"
 

@@ -29,9 +29,11 @@ case $rung in
     3) flags=(--train ladder_3 --encodings cable rope $best --prepare_flags "--shards 2" --eval_tokens 131072
         --trials 24 --windows 32 --perplexity $lengths --recall $distances --receptive_field 1024,4096
         --hellaswag hub) ;;
-    *) flags=(--train fineweb-edu_small fineweb-edu_medium --perplexity $lengths --recall $distances
+    4) flags=(--train fineweb-edu_small fineweb-edu_medium --perplexity $lengths --recall $distances
         --receptive_field 1024,4096 --hellaswag hub
         --encodings cable rope cable-nw alibi fire t5 t5-clip kerple learnable sinusoidal) ;;
+    --help) exec python run_experiment.py --help ;;
+    *) echo "error: there is no rung $rung: use 1, 2, 3 or 4" >&2 && exit 2 ;;
 esac
 exec python run_experiment.py --name ladder/rung_$rung --data fineweb-edu "${flags[@]}" --commands \
     "report.py --trend results/reproduction results/ladder {out} --out_dir {out}" "${@:2}"

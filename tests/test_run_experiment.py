@@ -146,6 +146,13 @@ def test_times_have_a_unit_of_their_size(seconds, text):
     assert cost.describe_seconds(seconds) == text
 
 
+def test_an_evaluation_has_at_least_one_window():
+    """Otherwise it would be refused after the training."""
+    words = "--train quickstart --fixed --data stdlib --perplexity 512,64 --eval_tokens 10"
+    (flags,) = [job.words for job in experiment(words.split()).jobs if "--max_tokens" in job.words]
+    assert flags[flags.index("--max_tokens") + 1] == "512"
+
+
 @pytest.mark.parametrize(
     "flags, folder",
     [
