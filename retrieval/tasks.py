@@ -112,25 +112,22 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
 def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
     """Return (file and line, row) pairs of each part of a task in a folder, and no commit."""
 
-    def read_qrels(path):
-        header, *lines = path.read_text(encoding="utf-8").split("\n")
-        columns = header.split("\t")
-        for number, line in enumerate(lines, 2):
-            if line:
-                row = dict(zip(columns, line.split("\t"), strict=False))
-                yield f"{path}, line {number}", row
-
-    def read_json_lines(path):
+    def read_lines(name, parse):
         # Not splitlines: it also splits at separators that JSON allows inside strings.
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        lines = (folder / name).read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(lines, 1):
+            location = f"{folder / name}, line {number}"
             try:
                 if line:
-                    yield f"{path}, line {number}", json.loads(line)
+                    yield location, parse(line)
             except ValueError as error:
-                raise InputError(f"{path}, line {number} is not JSON ({error}): {remedy}") from None
+                raise InputError(f"{location} is not JSON ({error}): {remedy}") from None
 
-    texts = {part: read_json_lines(folder / f"{part}.jsonl") for part in ("corpus", "queries")}
-    return {"qrels": read_qrels(folder / "qrels" / f"{split}.tsv"), **texts}, None
+    lines = [*read_lines(f"qrels/{split}.tsv", lambda line: line.split("\t"))]
+    columns = lines[0][1] if lines else []
+    qrels = [(location, dict(zip(columns, row, strict=False))) for location, row in lines[1:]]
+    corpus, queries = (read_lines(f"{name}.jsonl", json.loads) for name in ("corpus", "queries"))
+    return {"qrels": qrels, "corpus": corpus, "queries": queries}, None
 
 
 def _read_hub(split: str) -> tuple[dict, str | None]:
