@@ -394,7 +394,7 @@ def test_tensorboard_gets_the_values_of_the_log(train):
     assert all(name in session for name in (b"weight_decay", b"init_from", b"cable"))
 
 
-@pytest.mark.parametrize("pe", ["cable", "rope", "t5", "learnable"])
+@pytest.mark.parametrize("pe", ["cable", "rope", "cape", "learnable"])
 def test_sampled_texts_are_logged_and_change_nothing(pe, trained, train, capsys):
     """Texts of at most 100 bytes; the weights are those without samples, bit for bit."""
     run = train("run", "--pe", pe, "--sample_every", 2)
