@@ -61,6 +61,9 @@ LOCATION = (
     "token",
 )
 
+# Arguments of `generate` that each call of the model gets.
+PASSED_ON = ("logits_to_keep", "output_hidden_states", "output_attentions")
+
 # NumPy before 2.4 looks for denormals at the first call, and warns if they are rounded.
 np.finfo(np.float32)
 np.finfo(np.float64)
@@ -173,6 +176,7 @@ class PosencPreTrained(PreTrainedModel):
         self,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
+        *,
         past_key_values=None,
         use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
@@ -255,25 +259,11 @@ class PosencModel(PosencPreTrained):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values=None,
-        use_cache: bool | None = None,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         return_dict: bool = True,
+        **inputs,
     ):
-        """Return what `encode` returns."""
-        output = self.encode(
-            input_ids,
-            attention_mask,
-            past_key_values,
-            use_cache,
-            inputs_embeds,
-            position_ids,
-            output_hidden_states,
-            output_attentions,
-        )
+        """Return what `encode` returns; its arguments are those of `encode`."""
+        output = self.encode(input_ids, attention_mask, **inputs)
         return output if return_dict else output.to_tuple()
 
 
@@ -285,26 +275,14 @@ class PosencForMaskedLM(PosencPreTrained):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         return_dict: bool = True,
+        **inputs,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
         labels: as input_ids, -100 at tokens without a loss. Other arguments: see `encode`.
         """
-        encoded = self.encode(
-            input_ids,
-            attention_mask,
-            None,
-            None,
-            inputs_embeds,
-            position_ids,
-            output_hidden_states,
-            output_attentions,
-        )
+        encoded = self.encode(input_ids, attention_mask, **inputs)
         logits = self.logits(encoded.last_hidden_state)
         output = MaskedLMOutput(
             loss=self.lm_loss(logits, labels), logits=logits, hidden_states=encoded.hidden_states
@@ -319,31 +297,17 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values=None,
-        use_cache: bool | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         return_dict: bool = True,
+        **inputs,
     ):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
         labels: as input_ids, -100 at tokens without a loss. logits_to_keep: return the logits of
         that many last tokens; 0: of all. Other arguments: see `encode`.
         """
-        encoded = self.encode(
-            input_ids,
-            attention_mask,
-            past_key_values,
-            use_cache,
-            inputs_embeds,
-            position_ids,
-            output_hidden_states,
-            output_attentions,
-        )
+        encoded = self.encode(input_ids, attention_mask, **inputs)
         hidden = encoded.last_hidden_state
         if logits_to_keep and hidden is not None:
             hidden = hidden[:, -logits_to_keep:]
@@ -364,21 +328,14 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
         attention_mask=None,
         inputs_embeds=None,
         is_first_iteration: bool = False,
-        logits_to_keep: int = 0,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        **_,
+        **kwargs,
     ):
         """Return the inputs of `forward` for the next token.
 
         With a cache: the last next_sequence_length tokens, or all. A padded batch is read from the
         start.
         """
-        inputs = {
-            "logits_to_keep": logits_to_keep,
-            "output_hidden_states": output_hidden_states,
-            "output_attentions": output_attentions,
-        }
+        inputs = {name: kwargs[name] for name in PASSED_ON if name in kwargs}
         key, x = "input_ids", input_ids
         if inputs_embeds is not None and is_first_iteration:
             key, x = "inputs_embeds", inputs_embeds
