@@ -86,6 +86,7 @@ def parse(
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
+    argv = ["--help" if word == "-h" else word for word in argv]
     texts = _docstrings(config_class) if "--help" in argv else {}
     parser = _make_parser(config_class, texts, description, positional)
     argv = _complete_booleans(argv, fields)

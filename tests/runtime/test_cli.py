@@ -166,6 +166,21 @@ def test_help_is_printed_next_to_a_wrong_value(capsys):
     assert stop.value.code == 0 and "--weight_decay" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_has_texts_and_defaults(flag, tmp_path, capsys):
+    """With what a file and other flags give as the defaults."""
+    (tmp_path / "mine.yaml").write_text("lr: 0.5")
+    with pytest.raises(SystemExit):
+        train_gpt.main([flag, "--config", str(tmp_path / "mine.yaml"), "--beta1", "0.25"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--lr X peak learning rate (a number; default: 0.5)" in text
+    assert "--beta1 X first beta of the optimizer (a number; default: 0.25)" in text
+    assert (
+        "--n_layer X number of layers; null: that of the size (an integer or null; default: null)"
+        in text
+    )
+
+
 def test_optional_arguments_are_not_described_as_required(capsys):
     with pytest.raises(SystemExit):
         prepare_text.main(["--help"])
