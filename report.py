@@ -6,7 +6,6 @@
     python report.py runs/retrieval/*/eval_*.json --out_dir results/retrieval \\
         --paper cable_table3_mldr_ndcg10_bert
     python report.py results/bench/figure3.json --out_dir results/bench/figure3
-    python report.py results/recall/records.jsonl --out_dir results/recall
 
 A file has one record or, with the suffix .jsonl, one in each line; FILE.jsonl:RUN: those of a run.
 Each table is written as Markdown (.md, with a caption), CSV and LaTeX (.tex):
@@ -60,13 +59,7 @@ from evaluation import record_schema
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, reports, tables
 from reporting.claims import index, other_data, paper_tables, speed, training_lengths
-from reporting.columns import (
-    Column,
-    differing_texts,
-    group_by_protocol,
-    in_order,
-    make_columns,
-)
+from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.comparability import describe_differences, read_may_differ
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
@@ -120,14 +113,13 @@ def main(argv=None):
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
         return reports.make_all(config.check)
-    if config.index and not config.records:
-        raise InputError("no folders given: python report.py --index results --out_dir results")
+    if not config.records:
+        example = "--index results --out_dir results" if config.index else "runs/*/eval_*.json"
+        raise InputError(f"no records or folders given: python report.py {example}")
     if config.index:
         page = index.claims_page(index.read_verdicts(config.records), config.out_dir)
         out.add("claims.md", page)
         return out.write()
-    if not config.records:
-        raise InputError("no records given: python report.py runs/*/eval_*.json")
     if config.trend:
         report_trend(config.records, out)
         return out.write()
@@ -155,8 +147,7 @@ def main(argv=None):
         report_each(metric, records_of(metric, records), out)
     report_speeds(speeds, statements, out)
     if out.verdicts:
-        names = [*out.verdicts[0]]
-        out.add(index.FILE, Table([names, *(list(row.values()) for row in out.verdicts)]).csv())
+        out.add(index.FILE, Table.from_rows(out.verdicts).csv())
         print("\n".join(out.listed))
     out.write(unless_added=index.FILE)
 
@@ -184,9 +175,8 @@ class Report(Folder):
     ) -> str:
         """Add verdicts on the records of a table, and return them as a Markdown list; "": none.
 
-        Of a long list: return how many have each outcome, because main prints it.
-
-        not_judged: labels of runs that were trained for too few steps.
+        Of a long list: return how many have each outcome, because main prints it. not_judged:
+        labels of runs that were trained for too few steps.
         """
         if not self.judges:
             return ""
@@ -254,7 +244,7 @@ def report_trend(paths: list[str], out: Report) -> None:
 def report_generalization(records: list[dict], out: Report) -> None:
     """Write the table of results on data that the models were not trained on, with the paper's."""
     stem = "generalization"
-    measures = other_data.models_by_measure(records, out.may_differ)
+    measures = other_data.columns_by_measure(records, out.may_differ)
     table = other_data.generalization_table(measures, paper.generalization())
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
@@ -290,7 +280,8 @@ def report_lengths(
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key, out.may_differ)
         marks, caption = seed_marks(columns, matching)
-        trained, short = trained_long_enough(columns)
+        trained = [column for column in columns if claims.has_verdicts(column.records[0])]
+        short = [column for column in columns if not claims.has_verdicts(column.records[0])]
         warning, differences = describe_differences(trained, out.may_differ, by_model=True)
         parts = [f"{metric.caption(group)}{caption}{differences}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
@@ -311,13 +302,6 @@ def report_lengths(
                 out.add_plot(f"{name}{suffix}", partial(draw, columns))
 
 
-def trained_long_enough(columns: list[Column]) -> tuple[list[Column], list[Column]]:
-    """Return the columns that get verdicts, and those of too few steps."""
-    judged = {column.label: claims.has_verdicts(column.records[0]) for column in columns}
-    trained = [column for column in columns if judged[column.label]]
-    return trained, [column for column in columns if not judged[column.label]]
-
-
 def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:
     """Return the marks of paired t-tests over seeds and a sentence on them; ({}, ""): none.
 
@@ -327,8 +311,7 @@ def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple
     if printed is None or not printed.marks:
         return {}, ""
     covered = [column for column in columns if printed.covers(column.pe)]
-    marks = tables.seed_marks(covered, paper.MARKS_REFERENCE)
-    if not marks:
+    if not (marks := tables.seed_marks(covered, paper.MARKS_REFERENCE)):
         return {}, ""
     seeds = min(len(column.records) for column in covered)
     caption = f" {explain_marks(paper.MARKS_REFERENCE, seeds)}"
@@ -357,7 +340,7 @@ def report_training_lengths(
             continue
         table, caption = compared
         stem = "training_lengths" if number == 1 else f"training_lengths_{number}"
-        trained, _ = trained_long_enough(columns)
+        trained = [column for column in columns if claims.has_verdicts(column.records[0])]
         verdicts = claims.judge_training_lengths(trained, results)
         caption = f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"
         out.add_table(stem, table, caption, out.add_verdicts(stem, group, verdicts))

@@ -226,7 +226,7 @@ def test_speed_tables(tmp_path, capsys):
 
 def test_refusals(refused, tmp_path):
     out = ("--out_dir", tmp_path / "out")
-    assert "no records given" in refused(report.main)[0]
+    assert "no records or folders given" in refused(report.main)[0]
     empty = save(tmp_path / "c.json", {})
     message = refused(report.main, empty, *out)[0]
     assert "c.json is not a record of eval_*.py or bench.py: write it with" in message

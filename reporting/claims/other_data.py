@@ -5,7 +5,16 @@ from functools import partial
 
 from evaluation import intervals
 from evaluation.intervals import Interval
-from reporting.claims.claim import CLAIMED_AS, Claim, Comparison, Measured, compare, decide, load
+from reporting.claims.claim import (
+    CLAIMED_AS,
+    Claim,
+    Comparison,
+    Measured,
+    compare,
+    decide,
+    load,
+    name_runs,
+)
 from reporting.claims.verdicts import Verdict
 from reporting.columns import Column, dataset_of, group_by_protocol, make_columns, sort_key
 from reporting.formatting import Table, format_number
@@ -23,15 +32,14 @@ PAPER_COLUMNS = {
     },
 }
 
-Models = dict[tuple[str, str], Column]  # by size and encoding
 
-
-def models_by_measure(records: list[dict], may_differ: tuple[str, ...] = ()) -> dict[str, Models]:
-    """Return the results of each model at its training length, by measure.
+def columns_by_measure(
+    records: list[dict], may_differ: tuple[str, ...] = ()
+) -> dict[str, list[Column]]:
+    """Return columns of results at the training length, by measure.
 
     records: of eval_hellaswag.py, as "HellaSwag acc" and "acc_norm" in percent; and of
-    eval_extrapolation.py, as perplexity under the name of the data set. Of several columns of a
-    model the first counts.
+    eval_extrapolation.py, as perplexity under the name of the data set.
     """
     groups = {measure: [] for measure in ACCURACIES}
     for record in records:
@@ -46,28 +54,30 @@ def models_by_measure(records: list[dict], may_differ: tuple[str, ...] = ()) -> 
     found = {}
     for measure, group in groups.items():
         key = "percent" if measure in ACCURACIES else "perplexity"
-        columns = make_columns(group, key, may_differ)
-        found[measure] = {
-            (column.records[0]["size"], column.pe): column for column in reversed(columns)
-        }
+        found[measure] = make_columns(group, key, may_differ)
     return found
 
 
 def generalization_table(
-    measures: dict[str, Models], printed: dict[tuple[str, str], dict[str, float]]
+    measures: dict[str, list[Column]], printed: dict[tuple[str, str], dict[str, float]]
 ) -> Table:
     """Return a table with one row per model: our results on other data, and the paper's.
 
-    measures: from models_by_measure; printed: from paper.generalization.
+    Of several columns of a model the first counts. measures: from columns_by_measure; printed: from
+    paper.generalization.
     """
     numbers = {}  # column name -> {model: value}
-    for measure, models in measures.items():
-        numbers[measure] = {model: each.mean(each.trained_at) for model, each in models.items()}
+    models = set()
+    for measure, columns in measures.items():
+        numbers[measure] = {
+            (column.records[0]["size"], column.pe): column.mean(column.trained_at)
+            for column in reversed(columns)
+        }
+        models |= numbers[measure].keys()
         for name, key in PAPER_COLUMNS.get(measure, {}).items():
             numbers[name] = {model: values[key] for model, values in printed.items()}
-    found = {model for models in measures.values() for model in models}
     cells = [["size", "encoding", *numbers]]
-    for model in sorted(found, key=lambda model: (model[0], sort_key(model[1]))):
+    for model in sorted(models, key=lambda model: (model[0], sort_key(model[1]))):
         values = [by_model.get(model) for by_model in numbers.values()]
         cells.append([*model, *map(format_number, values)])
     return Table(cells)
@@ -76,18 +86,18 @@ def generalization_table(
 def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) -> list[Verdict]:
     """Return whether an encoding is the best on other data, for every size and measure.
 
-    records: see models_by_measure. Accuracies have standard errors only, so that their comparisons
+    records: see columns_by_measure. Accuracies have standard errors only, so that their comparisons
     are not paired.
     """
     first, *rows = load()["other_data"]  # the others are the same on other measures
     by_best = {row.best: row for row in rows}
-    measures = models_by_measure(records, may_differ)
+    measures = columns_by_measure(records, may_differ)
     verdicts = []
     for measure in [*ACCURACIES, *sorted(measures.keys() - ACCURACIES.keys())]:
         best = f"highest {measure}" if measure in ACCURACIES else f"lowest perplexity on {measure}"
         by_size = {}
-        for (size, pe), column in measures[measure].items():
-            by_size.setdefault(size, {}).setdefault(CLAIMED_AS.get(pe, pe), column)
+        for column in measures[measure]:
+            by_size.setdefault(column.records[0]["size"], []).append(column)
         for size, columns in sorted(by_size.items()):
             claim = by_best.get(best, first).but(prefix=f"{size}: ", best=best)
             found = _best(claim, columns, measure in ACCURACIES)
@@ -95,11 +105,12 @@ def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) 
     return verdicts
 
 
-def _best(claim: Claim, columns: dict[str, Column], is_accuracy: bool) -> Measured:
+def _best(claim: Claim, columns: list[Column], is_accuracy: bool) -> Measured:
     """Compare an encoding with the others on a measure, and show the next best."""
-    means = {pe: statistics.mean(each.values(each.trained_at)) for pe, each in columns.items()}
-    others = [pe for pe in claim.others if pe in columns]
-    if claim.encoding not in columns or not others:
+    first = {CLAIMED_AS.get(column.pe, column.pe): column for column in reversed(columns)}
+    means = {pe: statistics.mean(each.values(each.trained_at)) for pe, each in first.items()}
+    others = [pe for pe in claim.others if pe in first]
+    if claim.encoding not in first or not others:
         return
     next_best = (max if is_accuracy else min)(others, key=lambda pe: means[pe])
     what = f"{means[claim.encoding]:.2f}, next {next_best} {means[next_best]:.2f}, "
@@ -108,7 +119,7 @@ def _best(claim: Claim, columns: dict[str, Column], is_accuracy: bool) -> Measur
         claim = claim.but(bound=0, digits=2, what=f"{what}difference ")
 
     def compare_with(other: str, _: None) -> Comparison:
-        ours, theirs = columns[claim.encoding], columns[other]
+        ours, theirs = first[claim.encoding], first[other]
         lengths = ours.trained_at, theirs.trained_at
         if is_accuracy:
             return compare((ours, theirs), lengths, _accuracy_difference)
@@ -116,7 +127,7 @@ def _best(claim: Claim, columns: dict[str, Column], is_accuracy: bool) -> Measur
         measure = partial(intervals.perplexity_ratio, paired=len(texts) == 1)
         return compare((theirs, ours), (lengths[1], lengths[0]), measure)
 
-    yield from claim.against(columns, {"": None}, compare_with)
+    yield from name_runs(claim, first, columns).against(first, {"": None}, compare_with)
 
 
 def _accuracy_difference(pairs: list[tuple[dict, dict]]) -> Interval:

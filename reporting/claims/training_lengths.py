@@ -23,7 +23,7 @@ from reporting.claims.claim import (
 )
 from reporting.claims.speed import entry_of, memory_ratio, on_device
 from reporting.claims.verdicts import Verdict
-from reporting.columns import Column, dataset_of, setup_of
+from reporting.columns import Column, dataset_of
 from reporting.formatting import MISSING, Table
 from reporting.paper import PaperStatements
 
@@ -35,42 +35,14 @@ class Pair:
     """Two runs of a claim, compared at the training length of the second."""
 
     claim: Claim
+    """with the names of the runs"""
     columns: tuple[Column, Column]
+    values: list[float] = field(default_factory=list)
+    """of the quantity: perplexities, megabytes, microseconds per token; []: not measured"""
+    ratio: Comparison = None
+    """of the quantity; that of times has an interval over rounds, unpaired"""
     speed: dict | None = None
     """result of the benchmark train with both encodings, each at its training length"""
-    entries: list[dict] = field(default_factory=list)
-    """of the benchmark"""
-
-    @property
-    def length(self) -> int:
-        """The length at which both are evaluated."""
-        return self.columns[1].trained_at
-
-    def values(self) -> list[float]:
-        """Return the quantity of both runs: perplexity, megabytes, microseconds per token."""
-        if self.claim.quantity == "perplexity":
-            return [statistics.mean(column.values(self.length)) for column in self.columns]
-        if self.claim.quantity == "memory":
-            return [entry["memory"] / 1e6 for entry in self.entries]
-        return [1e6 * math.exp(statistics.mean(logs)) for logs in self._log_seconds()]
-
-    def ratio(self) -> Comparison:
-        """Return the ratio of the quantity; that of times has an interval over rounds, unpaired."""
-        if self.claim.quantity == "perplexity":
-            lengths = self.length, self.length
-            return compare(self.columns, lengths, intervals.perplexity_ratio, "block_size")
-        if not self.entries:
-            return None
-        if self.claim.quantity == "memory":
-            return memory_ratio(*self.entries)
-        return intervals.ratio_of_rounds(*self._log_seconds())
-
-    def _log_seconds(self) -> list[list[float]]:
-        """Return the logarithms of the seconds per token of each round."""
-        return [
-            [math.log(seconds / entry["tokens"]) for seconds in entry["seconds"]]
-            for entry in self.entries
-        ]
 
 
 def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Verdict]:
@@ -83,21 +55,9 @@ def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Ve
 
 def _ratios(claim: Claim, columns: list[Column], speeds: list[dict]) -> Measured:
     for pair in find_pairs(claim, columns, speeds):
-        lengths = [column.trained_at for column in pair.columns]
-        first = {column.pe: column for column in pair.columns}
-        named = name_runs(claim, first, [each for each in columns if _is_like(each, first)])
-        found = named.but(trained_at=lengths[0], other_trained_at=lengths[1])
-        if pair.speed and claim.quantity != "perplexity":
-            found = found.but(prefix=on_device(pair.speed))
-        yield found, {ALONE: pair.ratio()}
-
-
-def _is_like(column: Column, first: dict[str, Column]) -> bool:
-    """Return whether a column has the size and training length of the one that counts."""
-    if column.pe not in first:
-        return False
-    model, counted = (setup_of(each.records[0])[:3] for each in (column, first[column.pe]))
-    return model == counted
+        ours, other = (column.trained_at for column in pair.columns)
+        found = pair.claim.but(trained_at=ours, other_trained_at=other)
+        yield found.but(prefix=on_device(pair.speed) if pair.speed else ""), {ALONE: pair.ratio}
 
 
 def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Iterator[Pair]:
@@ -108,8 +68,9 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     several benchmarks that measured both runs, the first counts.
     """
     by_run = {}
-    for column in reversed(columns):
-        by_run[column.pe, column.trained_at, column.records[0].get("size")] = column
+    for column in columns:
+        run = column.pe, column.trained_at, column.records[0].get("size")
+        by_run.setdefault(run, []).append(column)
     sizes = dict.fromkeys(size for _, _, size in by_run)
     for scale in SCALES:
         for size in [claim.size] if scale == 1 else sizes:
@@ -117,17 +78,38 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
             other = by_run.get((*claim.others, claim.other_trained_at // scale, size))
             if not (ours and other) or size in claim.except_sizes:
                 continue
-            if scale == 1 and dataset_of(ours.records[0]) != claim.dataset:
+            if scale == 1 and dataset_of(ours[0].records[0]) != claim.dataset:
                 continue
-            if ours.values(other.trained_at) and other.values(other.trained_at):
-                yield _with_speed(Pair(claim, (ours, other)), speeds)
+            length = other[0].trained_at
+            if ours[0].values(length) and other[0].values(length):
+                first = {ours[0].pe: ours[0], other[0].pe: other[0]}
+                named = name_runs(claim, first, ours + other)
+                yield _measure(Pair(named, (ours[0], other[0])), speeds)
 
 
-def _with_speed(pair: Pair, speeds: list[dict]) -> Pair:
+def _measure(pair: Pair, speeds: list[dict]) -> Pair:
+    """Return a pair with its values and their ratio."""
+    quantity, length = pair.claim.quantity, pair.columns[1].trained_at
+    if quantity == "perplexity":
+        pair.values = [statistics.mean(column.values(length)) for column in pair.columns]
+        lengths = length, length
+        pair.ratio = compare(pair.columns, lengths, intervals.perplexity_ratio, "block_size")
+        return pair
     for result in speeds:
-        entries = [entry_of(result, each.trained_at, each.pe) for each in pair.columns]
-        if all(entries) and "objective" not in result:
-            return Pair(pair.claim, pair.columns, result, [*filter(None, entries)])
+        ours, other = (entry_of(result, each.trained_at, each.pe) for each in pair.columns)
+        if ours and other and "objective" not in result:
+            pair.speed = result
+            if quantity == "memory":
+                pair.values = [entry["memory"] / 1e6 for entry in (ours, other)]
+                pair.ratio = memory_ratio(ours, other)
+            else:
+                logs = [
+                    [math.log(seconds / entry["tokens"]) for seconds in entry["seconds"]]
+                    for entry in (ours, other)
+                ]
+                pair.values = [1e6 * math.exp(statistics.mean(rounds)) for rounds in logs]
+                pair.ratio = intervals.ratio_of_rounds(*logs)
+            return pair
     return pair
 
 
@@ -139,7 +121,7 @@ def training_length_table(
     None if columns hold no pair of a claim. printed: the paper's differences.
     """
     found = [find_pairs(claim, columns, speeds) for claim in load()["shorter_training"]]
-    pairs = [pair for each in found for pair in each if pair.ratio() is not None]
+    pairs = [pair for each in found for pair in each if pair.values]
     if not pairs:
         return None
     caption = (
@@ -153,7 +135,7 @@ def training_length_table(
 
 
 def _row(pair: Pair, printed: PaperStatements | None) -> list[str]:
-    values, ratio, quantity = pair.values(), pair.ratio(), pair.claim.quantity
+    values, ratio, quantity = pair.values, pair.ratio, pair.claim.quantity
     names = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
     runs = []
     for column, value in zip(pair.columns, values, strict=True):
@@ -172,7 +154,7 @@ def _row(pair: Pair, printed: PaperStatements | None) -> list[str]:
     lengths = (pair.claim.trained_at, pair.claim.other_trained_at)
     ours, other = (column.pe for column in pair.columns)
     paper = printed and printed.difference(quantity.partition(" ")[0], ours, other, lengths)
-    name = names.get(quantity, f"{quantity} at {pair.length:,}")
+    name = names.get(quantity, f"{quantity} at {pair.columns[1].trained_at:,}")
     return [name, *runs, change, spread, paper or MISSING]
 
 

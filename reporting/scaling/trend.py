@@ -72,12 +72,8 @@ class Rung:
         metric = METRICS[claim.quantity]
         records = [record for record in self.records if metrics.metric_of(record) is metric]
         groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
-        ratios = [_ratio(claim, group) for group in sorted(groups, key=_fewest_lengths_last)]
-        return next(filter(None, ratios), None)
-
-
-def _fewest_lengths_last(columns: list[Column]) -> int:
-    return -len(all_lengths(columns))
+        groups.sort(key=lambda columns: len(all_lengths(columns)), reverse=True)
+        return next(filter(None, (_ratio(claim, columns) for columns in groups)), None)
 
 
 def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:

@@ -104,7 +104,7 @@ def test_committed_verdicts_on_claims_of_the_papers_are_known():
 
 
 def test_refusals(refused, tmp_path):
-    assert "no folders given" in refused(report.main, "--index")[0]
+    assert "no records or folders given" in refused(report.main, "--index")[0]
     assert "is not a folder" in refused(report.main, "--index", tmp_path / "none")[0]
 
 
