@@ -190,7 +190,7 @@ def test_an_interruption_leaves_no_folder(text, prepared, tmp_path, monkeypatch)
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_wrong_settings_are_refused(refused, text, prepared, tmp_path):
+def test_wrong_settings_are_refused(refused, text, prepared, tmp_path, monkeypatch):
     def error(*flags):
         (line,) = refused(prepare.main, *flags)
         return line
@@ -198,6 +198,10 @@ def test_wrong_settings_are_refused(refused, text, prepared, tmp_path):
     shards, out = text[0], ("--out_dir", tmp_path / "out")
     assert "pass one folder of shards" in error()
     assert "already exists" in error(shards, "--out_dir", prepared)
+    with monkeypatch.context() as patch:  # known before anything is computed
+        patch.setattr(prepare, "SplitText", None)
+        message = error(shards, "--out_dir", prepared / "triplets.jsonl" / "out")
+    assert "cannot write" in message and "Not a directory" in message
     flags = ["--documents", "20", "--questions", "21"]
     assert "(val) gives" in error(shards, *out, *FLAGS, *flags)
     message = "(train) gives 0 triplets: use a lower --triplets or --passage"
