@@ -100,7 +100,7 @@ expect "GPT-2 has all tokens" "${prepare[@]}" --verify --out_dir "$OUT/llmc"
 part "An encoding of your own" # the first example of docs/adding_an_encoding.md
 sed -n '/^"""my_encoding.py/,/^```$/p' docs/adding_an_encoding.md | grep -v '^```' >"$OUT/my_encoding.py"
 mine=$OUT/runs/recency plugin=(--plugin "$OUT/my_encoding.py")
-train=(python train_gpt.py --config configs/smoke.yaml --steps 8 --log_every 4 --checkpoint_every 4)
+train=(python train_gpt.py --config configs/smoke.yaml --steps 8)
 expect "causality" python check_encoding.py "$OUT/my_encoding.py" --speed false
 expect "step 8/8" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard --out_dir "$mine"
 refuse "$mine/my_encoding.py" python sample.py "$mine"
