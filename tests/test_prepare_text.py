@@ -280,21 +280,8 @@ def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatc
     assert not out.exists()
 
 
-def test_wrong_settings_are_refused(tmp_path, refused, data_dir):
-    a, out = tmp_path / "a.txt", ["--out_dir", tmp_path / "out"]
-    a.write_text("text\n" * 50)
-    main = prepare_text.main
-    assert "val_every is 1" in refused(main, a, "--val_every", 1, *out)[0]
-    assert (
-        "flag --tokeniser is unknown: did you mean tokenizer?"
-        in refused(main, a, "--tokeniser", "gpt2")[0]
-    )
-    assert (
-        "already holds a data set with another source" in refused(main, a, "--out_dir", data_dir)[0]
-    )
+def test_sources_in_a_file_are_refused(tmp_path, refused):
     config = tmp_path / "config.yaml"
-    config.write_text(f"sources: [{a}]")
-    (line,) = refused(main, "--config", config, *out)
+    config.write_text(f"sources: [{tmp_path}]")
+    (line,) = refused(prepare_text.main, "--config", config, "--out_dir", tmp_path / "out")
     assert line.startswith(f"error: {config}: sources") and "command line" in line
-    (tmp_path / "file").write_text("")
-    assert "cannot write" in refused(main, a, "--out_dir", tmp_path / "file" / "out")[0]

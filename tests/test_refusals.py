@@ -33,7 +33,7 @@ def test_command_is_refused(
 ):
     """There is one line for each message, and nothing is written."""
     monkeypatch.chdir(ROOT)
-    (tmp_path / "rows.jsonl").write_text('{"body": "a"}\n' * 9)
+    (tmp_path / "rows.jsonl").write_text('{"body": "a"}\n' * 50)
     (tmp_path / "empty").touch()
     encoder = trained("alibi", "--objective", "mlm")
     paths = {"ENCODER": encoder, "DATA": data_dir, "TMP": tmp_path}
@@ -44,7 +44,7 @@ def test_command_is_refused(
         return re.sub(r"\b(ENCODER|DATA|TMP)\b", lambda match: str(paths[match[0]]), text)
 
     def files():
-        folders = (tmp_path, trained("cable"), encoder)
+        folders = (tmp_path, data_dir, trained("cable"), encoder)
         found = [path for folder in folders for path in folder.rglob("*")]
         return {path: path.stat().st_mtime_ns for path in found}
 

@@ -341,15 +341,6 @@ def test_byte_tokenizer():
 
 def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch, trained):
     main, run, out = export_hf.main, lively("cable"), ("--out_dir", tmp_path / "out")
-    assert "name one run" in refused(main, *out)[0]
-    assert "contains no checkpoint" in refused(main, tmp_path, *out)[0]
-    assert (
-        "already holds files: remove it, or choose another --out_dir"
-        in refused(main, run, "--out_dir", run)[0]
-    )
-    (tmp_path / "file").write_text("x")
-    assert "already holds files" in refused(main, run, "--out_dir", tmp_path / "file")[0]
-    assert "cannot write" in refused(main, run, "--out_dir", tmp_path / "file" / "out")[0]
     assert (
         "test-drift is defined in conftest, which is not exported"
         in refused(main, trained("test-drift"), *out)[0]

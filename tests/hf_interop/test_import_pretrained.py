@@ -85,8 +85,6 @@ def test_imported_gpt2_can_be_trained_further(gpt2, tmp_path, refused):
 
 def test_invalid_input_is_refused(refused, gpt2, tmp_path):
     main, out = import_pretrained.main, ("--out_dir", tmp_path / "run")
-    assert "name one model" in refused(main, *out)[0]
-    assert "no GPT-2 model at" in refused(main, tmp_path, *out)[0]
     settings = tmp_path / "gpt2" / "config.json"
     before = json.loads(settings.read_text())
     for key, other in (

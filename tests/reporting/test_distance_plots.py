@@ -66,21 +66,3 @@ def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys, monkeypatch):
     curve = PRINTED[0] * np.log1p(np.arange(8192)) + PRINTED[1]
     np.testing.assert_allclose(drawn["rows"]["sandwich-smoothed"], curve, atol=1e-5)
     assert out.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ([], "no encodings given"),
-        (["cable"], "no bias of the distance alone"),
-        (["rope"], "no bias of the distance alone"),
-        (["sandwitch"], "sandwitch"),
-        (["sandwich", "--fit", "1"], "use 2 to 8192"),
-        (["sandwich", "--context", "8", "--fit", "9"], "use 2 to 8"),
-        (["sandwich", "--head", "12"], "use 0 to 11"),
-        (["sandwich", "--context", "1"], "at least 2"),
-        (["sandwich", "--out", "figure.pdf"], "ends in .png"),
-    ],
-)
-def test_invalid_settings_are_refused(flags, message, refused):
-    assert message in "\n".join(refused(distances.main, *flags))
