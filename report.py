@@ -76,8 +76,6 @@ from reporting.metrics import (
 )
 from reporting.scaling import trend
 
-MAX_LISTED = 6  # verdicts below a table
-
 
 @dataclass
 class Config:
@@ -164,7 +162,7 @@ class Report(Folder):
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
         self.listed: list[str] = []
-        """lines that list the verdicts of tables with many"""
+        """lines that list the verdicts of all tables"""
 
     def add_verdicts(
         self,
@@ -173,29 +171,27 @@ class Report(Folder):
         verdicts: list[claims.Verdict],
         not_judged: Sequence[str] = (),
     ) -> str:
-        """Add verdicts on the records of a table, and return them as a Markdown list; "": none.
+        """Add verdicts on the records of a table; return how many have each outcome, or "".
 
-        Of a long list: return how many have each outcome, because main prints it. not_judged:
-        labels of runs that were trained for too few steps.
+        not_judged: labels of runs that were trained for too few steps.
         """
         if not self.judges:
             return ""
         sizes = {record["size"] for record in records if record.get("size")}
         source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
         self.verdicts += [asdict(verdict) | source for verdict in verdicts]
-        lines = [f"- {verdict}" for verdict in verdicts]
-        title = "with 95% intervals (docs/evaluation.md):"
-        if len(verdicts) > MAX_LISTED:
-            self.listed += [f"Verdicts of {stem}, {title}", *lines]
+        sentences = []
+        if verdicts:
+            self.listed.append(f"Verdicts of {stem}, with 95% intervals (docs/evaluation.md):")
+            self.listed += [f"- {verdict}" for verdict in verdicts]
             counts = Counter(verdict.outcome for verdict in verdicts)
             texts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
-            lines = [f"[Verdicts]({index.FILE}): {texts}."]
-        elif verdicts:
-            lines.insert(0, f"Verdicts, {title}")
+            sentences.append(f"[Verdicts]({index.FILE}): {texts}.")
         if not_judged:
             why = f"trained for fewer than {claims.MIN_STEPS} steps"
-            lines.append(f"- not judged, because {why}: {escape_markdown(', '.join(not_judged))}")
-        return "\n".join(lines)
+            names = escape_markdown(", ".join(not_judged))
+            sentences.append(f"Not judged, because {why}: {names}.")
+        return " ".join(sentences)
 
 
 def check_paper(
@@ -293,7 +289,7 @@ def report_lengths(
             verdicts = judge(trained) if trained else []
             labels = [column.label for column in short] if short and judge(short) else []
             parts.append(out.add_verdicts(stem, group, verdicts, labels))
-        table = metric.table(columns, marks=marks, printed=matching)
+        table = metric.table(columns, marks=marks)
         out.add_table(stem, table, *parts, warning=warning)
         entries = metrics.entries_of(group)
         for name, draw in metric.plots.items() if entries else ():
@@ -373,7 +369,7 @@ def report_speeds(records: list[dict], printed: paper.PaperStatements | None, ou
                 parts += [compared[0].markdown(), escape_markdown(compared[1])]
         verdicts = claims.judge_speed(benchmark, result)
         parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
-        out.add_table(benchmark, SPEED.table(result), *parts)
+        out.add_table(benchmark, SPEED.table(result, by_context=True), *parts)
         for draw in SPEED.plots.values():
             out.add_plot(benchmark, partial(draw, result))
 

@@ -23,6 +23,7 @@ LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
 TRAINING_KEYS = ("size", "block_size", "step", "training_text")
+MAX_LISTED = 3  # columns of which a sentence lists all settings
 
 
 @dataclass
@@ -158,7 +159,10 @@ def training_of(record: dict) -> dict:
 
 
 def describe_settings(columns: list[Column], names: list[str]) -> str:
-    """Return the values of settings, each with its columns: "lr: 0.004 (cable), 0.008 (rope)"."""
+    """Return the values of settings, each with its columns: "lr: 0.004 (cable), 0.008 (rope)".
+
+    Of many columns, those with the most frequent value are not listed.
+    """
     parts = []
     for name in names:
         labels = {}
@@ -166,8 +170,11 @@ def describe_settings(columns: list[Column], names: list[str]) -> str:
             if column.records[0].get("settings") is not None:
                 value = str(training_of(column.records[0]).get(name))
                 labels.setdefault(value, []).append(column.label)
+        ordered = sorted(labels.items(), key=lambda item: -len(item[1]))
         # Hashes are long, and dictionaries differ at any place.
-        values = [f"{value:.60} ({', '.join(found)})" for value, found in labels.items()]
+        values = [f"{value:.60} ({', '.join(found)})" for value, found in ordered]
+        if len(columns) > MAX_LISTED:
+            values[0] = f"{ordered[0][0]:.60}"
         parts.append(f"{name}: {', '.join(values)}")
     return "; ".join(parts)
 

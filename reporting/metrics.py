@@ -136,9 +136,12 @@ def describe_protocol(record: dict) -> str:
         return record["metric"]
     protocol = record["protocol"]
     if protocol.get("targets"):
+        overlap = ""
+        if protocol["overlap"]:
+            overlap = f" that overlap by {protocol['overlap']:.0%}"
         return (
             f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
-            f"windows that overlap by {protocol['overlap']:.0%}"
+            f"windows{overlap}"
         )
     words = protocol["name"]
     if protocol.get("stride"):
@@ -181,8 +184,6 @@ def _perplexity_caption(records: list[dict]) -> str:
         error += ", unknown for a single window"
     trained_at = sorted({record["block_size"] for record in records})
     notes = _seed_notes(records)
-    if "objective" not in records[0] and len({*_predictions(records).values()}) > 1:
-        notes = f" Lengths with different numbers of tokens are tested on different text.{notes}"
     return (
         f"Perplexity on {_data(records[0])}; models trained with "
         f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
@@ -279,8 +280,7 @@ def _speed_caption(benchmark: str, result: dict) -> str:
     )
     return (
         f"{benchmark}: {measured}. {describe_setup(result)}. "
-        f"Medians of {result['repeats']} interleaved rounds; ratios compare speed, above 1 is "
-        "faster."
+        f"Medians of {result['repeats']} interleaved rounds; ratios above 1 are faster."
     )
 
 
@@ -302,9 +302,8 @@ def _comparison_caption(record: dict) -> str:
     return (
         f"Speed compared with other implementations, at {result['context']:,} tokens; training "
         f"with micro-batch {result['micro_batch']}. {describe_setup(result)}. Medians of {rounds} "
-        "interleaved rounds; ratio: ours to theirs in the same round, geometric mean with its 95% "
-        "t interval, above 1 is faster. Of peak: our FLOP/s relative to a product of square "
-        f"matrices in the same dtype and round{peak}. {describe_machine(record)}{''.join(skipped)}"
+        "interleaved rounds; ratios above 1 are faster, with 95% intervals. Of peak: our FLOP/s "
+        f"relative to a matrix product{peak}. {describe_machine(record)}{''.join(skipped)}"
     )
 
 

@@ -2,8 +2,10 @@
 
 import math
 import operator
+import re
 import statistics
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,11 +19,10 @@ from reporting.formatting import (
     mean_and_deviation,
     standard_deviation,
 )
-from reporting.paper import PaperTable
 
 Curves = dict[str, dict[int, np.ndarray]]  # {encoding: {seed: losses}}
 Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
-MAX_COLUMNS = 10  # wider tables are transposed, except those of a paper
+MAX_COLUMNS = 8  # wider tables are transposed
 FINAL = 0.1  # fraction of a training whose mean loss is the final one
 
 
@@ -30,29 +31,30 @@ def length_table(
     x_name: str,
     best: Callable | None,
     marks: Marks | None = None,
-    printed: PaperTable | None = None,
     first_row: list[str] | None = None,
 ) -> Table:
     """Return a table with one row per length: mean ± standard deviation over seeds.
 
-    A wide table is transposed, unless it is one of a paper, which prints one row per length.
+    A wide table is transposed, shows the largest deviation, and omits lengths that are near others.
     x_name: what the lengths are, "context" or "distance". best: min or max, picks the value of a
     row that is printed in bold, with all that print alike; None: no bold. marks: printed after
-    the values. printed: the paper's table of these encodings, if there is one. first_row: a name
-    and a text for each column, between header and lengths.
+    the values. first_row: a name and a text for each column, between header and lengths.
     """
     lengths = all_lengths(columns)
     cells = [[x_name, *(column.label for column in columns)]]
     if first_row:
         cells.append(first_row)
     plain = [[x_name], *([length] for length in lengths)]
-    for length in lengths:
+    is_wide = len(cells[0]) > MAX_COLUMNS
+    shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
+    for length in shown:
         texts = [(marks or {}).get((column.label, length), "") for column in columns]
         row = printed_row([column.values(length) for column in columns], best)
         cells.append([f"{length:,}", *map(marked, row, texts)])
-    in_paper = printed is not None and all(printed.covers(column.pe) for column in columns)
-    if len(cells[0]) > MAX_COLUMNS and not in_paper:
+    if is_wide:
         cells = [list(column) for column in zip(*cells, strict=True)]
+        if not marks:
+            _merge_deviations(cells, columns, shown)
     for column in columns:
         numbers = [[column.label, *map(column.mean, lengths)]]
         if len(column.records) > 1 and any(column.values(length) for length in lengths):
@@ -63,15 +65,36 @@ def length_table(
     return Table(cells, plain)
 
 
-def trained_recall_table(
-    columns: list[Column], marks: Marks | None = None, printed: PaperTable | None = None
-) -> Table:
+def _spread(lengths: list[int], most: int) -> list[int]:
+    """Return at most so many lengths, without those that are relatively close to the next one."""
+    kept = [*lengths]
+    while len(kept) > most:
+        ratios = [after / before for before, after in pairwise(kept)]
+        kept.remove(min(zip(ratios, kept, strict=False), key=lambda pair: (pair[0], -pair[1]))[1])
+    return kept
+
+
+def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: list[int]) -> None:
+    """Move the deviations of a table with a row per encoding into one column: the largest."""
+    largest = []
+    for column in columns:
+        deviations = [standard_deviation(column.values(length)) for length in lengths]
+        known = [value for value in deviations if value is not None]
+        largest.append(f"{max(known):.2f}" if known else MISSING)
+    if {*largest} == {MISSING}:
+        return
+    for row, last in zip(cells, ["± at most", *largest], strict=True):
+        row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]]
+        row.append(last)
+
+
+def trained_recall_table(columns: list[Column], marks: Marks | None = None) -> Table:
     """Return the table of accuracies, with the steps to 95% of each seed in the first row."""
     row = ["steps to 95%"]
     for column in columns:
         steps = [record["steps_to_95"] for record in column.records]
         row.append(", ".join(MISSING if step is None else f"{step:,}" for step in steps))
-    return length_table(columns, "distance", max, marks, printed, row)
+    return length_table(columns, "distance", max, marks, row)
 
 
 def seed_marks(columns: list[Column], reference: str) -> Marks:
@@ -171,11 +194,11 @@ SPEED_FORMATS = {
 }
 
 
-def speed_table(result: dict) -> Table:
+def speed_table(result: dict, by_context: bool = False) -> Table:
     """Return the table of one benchmark of bench.py: one row per context and encoding.
 
     A row has no numbers where the encoding does not support the context. Columns without any
-    number are omitted.
+    number are omitted. by_context: print one row per encoding; the CSV file stays complete.
     """
     rows = []
     for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
@@ -196,7 +219,35 @@ def speed_table(result: dict) -> Table:
             rows.append(row)
     measured = {name for row in rows for name, value in row.items() if value is not None}
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
-    return Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
+    table = Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
+    if by_context and 1 < len(result["contexts"]) < MAX_COLUMNS:
+        table.cells = _cells_by_context(table.cells)
+    elif by_context and len(table.cells[0]) > MAX_COLUMNS:
+        kept = [n for n, name in enumerate(table.cells[0]) if name not in ("ms", "vs nope")]
+        table.cells = [[row[n] for n in kept] for row in table.cells]
+    return table
+
+
+def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:
+    """Return the cells of a speed table with one row per encoding.
+
+    Columns are, at each context, the ratio to the first reference, memory and speed, as fit.
+    """
+    names, *rows = cells
+    by_context: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        by_context.setdefault(row[0], {})[row[1]] = row
+    ratios = [name for name in names if name.startswith("vs ")][:1]
+    fitting = max(1, (MAX_COLUMNS - 1) // len(by_context))
+    shown = [*ratios, "memory (MB)", "tokens/s"][:fitting]
+    header, printed = ["encoding"], {row[1]: [row[1]] for row in rows}
+    for name in shown:
+        for context, found in by_context.items():
+            header.append(f"{name}, {context}")
+            for encoding, line in printed.items():
+                row = found.get(encoding)
+                line.append(row[names.index(name)] if row else MISSING)
+    return [header, *printed.values()]
 
 
 def describe_setup(result: dict) -> str:

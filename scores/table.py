@@ -39,13 +39,18 @@ from scores.criterion import BOUNDS, CLAIMS, FAR, REFERENCE
 from scores.score_file import Score
 
 REFERENCES = ("rope", REFERENCE)
-MAX_ROWS = 15  # of the short table
+MAX_ROWS = 12  # of the short table
 MAX_POINTS = 12  # of the picture
 MEASURED = (  # columns of the short table, without intervals
     "perplexity at 16x / cable",
     "recall at 16x (%)",
     "trained recall at 16x (%)",
     "speed / rope",
+)
+SETTINGS_CAPTION = (
+    "a, b, c: parts of the criterion (docs/scores.md), ?: not decided. Estimates: whether all "
+    "estimates of a, b and c are on the right side of their bounds. Multiples are of the training "
+    "length of the setting. Intervals: settings.csv."
 )
 SHORT = {HOLDS: "yes", FAILS: "no", UNDECIDED: "?"}
 
@@ -77,7 +82,13 @@ def main(argv=None):
         return
     out = Folder(config.out_dir)
     if config.settings:
-        print(out.add_text("settings.md", *describe_settings(config.scores)))
+        rows = setting_rows(config.scores)
+        names = ("setting", "encoding", "a, b, c", "estimates", *MEASURED[:3])
+        short = Table.from_rows(
+            [{name: without_interval(row[name]) for name in names} for row in rows]
+        )
+        print(out.add_text("settings.md", short.markdown(), SETTINGS_CAPTION))
+        out.add("settings.csv", Table.from_rows(rows).csv())
     else:
         scores = read_scores(config.scores)
         rows = score_rows(scores)
@@ -174,7 +185,12 @@ def accuracies(score: Score) -> dict[str, str]:
 
 def estimate(interval: Interval | None) -> str:
     """Return an estimate without its interval, or a dash."""
-    return with_interval(interval).partition(" (")[0]
+    return without_interval(with_interval(interval))
+
+
+def without_interval(cell: str) -> str:
+    """Return a printed estimate without its interval."""
+    return cell.partition(" (")[0]
 
 
 def count(value: float | None) -> str:
@@ -190,7 +206,7 @@ def shorten(rows: list[dict[str, str]]) -> Table:
     for row in rows:
         if row["encoding"] in shown:
             parts = {"a, b, c, speed": " ".join(row[part] for part in CLAIMS)}
-            measured = {name: row[name].partition(" (")[0] for name in MEASURED}
+            measured = {name: without_interval(row[name]) for name in MEASURED}
             table.append({name: row[name] for name in ("place", "encoding")} | parts | measured)
     return Table.from_rows(table)
 
@@ -200,13 +216,12 @@ def caption(scores: dict[str, Score]) -> str:
     score = scores[REFERENCE]
     training, task = score.budget["training"], score.budget["recall_training"]
     seeds = len(score.budget["seeds"])
-    parts = "; ".join(f"{name}: {claim}" for name, claim in CLAIMS.items())
     return (
-        f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''} each; all with 95% "
-        f"intervals: scores.csv. Sorted by the number of parts that hold (?: not decided), then by "
-        f"perplexity. {parts}. Text: {score.text['dataset']} ({score.text['split']}), "
-        f"{training['steps']:,} steps at {training['block_size']:,} tokens; trained recall: "
-        f"{task['steps']:,} steps at {task['block_size']:,} tokens. Multiples are of these lengths."
+        f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''}, "
+        f"{score.text['dataset']} ({score.text['split']}), {training['steps']:,} steps at "
+        f"{training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
+        f"{task['block_size']:,}. a, b, c, speed: docs/scores.md; ?: not decided. Sorted by parts "
+        "that hold, then by perplexity. Intervals: scores.csv."
     )
 
 
@@ -242,8 +257,8 @@ def describe_training(score: Score) -> str:
     )
 
 
-def describe_settings(paths: list[str]) -> tuple[str, str]:
-    """Return the table of settings, one for each folder of score files, and what it shows.
+def setting_rows(paths: list[str]) -> list[dict[str, str]]:
+    """Return the rows of the table of settings, one for each folder of score files and encoding.
 
     Raises InputError as read_scores does, for folders of the same name, and if all scores are of
     the reference.
@@ -253,32 +268,26 @@ def describe_settings(paths: list[str]) -> tuple[str, str]:
         by_folder[Path(path).resolve().parent].append(path)
     if len({folder.name for folder in by_folder}) < len(by_folder):
         raise InputError("two folders have the same name: rename one, because names are settings")
-    rows, seeds = [], set()
+    rows = []
     for folder, group in by_folder.items():
         scores = read_scores(group)
         reference = scores.pop(REFERENCE)
         for pe, score in scores.items():
             ratio = criterion.perplexity_ratio(score, FAR, reference)
+            parts = outcomes(score, reference)
             row = {
                 "setting": folder.name,
                 "encoding": pe,
-                "survives": "yes" if criterion.survives(score, reference) else "no",
-                **outcomes(score, reference),
+                "a, b, c": " ".join(parts[part] for part in "abc"),
+                "estimates": "yes" if criterion.survives(score, reference) else "no",
                 "perplexity at 16x / cable": with_interval(ratio, 3),
             }
             for bound in [each for each in BOUNDS if each.part == "b"]:
                 row[f"{bound.what} (%)"] = with_interval(bound.measure(score, reference))
-            del row["speed"]
             rows.append(row | accuracies(score))
-            seeds.add(len(score.budget["seeds"]))
     if not rows:
         raise InputError(f"the settings have no encoding but {REFERENCE}: pass more score files")
-    return Table.from_rows(rows).markdown(), (
-        f"{' or '.join(map(str, sorted(seeds)))} seeds, in brackets 95% intervals over text and "
-        f"seeds; those with {REFERENCE} are paired. Survives: all estimates of a, b and c are on "
-        "the right side of their bounds, so none of them fails. Multiples are of the training "
-        "length of the setting."
-    )
+    return rows
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
     assert {file.name for file in out.iterdir()} == tables_ | {"cumulative_gradient.png"}
     text = (out / "receptive_field.md").read_text()
     assert "| context | window:w=8 |" in text
-    assert "- not judged, because trained for fewer than 50 steps: window:w=8" in text
+    assert "Not judged, because trained for fewer than 50 steps: window:w=8." in text
     assert "99% of the gradient" in text
 
 

@@ -141,7 +141,7 @@ def test_quickstart_prints_table_and_sample(tmp_path):
     for line in (
         "| context |",
         "|   4,096 |",
-        "- not judged, because trained for fewer than 50 steps: cable, near",
+        "Not judged, because trained for fewer than 50 steps: cable, near.",
         "def read(self, path):",
     ):
         assert line in done.stdout

@@ -99,20 +99,21 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
             scales[_scale_of(verdict)].setdefault(key, []).append(verdict)
     for by_key in scales.values():
         by_key.update({key: _most_complete(found) for key, found in by_key.items()})
+    shown = {scale: by_key for scale, by_key in scales.items() if by_key}
     at_small = _count([scales[SMALL].get(key, []) for key in claims])
     parts = [
         "# Claims of the papers",
         f"{len(claims)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): {at_small}. "
         "verdicts.csv next to a linked table has the measured values with 95% intervals "
-        "(docs/evaluation.md has the rule). Reports that compare fewer encodings than others are "
-        "left out. Bounds that no paper prints are marked as ours. –: not measured.",
+        "(docs/evaluation.md has the rule). Reports of fewer encodings than others are left out, "
+        "and those of one seed if several seeds agree. Bounds of ours are marked. –: not measured.",
     ]
     for name, title in TITLES.items():
-        rows = [["where", "claim", SMALL, FULL], ["---"] * 4]
+        rows = [["where", "claim", *shown], ["---"] * (2 + len(shown))]
         of_paper = [claim for claim in claims.values() if claim.paper == name]
         measured = [each for each in of_paper if any(each.key in by for by in scales.values())]
         for claim in sorted(measured, key=lambda claim: claim.where):
-            cells = [_cell(claim, found.get(claim.key, []), out_dir) for found in scales.values()]
+            cells = [_cell(claim, found.get(claim.key, []), out_dir) for found in shown.values()]
             rows.append([escape_markdown(claim.where), escape_markdown(claim.claim), *cells])
         rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
@@ -159,18 +160,27 @@ def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
         target = quote(os.path.relpath(path, out_dir), safe="/+")
         link = f"[{escape_markdown(found[0]['report'])}]({target})"
         lines.setdefault(_summary(claim, found), []).append(link)
-    cells = [f"{summary}: {', '.join(links)}" for summary, links in lines.items()]
+    cells, named = [], set()
+    for (outcome, compared), links in lines.items():
+        plain = outcome.removesuffix(f" ({ONE_SEED})")
+        if plain == outcome or (plain, compared) not in lines:  # not also found with several seeds
+            shown = "" if compared in named else compared
+            cells.append(f"{outcome}{shown}: {', '.join(links)}")
+            named.add(compared)
     return "<br>".join(cells) or "–"
 
 
-def _summary(claim: Verdict, verdicts: list[dict]) -> str:
-    """Return one outcome, or how many of several verdicts (lengths, models) have each."""
+def _summary(claim: Verdict, verdicts: list[dict]) -> tuple[str, str]:
+    """Return one outcome, or how many of several verdicts have each, and what was compared."""
     outcomes = [verdict["outcome"] for verdict in verdicts]
     has_one_seed = any(ONE_SEED in verdict["measured"] for verdict in verdicts)
     seeds = f" ({ONE_SEED})" if has_one_seed else ""
     if len(verdicts) > 1:
         counts = [f"{outcomes.count(outcome)} {OUTCOMES[outcome]}" for outcome in {*outcomes}]
-        return f"**{', '.join(sorted(counts))}** of {len(verdicts)}{seeds}"
-    others = escape_markdown(verdicts[0]["others"])
-    compared = f" against {others}" if verdicts[0]["others"] != claim.others else ""
-    return f"**{outcomes[0]}**{seeds}{compared}"
+        return f"**{', '.join(sorted(counts))}** of {len(verdicts)}{seeds}", ""
+    others = verdicts[0]["others"].split(", ")
+    missing = [name for name in claim.others.split(", ") if name not in others]
+    compared = f" against {', '.join(others)}" if verdicts[0]["others"] != claim.others else ""
+    if 0 < len(missing) < len(others):
+        compared = f" without {', '.join(missing)}"
+    return f"**{outcomes[0]}**{seeds}", escape_markdown(compared)

@@ -125,9 +125,8 @@ def training_length_table(
     if not pairs:
         return None
     caption = (
-        "Each run is named with its training length; the perplexities of a row are those of the "
-        "same text and context. The interval of a difference in perplexity is that of the ratio "
-        "times the baseline's perplexity."
+        "Runs are named with their training length. The interval of a difference in perplexity is "
+        "that of the ratio times the baseline's perplexity."
     )
     notes = dict.fromkeys(_speed_note(pair.speed) for pair in pairs if pair.speed)
     header = ["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]

@@ -212,12 +212,10 @@ def table(trends: list[tuple[Claim, Points]], rungs: Sequence[Rung]) -> Table:
 def caption(rungs: Sequence[Rung]) -> str:
     """Return what the table shows."""
     return (
-        "Ratios with 95% intervals, paired over the text and over seeds; columns: parameters, text "
-        f"and training length of a rung ({len(rungs)}). Multiples are of the training length; 15x "
-        f"where {FAR}x is not recorded. Verdicts compare the first and the last rung of a row "
-        "(reporting/scaling/trend.py has the rule). Predictions: straight line through three or "
-        "more rungs in logarithms, with its 95% prediction interval; it ignores that rungs differ "
-        "in text, training length and tokens per parameter."
+        f"Ratios with 95% intervals on {len(rungs)} rungs: parameters, text, training length. "
+        f"Multiples are of the training length; 15x where {FAR}x is not recorded. Verdicts compare "
+        "the first and the last rung (reporting/scaling/trend.py). Predictions: line in logarithms "
+        "through at least three rungs, with its 95% prediction interval."
     )
 
 

@@ -5,6 +5,8 @@ only, so that one trial can be repeated.
 """
 
 import argparse
+import csv
+import io
 import itertools
 import os
 import random
@@ -62,7 +64,7 @@ def main(argv=None) -> int:
     if arguments.out:
         origin = provenance(torch.device("cpu"))
         made = f"Seed {seed}, commit {str(origin['commit'])[:7]}, torch {origin['torch']}."
-        arguments.out.write_text(f"{text}\n\n{made}\n")
+        arguments.out.write_text(f'{text}\n"{made}",,\n')
     return int(bool(lost))
 
 
@@ -98,12 +100,14 @@ def run_trial(workspace, name: str, seed: int, number: int) -> str | None:
 
 
 def table(tried: dict[str, int], lost: list) -> str:
-    """Return a Markdown table of what was tried, how often, and how often something was lost."""
+    """Return a table (CSV) of what was tried, how often, and how often something was lost."""
     counts = {name: sum(name == each[0] for each in lost) for name in tried}
-    rows = [(name, f"{tried[name]:,}", str(counts[name])) for name in tried]
-    rows.append(("all", f"{sum(tried.values()):,}", str(len(lost))))
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(["| fault | how often | lost |", "| --- | ---: | ---: |", *lines])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("fault", "how often", "lost"))
+    writer.writerows((name, tried[name], counts[name]) for name in tried)
+    writer.writerow(("all", sum(tried.values()), len(lost)))
+    return out.getvalue().rstrip()
 
 
 if __name__ == "__main__":

@@ -84,6 +84,19 @@ def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
     assert cells[0] == "**holds** against alibi, rope: [1](1/perplexity.md), [4](4/perplexity.md)"
 
 
+def test_one_seed_counts_only_if_several_seeds_do_not_agree(tmp_path):
+    for name, measured, outcome in (
+        ("a", "0.9 (0.8 to 1.0; one seed)", "holds"),
+        ("b", "0.9 (0.8 to 1.0; 3 seeds)", "holds"),
+        ("c", "1.1 (1.0 to 1.2; one seed)", "fails"),
+    ):
+        write_verdicts(tmp_path / name, (*GROWTH, measured, outcome, SMALL))
+    page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
+    (cell,) = rows_of(page)["CABLE", "section 5.1", KNOWN["growth 1"].claim]
+    texts = ("**holds**: [b](b/perplexity.md)", "**fails** (one seed): [c](c/perplexity.md)")
+    assert cell == "<br>".join(texts)
+
+
 def test_claims_without_a_verdict_are_counted(tmp_path):
     """Every printed table, and every claim of both papers with a criterion, is known."""
     page = index.claims_page([], tmp_path)

@@ -1,6 +1,5 @@
 """Columns, tables and captions of records with known numbers."""
 
-import pytest
 from test_report import RECORDS, SAME_TARGETS, record
 
 from reporting import paper
@@ -188,41 +187,16 @@ def test_comparison_with_a_paper_in_its_setting_has_differences():
         record("t5-clip", {1024: 25.5}, block_size=1024) | SAME_SETTING,
     ]
     assert compared(records) == [
-        ["context", "", "cable", "t5-clip"],
-        ["512", "ours", "33.00", "—"],
-        ["", "paper", "30.0", "31"],
-        ["", "difference", "+10.0%", "—"],
-        ["1,024", "ours", "19.00", "25.50"],
-        ["", "paper", "20", "25"],
-        ["", "difference", "-5.0%", "+2.0%"],
-        ["4,096", "ours", "—", "—"],
-        ["", "paper", "18.00", "50"],
-        ["", "difference", "—", "—"],
+        ["encoding", "512", "1,024", "4,096"],
+        ["cable", "33.00 (30.0, +10.0%)", "19.00 (20, -5.0%)", "— (18.00)"],
+        ["t5-clip", "— (31)", "25.50 (25, +2.0%)", "— (50)"],
     ]
     for other in (
         {"size": "custom"},
         {"data": {**SAME_SETTING["data"], "dataset": "fineweb"}},
         {"data": {**SAME_SETTING["data"], "tokenizer": "bytes"}},
     ):
-        assert compared([records[0] | other])[0][0] == "training lengths"
-
-
-@pytest.mark.parametrize(
-    "name", ["1_fineweb-edu-10b_medium", "4_fineweb-edu-10b_tiny", "5_wikitext-103_small"]
-)
-def test_tables_of_the_papers_have_one_row_per_length(name):
-    """The nine encodings as printed, and t5-clip: the paper's T5 may be either."""
-    printed = paper.load(f"cable_table{name}")
-    encodings = [*printed.numbers, "t5-clip"]
-    records = [record(pe, {512: 20.0, 15360: 30.0}) for pe in encodings]
-    table = PERPLEXITY.table(columns_of(records), printed=printed)
-    rows = [row[0] for row in table.cells]
-    assert rows == ["context", "512", "15,360"] and len(table.cells[0]) == 11
-    expected = "cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal"
-    assert table.cells[0][1:] == expected.split()
-    assert [row[0] for row in table_of(records).cells] == ["context", *expected.split()]
-    others = columns_of([*records, record("zebra", {512: 20.0})])
-    assert PERPLEXITY.table(others, printed=printed).cells[0][1:] == ["512", "15,360"]
+        assert compared([records[0] | other])[0][1:] == ["0.5x", "4x"]
 
 
 def test_table_2_of_sandwich_has_both_training_lengths():
@@ -236,15 +210,17 @@ def test_table_2_of_sandwich_has_both_training_lengths():
         record("window:w=160", lengths, block_size=1024) | setting,
     ]
     table, caption = paper_tables.paper_comparison(columns_of(records), printed)
-    assert table.cells[1:4] == [
-        ["2,048", "ours", "6.00", "6.00"],
-        ["", "paper", "4.4", "6.2"],
-        ["", "difference", "+36.4%", "-3.2%"],
+    assert [row[:2] for row in table.cells] == [
+        ["encoding", "2,048"],
+        ["alibi-shift:shift=6", "6.00 (4.4, +36.4%)"],
+        ["window:w=160", "6.00 (6.2, -3.2%)"],
     ]
     segments = [each | {"protocol": {"name": "segments"}} for each in records]
     table, caption = paper_tables.paper_comparison(columns_of(segments), printed)
-    assert table.cells[0][0] == "multiples of the shortest context"
-    assert caption.endswith("text, vocabulary or protocol (docs/evaluation.md) differ.")
+    assert table.cells[0] == ["encoding", "2x", "4x"]
+    assert table.cells[2] == ["window:w=160", "1.05 (1.00)", "1.10 (1.00)"]
+    assert "its value at the shortest context" in caption
+    assert caption.endswith("The protocols differ (docs/evaluation.md).")
 
 
 def test_wide_tables_are_transposed():
@@ -253,3 +229,18 @@ def test_wide_tables_are_transposed():
     assert len(lines) == 12 and lines[0].split() == ["|", "context", "|", "256", "|", "512", "|"]
     assert lines[2].split() == ["|", "e00", "|", "**4.00**", "|", "9.50", "|"]
     assert lines[-1].split() == ["|", "e09", "|", "13.00", "|", "**0.50**", "|"]
+
+
+def test_wide_tables_show_the_largest_deviation_and_omit_close_lengths():
+    """Seeds differ by 0.2, at 512 by 0.4. 3,840 is close to 4,096; the CSV file has all."""
+    lengths = [128, 256, 512, 1024, 2048, 3840, 4096]
+    records = [record(f"e{n}", dict.fromkeys(lengths, 4.0), seed=1) for n in range(9)]
+    records += [record("e1", dict.fromkeys(lengths, 4.2) | {512: 4.4}, seed=2)]
+    table = table_of(records)
+    assert table.cells[0] == [
+        *("context", "128", "256", "512", "1,024", "2,048", "4,096", "± at most")
+    ]
+    assert table.cells[2] == ["e1", "4.10", "4.10", "4.20", "4.10", "4.10", "4.10", "0.28"]
+    assert table.cells[1][-1] == "—"
+    assert [row[0] for row in table.plain] == ["context", *lengths]
+    assert "e1 std" in table.plain[0]
