@@ -246,13 +246,12 @@ class Run:
         path = self.folder / LOG
         if not path.exists():
             return []
-        lines = read_json_lines(path)
-        corrupt = [line for line, record in lines if not _is_record(record)]
-        kept = [
-            (line, record)
-            for line, record in lines
-            if _is_record(record) and record["step"] <= self.step
-        ]
+        kept, corrupt = [], []
+        for line, record in read_json_lines(path):
+            if not _is_record(record):
+                corrupt.append(line)
+            elif record["step"] <= self.step:
+                kept.append((line, record))
         if corrupt:
             aside = path.with_name(f"{LOG}.corrupt")
             with writing(aside), open(aside, "ab") as file:
