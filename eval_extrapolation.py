@@ -37,11 +37,13 @@ It replaces a record of an older checkpoint, another dtype or another attention 
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
 from runtime.distributed import Processes
+from runtime.schema import perplexity
 
 import numpy as np
 import torch
@@ -50,13 +52,13 @@ from tqdm import tqdm
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation.bias_statistics import Layer, layers
-from evaluation.records import shards_for_run
 from evaluation.runner import (
     RUNS_ARGUMENT,
     Plan,
     TextEvaluationConfig,
     evaluation_ranks,
     run_evaluation,
+    shards_for_run,
 )
 from model import GPT
 from reporting import metrics
@@ -69,7 +71,6 @@ from text_data.data_loader import (
     read_windows,
 )
 from text_data.shards import Shards
-from training.metrics import perplexity
 
 MAX_BINS = 256  # of the loss by position in the window
 MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps
@@ -361,7 +362,7 @@ def sum_losses(
     position_sums, position_counts = np.zeros(length), np.zeros(length)
     with tqdm(
         total=sum(counted * len(numbers) for _, counted, numbers in own),
-        desc=f"{plan.label} at {length:,}",
+        desc=f"{Path(plan.run).name} at {length:,}",
         unit="token",
         unit_scale=True,
         disable=None,

@@ -32,7 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from errors import InputError
-from evaluation import records
+from evaluation import runner
 from evaluation.runner import (
     RUNS_ARGUMENT,
     EvaluationConfig,
@@ -134,9 +134,9 @@ def evaluate(
             f"{checkpoint['gpt']['pe']} supports: remove this run"
         )
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
-    path = records.record_path(run, "eval", "hellaswag", split)
+    path = runner.record_path(run, "eval", "hellaswag", split)
     identity = {
-        **records.record_identity(model, checkpoint, dtype),
+        **runner.record_identity(model, checkpoint, dtype),
         "data": {
             "dataset": "hellaswag",
             "split": split,
@@ -145,8 +145,8 @@ def evaluate(
         },
         "protocol": {"name": "lm-evaluation-harness", "prompt_examples": 0},
     }
-    header = records.make_header(run, identity)
-    scores = (records.existing_record(path, identity) or {}).get("log_likelihoods", [])
+    header = runner.make_header(run, identity)
+    scores = runner.existing_record(path, identity).get("log_likelihoods", [])
     scores = processes.gather(scores)[0]
     if len(scores) >= len(chosen):
         print(f"{run} is already evaluated")
@@ -156,7 +156,7 @@ def evaluate(
         scores += interleave(processes.gather(found))
         if processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
-            records.write_record(run, path, {**record, "provenance": provenance(device)})
+            runner.write_record(run, path, {**record, "provenance": provenance(device)})
     print(f"record: {path}")
     return header | accuracies(scores[: len(chosen)], chosen)
 

@@ -41,7 +41,6 @@ import numpy as np
 import torch
 
 from errors import InputError
-from evaluation.records import shards_for_run
 from evaluation.runner import (
     RUNS_ARGUMENT,
     Plan,
@@ -49,6 +48,7 @@ from evaluation.runner import (
     evaluation_ranks,
     measure_batches,
     run_evaluation,
+    shards_for_run,
 )
 from model import GPT
 from reporting import metrics
@@ -194,7 +194,7 @@ def measure(
             token_losses = model.losses(tokens[:, :-1], tokens[:, -targets:])  # (2n, targets)
         return token_losses.double().mean(1).view(2, -1).cpu().numpy()
 
-    label, size = f"{plan.label} at distance {distance:,}", 2 * (distance + plan.passage)
+    label, size = f"at distance {distance:,}", 2 * (distance + plan.passage)
     losses = measure_batches(plan, batch_losses, np.arange(trials), size, label, "trial")
     baseline, repeated = np.concatenate(losses, 1)  # (trials,) each
     saved = baseline - repeated
@@ -281,7 +281,7 @@ def measure_accuracy(
 ) -> dict:
     """Return the accuracy at one distance in percent, and its standard error over trials."""
     trials = len(plan.numbers)
-    label = f"{plan.label}, {plan.task.name}, {plan.filler}, at distance {distance:,}"
+    label = f"{plan.task.name}, {plan.filler}, at distance {distance:,}"
 
     def batch_fractions(batch: np.ndarray) -> np.ndarray:
         tokens, positions = (x.to(device) for x in task_sequences(plan, batch, distance))

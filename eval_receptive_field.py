@@ -35,7 +35,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from errors import InputError
-from evaluation.records import shards_for_run
 from evaluation.runner import (
     RUNS_ARGUMENT,
     Plan,
@@ -43,6 +42,7 @@ from evaluation.runner import (
     evaluation_ranks,
     measure_batches,
     run_evaluation,
+    shards_for_run,
 )
 from model import GPT
 from reporting import metrics
@@ -142,7 +142,7 @@ def measure(
         fractions = gradient_fractions(model, inputs, targets[:, -1])
         return fractions.flip(1).cumsum(1).cpu().numpy()
 
-    label = f"{plan.label} at {length:,}"
+    label = f"at {length:,}"
     curves = measure_batches(plan, batch_curves, plan.numbers, length, label, "window")
     cumulative = np.concatenate(curves)
     fields = (cumulative <= FIELD_FRACTION).sum(1) + 1

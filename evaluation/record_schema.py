@@ -8,7 +8,7 @@ required here. Names of data sets and splits become parts of file names. A metri
 needs no schema: its entries hold any fields, with finite numbers.
 
 Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
-(training/metrics.py).
+(runtime/schema.py).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Common settings and runner of the evaluation programs.
+"""Evaluation of runs, and the JSON records next to their checkpoints that hold what was measured.
 
 A program defines its config, a plan of what to measure on one run, and the measurement:
 
@@ -11,26 +11,36 @@ A program defines its config, a plan of what to measure on one run, and the meas
         records = run_evaluation(config, plan, measure, ranks)
 
 All runs are planned before anything is computed, so that invalid input costs no computing time.
-Each run gets one record (records.py), which is written after each length. Under torchrun every rank
-measures its part of the windows, and rank 0 writes.
+Under torchrun every rank measures its part of the windows, and rank 0 writes.
+
+A record holds the names of its run, an identity (which checkpoint, which text, which protocol, how
+it was computed), results by context length, and its provenance (command, commit, versions,
+hardware). It is written after each length. Results with the same identity are kept: a repeated
+command computes what is missing. Several evaluations may add results to a record at the same time.
 """
 
 import contextlib
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from runtime import devices, distributed
+from runtime.checkpoints import trained_steps, training_settings
+from runtime.files import locked, run_folder_of, write_json
 from runtime.loading import load_model
+from runtime.provenance import provenance
+from runtime.schema import find_mismatch
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+import attention
 from errors import InputError
-from evaluation.records import record_identity, record_path, update_record
+from evaluation import record_schema
 from model import GPT
 from text_data.data_loader import BATCH_TOKENS
 from text_data.shards import Shards
@@ -83,11 +93,6 @@ class Plan:
     record_name: list[str]  # words of the record's file name, after "eval"
     extra_inputs: int = 0  # input tokens of a forward pass in addition to the length
     processes: distributed.Processes = field(default_factory=distributed.Processes)
-
-    @property
-    def label(self) -> str:
-        """The run's name in progress bars."""
-        return Path(self.run).name
 
 
 def run_evaluation(
@@ -154,12 +159,14 @@ def measure_batches(
 ) -> list:
     """Return measure(batch) of all batches of the items, computed on all ranks, in order.
 
-    tokens: per item; a batch has at most BATCH_TOKENS. label, unit: of the progress bar.
+    tokens: per item; a batch has at most BATCH_TOKENS. label, unit: of the progress bar, after the
+    run's name.
     """
     batches = np.array_split(items, -(-len(items) // max(1, BATCH_TOKENS // tokens)))
     own = batches[plan.processes.rank :: plan.processes.world_size]
     results = []
-    with tqdm(total=sum(map(len, own)), desc=label, unit=unit, disable=None) as bar:
+    title, total = f"{Path(plan.run).name} {label}", sum(map(len, own))
+    with tqdm(total=total, desc=title, unit=unit, disable=None) as bar:
         for batch in own:
             results.append(measure(batch))
             bar.update(len(batch))
@@ -175,3 +182,159 @@ def interleave(parts: list[list]) -> list:
 def supports(model: GPT, inputs: int) -> bool:
     """Return whether the model's encoding supports so many input tokens."""
     return model.max_context is None or inputs <= model.max_context
+
+
+# Records
+
+
+def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
+    """Return the part of a record that identifies the checkpoint and how its numbers are computed.
+
+    model, checkpoint: as `load_model` returns them; dtype: of the matrix products.
+    """
+    identity = {
+        "pe": checkpoint["gpt"]["pe"],
+        "size": checkpoint["gpt"]["size"],
+        "block_size": checkpoint["gpt"]["block_size"],
+    }
+    if not model.config.causal:
+        identity["objective"] = "mlm"
+    if not checkpoint["step"] and (steps := trained_steps(checkpoint)) is not None:
+        identity["init_steps"] = steps
+    identity |= {
+        "step": checkpoint["step"],
+        "seed": checkpoint["config"]["seed"],
+        "settings": training_settings(checkpoint),
+        "training_text": checkpoint["data"]["sha256"],
+        "parameters": model.parameter_count(),
+        "checkpoint_sha256": checkpoint["sha256"],
+        "dtype": str(dtype).removeprefix("torch."),
+        "attention": attention.join_names(model.attention_paths),
+    }
+    if any(path.skips_tiles for path in model.attention_paths):
+        identity["skip_tolerance"] = model.config.skip_tolerance
+    if plugin := checkpoint["config"].get("plugin"):
+        identity["plugin"] = plugin
+    return identity
+
+
+def make_header(run: str | Path, identity: dict) -> dict:
+    """Return what a record starts with: the names of the run's folder and its parent, the identity.
+
+    Raises InputError if a name cannot be used in a record or in a file name.
+    """
+    folder = Path(run).absolute()
+    header = {"run": folder.name, "folder": folder.parent.name, **identity}
+    if problem := find_mismatch(header, record_schema.HEADER):
+        raise InputError(f"record of {run}: {problem}: rename the run, the data or the split")
+    return header
+
+
+def record_path(run: str | Path, *parts: str) -> Path:
+    """Return the path of a run's record: the parts joined by "_", next to the run's checkpoints.
+
+    If `run` is a checkpoint file, the file's name is appended to the parts.
+    """
+    folder = run_folder_of(run)
+    checkpoint_name = [] if folder == Path(run) else [Path(run).stem]
+    return folder / f"{'_'.join([*parts, *checkpoint_name])}.json"
+
+
+def existing_record(path: Path, identity: dict) -> dict:
+    """Return the record at `path` if it has this identity, else {}: it may be replaced.
+
+    Raises InputError if the record is corrupt, or of another text or another protocol: replacing it
+    would lose results that this evaluation does not reproduce.
+    """
+    if not path.exists():
+        return {}
+    record = record_schema.read_record(path, "rename it or remove it")
+    for key, name in (("data", "text"), ("protocol", "protocol")):
+        if key in record and record[key] != identity.get(key):
+            raise InputError(f"{path} is a record of another {name}: rename it or remove it")
+    same = all(record.get(key) == value for key, value in identity.items())
+    return record if same else {}
+
+
+def update_record(
+    run: str | Path,
+    path: Path,
+    identity: dict,
+    lengths: list[int],
+    measure: Callable[[int], dict | None],
+    device: torch.device,
+    processes: distributed.Processes | None = None,
+    **facts,
+) -> dict:
+    """Add the missing lengths to the record at `path`; return the record with only `lengths` in it.
+
+    measure: computes the results at one length; None where the model does not support the length.
+    processes: all ranks measure, the first one writes; None: this process alone.
+    facts: further values of the record's provenance.
+    The file is written after each length, so that an interrupted evaluation resumes there. Results
+    of other lengths that the file holds then are kept, also those that another evaluation has added
+    meanwhile. Raises InputError if results contain NaN or Inf.
+    """
+    header = make_header(run, identity)
+    processes = processes or distributed.Processes()
+    known = {}
+
+    def read_known() -> None:
+        known.update(existing_record(path, identity).get("lengths", {}))
+
+    processes.run_on_all_ranks(read_known)
+    known = processes.gather(known)[0]
+    if all(str(length) in known for length in lengths):
+        print(f"{run} is already evaluated")
+    for length in lengths:
+        if processes.rank == 0:
+            read_known()
+        if processes.any(str(length) in known):
+            continue
+        result = measure(length)
+        if processes.rank:
+            continue
+        known[str(length)] = result
+        origin = {**provenance(device), **facts}
+        with locked(path):
+            read_known()
+            results = dict(sorted(known.items(), key=lambda item: int(item[0])))
+            write_record(run, path, {**header, "lengths": results, "provenance": origin})
+    print(f"record: {path}")
+    known = processes.gather(known)[0]
+    requested = {str(length): known[str(length)] for length in lengths}
+    return {**header, "lengths": requested}
+
+
+def write_record(run: str | Path, path: Path, record: dict) -> None:
+    """Write a record. Raises InputError if its results contain NaN or Inf."""
+    read = json.loads(json.dumps(record))  # NumPy's floats become Python's
+    schema = record_schema.schema_of(read)
+    assert schema, f"a record with the fields {', '.join(record)} has no schema"
+    if problem := schema.find_problem(read):
+        raise InputError(
+            f"{run}: the results are NaN, Inf or out of range ({problem}): "
+            "evaluate with --dtype float32, or train again with a lower --lr"
+        )
+    write_json(path, record)
+
+
+def shards_for_run(
+    run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
+) -> Shards:
+    """Return a split of the data in `folder`, or, if that is None, of the run's training data.
+
+    Raises InputError if there is no such data, or if it has another tokenizer than the run.
+    """
+    folder = folder or checkpoint["config"]["data"]
+    if folder is None:
+        raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
+    shards = Shards(folder, split, run=run_folder_of(run))
+    run_tokenizer = checkpoint["data"]["tokenizer"]
+    if shards.tokenizer != run_tokenizer:
+        source = run_folder_of(run) if "@" in run_tokenizer else run_tokenizer
+        raise InputError(
+            f"{folder} holds {shards.tokenizer} tokens, but {run} was trained on {run_tokenizer} "
+            f"tokens: pass other --data, prepared with --tokenizer {source}"
+        )
+    return shards

@@ -25,7 +25,7 @@ import numpy as np
 
 from errors import InputError
 from evaluation import record_schema
-from evaluation.records import update_record
+from evaluation.runner import update_record
 from reporting import metrics
 from retrieval import tasks
 from retrieval.finetune import finetuning_settings

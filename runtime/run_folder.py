@@ -10,7 +10,7 @@ The files of a run:
                             enough: bytes, gpt2 and other encodings of tiktoken
     my_encoding.py          copy of the plugin that defines the encoding, if there is one
     checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest few are kept
-    eval_*.json             evaluation records (evaluation/records.py)
+    eval_*.json             evaluation records (evaluation/runner.py)
     events.out.tfevents.*   what TensorBoard displays, with --logger tensorboard
     wandb/                  what is sent to Weights & Biases, with --logger wandb
 

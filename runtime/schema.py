@@ -7,6 +7,7 @@ A schema is any type that msgspec supports. Values are compared as they are: 1.0
 is no number, and a number with a range is neither NaN nor, unless the range has one end only, Inf.
 """
 
+import math
 from typing import Annotated, Any
 
 import msgspec
@@ -43,6 +44,11 @@ Loss = Annotated[float, Meta(ge=-1e-6, le=1e18)]
 Fraction = Annotated[float, Meta(ge=0, le=1 + 1e-6)]
 """sums of fractions are rounded"""
 Percent = Annotated[float, Meta(ge=0, le=100)]
+
+
+def perplexity(loss: float) -> float:
+    """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
+    return math.inf if loss >= EXP_OVERFLOW else math.exp(loss)
 
 
 def fields(types: dict[str, Any], forbid_others: bool = False) -> Any:

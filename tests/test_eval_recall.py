@@ -33,7 +33,7 @@ def windows(tmp_path):
 
 def make_plan(windows, numbers, passage=8):
     return SimpleNamespace(
-        windows=windows, numbers=numbers, passage=passage, label="test", processes=Processes()
+        windows=windows, numbers=numbers, passage=passage, run="test", processes=Processes()
     )
 
 
@@ -147,7 +147,7 @@ def task_plan(windows, task, filler, trials=60):
         task=task,
         filler=filler,
         shortest=32,
-        label="test",
+        run="test",
         processes=Processes(),
     )
 

@@ -93,7 +93,7 @@ def test_field_and_curve_of_known_gradient_fractions(windows, monkeypatch):
     monkeypatch.setattr(eval_receptive_field, "gradient_fractions", known_fractions)
     model = SimpleNamespace(requires_grad_=lambda requires_grad: None)
     plan = SimpleNamespace(
-        windows=windows, numbers=np.arange(20), label="test", processes=Processes()
+        windows=windows, numbers=np.arange(20), run="test", processes=Processes()
     )
     entry = eval_receptive_field.measure(model, plan, 8, torch.device("cpu"), torch.float32)
     assert entry["receptive_field"] == 4.5

@@ -21,7 +21,7 @@ from in_process import digest
 import posenc
 import train_gpt
 from errors import InputError
-from evaluation.records import record_identity
+from evaluation.runner import record_identity
 from model import GPT, GPTConfig
 from text_data import shards
 from text_data.tokenizer import make_tokenizer

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from runtime import devices
 from runtime.distributed import Processes
 from runtime.run_folder import Run
-from runtime.schema import EXP_OVERFLOW
+from runtime.schema import perplexity
 
 import numpy as np
 import torch
@@ -193,11 +193,6 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
         f"{values['memory'] / 1e9:.1f} GB",
         f"left {minutes // 60}:{minutes % 60:02}:{seconds:02}",
     ]
-
-
-def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
-    return math.inf if loss >= EXP_OVERFLOW else math.exp(loss)
 
 
 def validation_columns(values: dict) -> list[str]:

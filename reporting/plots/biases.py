@@ -27,7 +27,7 @@ from torch import Tensor
 
 from errors import InputError
 from evaluation import bias_statistics
-from evaluation.records import shards_for_run
+from evaluation.runner import shards_for_run
 from reporting import style
 from text_data.tokenizer import run_tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from errors import InputError
-from evaluation import records
+from evaluation import runner
 from training.metrics import perplexity
 
 IDENTITY = {
@@ -32,13 +32,13 @@ def entry(length, loss=1.0):
 
 
 def update(path, lengths, measure=entry, identity=IDENTITY):
-    return records.update_record("runs/rope", path, identity, lengths, measure, CPU)
+    return runner.update_record("runs/rope", path, identity, lengths, measure, CPU)
 
 
 @pytest.fixture(autouse=True)
 def fixed_provenance(monkeypatch):
     """Without the call of git, which would take most of the time."""
-    monkeypatch.setattr(records, "provenance", lambda device: {})
+    monkeypatch.setattr(runner, "provenance", lambda device: {})
 
 
 @pytest.fixture

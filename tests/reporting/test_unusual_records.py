@@ -10,7 +10,7 @@ import record_examples
 import compare
 import report
 from errors import InputError
-from evaluation import records
+from evaluation import runner
 from reporting import figures
 from reporting.columns import make_columns
 
@@ -87,7 +87,7 @@ def test_a_metric_without_a_row_gets_a_plain_table(tmp_path):
     """It is written by write_record, and needs numbers, of which the table has the first."""
     lengths = {"256": {"note": "a", "surprise": 2.5, "other": 1}, "512": None}
     record = record_examples.recall() | {"metric": "Surprise (bits)", "lengths": lengths}
-    records.write_record("run", tmp_path / "a.json", record)
+    runner.write_record("run", tmp_path / "a.json", record)
     report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "surprise_bits.md").read_text()
     assert re.search(r"\| +256 \| +2.50 \|\n\| +512 \| +— \|", text)
@@ -96,4 +96,4 @@ def test_a_metric_without_a_row_gets_a_plain_table(tmp_path):
     for value in (math.nan, "text"):
         lengths["256"] = {"surprise": value}
         with pytest.raises(InputError, match="no numbers, or NaN or Inf"):
-            records.write_record("run", tmp_path / "b.json", record)
+            runner.write_record("run", tmp_path / "b.json", record)

@@ -11,7 +11,7 @@ import pytest
 from conftest import contents, write_shards
 
 from errors import InputError
-from evaluation import records
+from evaluation import runner
 from text_data import shard_format, shards
 
 DESCRIPTION = {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"}
@@ -240,7 +240,7 @@ def test_missing_data_of_a_run_names_its_tokenizer(tmp_path):
     for option in ("", f", with --tokenizer {run}"):
         for read in (
             lambda: shards.Shards(tmp_path / "gone", "train", run=run),
-            lambda: records.shards_for_run(run, checkpoint, None),
+            lambda: runner.shards_for_run(run, checkpoint, None),
         ):
             with pytest.raises(InputError) as error:
                 read()
