@@ -204,7 +204,8 @@ def describe_size(spec: str) -> str:
     parameters = sum(parameter.numel() for parameter in encoding.parameters())
     with torch.no_grad():
         _, k_features = encoding.features(torch.zeros(1, 1, width), torch.zeros(1).long())
-    cached = sum(feature.numel() for feature in k_features)
+    kept = [x for n, x in enumerate(k_features) if n not in encoding.running_features]
+    cached = sum(feature.numel() for feature in kept)
     shared = all(cls.scope == "model" for cls, _ in pe_spec.parse(spec))
     where = "shared by all layers" if shared else "per layer"
     return (

@@ -78,9 +78,10 @@ def metric_of(record) -> Metric | None:
     """Return the metric of a record, or None if it is not a record of eval_*.py or bench.py."""
     schema = schema_of(record)
     if schema is record_schema.OTHER:
-        entry = next(filter(None, record["lengths"].values()), {"value": 0})
-        numbers = [key for key, value in entry.items() if isinstance(value, int | float)]
-        return _other(record["metric"], numbers[0])
+        for entry in filter(None, record["lengths"].values()):
+            numbers = [value for value in entry.values() if isinstance(value, int | float)]
+            entry.setdefault("value", numbers[0])  # the first number is what the table shows
+        return _other(record["metric"])
     return METRICS[schema] if schema else None
 
 
@@ -92,12 +93,12 @@ def checked_metric(record: dict) -> Metric:
 
 
 @cache
-def _other(name: str, key: str) -> Metric:
-    """Return a metric that this module does not list; key: the first number of an entry."""
+def _other(name: str) -> Metric:
+    """Return a metric that this module does not list, of entries with a number "value"."""
     stem = "_".join(re.findall(r"\w+", name.lower()))
     table = partial(length_table, x_name="length", best=None)
-    plots = {stem: partial(by_length, y_label=key, y_scale="linear", x_label="length")}
-    return Metric(name, stem, key, record_schema.OTHER, table, _describe_other, plots=plots)
+    plots = {stem: partial(by_length, y_label=name, y_scale="linear", x_label="length")}
+    return Metric(name, stem, "value", record_schema.OTHER, table, _describe_other, plots=plots)
 
 
 def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:

@@ -9,11 +9,13 @@
 
     @register("sgd")
     def sgd(model, lr, betas, weight_decay):
-        groups = model.parameter_groups(weight_decay)
-        return torch.optim.SGD(groups, lr=lr, momentum=betas[0])
+        decaying, others = model.parameter_groups(weight_decay)  # matrices and embeddings; the rest
+        decaying["lr"] = lr / 3
+        return torch.optim.SGD([decaying, others], lr=lr, momentum=betas[0])
 
 It returns any torch.optim.Optimizer. The schedule multiplies the "lr" that each of its groups has
-by one factor. A resumed run is bit-exact if everything that changes is in the optimizer's `state`.
+by one factor. A resumed run is bit-exact if everything that changes is in the optimizer's `state`
+and is float32 there, because PyTorch loads a state in the dtype of its parameter.
 A model provides `parameter_groups(weight_decay)`, and what `optimizer_step` needs.
 """
 

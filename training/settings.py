@@ -314,7 +314,8 @@ def check(config) -> list[str]:
     if config.min_lr > config.lr >= 0:
         problems.append(f"min_lr {config.min_lr:g} is above lr {config.lr:g}: use a lower --min_lr")
     if config.optimizer not in OPTIMIZERS:
-        problems.append(cli.unknown("optimizer", config.optimizer, OPTIMIZERS))
+        known = " ".join(OPTIMIZERS)
+        problems.append(f"unknown optimizer '{config.optimizer}': use one of {known}")
     for name in ("beta1", "beta2"):
         value = getattr(config, name)
         if not 0 <= value < 1:

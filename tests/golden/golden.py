@@ -51,7 +51,9 @@ COMBINATIONS = """
     rope+cope rope+ssmax rope:heads_percent=75+alibi:heads_percent=75 t5:buckets=16,max_distance=64
     window:w=40+alibi window:w=40+rope@1_nope@1 yarn:factor=2,ramp=released
 """
-SPECS = [*sorted(ENCODINGS), *COMBINATIONS.split()]
+# Encodings that were added after the golden values were written.
+LATER = {"carope", "path", "pope", "rope-llama3", "selective-rope", "sink", "wall", "xpos"}
+SPECS = [*sorted({*ENCODINGS} - LATER), *COMBINATIONS.split()]
 BFLOAT16_SPECS = ("cable", "fire", "rope+cable", "t5")  # by Triton
 FLEX_SPECS = ("cable", "kerple", "rope+cable", "window")  # compiled for seconds; fire fails
 # Largest difference, relative to the root mean square of a tensor, or to its norm. In float32, the
