@@ -16,6 +16,7 @@ Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from runtime import cli, devices
 from runtime.files import atomic
@@ -103,7 +104,8 @@ def main(argv=None):
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     title = (
         f"{content}\n{pe}, layer {config.layer % layers} of 0–{layers - 1}, {millions:.1f}M "
-        f"parameters, trained at {checkpoint['gpt']['block_size']:,} tokens"
+        f"parameters, trained on {Path(checkpoint['config']['data']).name} at "
+        f"{checkpoint['gpt']['block_size']:,} tokens, seed {checkpoint['config']['seed']}"
     )
     with atomic(config.out) as file:
         plot(matrices, decay, labels, title, file)

@@ -74,6 +74,8 @@ def main(argv=None):
     title = f"{config.kind} loss, {', '.join([*sorted(trainings), *sizes])}; one run per line"
     if trainings == {PRETRAINING}:
         title += "\n" + " and ".join(sorted({describe_data(Path(run)) for run in config.runs}))
+    seeds = sorted({run["seed"] for run in runs if run.get("seed") is not None})
+    title += f"; seed {', '.join(map(str, seeds))}" if seeds else ""
     with atomic(config.out) as file:
         figures.losses(lines, file, title)
     print(f"wrote {config.out}")
